@@ -1,0 +1,63 @@
+"""What a machine is and offers: read once per session, recorded with it, used to refuse what cannot run."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cs336_tui.spec import RunSpec, SpecError, canonical_device
+
+
+class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that torch can run on. `name` is torch's (``cpu``, ``mps``, ``cuda:N``); `uuid` is the GPU's,
+    as NVML spells it (``GPU-...``), None elsewhere. `memory_bytes` is the device's total memory."""
+
+    name: str
+    label: str
+    precisions: tuple[str, ...]
+    memory_bytes: int | None = None
+    uuid: str | None = None
+    capability: str | None = None
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """Versions and devices of the machine that a session ran on. Holds no secret of the process environment."""
+
+    host: str
+    os: str
+    cpu: str
+    cpu_count: int
+    memory_bytes: int
+    python: str
+    app: str
+    torch: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    driver: str | None = None
+    threads: int | None = None
+    """torch's default intra-op thread count."""
+    start_method: str | None = None
+    """How children are started: forkserver or spawn."""
+    devices: tuple[DeviceInfo, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What is missing or odd, one line each, for people."""
+
+    def device(self, name: str) -> DeviceInfo | None:
+        return next((d for d in self.devices if d.name == name), None)
+
+    def resolve(self, devices: tuple[str, ...]) -> tuple[str, ...]:
+        """Device names with ``auto`` replaced by the best device here: CUDA, else MPS, else the CPU."""
+        order = sorted(self.devices, key=lambda d: ("cuda", "mps", "cpu").index(d.name.partition(":")[0]))
+        best = order[0].name if order else "cpu"
+        return tuple(best if name == "auto" else canonical_device(name) for name in devices)
+
+    def check(self, spec: RunSpec) -> None:
+        """Raise `SpecError` when this machine lacks the cell's device or the device lacks its precision."""
+        info = self.device(spec.device)
+        if info is None:
+            raise SpecError(
+                "device", spec.device, f"this machine has {', '.join(d.name for d in self.devices)}"
+            )
+        if spec.precision not in info.precisions:
+            raise SpecError(
+                "precision", spec.precision, f"{info.name} ({info.label}) can do {', '.join(info.precisions)}"
+            )

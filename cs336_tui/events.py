@@ -1,0 +1,263 @@
+"""What happened: the one vocabulary of the child's pipe, the session log and every consumer.
+
+Times named ``*_s`` are seconds; ``at`` is Unix time in seconds; sizes are bytes. A cell is numbered within its
+session. On the pipe events travel as msgpack, in the log as one JSON object per line; both carry the tag ``type``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from cs336_tui.environment import Environment
+from cs336_tui.spec import RunSpec
+
+SCHEMA = 1
+"""Version of the log's vocabulary; raised when an old reader would misread a new log."""
+
+Stage = Literal["starting", "building", "warm-up", "measuring", "finishing"]
+StepKind = Literal["warm-up", "measured"]
+Status = Literal["ok", "oom", "failed", "killed", "cancelled"]
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True, omit_defaults=True):
+    at: float
+
+
+class SessionStarted(_Event):
+    """First line of every log."""
+
+    schema: int
+    session: str
+    app: str
+    command: str
+    """A command line that repeats the session headless."""
+    ddof: int = 1
+
+
+class EnvironmentRead(_Event):
+    environment: Environment
+
+
+class CellsQueued(_Event):
+    """Cells that will run, in order, numbered from `first`."""
+
+    first: int
+    specs: tuple[RunSpec, ...]
+
+
+class CellStarted(_Event):
+    cell: int
+    pid: int | None = None
+
+
+class StageChanged(_Event):
+    cell: int
+    stage: Stage
+
+
+class InForce(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was really in force, read back from torch after setting it, never echoed from the spec."""
+
+    matmul_precision: str
+    """torch's float32 matmul precision: highest, high or medium."""
+    allow_tf32: bool | None = None
+    """Whether cuBLAS may use TF32 for float32 matmuls; None off CUDA."""
+    parameter_dtype: str = "float32"
+    autocast_dtype: str | None = None
+    logits_dtype: str | None = None
+    """dtype of the output that the first step really produced."""
+    grad_scaler: bool = False
+    optimizer: str | None = None
+    threads: int | None = None
+    device_name: str | None = None
+
+
+class ModelBuilt(_Event):
+    cell: int
+    num_params: int
+    num_params_without_head: int
+    in_force: InForce
+
+
+class StepsTimed(_Event):
+    """One or more consecutive finished steps of one kind, oldest first.
+
+    `first` counts from 0 within its kind. `times_s` is the wall time of a step between two synchronisations
+    (per step of the window in pipelined mode); `phases_s` the device time of each phase; `host_s` the time the
+    host took to enqueue the step. Every list is as long as `times_s`.
+    """
+
+    cell: int
+    kind: StepKind
+    first: int
+    times_s: tuple[float, ...]
+    phases_s: dict[str, tuple[float, ...]] = {}
+    host_s: tuple[float, ...] = ()
+
+
+class CellFinished(_Event):
+    """A cell is over. `stage` and `step` say how far it got when its status is not ``ok``."""
+
+    cell: int
+    status: Status
+    error: str | None = None
+    stage: Stage | None = None
+    step: int | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    peak_rss_bytes: int | None = None
+    num_alloc_retries: int | None = None
+
+
+class ChildOutput(_Event):
+    """Text that a cell's process wrote to its standard output or standard error."""
+
+    cell: int | None
+    text: str
+
+
+class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU as NVML sees it; each field is None when this device or driver does not report it."""
+
+    uuid: str | None = None
+    name: str | None = None
+    memory_used_bytes: int | None = None
+    """Used by all processes."""
+    memory_total_bytes: int | None = None
+    utilisation: float | None = None
+    """Share of time in which any kernel ran, 0 to 1."""
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    clock_reasons: tuple[str, ...] | None = None
+    """Clock-event reasons in force, by name; empty when none."""
+    energy_j: float | None = None
+    """Cumulative since the driver was loaded."""
+    other_processes: tuple[GpuProcess, ...] | None = None
+    """Processes on the GPU that are not this app's or its children's."""
+
+
+class GpuProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pid: int
+    name: str | None = None
+    memory_bytes: int | None = None
+
+
+class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The host as psutil sees it; `cpu` is the busy share of all cores, 0 to 1."""
+
+    cpu: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    child_rss_bytes: int | None = None
+    """Resident memory of the running cell's process; None between cells."""
+    load_1m: float | None = None
+    cpu_count: int | None = None
+
+
+class DeviceSampled(_Event):
+    """State of the device and host at one moment. `gpu` is None when there is no NVML; `why` says why."""
+
+    host: HostSample
+    gpu: GpuSample | None = None
+    why: str | None = None
+
+
+class Notice(_Event):
+    """Something a person should know that belongs to no cell's result."""
+
+    text: str
+
+
+class SessionEnded(_Event):
+    reason: Literal["finished", "cancelled", "interrupted"]
+
+
+Event = (
+    SessionStarted
+    | EnvironmentRead
+    | CellsQueued
+    | CellStarted
+    | StageChanged
+    | ModelBuilt
+    | StepsTimed
+    | CellFinished
+    | ChildOutput
+    | DeviceSampled
+    | Notice
+    | SessionEnded
+)
+
+_PACK = msgspec.msgpack.Encoder()
+_UNPACK = msgspec.msgpack.Decoder(Event)
+_JSON = msgspec.json.Encoder()
+_UNJSON = msgspec.json.Decoder(Event)
+
+
+def pack(event: Event) -> bytes:
+    """The event as it travels on the pipe."""
+    return _PACK.encode(event)
+
+
+def unpack(data: bytes) -> Event:
+    """Inverse of `pack`. Raises `msgspec.MsgspecError`."""
+    return _UNPACK.decode(data)
+
+
+def to_line(event: Event) -> bytes:
+    """The event as one line of the log, newline included."""
+    return _JSON.encode(event) + b"\n"
+
+
+def from_line(line: bytes) -> Event:
+    """Inverse of `to_line`. Raises `msgspec.MsgspecError`."""
+    return _UNJSON.decode(line)
+
+
+def coalesce(events: Iterable[Event]) -> list[Event]:
+    """The same events with runs of adjoining `StepsTimed` of one cell and kind merged into one each."""
+    merged: list[Event] = []
+    pending: list[StepsTimed] = []
+
+    def flush() -> None:
+        if len(pending) > 1:
+            last = pending[-1]
+            merged.append(
+                msgspec.structs.replace(
+                    last,
+                    first=pending[0].first,
+                    times_s=tuple(t for p in pending for t in p.times_s),
+                    phases_s={
+                        name: tuple(t for p in pending for t in p.phases_s[name]) for name in last.phases_s
+                    },
+                    host_s=tuple(t for p in pending for t in p.host_s),
+                )
+            )
+        else:
+            merged.extend(pending)
+        pending.clear()
+
+    for event in events:
+        if isinstance(event, StepsTimed):
+            if pending and not _adjoin(pending[-1], event):
+                flush()
+            pending.append(event)
+        else:
+            flush()
+            merged.append(event)
+    flush()
+    return merged
+
+
+def _adjoin(earlier: StepsTimed, later: StepsTimed) -> bool:
+    return (
+        (earlier.cell, earlier.kind) == (later.cell, later.kind)
+        and earlier.first + len(earlier.times_s) == later.first
+        and earlier.phases_s.keys() == later.phases_s.keys()
+        and bool(earlier.host_s) == bool(later.host_s)
+    )

@@ -1,0 +1,91 @@
+"""Summaries of step times: running mean and std, and the fields that every export carries.
+
+Pure Python with exact sums (`math.fsum`): the user interface calls this, and loading numpy there
+would cost memory and start-up time for lists of tens of numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+P95_MINIMUM_N = 20
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """Statistics of a list of times, in seconds; reads as attributes or as a mapping.
+
+    `std_s` divides by ``n - ddof`` (1: the sample standard deviation; 0: numpy's default) and is None when that
+    is not positive. `p95_s` is None below 20 samples. All are None when ``n`` is 0.
+    """
+
+    n: int
+    mean_s: float | None
+    std_s: float | None
+    median_s: float | None
+    min_s: float | None
+    max_s: float | None
+    ddof: int
+    p95_s: float | None = None
+
+    def keys(self) -> Iterator[str]:
+        return iter(self.__struct_fields__)
+
+    def __getitem__(self, key: str) -> float | int | None:
+        if key not in self.__struct_fields__:
+            raise KeyError(key)
+        value: float | int | None = getattr(self, key)
+        return value
+
+
+def summarize(times_s: Iterable[float], ddof: int = 1) -> Summary:
+    """Summary of step times in seconds. Raises ValueError for a negative `ddof` or a time that is not finite."""
+    if ddof < 0:
+        raise ValueError(f"ddof {ddof}: expected 0 or more")
+    ordered = sorted(float(t) for t in times_s)
+    n = len(ordered)
+    if not all(map(math.isfinite, ordered)):
+        raise ValueError("a step time is not finite")
+    if n == 0:
+        return Summary(n=0, mean_s=None, std_s=None, median_s=None, min_s=None, max_s=None, ddof=ddof)
+    mean = math.fsum(ordered) / n
+    squares = math.fsum((t - mean) ** 2 for t in ordered)
+    return Summary(
+        n=n,
+        mean_s=mean,
+        std_s=math.sqrt(squares / (n - ddof)) if n > ddof else None,
+        median_s=quantile(ordered, 0.5),
+        min_s=ordered[0],
+        max_s=ordered[-1],
+        ddof=ddof,
+        p95_s=quantile(ordered, 0.95) if n >= P95_MINIMUM_N else None,
+    )
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """The `q` quantile of an ascending, non-empty list, linear between neighbours (numpy's default method)."""
+    position = q * (len(ordered) - 1)
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+class RunningStats:
+    """Mean and standard deviation of a stream, one sample at a time (Welford 1962)."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.mean = 0.0
+        self._squares = 0.0
+
+    def add(self, value: float) -> None:
+        self.n += 1
+        delta = value - self.mean
+        self.mean += delta / self.n
+        self._squares += delta * (value - self.mean)
+
+    def std(self, ddof: int = 1) -> float | None:
+        """Standard deviation so far, or None while ``n <= ddof``."""
+        return math.sqrt(self._squares / (self.n - ddof)) if self.n > ddof else None
