@@ -54,9 +54,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         """Raise `SpecError` when this machine lacks the cell's device or the device lacks its precision."""
         info = self.device(spec.device)
         if info is None:
-            raise SpecError(
-                "device", spec.device, f"this machine has {', '.join(d.name for d in self.devices)}"
-            )
+            raise SpecError("device", spec.device, f"this machine has {', '.join(d.name for d in self.devices)}")
         if spec.precision not in info.precisions:
             raise SpecError(
                 "precision", spec.precision, f"{info.name} ({info.label}) can do {', '.join(info.precisions)}"

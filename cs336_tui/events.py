@@ -232,9 +232,7 @@ def coalesce(events: Iterable[Event]) -> list[Event]:
                     last,
                     first=pending[0].first,
                     times_s=tuple(t for p in pending for t in p.times_s),
-                    phases_s={
-                        name: tuple(t for p in pending for t in p.phases_s[name]) for name in last.phases_s
-                    },
+                    phases_s={name: tuple(t for p in pending for t in p.phases_s[name]) for name in last.phases_s},
                     host_s=tuple(t for p in pending for t in p.host_s),
                 )
             )

@@ -33,6 +33,4 @@ def dims_of(size: str, edition: str, vocab_size: int = 10_000) -> ModelDims:
     if size not in names:
         raise SpecError("size", size, f"edition {edition} has {', '.join(names)}")
     d_model, d_ff, num_layers, num_heads = _SIZES[edition][size]
-    return ModelDims(
-        d_model=d_model, d_ff=d_ff, num_layers=num_layers, num_heads=num_heads, vocab_size=vocab_size
-    )
+    return ModelDims(d_model=d_model, d_ff=d_ff, num_layers=num_layers, num_heads=num_heads, vocab_size=vocab_size)
