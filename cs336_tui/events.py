@@ -26,7 +26,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=Tr
     at: float
 
 
-class SessionStarted(_Event):
+class SessionStarted(_Event, frozen=True):
     """First line of every log."""
 
     schema: int
@@ -37,23 +37,23 @@ class SessionStarted(_Event):
     ddof: int = 1
 
 
-class EnvironmentRead(_Event):
+class EnvironmentRead(_Event, frozen=True):
     environment: Environment
 
 
-class CellsQueued(_Event):
+class CellsQueued(_Event, frozen=True):
     """Cells that will run, in order, numbered from `first`."""
 
     first: int
     specs: tuple[RunSpec, ...]
 
 
-class CellStarted(_Event):
+class CellStarted(_Event, frozen=True):
     cell: int
     pid: int | None = None
 
 
-class StageChanged(_Event):
+class StageChanged(_Event, frozen=True):
     cell: int
     stage: Stage
 
@@ -75,14 +75,14 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     device_name: str | None = None
 
 
-class ModelBuilt(_Event):
+class ModelBuilt(_Event, frozen=True):
     cell: int
     num_params: int
     num_params_without_head: int
     in_force: InForce
 
 
-class StepsTimed(_Event):
+class StepsTimed(_Event, frozen=True):
     """One or more consecutive finished steps of one kind, oldest first.
 
     `first` counts from 0 within its kind. `times_s` is the wall time of a step between two synchronisations
@@ -98,7 +98,7 @@ class StepsTimed(_Event):
     host_s: tuple[float, ...] = ()
 
 
-class CellFinished(_Event):
+class CellFinished(_Event, frozen=True):
     """A cell is over. `stage` and `step` say how far it got when its status is not ``ok``."""
 
     cell: int
@@ -112,7 +112,7 @@ class CellFinished(_Event):
     num_alloc_retries: int | None = None
 
 
-class ChildOutput(_Event):
+class ChildOutput(_Event, frozen=True):
     """Text that a cell's process wrote to its standard output or standard error."""
 
     cell: int | None
@@ -160,7 +160,7 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu_count: int | None = None
 
 
-class DeviceSampled(_Event):
+class DeviceSampled(_Event, frozen=True):
     """State of the device and host at one moment. `gpu` is None when there is no NVML; `why` says why."""
 
     host: HostSample
@@ -168,13 +168,13 @@ class DeviceSampled(_Event):
     why: str | None = None
 
 
-class Notice(_Event):
+class Notice(_Event, frozen=True):
     """Something a person should know that belongs to no cell's result."""
 
     text: str
 
 
-class SessionEnded(_Event):
+class SessionEnded(_Event, frozen=True):
     reason: Literal["finished", "cancelled", "interrupted"]
 
 
@@ -194,9 +194,9 @@ Event = (
 )
 
 _PACK = msgspec.msgpack.Encoder()
-_UNPACK = msgspec.msgpack.Decoder(Event)
+_UNPACK: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 _JSON = msgspec.json.Encoder()
-_UNJSON = msgspec.json.Decoder(Event)
+_UNJSON: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 def pack(event: Event) -> bytes:

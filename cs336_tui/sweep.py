@@ -100,3 +100,25 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
                 )
             except SpecError as error:
                 yield error
+
+    def command(self) -> str:
+        """The headless command line that runs this sweep again."""
+
+        def comma(values: tuple[object, ...]) -> str:
+            return ",".join(map(str, values))
+
+        words = ["cs336-tui", "bench"]
+        if dims := self.dims:
+            for field in ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size"):
+                words += [f"--{field.replace('_', '-')}", str(getattr(dims, field))]
+        else:
+            words += ["--size", comma(self.sizes)]
+            if self.vocab_size != Sweep().vocab_size:
+                words += ["--vocab-size", str(self.vocab_size)]
+        words += ["--context", comma(self.contexts), "--batch", comma(self.batches)]
+        words += ["--pass", comma(self.passes), "--precision", comma(self.precisions)]
+        words += ["--warmup", comma(self.warmups), "--steps", str(self.steps), "--device", comma(self.devices)]
+        words += ["--edition", self.edition, "--arch", self.arch, "--sync", self.sync, "--seed", str(self.seed)]
+        if self.threads is not None:
+            words += ["--threads", str(self.threads)]
+        return " ".join(words)

@@ -1,0 +1,43 @@
+"""Playing a log back at the pace at which it was written, or faster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cs336_tui.events import Event, Notice
+from cs336_tui.session.log import LogReader
+
+LONGEST_PAUSE_S = 2.0
+"""A pause between runs is cut to this, so that nobody watches nothing happen."""
+
+
+def replay(
+    path: Path, sink: Callable[[Sequence[Event]], None], *, speed: float = 1.0, stop: threading.Event | None = None
+) -> None:
+    """Hand the log's events to `sink`, `speed` times as fast as they came; 0 means at once.
+
+    Blocks until the end or until `stop` is set. A log whose last line was cut ends with a notice that says so.
+    Raises `LogError` for a log that cannot be read, after handing on what came before the damage.
+    """
+    stop = stop or threading.Event()
+    reader = LogReader(path)
+    last_at: float | None = None
+    batch: list[Event] = []
+    try:
+        for event in reader:
+            pause = min(event.at - last_at, LONGEST_PAUSE_S) / speed if speed and last_at is not None else 0.0
+            if pause > 0.0 and batch:
+                sink(batch)
+                batch = []
+            if pause > 0.0 and stop.wait(pause):
+                return
+            last_at = event.at
+            batch.append(event)
+        if reader.torn:
+            text = f"{path.name}: the last line was cut while being written; everything before it is shown"
+            batch.append(Notice(at=last_at or 0.0, text=text))
+    finally:
+        if batch and not stop.is_set():
+            sink(batch)
