@@ -32,8 +32,7 @@ class SessionStarted(_Event, frozen=True):
     schema: int
     session: str
     app: str
-    command: str
-    """A command line that repeats the session headless."""
+    """Version of cs336-tui."""
     ddof: int = 1
 
 
@@ -42,10 +41,11 @@ class EnvironmentRead(_Event, frozen=True):
 
 
 class CellsQueued(_Event, frozen=True):
-    """Cells that will run, in order, numbered from `first`."""
+    """Cells that will run, in order, numbered from `first`; `command` repeats them headless."""
 
     first: int
     specs: tuple[RunSpec, ...]
+    command: str | None = None
 
 
 class CellStarted(_Event, frozen=True):

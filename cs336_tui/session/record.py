@@ -40,7 +40,7 @@ class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int
     session: str | None
-    command: str | None
+    commands: tuple[str, ...]
     environment: Environment | None
     runs: tuple[RunRecord, ...]
 
@@ -76,7 +76,7 @@ def document_of(state: SessionState) -> SessionDocument:
     return SessionDocument(
         schema=RECORD_SCHEMA,
         session=state.started.session if state.started else None,
-        command=state.started.command if state.started else None,
+        commands=tuple(state.commands),
         environment=state.environment,
         runs=tuple(record_of(cell, state.ddof) for cell in state.finished_cells),
     )

@@ -96,6 +96,8 @@ class SessionState:
     def __init__(self) -> None:
         self.started: SessionStarted | None = None
         self.environment: Environment | None = None
+        self.commands: list[str] = []
+        """Command lines that repeat the session's runs headless, in order."""
         self.cells: dict[int, CellState] = {}
         self.current: int | None = None
         """The cell that is running, None between cells."""
@@ -137,6 +139,8 @@ class SessionState:
                 self.environment = event.environment
             case CellsQueued():
                 self.ended = None
+                if event.command:
+                    self.commands.append(event.command)
                 for offset, spec in enumerate(event.specs):
                     self.cells[event.first + offset] = CellState(event.first + offset, spec)
             case DeviceSampled():
