@@ -58,7 +58,7 @@ class StageChanged(_Event, frozen=True):
     stage: Stage
 
 
-class InForce(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class InForce(msgspec.Struct, frozen=True, kw_only=True):
     """What was really in force, read back from torch after setting it, never echoed from the spec."""
 
     matmul_precision: str
@@ -125,11 +125,12 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uuid: str | None = None
     name: str | None = None
     memory_used_bytes: int | None = None
-    """Used by all processes."""
+    """Used by all processes, without the driver's own reserve where the driver tells them apart."""
     memory_total_bytes: int | None = None
     utilisation: float | None = None
-    """Share of time in which any kernel ran, 0 to 1."""
+    """Share of time in which any kernel ran, 0 to 1, over the last 1/6 to 1 s."""
     power_w: float | None = None
+    """Average over the last second on recent GPUs, the instant on older ones."""
     power_limit_w: float | None = None
     temperature_c: float | None = None
     sm_clock_mhz: int | None = None
@@ -139,7 +140,8 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     energy_j: float | None = None
     """Cumulative since the driver was loaded."""
     other_processes: tuple[GpuProcess, ...] | None = None
-    """Processes on the GPU that are not this app's or its children's."""
+    """Processes on the GPU that are not this app's or its children's; None where PIDs cannot be told apart, as in
+    most containers."""
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -161,7 +163,8 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeviceSampled(_Event, frozen=True):
-    """State of the device and host at one moment. `gpu` is None when there is no NVML; `why` says why."""
+    """State of the device and host at one moment. `gpu` is None when there is no NVML, and has its identity only
+    (`uuid`, `name`) once lost; `why` says why."""
 
     host: HostSample
     gpu: GpuSample | None = None

@@ -1,0 +1,215 @@
+"""One GPU's measurements through NVML: read field by field, and followed through loss and return.
+
+Queries take the driver's lock, which the benchmark needs too, so they are few: six at every sample, three every
+`SLOW_S` (temperature, power limit, memory clock), two every `PROCESSES_S`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from cs336_tui.device.clocks import clock_reasons
+from cs336_tui.device.nvml import GpuIdentity, Nvml, NvmlUnavailable
+from cs336_tui.device.processes import OtherProcesses
+from cs336_tui.events import GpuProcess, GpuSample
+
+SLOW_S = 5.0
+PROCESSES_S = 2.0
+RETRY_S = 10.0
+"""Seconds between two attempts to open what did not open or was lost."""
+
+_CANNOT = frozenset({2, 3, 13, 25, 26})
+"""Invalid argument (from a MIG instance), not supported, function not found, struct version, deprecated: this GPU
+or driver will never answer this call."""
+
+_LOST = {
+    1: "NVML was shut down",
+    15: "the GPU is lost: it fell off the bus or became inaccessible",
+    16: "the GPU must be reset",
+    28: "the GPU is gone",
+}
+"""Answers after which nothing more comes from this handle."""
+
+_UNKNOWN = 999
+
+T = TypeVar("T")
+_Calls = list[Callable[[], T]]
+
+
+class GpuLost(Exception):
+    """The GPU stopped answering; the message is one line for people."""
+
+
+class GpuReader:
+    """Reads the GPU behind `handle`. A field that the GPU or driver cannot give is None, and not asked again."""
+
+    def __init__(self, nvml: Nvml, handle: Any) -> None:
+        """Raises pynvml's NVMLError when the GPU does not answer."""
+        self.identity: GpuIdentity = nvml.identify(handle)
+        self._api, self._handle = nvml.api, handle
+        self._answered = self._unknown = False
+        self._slow_due = self._processes_due = float("-inf")
+        self._temperature_c: float | None = None
+        self._power_limit_w: float | None = None
+        self._memory_clock_mhz: int | None = None
+        self._others: tuple[GpuProcess, ...] | None = None
+        self._other_processes = OtherProcesses()
+
+        api = nvml.api
+        # The calls that can answer a field, best first; one that cannot on this machine is dropped for good.
+        self._memory: _Calls[Any] = [
+            lambda: api.nvmlDeviceGetMemoryInfo(handle, version=api.nvmlMemory_v2),
+            lambda: api.nvmlDeviceGetMemoryInfo(handle),
+        ]
+        self._utilisation: _Calls[float] = [lambda: api.nvmlDeviceGetUtilizationRates(handle).gpu / 100]
+        self._power: _Calls[float] = [lambda: api.nvmlDeviceGetPowerUsage(handle) / 1000]
+        self._power_limit: _Calls[float] = [lambda: api.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000]
+        self._temperature: _Calls[float] = [
+            lambda: float(api.nvmlDeviceGetTemperature(handle, api.NVML_TEMPERATURE_GPU)),
+            lambda: float(api.nvmlDeviceGetTemperatureV(handle, api.NVML_TEMPERATURE_GPU)),
+        ]
+        self._sm_clock: _Calls[int] = [lambda: int(api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_SM))]
+        self._memory_clock: _Calls[int] = [lambda: int(api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_MEM))]
+        self._reasons: _Calls[tuple[str, ...]] = [
+            lambda: clock_reasons(api.nvmlDeviceGetCurrentClocksEventReasons(handle)),
+            lambda: clock_reasons(api.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+        ]
+        self._energy: _Calls[float] = [lambda: api.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000]
+        self._compute: _Calls[dict[int, int | None]] = [
+            lambda: _by_pid(api.nvmlDeviceGetComputeRunningProcesses(handle)),
+            lambda: _by_pid(api.nvmlDeviceGetComputeRunningProcesses_v2(handle)),
+        ]
+        self._graphics: _Calls[dict[int, int | None]] = [
+            lambda: _by_pid(api.nvmlDeviceGetGraphicsRunningProcesses(handle)),
+            lambda: _by_pid(api.nvmlDeviceGetGraphicsRunningProcesses_v2(handle)),
+        ]
+
+    def sample(self, now: float, child: int | None = None) -> GpuSample:
+        """The GPU at `now` (monotonic seconds); `child` is the PID of the running cell's process.
+
+        Memory in use is NVML's v2, which leaves out the driver's own reserve, where the driver has it. Power is the
+        average over the last second on Ampere and later (A100 apart), the instant elsewhere. Raises `GpuLost`.
+        """
+        self._answered = self._unknown = False
+        memory = self._read(self._memory)
+        utilisation, power = self._read(self._utilisation), self._read(self._power)
+        sm_clock, reasons, energy = self._read(self._sm_clock), self._read(self._reasons), self._read(self._energy)
+        if now >= self._slow_due:
+            self._slow_due = now + SLOW_S
+            self._temperature_c = self._read(self._temperature)
+            self._power_limit_w = self._read(self._power_limit)
+            self._memory_clock_mhz = self._read(self._memory_clock)
+        if now >= self._processes_due:
+            self._processes_due = now + PROCESSES_S
+            self._others = self._read_others(child)
+        if self._unknown and not self._answered:
+            # One field may be unknown on its own; all of them are when the device has gone.
+            raise GpuLost("the GPU answers no query (NVML error 999)")
+        return GpuSample(
+            uuid=self.identity.uuid,
+            name=self.identity.name,
+            memory_used_bytes=None if memory is None else int(memory.used),
+            memory_total_bytes=None if memory is None else int(memory.total),
+            utilisation=utilisation,
+            power_w=power,
+            power_limit_w=self._power_limit_w,
+            temperature_c=self._temperature_c,
+            sm_clock_mhz=sm_clock,
+            memory_clock_mhz=self._memory_clock_mhz,
+            clock_reasons=reasons,
+            energy_j=energy,
+            other_processes=self._others,
+        )
+
+    def _read_others(self, child: int | None) -> tuple[GpuProcess, ...] | None:
+        compute, graphics = self._read(self._compute), self._read(self._graphics)
+        if compute is None:
+            return None
+        return self._other_processes.among({**(graphics or {}), **compute}, child)
+
+    def _read(self, calls: _Calls[T]) -> T | None:
+        """The first answer of `calls`, dropping those that can never give one; None when this one gave none."""
+        while calls:
+            try:
+                value = calls[0]()
+            except self._api.NVMLError as error:
+                if error.value in _LOST:
+                    raise GpuLost(f"{_LOST[error.value]} (NVML error {error.value})") from None
+                if error.value not in _CANNOT:
+                    self._unknown |= error.value == _UNKNOWN
+                    return None
+                calls.pop(0)
+            # The driver lacks a process query (not an NVMLError), or this release of pynvml a function.
+            except (self._api.NVMLLibraryMismatchError, AttributeError):
+                calls.pop(0)
+            else:
+                self._answered = True
+                return value
+        return None
+
+
+def _by_pid(listed: Any) -> dict[int, int | None]:
+    """PID to bytes of GPU memory, None where NVML does not say."""
+    return {process.pid: process.usedGpuMemory for process in listed}
+
+
+class GpuMonitor:
+    """The GPU to follow, whatever happens to it: opened when first sampled, and again `RETRY_S` after a loss."""
+
+    def __init__(self) -> None:
+        self._uuid: str | None = None
+        self._nvml: Nvml | None = None
+        self._reader: GpuReader | None = None
+        self._lost: GpuSample | None = None
+        self._why: str | None = None
+        self._retry_at = float("-inf")
+
+    def follow(self, uuid: str | None) -> None:
+        """Which GPU; None for the first that CUDA would show."""
+        if uuid != self._uuid:
+            self._uuid, self._reader, self._lost = uuid, None, None
+            self._retry_at = float("-inf")
+
+    def sample(self, now: float, child: int | None = None) -> tuple[GpuSample | None, str | None]:
+        """The GPU at `now` (monotonic seconds), and why it or its measurements are missing.
+
+        No GPU at all gives None; a lost one keeps its identity and no measurement.
+        """
+        if self._reader is None and now >= self._retry_at:
+            self._open(now)
+        if self._reader is not None:
+            try:
+                return self._reader.sample(now, child), None
+            except GpuLost as lost:
+                identity = self._reader.identity
+                self._lost = GpuSample(uuid=identity.uuid, name=identity.name)
+                self._give_up(now, str(lost))
+        return self._lost, self._why
+
+    def close(self) -> None:
+        self._reader = None
+        if self._nvml is not None:
+            self._nvml.close()
+            self._nvml = None
+
+    def _open(self, now: float) -> None:
+        try:
+            self._nvml = self._nvml or Nvml()
+            self._reader = self._reader_of(self._nvml)
+        except NvmlUnavailable as error:
+            self._give_up(now, str(error))
+        else:
+            self._lost = self._why = None
+
+    def _reader_of(self, nvml: Nvml) -> GpuReader:
+        handle = nvml.find(self._uuid)
+        try:
+            return GpuReader(nvml, handle)
+        except nvml.api.NVMLError as error:
+            raise NvmlUnavailable(f"the GPU does not answer: {error} (NVML error {error.value})") from None
+
+    def _give_up(self, now: float, why: str) -> None:
+        self.close()
+        self._why = why
+        self._retry_at = now + RETRY_S
