@@ -22,10 +22,10 @@ lint: $(VENV)/.installed-dev
 
 # On a machine with a CUDA GPU: the GPU tests and the benchmarks of the tool, into one report file.
 gpu-check: $(VENV)/.installed-dev
-	$(BIN)/python benchmarks/gpu_check.py
+	$(BIN)/python -m benchmarks.gpu_check
 
 screenshots: $(VENV)/.installed-dev
-	$(BIN)/python docs/make_screenshots.py
+	$(BIN)/python -m docs.make_screenshots
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -19,6 +19,17 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     capability: str | None = None
 
 
+class TorchEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    """What torch says of this machine, asked in a child process. `threads` is its default intra-op thread count."""
+
+    torch: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    threads: int | None = None
+    devices: tuple[DeviceInfo, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """Versions and devices of the machine that a session ran on. Holds no secret of the process environment."""
 
@@ -54,7 +65,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         """Raise `SpecError` when this machine lacks the cell's device or the device lacks its precision."""
         info = self.device(spec.device)
         if info is None:
-            raise SpecError("device", spec.device, f"this machine has {', '.join(d.name for d in self.devices)}")
+            have = ", ".join(d.name for d in self.devices) or "none that torch can use"
+            raise SpecError("device", spec.device, f"this machine has {have}")
         if spec.precision not in info.precisions:
             raise SpecError(
                 "precision", spec.precision, f"{info.name} ({info.label}) can do {', '.join(info.precisions)}"

@@ -68,7 +68,7 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
     parameter_dtype: str = "float32"
     autocast_dtype: str | None = None
     logits_dtype: str | None = None
-    """dtype of the output that the first step really produced."""
+    """dtype of the output that the steps really produced; None until `CellFinished` tells."""
     grad_scaler: bool = False
     optimizer: str | None = None
     threads: int | None = None
@@ -106,6 +106,8 @@ class CellFinished(_Event, frozen=True):
     error: str | None = None
     stage: Stage | None = None
     step: int | None = None
+    logits_dtype: str | None = None
+    """dtype of the output that the steps really produced; None when none was finished."""
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     peak_rss_bytes: int | None = None

@@ -62,7 +62,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
 
     def _each(self) -> Iterator[RunSpec | SpecError]:
         axes: dict[str, tuple[Any, ...]] = {
-            "device": self.devices,
+            "device": tuple(map(_one_spelling, self.devices)),
             "precision": self.precisions,
             "size": (CUSTOM_SIZE,) if self.dims else self.sizes,
             "context_length": self.contexts,
@@ -101,8 +101,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
             except SpecError as error:
                 yield error
 
-    def command(self) -> str:
-        """The headless command line that runs this sweep again."""
+    def command(self, ddof: int = 1) -> str:
+        """The headless command line that runs this sweep again; `ddof` is named when it is not the default."""
 
         def comma(values: tuple[object, ...]) -> str:
             return ",".join(map(str, values))
@@ -121,4 +121,14 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
         words += ["--edition", self.edition, "--arch", self.arch, "--sync", self.sync, "--seed", str(self.seed)]
         if self.threads is not None:
             words += ["--threads", str(self.threads)]
+        if ddof != 1:
+            words += ["--ddof", str(ddof)]
         return " ".join(words)
+
+
+def _one_spelling(device: str) -> str:
+    """The canonical name, so that the same device is not run twice; an unknown name is kept for `RunSpec` to refuse."""
+    try:
+        return canonical_device(device)
+    except SpecError:
+        return device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -32,7 +33,7 @@ class SessionLog:
     """Appends events to ``DIRECTORY/SESSION.jsonl``, unbuffered, so that a killed app loses no written step.
 
     Raises `LogError` when the directory or file cannot be created or a write fails. An existing file is never
-    reused. A failed write leaves no half line behind for a later one to be glued to.
+    reused. A failed write leaves no half line behind.
     """
 
     def __init__(self, directory: Path, session: str) -> None:
@@ -42,18 +43,17 @@ class SessionLog:
             self._file = self.path.open("xb", buffering=0)
         except OSError as error:
             raise LogError(f"session log {self.path}: {error.strerror}; choose another --session-dir") from None
-        self._torn = False
 
     def write(self, events: Iterable[Event]) -> None:
         data = b"".join(map(to_line, events))
-        if self._torn:
-            data = b"\n" + data
+        start, written = self._file.tell(), 0
         try:
-            while data:
-                written = self._file.write(data)
-                self._torn = not data[:written].endswith(b"\n")
-                data = data[written:]
+            while written < len(data):
+                written += self._file.write(data[written:])
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.seek(start + data.rfind(b"\n", 0, written) + 1)
+                self._file.truncate()
             raise LogError(f"session log {self.path}: {error.strerror}; later steps are not saved") from None
 
     def sync(self) -> None:
@@ -76,7 +76,7 @@ class LogReader:
         self.torn = False
 
     def __iter__(self) -> Iterator[Event]:
-        number = 0
+        started = False
         try:
             with self.path.open("rb") as file:
                 for number, line in enumerate(file, 1):
@@ -85,29 +85,30 @@ class LogReader:
                     try:
                         event = from_line(line)
                     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                        if number > 1 and not line.endswith(b"\n"):
+                        if started and not line.endswith(b"\n"):
                             self.torn = True
                             return
-                        raise self._unreadable(number, line, error) from None
-                    if number == 1:
-                        self._check_first(event)
+                        raise self._unreadable(number, line, error, started) from None
+                    if not started:
+                        self._check_first(event, number)
+                        started = True
                     yield event
         except OSError as error:
             raise LogError(f"{self.path}: {error.strerror}") from None
-        if number == 0:
+        if not started:
             raise LogError(f"{self.path}: empty; expected a session log (JSONL written by cs336-tui)")
 
-    def _check_first(self, event: Event) -> None:
+    def _check_first(self, event: Event, number: int) -> None:
         if not isinstance(event, SessionStarted):
-            raise LogError(f"{self.path}, line 1: not the start of a session log (JSONL written by cs336-tui)")
+            raise LogError(f"{self.path}, line {number}: not the start of a session log (JSONL written by cs336-tui)")
         if event.schema > SCHEMA:
             raise LogError(
                 f"{self.path}: schema {event.schema} was written by a newer cs336-tui ({event.app}); "
                 f"this one reads up to {SCHEMA}: upgrade to open it"
             )
 
-    def _unreadable(self, number: int, line: bytes, error: Exception) -> LogError:
-        if number == 1:
+    def _unreadable(self, number: int, line: bytes, error: Exception, started: bool) -> LogError:
+        if not started:
             try:
                 header = msgspec.json.decode(line, type=dict)
             except msgspec.MsgspecError:
@@ -118,5 +119,5 @@ class LogReader:
                     f"{self.path}: schema {schema} was written by a newer cs336-tui; "
                     f"this one reads up to {SCHEMA}: upgrade to open it"
                 )
-            return LogError(f"{self.path}, line 1: not a session log (JSONL written by cs336-tui)")
+            return LogError(f"{self.path}, line {number}: not a session log (JSONL written by cs336-tui)")
         return LogError(f"{self.path}, line {number}: damaged ({error}); the {number - 1} lines before it are intact")

@@ -51,6 +51,11 @@ class Recorder:
                     events = [*events, Notice(at=time.time(), text=str(error))]
             self._sink(events)
 
+    def pass_on(self, events: Sequence[Event]) -> None:
+        """Hand events to the watcher only, in order with those that are recorded."""
+        with self._lock:
+            self._sink(events)
+
     def close(self) -> None:
         with self._lock:
             if self._log is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
+import msgspec
+
 from cs336_tui.environment import Environment
 from cs336_tui.events import (
     CellFinished,
@@ -176,5 +178,7 @@ class SessionState:
             case CellFinished():
                 cell.status, cell.finished = event.status, event
                 cell.stage = event.stage or cell.stage
+                if cell.in_force and event.logits_dtype:
+                    cell.in_force = msgspec.structs.replace(cell.in_force, logits_dtype=event.logits_dtype)
                 if self.current == cell.cell:
                     self.current = None

@@ -1,0 +1,54 @@
+"""What a careful student writes: the same model, batch and seed, timed by hand. Prints step times as JSON."""
+
+from __future__ import annotations
+
+import json
+from time import perf_counter
+
+import click
+import torch
+import torch.nn.functional as F
+
+from cs336_tui.sizes import dims_of
+from cs336_tui.workload.batch import random_batch
+from cs336_tui.workload.transformer import Transformer
+
+
+@click.command()
+@click.option("--size", required=True)
+@click.option("--context", type=int, required=True)
+@click.option("--batch", type=int, default=4)
+@click.option("--pass", "pass_", type=click.Choice(["forward", "train-step"]), required=True)
+@click.option("--warmup", type=int, default=5)
+@click.option("--steps", type=int, default=10)
+@click.option("--device", default="cpu")
+def main(size: str, context: int, batch: int, pass_: str, warmup: int, steps: int, device: str) -> None:
+    torch.set_float32_matmul_precision("highest")
+    dims = dims_of(size, "2026")
+    model = Transformer(dims, arch="swiglu-rope", context_length=context, device=device)
+    model.initialise(0)
+    data = random_batch(batch, context, dims.vocab_size, device=device, seed=0)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def synchronize() -> None:
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    times = []
+    for _ in range(warmup + steps):
+        synchronize()
+        start = perf_counter()
+        if pass_ == "train-step":
+            optimizer.zero_grad(set_to_none=True)
+        logits = model(data.inputs)
+        if pass_ == "train-step":
+            F.cross_entropy(logits.flatten(0, 1), data.targets.flatten()).backward()
+            optimizer.step()
+        synchronize()
+        times.append(perf_counter() - start)
+        del logits
+    click.echo(json.dumps(times[warmup:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Everything that needs a CUDA GPU, in one command: the GPU tests, then the benchmarks, into one report file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from benchmarks.reporting import machine
+
+STEPS = (
+    ("GPU tests", ["-m", "pytest", "tests/gpu", "-v", "-rs", "--tb=short", "-p", "no:cacheprovider"], False),
+    ("Doctor", ["-m", "cs336_tui", "doctor"], False),
+    (
+        "Fidelity",
+        [
+            "-m",
+            "benchmarks.fidelity",
+            "--device",
+            "cuda",
+            "--tiny-steps",
+            "300",
+            "--small-steps",
+            "100",
+            "--rounds",
+            "5",
+        ],
+        True,
+    ),
+    ("Overhead", ["-m", "benchmarks.overhead", "--device", "cuda"], True),
+    ("Start", ["-m", "benchmarks.start"], True),
+    ("Screen", ["-m", "benchmarks.screen_cost"], True),
+)
+"""Title, arguments to Python, and whether the step appends its own section to the report."""
+
+
+@click.command()
+@click.option("--output", type=click.Path(path_type=Path), default=Path("gpu-report.md"), show_default=True)
+@click.option("--timeout", default=420.0, show_default=True, help="Seconds that one step may take.")
+def main(output: Path, timeout: float) -> None:
+    output.write_text(f"# GPU report\n\n{machine()}\n\n")
+    failed = []
+    for title, arguments, reports_itself in STEPS:
+        click.echo(f"== {title}")
+        command = [sys.executable, *arguments, *(["--output", str(output)] if reports_itself else [])]
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
+            text, code = done.stdout, done.returncode
+        except subprocess.TimeoutExpired as error:
+            said = error.stdout or b""
+            text, code = f"{said.decode(errors='replace')}\nended after {timeout:.0f} s", 1
+        click.echo(text)
+        if code:
+            failed.append(title)
+        if code or not reports_itself:
+            with output.open("a") as file:
+                file.write(f"## {title} (exit code {code})\n\n```\n{text}\n```\n\n")
+    click.echo(f"wrote {output}" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""The smallest Textual app: what start-up is compared with."""
+
+from textual.app import App, ComposeResult
+from textual.widgets import Static
+
+
+class Hello(App[None]):
+    def compose(self) -> ComposeResult:
+        yield Static("Hello, World!")
+
+
+if __name__ == "__main__":
+    Hello().run()

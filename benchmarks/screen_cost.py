@@ -1,0 +1,105 @@
+"""What the screen costs: bytes written to a 120x40 terminal, processor share and memory of the user interface's
+process, during a run of steps of about 50 ms and idle."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import psutil
+
+from benchmarks.reporting import publish, table, verdict
+from tests.terminal import Terminal
+
+COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
+STEP_S = 0.05
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one stretch of time: bytes a second, share of a core, resident bytes."""
+
+    bytes_per_s: float
+    cpu: float
+    rss: int
+
+
+def stretch(terminal: Terminal, seconds: float) -> Cost:
+    """Cost of the app over the next `seconds`."""
+    process = psutil.Process(terminal.pid)
+    before, cpu_before, at = terminal.bytes_written, sum(process.cpu_times()[:2]), time.monotonic()
+    time.sleep(seconds)  # the thing measured is a rate over time
+    elapsed = time.monotonic() - at
+    cpu = sum(process.cpu_times()[:2]) - cpu_before
+    return Cost((terminal.bytes_written - before) / elapsed, cpu / elapsed, process.memory_info().rss)
+
+
+def batch_for_step_time(home: str) -> int:
+    """The batch size at which a tiny forward at context 128 takes about 50 ms here, on one thread."""
+    words = "--size tiny --context 128 --batch 1 --pass forward --threads 1 --warmup 3 --steps 20 --device cpu"
+    done = subprocess.run(
+        [COMMAND, "bench", *words.split(), "--format", "json", "--session-dir", home],
+        capture_output=True,
+        check=True,
+    )
+    return max(1, round(STEP_S / json.loads(done.stdout)["runs"][0]["summary"]["median_s"]))
+
+
+def run_cost(home: str, batch: int, seconds: float, *extra: str) -> tuple[Cost, Cost]:
+    """Cost while a long cell runs, and idle after it was stopped."""
+    words = (
+        f"--size tiny --context 128 --batch {batch} --pass forward --threads 1 --warmup 5 --steps 100000 --device cpu"
+    )
+    terminal = Terminal([COMMAND, *words.split(), "--session-dir", home, *extra], emulate=False)
+    try:
+        terminal.until_bytes(b"Configure")
+        time.sleep(3)  # let the machine be read
+        terminal.send("r")
+        terminal.until_bytes(b"measuring")
+        time.sleep(2)
+        running = stretch(terminal, seconds)
+        terminal.send("s")
+        time.sleep(4)
+        return running, stretch(terminal, seconds)
+    finally:
+        terminal.close()
+
+
+@click.command()
+@click.option("--seconds", default=20.0, show_default=True)
+@click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
+def main(seconds: float, output: Path | None) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        batch = batch_for_step_time(home)
+        running, idle = run_cost(home, batch, seconds)
+        low, _ = run_cost(home, batch, seconds, "--low-bandwidth")
+
+    def row(name: str, cost: Cost, bytes_mark: float, cpu_mark: float) -> list[str]:
+        return [
+            name,
+            f"{cost.bytes_per_s / 1e3:.2f}",
+            f"at most {bytes_mark}: {verdict(cost.bytes_per_s / 1e3, 0, bytes_mark)}",
+            f"{cost.cpu:.2%}",
+            f"at most {cpu_mark:.1%}: {verdict(cost.cpu, 0, cpu_mark)}",
+            f"{cost.rss / 1e6:.0f}",
+            f"under 80: {verdict(cost.rss / 1e6, 0, 80)}",
+        ]
+
+    rows = [
+        row("running", running, 3.0, 0.03),
+        row("running, --low-bandwidth", low, 1.0, 0.03),
+        row("idle", idle, 0.3, 0.005),
+    ]
+    header = ["120x40", "kB/s", "mark", "of a core", "mark", "MB resident", "mark"]
+    body = f"tiny forward, context 128, batch {batch}, one thread: about {STEP_S * 1e3:.0f} ms a step\n\n"
+    publish("Screen", f"python -m benchmarks.screen_cost --seconds {seconds:g}", body + table(header, rows), output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Start-up: exec to the first painted frame in a 120x40 pty, beside a hello-world Textual app, pair by pair."""
+
+from __future__ import annotations
+
+import compileall
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from benchmarks.reporting import publish, spread, table, verdict
+from tests.terminal import Terminal
+
+COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
+HELLO = [sys.executable, str(Path(__file__).with_name("hello_textual.py"))]
+MARK = 2.0
+
+
+def first_frame_s(command: list[str], painted: bytes, env: dict[str, str]) -> float:
+    """Seconds from exec until the app has written `painted`."""
+    terminal = Terminal(command, env=env, emulate=False)
+    try:
+        return terminal.until_bytes(painted)
+    finally:
+        terminal.close()
+
+
+@click.command()
+@click.option("--pairs", default=15, show_default=True)
+@click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
+def main(pairs: int, output: Path | None) -> None:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    compileall.compile_dir("cs336_tui", quiet=1)
+    with tempfile.TemporaryDirectory() as home:
+        env = {"XDG_DATA_HOME": home, "XDG_CONFIG_HOME": home}
+        ours, hello = [], []
+        for pair in range(pairs + 1):
+            times = first_frame_s([COMMAND], b"Configure", env), first_frame_s(HELLO, b"Hello", env)
+            if pair:  # the first pair warms the disk cache
+                ours.append(times[0])
+                hello.append(times[1])
+    ratios = [a / b for a, b in zip(ours, hello, strict=True)]
+    rows = [
+        ["cs336-tui", spread(ours), ""],
+        ["hello-world Textual app", spread(hello), ""],
+        ["ratio", spread(ratios, 2), f"at most {MARK}: {verdict(statistics.median(ratios), 0, MARK)}"],
+    ]
+    body = table(["", f"first frame, s: median of {pairs} (least to greatest)", "mark"], rows)
+    publish("Start", f"python -m benchmarks.start --pairs {pairs}", body, output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""A session's cells in words: which ones an export shows, what each is called, how it ended, which memory it has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.spec import CUSTOM_SIZE, RunSpec
+
+
+def cells_with_results(state: SessionState) -> list[CellState]:
+    """Cells that have something to show: those that ended by themselves and those with a timed step."""
+    return [cell for cell in state.cells.values() if _ended_by_itself(cell) or cell.steps_done]
+
+
+def progress(state: SessionState) -> str:
+    """How many of the session's cells ended by themselves, and how."""
+    endings = Counter(cell.status for cell in state.finished_cells)
+    cancelled = endings.pop("cancelled", 0)
+    line = f"{endings.total()} of {len(state.cells)} cells finished"
+    if endings:
+        line += f" ({', '.join(f'{number} {status}' for status, number in endings.items())})"
+    return f"{line}, {cancelled} cancelled" if cancelled else line
+
+
+def failed_cells(state: SessionState) -> list[CellState]:
+    return [cell for cell in state.cells.values() if cell.status in ("oom", "failed", "killed")]
+
+
+def size_label(spec: RunSpec) -> str:
+    """The size's name; a custom size is told by its dimensions."""
+    if spec.size != CUSTOM_SIZE:
+        return spec.size
+    return f"{spec.size} {spec.d_model}/{spec.d_ff}/{spec.num_layers}/{spec.num_heads}"
+
+
+def title_of(cell: CellState) -> str:
+    """What tells the cell from its neighbours, for a line of text."""
+    spec = cell.spec
+    return f"{spec.title} · batch {spec.batch_size} · warm-up {spec.warmup_steps}"
+
+
+def status_of(cell: CellState) -> str:
+    if cell.finished is None:
+        return f"unfinished, {cell.steps_done} of {cell.spec.total_steps} steps"
+    if retries := cell.finished.num_alloc_retries:
+        return f"{cell.status}, {retries} allocator retries"
+    return cell.status
+
+
+def ending_of(cell: CellState) -> str:
+    """How far a cell got that has no full result, and why it went no further; one line."""
+    stage = f" in stage {cell.stage}" if cell.stage else ""
+    spec = cell.spec
+    warmup = f"{len(cell.warmup_times_s)} of {spec.warmup_steps} warm-up"
+    measured = f"{len(cell.step_times_s)} of {spec.measure_steps} measured steps"
+    error = cell.finished.error if cell.finished and cell.finished.error else "no reason reported"
+    return f"{cell.status}{stage}, after {warmup} and {measured}: {error}"
+
+
+def peak_allocated(cell: CellState) -> int | None:
+    return cell.finished.peak_allocated_bytes if cell.finished else None
+
+
+def peak_rss(cell: CellState) -> int | None:
+    return cell.finished.peak_rss_bytes if cell.finished else None
+
+
+def shows_allocated(cells: Iterable[CellState]) -> bool:
+    return any(peak_allocated(cell) is not None for cell in cells)
+
+
+def shows_rss(cells: Iterable[CellState]) -> bool:
+    """Whether some cell ran where no allocator counts the device's memory, as on the CPU."""
+    return any(
+        peak_rss(cell) is not None and peak_allocated(cell) is None and not cell.spec.device.startswith("cuda")
+        for cell in cells
+    )
+
+
+def _ended_by_itself(cell: CellState) -> bool:
+    return cell.is_over and cell.status != "cancelled"

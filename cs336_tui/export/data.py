@@ -1,0 +1,63 @@
+"""A session's finished cells for other programs: JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import msgspec
+
+from cs336_tui.events import InForce
+from cs336_tui.session.record import RunRecord, document_of
+from cs336_tui.session.state import SessionState
+from cs336_tui.spec import RunSpec
+from cs336_tui.stats import Summary
+
+_FIRST = ("cell", "status")
+_NESTED = ("spec", "summary", "in_force", "phase_times_s")
+_MACHINE = ("host", "app", "python", "torch", "cuda", "driver")
+_COLUMNS = (
+    *_FIRST,
+    *RunSpec.__struct_encode_fields__,
+    *Summary.__struct_encode_fields__,
+    *(name for name in RunRecord.__struct_encode_fields__ if name not in _FIRST + _NESTED),
+    *(f"in_force_{name}" for name in InForce.__struct_encode_fields__),
+    *_MACHINE,
+)
+
+
+def to_json(state: SessionState) -> str:
+    """The session as ``{"schema": 1, "environment": {...}, "runs": [...]}``; what is unknown is null, never NaN."""
+    return msgspec.json.format(msgspec.json.encode(document_of(state)), indent=2).decode() + "\n"
+
+
+def to_csv(state: SessionState) -> str:
+    """One row per finished cell, fields named as in the JSON; times in seconds, sizes in bytes.
+
+    Lists (``*_times_s``) hold one value per step, joined by ``;``. What is unknown is empty.
+    """
+    document = document_of(state)
+    machine = {name: getattr(document.environment, name, None) for name in _MACHINE}
+    rows = [_row(run) | machine for run in document.runs]
+    phases = dict.fromkeys(_phase_column(phase) for run in document.runs for phase in run.phase_times_s)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, (*_COLUMNS, *phases), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _row(run: RunRecord) -> dict[str, Any]:
+    row: dict[str, Any] = msgspec.to_builtins(run)
+    spec, summary, in_force, phases = (row.pop(name) for name in _NESTED)
+    row |= spec | (summary or {})
+    row |= {f"in_force_{name}": value for name, value in (in_force or {}).items()}
+    row |= {_phase_column(phase): times for phase, times in phases.items()}
+    return {
+        name: ";".join(map(repr, value)) if isinstance(value, list | tuple) else value for name, value in row.items()
+    }
+
+
+def _phase_column(phase: str) -> str:
+    return f"phase_{phase}_times_s"

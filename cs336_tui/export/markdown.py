@@ -1,0 +1,53 @@
+"""GitHub-flavoured markdown from plain values: tables, escapes and code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+Align = Literal["left", "right"]
+
+_SPECIAL = re.compile(r"[\\`*\[\]<>|~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+"""What markdown could take as markup; an underscore inside a word is not."""
+_OPENING = re.compile(r"^(\d*)([-+#=.)])")
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def escape(text: str) -> str:
+    """One line of text that renders as itself inside a line or a table cell."""
+    return _SPECIAL.sub(r"\\\g<0>", " ".join(plain(text).split()))
+
+
+def plain(text: str) -> str:
+    """Text without terminal escape sequences and control characters, newlines and tabs kept."""
+    return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def code_block(text: str, language: str = "") -> str:
+    """A fenced block; the fence is longer than any run of backticks inside."""
+    body = plain(text).strip("\n")
+    longest = max(map(len, re.findall("`+", body)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{body}\n{fence}"
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """A list; no line can begin a heading or a list of its own."""
+    return "\n".join("- " + _OPENING.sub(r"\1\\\2", line) for line in lines)
+
+
+def table(headers: Sequence[str], aligns: Sequence[Align], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose source lines up too. Cells are plain text and are escaped here."""
+    cells = [[escape(cell) for cell in row] for row in (headers, *rows)]
+    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+    rule = ["-" * (width - 1) + (":" if align == "right" else "-") for width, align in zip(widths, aligns, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if align == "right" else cell.ljust(width)
+            for cell, width, align in zip(row, widths, aligns, strict=True)
+        )
+        return f"| {' | '.join(padded)} |"
+
+    return "\n".join(map(line, [cells[0], rule, *cells[1:]]))

@@ -1,0 +1,1 @@
+"""The headless front end: the same core as the app, without a screen."""

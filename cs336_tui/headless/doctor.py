@@ -1,0 +1,72 @@
+"""`cs336-tui doctor`: what this machine offers and what is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from cs336_tui.environment import Environment
+from cs336_tui.quantities import gigabytes
+from cs336_tui.runner.bench import Bench
+from cs336_tui.session.log import default_session_dir
+
+
+def report() -> str:
+    """What this machine offers, as text for people; a machine with nothing still gets its report."""
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(lambda _: None, session_dir=Path(scratch), device_interval_s=0)
+        try:
+            bench.start()
+            environment = bench.probe()
+        finally:
+            bench.close()
+    return "\n".join([*_machine(environment), "", *_devices(environment), "", *_app(), "", *_missing(environment)])
+
+
+def _machine(env: Environment) -> list[str]:
+    rows = {
+        "cs336-tui": env.app,
+        "host": f"{env.host}, {env.os}",
+        "processor": f"{env.cpu}, {env.cpu_count} usable",
+        "memory": f"{gigabytes(env.memory_bytes)} GB",
+        "Python": env.python,
+        "torch": f"{env.torch}, {env.threads} threads" if env.torch else "missing",
+        "CUDA": f"{env.cuda}, cuDNN {env.cudnn or 'n/a'}" if env.cuda else "this torch is built without CUDA",
+        "driver": env.driver or "no NVIDIA driver found",
+        "children": f"started by {env.start_method}",
+    }
+    return [f"{name:<10} {value}" for name, value in rows.items()]
+
+
+def _devices(env: Environment) -> list[str]:
+    lines = ["devices"]
+    for device in env.devices:
+        memory = f", {gigabytes(device.memory_bytes)} GB" if device.memory_bytes else ""
+        lines.append(f"  {device.name:<8} {device.label}{memory}: {', '.join(device.precisions)}")
+    return lines if env.devices else ["devices    none"]
+
+
+def _app() -> list[str]:
+    directory = default_session_dir()
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    writable = os.access(existing, os.W_OK)
+    terminal = f"{os.environ.get('TERM', 'unset')}, {'x'.join(map(str, shutil.get_terminal_size()))}"
+    return [
+        f"sessions   {directory}{'' if writable else ' (not writable: use --session-dir)'}",
+        f"terminal   {terminal}" if sys.stdout.isatty() else "terminal   standard output is no terminal",
+    ]
+
+
+def _missing(env: Environment) -> list[str]:
+    missing = list(env.problems)
+    if not any(device.name.startswith("cuda") for device in env.devices):
+        if env.driver and not env.cuda:
+            missing.append("there is an NVIDIA driver, but this torch has no CUDA: install a CUDA build of torch")
+        elif env.driver:
+            missing.append("there is an NVIDIA driver and a CUDA torch, but torch sees no GPU: see the lines above")
+    if not missing:
+        return ["nothing is missing"]
+    return ["missing or odd", *(f"  - {problem}" for problem in missing)]

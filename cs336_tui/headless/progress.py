@@ -1,0 +1,69 @@
+"""Progress of a headless run on standard error."""
+
+from __future__ import annotations
+
+import time
+from typing import TextIO
+
+from cs336_tui.events import CellFinished, CellStarted, Event, Notice, StageChanged, StepsTimed
+from cs336_tui.quantities import duration, milliseconds
+from cs336_tui.session.eta import remaining_s
+from cs336_tui.session.state import CellState, SessionState
+
+_REDRAW_S = 0.25
+
+
+class Progress:
+    """One line per finished cell and, on a terminal, a status line below them redrawn in place."""
+
+    def __init__(self, state: SessionState, stream: TextIO) -> None:
+        self._state, self._stream = state, stream
+        self._live = stream.isatty()
+        self._drawn_at = 0.0
+        self._width = 0
+
+    def show(self, event: Event) -> None:
+        """Say what `event` changed; the state already holds it."""
+        match event:
+            case CellFinished():
+                self._line(self._result(self._state.cells[event.cell]))
+            case Notice():
+                self._line(f"note: {event.text}")
+            case CellStarted() | StageChanged() | StepsTimed() if self._live:
+                if time.monotonic() - self._drawn_at >= _REDRAW_S:
+                    self._status(self._state.cells[event.cell])
+
+    def clear(self) -> None:
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+            self._width = 0
+
+    def _line(self, text: str) -> None:
+        self.clear()
+        print(text, file=self._stream, flush=True)
+
+    def _status(self, cell: CellState) -> None:
+        self.clear()
+        text = f"{self._place(cell)} {cell.spec.title} · {cell.stage}"
+        if cell.stage in ("warm-up", "measuring"):
+            warmup = cell.stage == "warm-up"
+            done = len(cell.warmup_times_s if warmup else cell.step_times_s)
+            text += f" {done}/{cell.spec.warmup_steps if warmup else cell.spec.measure_steps}"
+        if (left := remaining_s(self._state)) is not None:
+            text += f" · ETA {duration(left)}"
+        self._stream.write(text)
+        self._stream.flush()
+        self._width, self._drawn_at = len(text), time.monotonic()
+
+    def _result(self, cell: CellState) -> str:
+        head = f"{self._place(cell)} {cell.spec.title}: "
+        finished = cell.finished
+        if finished is None or finished.status != "ok" or not cell.running.n:
+            status = finished.status if finished else cell.status
+            return head + (f"{status}: {finished.error}" if finished and finished.error else status)
+        mean, std = milliseconds(cell.running.mean, cell.running.std(self._state.ddof))
+        return head + f"{mean} ms ± {std} std (n={cell.running.n})"
+
+    def _place(self, cell: CellState) -> str:
+        return f"[{cell.cell + 1}/{len(self._state.cells)}]"

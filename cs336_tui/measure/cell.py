@@ -1,0 +1,186 @@
+"""One cell, start to end: build, warm up, measure, report."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from cs336_tui.events import CellFinished, Event, ModelBuilt, Stage, StageChanged, Status, StepKind, StepsTimed
+from cs336_tui.measure.clock import clock_for
+from cs336_tui.measure.failures import outcome_of
+from cs336_tui.measure.in_force import read_in_force
+from cs336_tui.measure.memory import PeakMeter, Peaks
+from cs336_tui.measure.precision import RECIPES, autocast_for, check_precision, dtype_name, set_matmul
+from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
+from cs336_tui.measure.timing import StepTime, StepTimer, time_window
+from cs336_tui.spec import RunSpec
+from cs336_tui.workload.batch import random_batch
+from cs336_tui.workload.passes import Step, Training
+from cs336_tui.workload.transformer import Transformer
+
+
+def run_cell(spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool]) -> None:
+    """Run one cell here and give everything that happens to `emit`, outside every timed region.
+
+    Events, in order: ``building``, `ModelBuilt`, ``warm-up`` (where there is any) with a `StepsTimed` after each step,
+    ``measuring`` with a `StepsTimed` after each step (one for all of them when pipelined), ``finishing``, and always
+    one `CellFinished`. Warm-up steps are synchronised one by one in both sync modes, so that settling is seen live.
+
+    `cancelled` is asked after building and before each step. An error ends the cell, not the caller: running out of
+    memory is status ``oom``, any other `Exception` is ``failed``. Torch's settings, the garbage collector and the
+    memory are given back, so that cells can follow one another in one process.
+    """
+    run = _Run(spec, cell, emit, cancelled)
+    with restored_settings(), no_garbage_collection():
+        status, error = run.outcome()
+        reached, peaks = run.reached, run.peaks()
+        run.enter("finishing")
+        _free_memory(torch.device(spec.device))
+    stage, step = (None, None) if status == "ok" else reached
+    emit(
+        CellFinished(
+            at=time.time(),
+            cell=cell,
+            status=status,
+            error=error,
+            stage=stage,
+            step=step,
+            logits_dtype=run.logits_dtype,
+            peak_allocated_bytes=peaks and peaks.allocated,
+            peak_reserved_bytes=peaks and peaks.reserved,
+            peak_rss_bytes=peaks and peaks.rss,
+            num_alloc_retries=peaks and peaks.num_alloc_retries,
+        )
+    )
+
+
+class _Cancelled(Exception):
+    """The cell was asked to stop."""
+
+
+class _Run:
+    """A cell on its way: how far it has got, and what it tells."""
+
+    def __init__(self, spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool]) -> None:
+        self.spec = spec
+        self.cell = cell
+        self.logits_dtype: str | None = None
+        self.reached: tuple[Stage, int | None] = ("building", None)
+        """The stage, and the step within it that is running or comes next."""
+        self._emit = emit
+        self._cancelled = cancelled
+        self._meter: PeakMeter | None = None
+
+    def enter(self, stage: Stage) -> None:
+        self.reached = (stage, None)
+        self._emit(StageChanged(at=time.time(), cell=self.cell, stage=stage))
+
+    def outcome(self) -> tuple[Status, str | None]:
+        """Build and time, holding on to nothing that was built."""
+        try:
+            self.enter("building")
+            step = self._build()
+            self._check_cancelled()
+            self._time(step)
+        except _Cancelled:
+            return "cancelled", None
+        except Exception as error:
+            return outcome_of(error)
+        return "ok", None
+
+    def peaks(self) -> Peaks | None:
+        """Peaks so far; None when the device could not even be reached."""
+        return self._meter.read() if self._meter else None
+
+    def _build(self) -> Step:
+        spec, device = self.spec, torch.device(self.spec.device)
+        recipe = RECIPES[spec.precision]
+        check_precision(spec.precision, device.type)
+        if device.type == "cuda":
+            torch.cuda.init()
+            torch.cuda.set_device(device)
+        if spec.threads is not None:
+            torch.set_num_threads(spec.threads)
+        set_matmul(recipe.matmul)
+        self._meter = PeakMeter(device)
+        model = Transformer(
+            spec.dims, arch=spec.arch, context_length=spec.context_length, device=device, dtype=recipe.parameters
+        )
+        model.initialise(spec.seed)
+        _free_memory(device)  # a first step finds the allocator as a plain script leaves it
+        batch = random_batch(spec.batch_size, spec.context_length, spec.vocab_size, device=device, seed=spec.seed)
+        autocast = autocast_for(recipe, device.type)
+        training = None
+        if spec.pass_ == "train-step":
+            training = Training(model, scale_gradients=recipe.scale_gradients)
+        self._emit(
+            ModelBuilt(
+                at=time.time(),
+                cell=self.cell,
+                num_params=model.num_params,
+                num_params_without_head=model.num_params_without_head,
+                in_force=read_in_force(model, autocast, training),
+            )
+        )
+        return Step(spec.pass_, model, batch, autocast, training)
+
+    def _time(self, step: Step) -> None:
+        assert self._meter is not None
+        spec = self.spec
+        clock = clock_for(torch.device(spec.device))
+        timer = StepTimer(step, clock)
+        if spec.warmup_steps:
+            self.enter("warm-up")
+            self._time_each(step, timer, "warm-up", spec.warmup_steps)
+        self._meter.reset()
+        self.enter("measuring")
+        if spec.sync == "each-step":
+            self._time_each(step, timer, "measured", spec.measure_steps)
+        else:
+            times = time_window(step, clock, spec.measure_steps, self._go_on)
+            self._report(step, "measured", 0, times)
+            if len(times) < spec.measure_steps:
+                raise _Cancelled
+
+    def _time_each(self, step: Step, timer: StepTimer, kind: StepKind, count: int) -> None:
+        for number in range(count):
+            if not self._go_on(number):
+                raise _Cancelled
+            self._report(step, kind, number, [timer.time()])
+
+    def _report(self, step: Step, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
+        if times:
+            assert step.logits_dtype is not None
+            self.logits_dtype = dtype_name(step.logits_dtype)
+            by_phase = zip(*(t.phases_s for t in times), strict=True)
+            self._emit(
+                StepsTimed(
+                    at=time.time(),
+                    cell=self.cell,
+                    kind=kind,
+                    first=first,
+                    times_s=tuple(t.total_s for t in times),
+                    phases_s=dict(zip(step.phases, by_phase, strict=True)),
+                    host_s=tuple(t.host_s for t in times),
+                )
+            )
+
+    def _go_on(self, number: int) -> bool:
+        self.reached = (self.reached[0], number)
+        return not self._cancelled()
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled():
+            raise _Cancelled
+
+
+def _free_memory(device: torch.device) -> None:
+    """Give back what the allocator no longer uses; a device that has failed for good has nothing to give."""
+    with contextlib.suppress(RuntimeError):
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        elif device.type == "mps" and torch.backends.mps.is_available():
+            torch.mps.empty_cache()

@@ -1,0 +1,79 @@
+"""What the fork server imports once, so that every child starts with torch loaded. Importing this module does it.
+
+The server keeps no terminal: what it prints goes to the file named by ``CS336_TUI_SERVER_OUTPUT``, or nowhere. It runs
+no torch operation, whose threads would not survive the fork, and asks nothing of CUDA, which could not be used in a
+child after that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import traceback
+from collections.abc import Iterator
+
+OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
+
+_OPTIONAL = (
+    "numpy",
+    # torch imports these at the first use of an optimizer; in a child that would make a first step look slow.
+    "torch._dynamo",
+    "torch.profiler._cupti_monitor",
+)
+_NEEDED = (
+    "torch",
+    "cs336_tui.measure.cell",
+    "cs336_tui.measure.driver",
+    "cs336_tui.measure.probe",
+)
+
+_WHILE_IMPORTING = {
+    # numpy's OpenBLAS starts its threads on import, unless told that one is enough.
+    "OPENBLAS_NUM_THREADS": "1",
+    # Should an import ask whether there is a GPU, torch then asks NVML and leaves the CUDA driver asleep.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+
+
+def _redirect_output() -> None:
+    try:
+        fd = os.open(os.environ.get(OUTPUT_VARIABLE, os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:
+        fd = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables that are not set yet, and unset them again."""
+    missing = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(missing)
+    try:
+        yield
+    finally:
+        for name in missing:
+            del os.environ[name]
+
+
+def _import_everything() -> None:
+    with _environment(_WHILE_IMPORTING):
+        for name in _OPTIONAL:  # some releases of torch lack some of them
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        for name in _NEEDED:
+            importlib.import_module(name)
+
+
+_redirect_output()
+try:
+    _import_everything()
+except Exception:
+    # The server lives on: a child meets the same error and reports it as its own.
+    traceback.print_exc()
+# Spare every child the collection of what the server made, and the copying of pages that goes with it.
+gc.collect()
+gc.freeze()

@@ -1,0 +1,110 @@
+"""What torch offers on this machine: its versions, its devices, and the precisions each can do."""
+
+from __future__ import annotations
+
+import warnings
+
+import psutil
+import torch
+
+from cs336_tui.environment import DeviceInfo, TorchEnvironment
+from cs336_tui.measure.devices import device_label, nvml_uuid
+from cs336_tui.measure.precision import RECIPES, autocast_for
+from cs336_tui.spec import PRECISIONS, ModelDims, Precision
+from cs336_tui.workload.batch import random_batch
+from cs336_tui.workload.passes import Step, Training
+from cs336_tui.workload.transformer import Transformer
+
+CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
+_AMPERE = (8, 0)
+"""The first CUDA compute capability with TF32 and with bf16 in hardware."""
+
+
+def probe() -> TorchEnvironment:
+    """Ask torch about this machine. Initialises CUDA, so it belongs in a child process."""
+    problems: list[str] = []
+    devices = [_cpu()]
+    if torch.backends.mps.is_available():
+        devices.append(_mps())
+    try:
+        devices.extend(_cuda_devices())
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0].partition(". ")[0]
+        problems.append(f"torch was built for CUDA {torch.version.cuda} but cannot use a GPU: {reason}")
+    return TorchEnvironment(
+        torch=str(torch.__version__),
+        cuda=torch.version.cuda,
+        cudnn=_cudnn(),
+        threads=torch.get_num_threads(),
+        devices=tuple(devices),
+        problems=tuple(problems),
+    )
+
+
+def works(precision: Precision, device_type: str) -> bool:
+    """Whether a whole train-step of the smallest model comes out in this precision, tried on the spot."""
+    recipe = RECIPES[precision]
+    if recipe.matmul != "highest":
+        return False  # a switch of CUDA's that any other device accepts and ignores
+    dims = ModelDims(d_model=8, d_ff=8, num_layers=1, num_heads=1, vocab_size=8)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns when it leaves autocast off; the dtype tells
+            model = Transformer(dims, arch="swiglu-rope", context_length=4, device=device_type, dtype=recipe.parameters)
+            model.initialise(0)
+            batch = random_batch(1, 4, dims.vocab_size, device=device_type, seed=0)
+            training = Training(model, scale_gradients=recipe.scale_gradients)
+            step = Step("train-step", model, batch, autocast_for(recipe, device_type), training)
+            for phase in step.phases:
+                step.run(phase)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
+    return step.logits_dtype == (recipe.autocast or recipe.parameters)
+
+
+def _cpu() -> DeviceInfo:
+    memory = psutil.virtual_memory().total
+    return DeviceInfo(name="cpu", label=_label("cpu"), precisions=CPU_PRECISIONS, memory_bytes=memory)
+
+
+def _mps() -> DeviceInfo:
+    # What Metal can do depends on the chip, on macOS and on torch; none of them says it in one place.
+    precisions = tuple(p for p in RECIPES if works(p, "mps"))
+    memory = torch.mps.recommended_max_memory()
+    return DeviceInfo(name="mps", label=_label("mps"), precisions=precisions, memory_bytes=memory)
+
+
+def _cuda_devices() -> list[DeviceInfo]:
+    """Every CUDA device, none where torch was built without CUDA. Raises RuntimeError when CUDA cannot start."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return []
+    torch.cuda.init()
+    return [_cuda(index) for index in range(torch.cuda.device_count())]
+
+
+def _cuda(index: int) -> DeviceInfo:
+    properties = torch.cuda.get_device_properties(index)
+    capability = (properties.major, properties.minor)
+    return DeviceInfo(
+        name=f"cuda:{index}",
+        label=properties.name,
+        precisions=PRECISIONS if capability >= _AMPERE else ("fp32", "fp16-mixed"),
+        memory_bytes=properties.total_memory,
+        uuid=nvml_uuid(index, properties),
+        capability=f"{properties.major}.{properties.minor}",
+    )
+
+
+def _label(device_type: str) -> str:
+    return device_label(torch.device(device_type))
+
+
+def _cudnn() -> str | None:
+    version = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    return cudnn_name(version) if version else None
+
+
+def cudnn_name(version: int) -> str:
+    """``9.10.2`` for cuDNN's 91002, ``8.9.7`` for its 8907."""
+    major = 10_000 if version >= 90_000 else 1_000
+    return f"{version // major}.{version % major // 100}.{version % 100}"

@@ -1,0 +1,243 @@
+"""A session of benchmark runs, as both front ends see it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from cs336_tui import __version__
+from cs336_tui.environment import DeviceInfo, Environment
+from cs336_tui.events import (
+    SCHEMA,
+    CellFinished,
+    CellsQueued,
+    CellStarted,
+    DeviceSampled,
+    EnvironmentRead,
+    SessionEnded,
+    SessionStarted,
+)
+from cs336_tui.runner import door
+from cs336_tui.runner.child import ProbeReport
+from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.machine import read_environment
+from cs336_tui.runner.stop import StopSignal
+from cs336_tui.runner.supervise import Supervisor
+from cs336_tui.session.log import new_session_id
+from cs336_tui.session.recorder import Recorder, Sink
+from cs336_tui.spec import RunSpec, SpecError
+from cs336_tui.sweep import Sweep
+
+if TYPE_CHECKING:
+    from cs336_tui.device.sampler import DeviceSampler
+
+PROBE_TIMEOUT_S = 120.0
+
+
+class Bench:
+    """Owns the child processes, the device sampler and the session log; every event goes to `sink`.
+
+    Create it and call `start` in the main thread before the user interface takes over the terminal. `probe` and
+    `run` block and belong on a worker thread; `cancel` and `close` may be called from any thread. `sink` is called
+    from worker threads, in the order in which things happened.
+
+    `timeout_s` bounds a cell's whole life. `device_interval_s` 0 switches device sampling off. With `in_process`
+    the cells run in the thread that calls `run`, for external profilers.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        session_dir: Path,
+        ddof: int = 1,
+        timeout_s: float | None = None,
+        device_interval_s: float = 0.5,
+        in_process: bool = False,
+    ) -> None:
+        self.ddof = ddof
+        self.timeout_s = timeout_s
+        self._in_process = in_process
+        self._device_interval_s = device_interval_s
+        self._recorder = Recorder(session_dir, new_session_id(), sink)
+        self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-"))
+        self._launcher = Launcher(self._scratch)
+        self._sampler: DeviceSampler | None = None
+        self._stop = StopSignal()
+        self._probing = threading.Lock()
+        self._running = threading.Lock()
+        self._environment: Environment | None = None
+        self._next_cell = 0
+        self._was_cancelled = False
+        self._closed = False
+
+    @property
+    def session(self) -> str:
+        return self._recorder.session
+
+    @property
+    def log_path(self) -> Path:
+        """Where this session's log is, or will be once something has run."""
+        return self._recorder.path
+
+    def start(self) -> None:
+        """Start the server of child processes and the device sampler; both get ready on their own time."""
+        if not self._in_process:
+            self._launcher.start()
+        if self._device_interval_s > 0:
+            from cs336_tui.device.sampler import DeviceSampler
+
+            self._sampler = DeviceSampler(self._on_sample, interval_s=self._device_interval_s)
+            self._sampler.start()
+
+    def probe(self) -> Environment:
+        """What this machine offers; asked once, then remembered. Blocks about a second while torch loads."""
+        with self._probing:
+            if self._environment is None:
+                self._environment = self._read_environment()
+                self._recorder.record([EnvironmentRead(at=time.time(), environment=self._environment)])
+            return self._environment
+
+    def resolve(self, sweep: Sweep) -> Sweep:
+        """The sweep with ``auto`` replaced by this machine's best device. Blocks like `probe`.
+
+        Raises the first `SpecError` of the sweep or of what this machine cannot do, so that nothing starts in vain.
+        """
+        environment = self.probe()
+        resolved = sweep.with_devices(environment.resolve(sweep.devices))
+        for spec in resolved.cells():
+            environment.check(spec)
+        return resolved
+
+    def run(self, specs: Sequence[RunSpec], command: str) -> None:
+        """Run the cells one after another; returns when all are over or cancelled.
+
+        Raises `LogError` when the session's log cannot be made; then nothing was run.
+        """
+        with self._running:
+            environment = self.probe()
+            self._open_log(environment)
+            first, self._next_cell = self._next_cell, self._next_cell + len(specs)
+            self._recorder.record([CellsQueued(at=time.time(), first=first, specs=tuple(specs), command=command)])
+            for cell, spec in enumerate(specs, first):
+                if self._stop.is_set():
+                    self._was_cancelled = True
+                    self._finish(cell, "cancelled", "not started: the run was stopped")
+                else:
+                    self._run_cell(cell, spec, environment)
+            self._watch(None, None)
+            if not self._closed:
+                self._stop.clear()
+
+    def cancel(self) -> bool:
+        """Stop the running cell and those after it, within 2 s. Does nothing, and says False, between runs."""
+        running = self._running.locked()
+        if running:
+            self._stop.set()
+        return running
+
+    def close(self, *, interrupted: bool = False) -> None:
+        """End everything: the running cell, the sampler, the log. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stop.set()
+        with self._running:
+            pass
+        if self._sampler is not None:
+            self._sampler.stop()
+        if self._recorder.is_open:
+            reason: Literal["interrupted", "cancelled", "finished"] = "finished"
+            if interrupted or self._was_cancelled:
+                reason = "interrupted" if interrupted else "cancelled"
+            self._recorder.record([SessionEnded(at=time.time(), reason=reason)])
+        self._recorder.close()
+        self._stop.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _open_log(self, environment: Environment) -> None:
+        if self._next_cell == 0 and not self._recorder.is_open:
+            self._recorder.open()
+            now = time.time()
+            started = SessionStarted(at=now, schema=SCHEMA, session=self.session, app=__version__, ddof=self.ddof)
+            self._recorder.record([started, EnvironmentRead(at=now, environment=environment)])
+
+    def _run_cell(self, cell: int, spec: RunSpec, environment: Environment) -> None:
+        try:
+            environment.check(spec)
+        except SpecError as error:
+            self._finish(cell, "failed", str(error))
+            return
+        if self._in_process:
+            self._recorder.record([CellStarted(at=time.time(), cell=cell)])
+            self._watch(environment.device(spec.device), os.getpid())
+            door.run_cell(spec, cell, lambda event: self._recorder.record([event]), self._stop.is_set)
+        else:
+            self._run_child(cell, spec, environment)
+
+    def _run_child(self, cell: int, spec: RunSpec, environment: Environment) -> None:
+        started_at = time.time()
+        try:
+            child = self._launcher.start_cell(cell, spec)
+        except OSError as error:
+            self._finish(cell, "failed", f"no process could be started: {error.strerror}")
+            return
+        self._recorder.record([CellStarted(at=started_at, cell=cell, pid=child.process.pid)])
+        self._watch(environment.device(spec.device), child.process.pid)
+        try:
+            Supervisor(child, cell, self._recorder.record, self._stop, self.timeout_s).run()
+        finally:
+            child.close()
+
+    def _watch(self, device: DeviceInfo | None, pid: int | None) -> None:
+        """Point the sampler at the device and process of the running cell, or at none between runs."""
+        if self._sampler is not None:
+            self._sampler.watch(device.uuid if device else None, pid)
+
+    def _finish(self, cell: int, status: Literal["cancelled", "failed"], error: str) -> None:
+        self._recorder.record([CellFinished(at=time.time(), cell=cell, status=status, error=error)])
+
+    def _on_sample(self, sample: DeviceSampled) -> None:
+        # Between runs samples are for the eye only; the log tells of runs.
+        (self._recorder.record if self._running.locked() else self._recorder.pass_on)([sample])
+
+    def _read_environment(self) -> Environment:
+        from cs336_tui.device.nvml import nvml_driver
+
+        problems: list[str] = []
+        if self._in_process:
+            return read_environment(door.probe(), driver=nvml_driver(), start_method="in-process")
+        report = self._ask_child()
+        if report.forked_after_driver:
+            self._launcher.use_spawn()
+            problems.append("the CUDA driver was initialised in the fork server; children are spawned instead (slower)")
+            report = self._ask_child()
+        if report.error:
+            problems.append(report.error)
+        return read_environment(
+            report.torch, driver=nvml_driver(), start_method=self._launcher.method, problems=tuple(problems)
+        )
+
+    def _ask_child(self) -> ProbeReport:
+        child = self._launcher.start_probe()
+        try:
+            if child.events.poll(PROBE_TIMEOUT_S):
+                frames = child.frames()
+                while not frames.at_end:
+                    for payload in frames.read():
+                        return msgspec.msgpack.decode(payload, type=ProbeReport)
+            child.process.kill()
+            child.process.join()
+            output = child.output.read_text(errors="replace").strip() if child.output.exists() else ""
+            reason = output.splitlines()[-1] if output else f"exit code {child.process.exitcode}"
+            return ProbeReport(None, False, f"torch could not be asked what this machine offers: {reason}")
+        finally:
+            child.close()

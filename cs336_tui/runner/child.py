@@ -1,0 +1,114 @@
+"""What runs in a child process before and after the measuring code: its pipes, its output, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import select
+import signal
+import sys
+import traceback
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from typing import NoReturn
+
+import msgspec
+
+from cs336_tui.environment import TorchEnvironment
+from cs336_tui.events import Event, pack
+from cs336_tui.runner import door
+from cs336_tui.runner.frames import write_frame
+from cs336_tui.spec import RunSpec
+
+EXIT_ORPHANED = 71
+_PR_SET_PDEATHSIG = 1
+
+
+class ProbeReport(msgspec.Struct, frozen=True):
+    """A child's answer to "what does this machine offer?"."""
+
+    torch: TorchEnvironment | None
+    forked_after_driver: bool
+    error: str | None = None
+
+
+def run_cell(events: Connection, commands: Connection, output: str, cell: int, spec: bytes) -> None:
+    """Entry point of a cell's process; `spec` is a packed `RunSpec`. Never returns."""
+    _settle(output)
+    poll = select.poll()
+    poll.register(commands.fileno(), select.POLLIN | select.POLLHUP)
+
+    def emit(event: Event) -> None:
+        _send(events, pack(event))
+
+    def cancelled() -> bool:
+        return bool(poll.poll(0))
+
+    try:
+        door.run_cell(msgspec.msgpack.decode(spec, type=RunSpec), cell, emit, cancelled)
+    except BaseException:
+        traceback.print_exc()
+        _leave(1)
+    _leave(0)
+
+
+def run_probe(events: Connection, output: str) -> None:
+    """Entry point of the process that asks torch what this machine offers. Never returns."""
+    _settle(output)
+    forked_after_driver = door.driver_initialised()
+    try:
+        # A driver that was initialised before the fork is unusable here; the caller asks again in a spawned child.
+        report = ProbeReport(None if forked_after_driver else door.probe(), forked_after_driver)
+    except BaseException as error:
+        traceback.print_exc()
+        report = ProbeReport(None, forked_after_driver, f"{type(error).__name__}: {error}")
+    _send(events, msgspec.msgpack.encode(report))
+    _leave(0)
+
+
+def _settle(output: str) -> None:
+    """Be a quiet child: output to a file, Ctrl-C left to the parent, no life after the parent's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    fd = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+    # The parent's interface may have replaced these objects; give the child plain ones on the descriptors.
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    faulthandler.enable(sys.stderr)
+    _die_with_parent()
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        import ctypes
+
+        # The fork server, our parent here, ends as soon as the app does.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        import threading
+
+        threading.Thread(target=_exit_after_parent, name="parent-watch", daemon=True).start()
+
+
+def _exit_after_parent() -> None:
+    if parent := parent_process():
+        wait([parent.sentinel])
+        os._exit(EXIT_ORPHANED)
+
+
+def _send(events: Connection, payload: bytes) -> None:
+    try:
+        write_frame(events.fileno(), payload)
+    except BrokenPipeError:
+        _leave(EXIT_ORPHANED)
+
+
+def _leave(status: int) -> NoReturn:
+    """End without the interpreter's clean-up, which takes torch 0.1 s and frees nothing that exiting does not."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)

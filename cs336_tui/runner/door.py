@@ -1,0 +1,36 @@
+"""The one door from the runner into the measuring code, which imports torch.
+
+It opens inside a child process, or in this process when the user asked for ``--in-process``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cs336_tui.environment import TorchEnvironment
+from cs336_tui.events import Event
+from cs336_tui.spec import RunSpec
+
+PRELOAD = "cs336_tui.measure.preload"
+"""Module that the fork server imports once, so that every child starts with torch loaded."""
+
+
+def run_cell(spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool]) -> None:
+    """Build, warm up and time one cell here; everything that happens goes to `emit`."""
+    from cs336_tui.measure.cell import run_cell as measure
+
+    measure(spec, cell, emit, cancelled)
+
+
+def probe() -> TorchEnvironment:
+    """What torch offers on this machine."""
+    from cs336_tui.measure.probe import probe as ask
+
+    return ask()
+
+
+def driver_initialised() -> bool:
+    """Whether the CUDA driver is already initialised in this process, which a forked child cannot survive."""
+    from cs336_tui.measure.driver import driver_initialised as ask
+
+    return ask()

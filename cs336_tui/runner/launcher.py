@@ -1,0 +1,104 @@
+"""Starting child processes: from a fork server with torch preloaded, or by spawning."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from cs336_tui.runner import child
+from cs336_tui.runner.door import PRELOAD
+from cs336_tui.runner.frames import FrameReader, enlarge
+from cs336_tui.spec import RunSpec
+
+StartMethod = Literal["forkserver", "spawn"]
+SERVER_OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
+
+
+@dataclass(frozen=True)
+class Child:
+    """A started child: its process, the pipe it reports on, the pipe it takes a stop from, the file it prints to."""
+
+    process: BaseProcess
+    events: Connection
+    commands: Connection
+    output: Path
+
+    def frames(self) -> FrameReader:
+        return FrameReader(self.events.fileno())
+
+    def close(self) -> None:
+        """Give back pipes and the process object. The process must have ended."""
+        self.events.close()
+        self.commands.close()
+        self.process.join()
+        self.process.close()
+
+
+class Launcher:
+    """Starts children whose output goes to files in `output_dir`.
+
+    macOS spawns, because Metal does not survive a fork; so does a machine where something initialised the CUDA
+    driver in the fork server (see `use_spawn`).
+    """
+
+    def __init__(self, output_dir: Path) -> None:
+        self._output_dir = output_dir
+        self.method: StartMethod = "forkserver" if sys.platform == "linux" else "spawn"
+
+    def start(self) -> None:
+        """Start the fork server; returns at once, while the server imports torch.
+
+        Call it in the main thread before a user interface replaces the standard streams: multiprocessing's
+        resource tracker needs the real standard error.
+        """
+        from multiprocessing import resource_tracker
+
+        resource_tracker.ensure_running()
+        if self.method == "forkserver":
+            from multiprocessing import forkserver
+
+            os.environ[SERVER_OUTPUT_VARIABLE] = str(self._output_dir / "server.log")
+            # A child imports the program's main module, which for an installed script imports the cli.
+            get_context("forkserver").set_forkserver_preload([PRELOAD, "cs336_tui.cli"])
+            forkserver.ensure_running()
+
+    def use_spawn(self) -> None:
+        """Start every later child in a fresh interpreter."""
+        self.method = "spawn"
+
+    def start_cell(self, cell: int, spec: RunSpec) -> Child:
+        """Start a process that runs the cell. Raises OSError when no process can be made."""
+        output = self._output_dir / f"cell-{cell}.log"
+        return self._start(child.run_cell, output, str(output), cell, msgspec.msgpack.encode(spec), commands=True)
+
+    def start_probe(self) -> Child:
+        """Start a process that reports what the machine offers (`child.ProbeReport`)."""
+        output = self._output_dir / "probe.log"
+        return self._start(child.run_probe, output, str(output), commands=False)
+
+    def _start(self, target: Callable[..., None], output: Path, *args: Any, commands: bool) -> Child:
+        context: Any = get_context(self.method)
+        events, child_events = context.Pipe(duplex=False)
+        child_commands, command_pipe = context.Pipe(duplex=False)
+        enlarge(events.fileno())
+        pipes = (child_events, child_commands) if commands else (child_events,)
+        process = context.Process(target=target, args=(*pipes, *args), daemon=True)
+        try:
+            process.start()
+        except BaseException:
+            events.close()
+            command_pipe.close()
+            raise
+        finally:
+            child_events.close()
+            child_commands.close()
+        return Child(process, events, command_pipe, output)

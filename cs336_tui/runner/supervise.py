@@ -1,0 +1,153 @@
+"""Watching one cell's process from start to end: its events, its output, a stop, a timeout, a sudden death."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+
+from cs336_tui.events import (
+    CellFinished,
+    ChildOutput,
+    Event,
+    Stage,
+    StageChanged,
+    Status,
+    StepsTimed,
+    coalesce,
+    unpack,
+)
+from cs336_tui.runner.endings import explain_exit, kernel_oom_kills
+from cs336_tui.runner.launcher import Child
+from cs336_tui.runner.output import OutputTail
+from cs336_tui.runner.stop import StopSignal
+
+PACE_S = 0.05
+"""The parent looks at a busy child at most this often, so that it takes no time from what it measures."""
+POLITE_S = 0.6
+"""How long a child may take to stop between two steps before it gets SIGTERM."""
+TERM_S = 0.6
+"""How long it may take after SIGTERM before it gets SIGKILL."""
+EXIT_S = 5.0
+"""How long it may take to exit after its result."""
+
+
+class Supervisor:
+    """Runs the watch over one started cell; `record` receives its events, ending in exactly one `CellFinished`."""
+
+    def __init__(
+        self,
+        child: Child,
+        cell: int,
+        record: Callable[[Sequence[Event]], None],
+        stop: StopSignal,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._child, self._cell, self._record, self._stop = child, cell, record, stop
+        self._pid = child.process.pid
+        self._frames = child.frames()
+        self._finished: CellFinished | None = None
+        self._stage: Stage = "starting"
+        self._step = 0
+        self._stopping = False
+        self._timeout_s = timeout_s
+        self._timed_out = False
+        self._escalation: list[tuple[float, Callable[[], None]]] = []
+        """What to do next if the child is still there, and when (monotonic seconds)."""
+        if timeout_s is not None:
+            self._escalation = [(time.monotonic() + timeout_s, self._on_timeout)]
+        self._tail = OutputTail(child.output)
+        self._oom_kills = kernel_oom_kills()
+
+    def run(self) -> CellFinished:
+        """Block until the process is gone; the result was already recorded."""
+        sentinel = self._child.process.sentinel
+        gone = False
+        while not gone:
+            gone = sentinel in self._wait(sentinel)
+            looked_at = time.monotonic()
+            self._drain(until_empty=gone)
+            self._escalate()
+            if not gone and not self._frames.at_end:
+                pause = PACE_S - (time.monotonic() - looked_at)
+                # A short rest in which only an end or a stop wakes us; steps gather in the pipe meanwhile.
+                quiet: list[object] = [sentinel] if self._stopping else [sentinel, self._stop]
+                wait(quiet, max(0.0, pause))  # type: ignore[arg-type]  # any object with fileno() will do
+        self._child.process.join()
+        if self._finished is None:
+            self._finished = self._sudden_end()
+            self._record([self._finished])
+        return self._finished
+
+    def _wait(self, sentinel: int) -> list[object]:
+        sources: list[object] = [sentinel]
+        if not self._frames.at_end:
+            sources.append(self._child.events)
+        if not self._stopping:
+            sources.append(self._stop)
+        timeout = max(0.0, self._escalation[0][0] - time.monotonic()) if self._escalation else None
+        return list(wait(sources, timeout))  # type: ignore[arg-type]  # any object with fileno() will do
+
+    def _drain(self, *, until_empty: bool) -> None:
+        """Record what has arrived. Not until end of file: a process that the child started may hold the pipe open."""
+        events: list[Event] = []
+        while not self._frames.at_end and self._child.events.poll(0):
+            events += map(unpack, self._frames.read())
+            if not until_empty:
+                break
+        for event in events:
+            self._note(event)
+        if text := self._tail.read():
+            events.insert(0, ChildOutput(at=time.time(), cell=self._cell, text=text))
+        if events:
+            self._record(coalesce(events))
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case StageChanged():
+                self._stage, self._step = event.stage, 0
+            case StepsTimed():
+                self._step = event.first + len(event.times_s)
+            case CellFinished():
+                self._finished = event
+                self._escalation = [(time.monotonic() + EXIT_S, self._kill)]
+
+    def _escalate(self) -> None:
+        if self._stop.is_set() and not self._stopping:
+            self._stopping = True
+            if self._finished is None:
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(self._child.commands.fileno(), b"s")
+                now = time.monotonic()
+                self._escalation = [(now + POLITE_S, self._terminate), (now + POLITE_S + TERM_S, self._kill)]
+        while self._escalation and time.monotonic() >= self._escalation[0][0]:
+            _, action = self._escalation.pop(0)
+            action()
+
+    def _on_timeout(self) -> None:
+        self._timed_out = True
+        self._terminate()
+        self._escalation = [(time.monotonic() + TERM_S, self._kill)]
+
+    def _terminate(self) -> None:
+        self._child.process.terminate()
+
+    def _kill(self) -> None:
+        self._child.process.kill()
+
+    def _sudden_end(self) -> CellFinished:
+        """The result of a child that reported none."""
+        status: Status
+        if self._timed_out:
+            status, error = "killed", f"no result within the per-cell timeout of {self._timeout_s:g} s"
+        elif self._stopping:
+            status, error = "cancelled", "stopped by the user"
+        else:
+            before, after = self._oom_kills, kernel_oom_kills()
+            kills = after - before if before is not None and after is not None else None
+            status, error = explain_exit(self._child.process.exitcode, kills)
+        return CellFinished(
+            at=time.time(), cell=self._cell, status=status, error=error, stage=self._stage, step=self._step
+        )

@@ -1,0 +1,30 @@
+"""What the command palette offers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from textual.app import SystemCommand
+
+from cs336_tui.presets import PRESETS
+
+if TYPE_CHECKING:
+    from cs336_tui.tui.app import Cs336App
+
+
+def commands(app: Cs336App) -> Iterator[SystemCommand]:
+    """Every action by name, every preset, every theme."""
+    yield SystemCommand("Run", "Run the chosen cells (r)", app.action_run_cells)
+    yield SystemCommand("Stop", "Stop the running cell and those after it (s)", app.action_stop_cells)
+    yield SystemCommand("Export", "Write the results table and the session summary (e)", app.action_export)
+    yield SystemCommand("Copy", "Copy the results table to the clipboard (c)", app.action_copy_table)
+    if not app.replaying:
+        for preset in PRESETS:
+            yield SystemCommand(f"Preset {preset.name}", preset.about, partial(app.load_preset, preset))
+    for theme in app.theme_names:
+        yield SystemCommand(f"Theme {theme}", "Change the colours", partial(setattr, app, "theme", theme))
+    yield SystemCommand("All themes", "Choose among Textual's themes too", app.search_themes)
+    yield SystemCommand("Help", "Keys, and what each number means (?)", app.action_help)
+    yield SystemCommand("Quit", "Leave; asks while something runs (q)", app.action_ask_quit)

@@ -1,0 +1,128 @@
+"""Everything known of one cell, to read in a window."""
+
+from __future__ import annotations
+
+import textwrap
+
+from cs336_tui.events import InForce
+from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.spec import RunSpec
+from cs336_tui.tui import format
+from cs336_tui.tui.drawing.phase_bars import phase_bars
+from cs336_tui.tui.panes import status
+from cs336_tui.tui.panes.live import phase_means
+from cs336_tui.tui.widgets.lines import Line, Span, line
+
+_LABEL = 16
+_OUTPUT_ROWS = 200
+
+
+def cell_detail(state: SessionState, cell: CellState, width: int) -> list[Line]:
+    """Result, error, phases, every step time (warm-up first), what was in force, and the process's output."""
+    sections = [
+        [line((cell.spec.title, "title")), line(status.status(cell))],
+        _error(cell, width),
+        _statistics(state, cell),
+        _titled("Mean of each phase", phase_bars(phase_means(cell), width=width)),
+        _titled("Warm-up steps, ms (not measured)", _times(cell.warmup_times_s, None, width, "warmup")),
+        _titled("Measured steps, ms", _times(cell.step_times_s, cell.running.std(state.ddof), width, "measured")),
+        _titled("Asked for", _asked(cell.spec)),
+        _titled("In force, read back", _in_force(cell.in_force) if cell.in_force else []),
+        _titled("Output of the process", _output(cell)),
+    ]
+    lines: list[Line] = []
+    for section in sections:
+        if section:
+            lines += [*section, ()]
+    return lines[:-1]
+
+
+def _titled(title: str, lines: list[Line]) -> list[Line]:
+    return [line((title, "strong")), *lines] if lines else []
+
+
+def _row(label: str, value: object) -> Line:
+    return (Span(f"{label:<{_LABEL}}", "muted"), Span(str(value)))
+
+
+def _error(cell: CellState, width: int) -> list[Line]:
+    problem = status.how_it_ended(cell)
+    if not problem or cell.finished is None:
+        return []
+    rows = [
+        wrapped
+        for row in (cell.finished.error or "").splitlines()
+        for wrapped in textwrap.wrap(format.plain(row), max(width, 10))
+    ]
+    return [line((f"✗ {problem}", "bad")), *map(line, rows)]
+
+
+def _statistics(state: SessionState, cell: CellState) -> list[Line]:
+    lines: list[Line] = []
+    if summary := cell.summary(state.ddof):
+        std = summary.std_s
+        label = "sample, n-1" if summary.ddof == 1 else f"ddof {summary.ddof}"
+        lines += [
+            _row("mean", f"{format.ms(summary.mean_s, std)} ms"),
+            _row("std", f"{format.ms(std, std)} ms ({label}, n={summary.n})"),
+            _row("median", f"{format.ms(summary.median_s, std)} ms"),
+            _row("min to max", f"{format.ms(summary.min_s, std)} to {format.ms(summary.max_s, std)} ms"),
+            *([_row("p95", f"{format.ms(summary.p95_s, std)} ms")] if summary.p95_s is not None else []),
+            _row("tokens/s", format.rate(cell.tokens_per_s)),
+        ]
+    if finished := cell.finished:
+        peaks = {
+            "peak allocated": finished.peak_allocated_bytes,
+            "peak reserved": finished.peak_reserved_bytes,
+            "peak RSS": finished.peak_rss_bytes,
+        }
+        lines += [_row(name, format.size(value, format.NOT_AVAILABLE)) for name, value in peaks.items()]
+        if finished.num_alloc_retries:
+            lines.append(line(("! ", "caution"), f"{finished.num_alloc_retries} allocation retries: timing is suspect"))
+    return _titled("Result", lines)
+
+
+def _times(times_s: list[float], std_s: float | None, width: int, role: str) -> list[Line]:
+    texts = [format.ms(time_s, std_s) for time_s in times_s]
+    if not texts:
+        return []
+    each = max(map(len, texts)) + 2
+    across = max(width // each, 1)
+    rows = (texts[start : start + across] for start in range(0, len(texts), across))
+    return [line(("".join(f"{text:>{each}}" for text in row), role)) for row in rows]
+
+
+def _asked(spec: RunSpec) -> list[Line]:
+    return [
+        _row("model", f"{spec.size} of {spec.edition}, {spec.arch}"),
+        _row("dimensions", f"{spec.d_model} wide, d_ff {spec.d_ff}, {spec.num_layers} layers, {spec.num_heads} heads"),
+        _row("vocabulary", spec.vocab_size),
+        _row("batch, context", f"{spec.batch_size} × {spec.context_length} = {spec.tokens_per_step} tokens a step"),
+        _row("synchronised", spec.sync),
+        _row("seed", spec.seed),
+        _row("threads", spec.threads if spec.threads is not None else "torch's own choice"),
+    ]
+
+
+def _in_force(real: InForce) -> list[Line]:
+    names = {
+        "device": real.device_name,
+        "float32 matmul": real.matmul_precision,
+        "TF32 allowed": real.allow_tf32,
+        "parameters": real.parameter_dtype,
+        "autocast": real.autocast_dtype,
+        "logits": real.logits_dtype,
+        "grad scaler": real.grad_scaler,
+        "optimizer": real.optimizer,
+        "threads": real.threads,
+    }
+    words = {True: "yes", False: "no"}
+    return [
+        _row(name, words.get(value, value) if isinstance(value, bool) else value)
+        for name, value in names.items()
+        if value is not None
+    ]
+
+
+def _output(cell: CellState) -> list[Line]:
+    return [line(format.plain(row)) for row in cell.output.splitlines()[-_OUTPUT_ROWS:]]

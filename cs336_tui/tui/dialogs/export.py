@@ -1,0 +1,124 @@
+"""Where the exports of a session go: files and the clipboard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Button, Checkbox, Input, Label
+
+Texts = dict[str, Callable[[], str]]
+"""What can be exported, by its name, and how it is written."""
+
+
+class _Tick(Checkbox):
+    """A checkbox whose two states differ by more than colour."""
+
+    @property
+    def BUTTON_INNER(self) -> str:  # type: ignore[override]
+        return "✓" if self.value else " "
+
+
+class ExportDialog(ModalScreen[str]):
+    """Asks which texts to write and where, writes them, and answers with one line that says what was done.
+
+    A file that exists is not overwritten before a second, differently labelled press of the button.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss('')", "Cancel", id="export.cancel"),
+        Binding("ctrl+s", "save", "Save", id="export.save"),
+    ]
+
+    DEFAULT_CSS = """
+    ExportDialog {
+        align: center middle;
+        #box {
+            width: 76; max-width: 100%; height: auto; max-height: 100%;
+            border: round $border; border-title-color: $primary; background: $surface; padding: 0 2;
+            overflow-y: auto;
+        }
+        Input, Checkbox { height: 1; border: none; padding: 0; background: $surface; }
+        Input { background: $panel; margin: 0 0 1 4; padding: 0 1; }
+        Input:focus, Checkbox:focus { border: none; }
+        #problem { color: $bad; width: 1fr; height: auto; }
+        Horizontal { height: 1; align: right middle; margin-bottom: 1; }
+        Button { margin-left: 2; }
+    }
+    """
+
+    def __init__(self, texts: Texts, paths: dict[str, Path], copy: Callable[[str], None]) -> None:
+        super().__init__()
+        self._texts, self._paths, self._copy = texts, paths, copy
+        self._may_overwrite: frozenset[Path] = frozenset()
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title = "Export"
+            for index, (name, path) in enumerate(self._paths.items()):
+                yield _Tick(f"{name} (markdown) to", value=True, id=f"want-{index}", compact=True)
+                field = Input(str(path), id=f"path-{index}", compact=True)
+                field.cursor_blink = False
+                yield field
+            yield _Tick(f"{next(iter(self._paths))} to the clipboard", value=False, id="clipboard", compact=True)
+            yield Label("", id="problem", markup=False)
+            with Horizontal():
+                yield Button("Cancel", id="cancel", compact=True)
+                yield Button("Save", id="save", variant="primary", compact=True)
+
+    @on(Input.Changed)
+    @on(Checkbox.Changed)
+    def _reset(self) -> None:
+        self._may_overwrite = frozenset()
+        self.query_one("#save", Button).label = "Save"
+        self.query_one("#problem", Label).update("")
+
+    @on(Button.Pressed, "#cancel")
+    def _cancel(self) -> None:
+        self.dismiss("")
+
+    @on(Button.Pressed, "#save")
+    @on(Input.Submitted)
+    async def action_save(self) -> None:
+        """Write what is ticked. On a refusal the dialog stays and says why."""
+        from cs336_tui.export.files import AlreadyThere, ExportError, write_atomically
+
+        wanted = [
+            (name, Path(self.query_one(f"#path-{index}", Input).value).expanduser())
+            for index, name in enumerate(self._paths)
+            if self.query_one(f"#want-{index}", Checkbox).value
+        ]
+        to_clipboard = self.query_one("#clipboard", Checkbox).value
+        if len({path for _, path in wanted}) < len(wanted):
+            return self._refuse(f"{wanted[0][1]}: both would be written to the same file; choose two names")
+        if not wanted and not to_clipboard:
+            return self._refuse("nothing is ticked; tick what to export, or press Esc")
+        there = frozenset(path for _, path in wanted if path.exists())
+        if not there <= self._may_overwrite:
+            self._may_overwrite = there
+            self.query_one("#save", Button).label = "Overwrite"
+            names = ", ".join(path.name for path in sorted(there))
+            return self._refuse(f"{names} already exists; press Overwrite to replace, or choose another name")
+        done: list[str] = []
+        try:
+            for name, path in wanted:
+                text = self._texts[name]()
+                await asyncio.to_thread(write_atomically, path, text, overwrite=path in self._may_overwrite)
+                done.append(str(path))
+        except (AlreadyThere, ExportError) as error:
+            return self._refuse(str(error))
+        if to_clipboard:
+            self._copy(next(iter(self._texts.values()))())
+            done.append("the clipboard")
+        self.dismiss(f"written to {' and '.join(done)}")
+        return None
+
+    def _refuse(self, why: str) -> None:
+        self.query_one("#problem", Label).update(f"! {why}")

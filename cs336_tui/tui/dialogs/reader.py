@@ -1,0 +1,47 @@
+"""A window with text to read, scrolled by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen
+
+from cs336_tui.tui.widgets.lines import Line, Lines
+from cs336_tui.tui.widgets.rows import Rows
+
+
+class Reader(ModalScreen[None]):
+    """Shows the lines that `write` makes for the window's width; made anew when the terminal is resized."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter,question_mark", "dismiss", "Close", id="reader.close"),
+    ]
+
+    DEFAULT_CSS = """
+    Reader {
+        align: center middle;
+        Rows {
+            width: 88; max-width: 100%; height: 100%; max-height: 36;
+            border: round $border; border-title-color: $primary; border-subtitle-color: $text-muted;
+            background: $surface; padding: 0 1;
+        }
+    }
+    """
+
+    def __init__(self, title: str, write: Callable[[int], Sequence[Line]]) -> None:
+        super().__init__()
+        self._title, self._write = title, write
+
+    def compose(self) -> ComposeResult:
+        rows = Rows()
+        rows.border_title = self._title
+        rows.border_subtitle = "↑↓ scroll · Esc close"
+        yield rows
+
+    def on_lines_resized(self, event: Lines.Resized) -> None:
+        event.stop()
+        rows = self.query_one(Rows)
+        rows.fill(self._write(rows.content_size.width))

@@ -1,0 +1,69 @@
+"""A figure's recent past as columns, and the moments at which cells began under the same time axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cs336_tui.tui.drawing.blocks import column
+from cs336_tui.tui.widgets.lines import Line, Span
+
+BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600)
+"""Seconds that one column can stand for."""
+
+
+class Window(NamedTuple):
+    """The stretch of time that a graph shows: `width` columns of `bucket_s` seconds from `start`."""
+
+    start: float
+    bucket_s: int
+    width: int
+
+    def column_of(self, at: float) -> int:
+        return math.floor((at - self.start) / self.bucket_s)
+
+
+def window(since: float, now: float, width: int) -> Window:
+    """The finest window of `width` columns that holds both moments (Unix seconds).
+
+    Its columns start at whole multiples of their length, so that they stay put between one moment and the next.
+    """
+    for bucket_s in BUCKETS_S:
+        start = math.floor(since / bucket_s) * bucket_s
+        if now < start + width * bucket_s:
+            return Window(start, bucket_s, width)
+    longest = BUCKETS_S[-1]
+    return Window((math.floor(now / longest) - width + 1) * longest, longest, width)
+
+
+def graph(samples: Sequence[tuple[float, float]], view: Window, *, top: float, height: int, role: str) -> list[Line]:
+    """`height` rows of (time, value) samples, each column the largest of its stretch, on an axis from 0 to `top`.
+
+    A stretch without a sample repeats its left neighbour; before the first sample and after the last there is nothing.
+    """
+    peaks: list[float | None] = [None] * view.width
+    for at, value in samples:
+        index = view.column_of(at)
+        if 0 <= index < view.width:
+            peaks[index] = max(value, peaks[index] or 0.0)
+    last = max((i for i, peak in enumerate(peaks) if peak is not None), default=-1)
+    for index in range(1, last):
+        if peaks[index] is None:
+            peaks[index] = peaks[index - 1]
+    blank = " " * height
+    pictures = [blank if peak is None else column(min(peak, top), top, height) for peak in peaks]
+    return [(Span("".join(picture[row] for picture in pictures), role),) for row in range(height)]
+
+
+def marks(starts: Sequence[tuple[float, int]], view: Window) -> Line:
+    """Under each moment the number of the cell that began then, after a tick; numbers that would collide give way."""
+    row = [" "] * view.width
+    free = 0
+    for at, cell in starts:
+        index = view.column_of(at)
+        label = f"╵{cell}"
+        if free <= index <= view.width - len(label):
+            row[index : index + len(label)] = label
+            free = index + len(label)
+    return (Span("".join(row), "muted"),)

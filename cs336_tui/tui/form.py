@@ -1,0 +1,278 @@
+"""What is entered in the configure pane, as text and ticks, and the sweep that it makes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from cs336_tui.environment import Environment
+from cs336_tui.sizes import dims_of
+from cs336_tui.spec import CUSTOM_SIZE, ModelDims, SpecError
+from cs336_tui.sweep import Sweep
+
+CONTEXTS = ("128", "256", "512", "1024")
+"""Context lengths offered as choices; others are typed."""
+
+MAX_CELLS = 10_000
+"""The most cells that the app runs at once: each is a row of its table."""
+DIMS = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
+
+_WHOLE = "expected a whole number"
+_T = TypeVar("_T")
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to run and summarise, apart from what: `timeout_s` ends a cell that takes longer, None never."""
+
+    ddof: int = 1
+    timeout_s: float | None = None
+
+
+class Entries(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything as it was entered, valid or not. Fields are named as `SpecError` names them."""
+
+    size: tuple[str, ...]
+    d_model: str
+    d_ff: str
+    num_layers: str
+    num_heads: str
+    vocab_size: str
+    context_length: tuple[str, ...]
+    other_contexts: str
+    batch_size: str
+    pass_: tuple[str, ...]
+    precision: tuple[str, ...]
+    device: tuple[str, ...]
+    warmup_steps: str
+    measure_steps: str
+    edition: str
+    arch: str
+    sync: str
+    seed: str
+    threads: str
+    ddof: str
+    timeout_s: str
+
+    def with_value(self, field: str, value: str | tuple[str, ...]) -> Entries:
+        """The same with one field changed; where one choice only is held, that of a tuple of one."""
+        if isinstance(getattr(self, _attribute(field)), str) and isinstance(value, tuple):
+            (value,) = value
+        return msgspec.structs.replace(self, **{_attribute(field): value})
+
+    def with_options_of(self, other: Entries) -> Entries:
+        """The same with the other's entries that are no part of a sweep."""
+        return msgspec.structs.replace(self, ddof=other.ddof, timeout_s=other.timeout_s)
+
+    def text(self, field: str) -> str:
+        """What was typed in a field."""
+        return str(getattr(self, _attribute(field)))
+
+    def chosen(self, field: str) -> tuple[str, ...]:
+        """What was ticked in a field."""
+        value = getattr(self, _attribute(field))
+        return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _attribute(field: str) -> str:
+    return "pass_" if field == "pass" else field
+
+
+class Form(msgspec.Struct, frozen=True, kw_only=True):
+    """What the entries mean. `sweep` is None exactly when there are `problems`."""
+
+    sweep: Sweep | None
+    options: RunOptions
+    problems: tuple[SpecError, ...]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The problems as lines."""
+        return tuple(map(str, self.problems))
+
+    @property
+    def summary(self) -> str:
+        """How much would run: cells, and steps of all cells, warm-up included."""
+        if self.sweep is None:
+            return ""
+        cells = len(self.sweep)
+        steps = cells * self.sweep.steps + cells // len(self.sweep.warmups) * sum(self.sweep.warmups)
+        return f"{_plural(cells, 'cell')} · {_plural(steps, 'step')}"
+
+
+def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
+    """The entries that `read` turns into this sweep and these options."""
+    options = options or RunOptions()
+    contexts = tuple(str(context) for context in sweep.contexts)
+    dims = sweep.dims or dims_of("tiny", sweep.edition, sweep.vocab_size)
+    return Entries(
+        size=(CUSTOM_SIZE,) if sweep.dims else sweep.sizes,
+        d_model=str(dims.d_model),
+        d_ff=str(dims.d_ff),
+        num_layers=str(dims.num_layers),
+        num_heads=str(dims.num_heads),
+        vocab_size=str(dims.vocab_size),
+        context_length=tuple(context for context in contexts if context in CONTEXTS),
+        other_contexts=",".join(context for context in contexts if context not in CONTEXTS),
+        batch_size=",".join(map(str, sweep.batches)),
+        pass_=sweep.passes,
+        precision=sweep.precisions,
+        device=sweep.devices,
+        warmup_steps=",".join(map(str, sweep.warmups)),
+        measure_steps=str(sweep.steps),
+        edition=sweep.edition,
+        arch=sweep.arch,
+        sync=sweep.sync,
+        seed=str(sweep.seed),
+        threads="" if sweep.threads is None else str(sweep.threads),
+        ddof=str(options.ddof),
+        timeout_s="" if options.timeout_s is None else str(options.timeout_s).removesuffix(".0"),
+    )
+
+
+def read(entries: Entries, environment: Environment | None = None) -> Form:
+    """The sweep and options that the entries mean, or everything that is wrong with them.
+
+    Costs the sum of the choices, never their product. Without an environment every precision passes.
+    """
+    reader = _Reader()
+    custom = CUSTOM_SIZE in entries.size
+    dims = reader.dims({field: getattr(entries, field) for field in DIMS}) if custom else None
+    sweep = Sweep(
+        sizes=_PLAIN.sizes if custom else entries.size,
+        dims=dims,
+        vocab_size=_PLAIN.vocab_size if custom else reader.number("vocab_size", entries.vocab_size, 1),
+        contexts=reader.numbers("context_length", ",".join((*entries.context_length, entries.other_contexts))),
+        batches=reader.numbers("batch_size", entries.batch_size),
+        passes=entries.pass_,
+        precisions=entries.precision,
+        devices=entries.device,
+        warmups=reader.numbers("warmup_steps", entries.warmup_steps),
+        steps=reader.number("measure_steps", entries.measure_steps, _PLAIN.steps),
+        edition=entries.edition,
+        arch=entries.arch,
+        sync=entries.sync,
+        seed=reader.number("seed", entries.seed, _PLAIN.seed),
+        threads=reader.number("threads", entries.threads, 1) if entries.threads.strip() else None,
+    )
+    options = RunOptions(ddof=reader.number("ddof", entries.ddof, 1), timeout_s=reader.seconds(entries.timeout_s))
+    for part in _parts(sweep):
+        reader.add(*part.problems())
+    reader.add(*_device_problems(sweep, environment))
+    if not reader.problems and len(sweep) > MAX_CELLS:
+        reader.add(SpecError("sweep", f"of {len(sweep)} cells", f"expected at most {MAX_CELLS}"))
+    problems = tuple(sorted(reader.problems.values(), key=lambda problem: _position(problem.field)))
+    return Form(sweep=None if problems else sweep, options=options, problems=problems)
+
+
+def _position(field: str) -> int:
+    """Where in the form a field stands; what concerns several fields comes last."""
+    fields = Entries.__struct_fields__
+    return fields.index(_attribute(field)) if _attribute(field) in fields else len(fields)
+
+
+_PLAIN = Sweep(devices=("cpu",))
+
+
+def _parts(sweep: Sweep) -> Iterator[Sweep]:
+    """Sweeps that together have the problems of `sweep`, apart from its devices', each with one part of its choices.
+
+    Only the size and the architecture depend on each other, so the product need not be walked.
+    """
+    for fields in (
+        ("sizes", "dims", "vocab_size", "edition", "arch"),
+        ("contexts",), ("batches",), ("passes",), ("precisions",), ("warmups",),
+        ("steps",), ("seed",), ("threads",), ("sync",),
+    ):  # fmt: skip
+        yield msgspec.structs.replace(_PLAIN, **{field: getattr(sweep, field) for field in fields})
+
+
+def _device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[SpecError]:
+    """What is wrong with the devices, and with each precision on each of them where they are known."""
+    try:
+        devices = environment.resolve(sweep.devices) if environment else _auto_as_cpu(sweep.devices)
+    except SpecError as error:
+        yield error
+        return
+    if "auto" in sweep.devices and len(set(devices)) != len(devices):
+        here = devices[sweep.devices.index("auto")]
+        yield SpecError("device", ",".join(sweep.devices), f"auto is {here} here, choose one of the two")
+    else:
+        yield from _PLAIN.with_devices(devices).problems()
+    if environment is None:
+        return
+    for device, precision in itertools.product(devices, sweep.precisions):
+        try:
+            environment.check(msgspec.structs.replace(_PLAIN, devices=(device,), precisions=(precision,)).cells()[0])
+        except SpecError as error:
+            yield error
+
+
+def _auto_as_cpu(devices: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple("cpu" if device == "auto" else device for device in devices)
+
+
+class _Reader:
+    """Reads text into numbers and collects what is wrong, each problem once."""
+
+    def __init__(self) -> None:
+        self.problems: dict[str, SpecError] = {}
+
+    def add(self, *problems: SpecError) -> None:
+        for problem in problems:
+            self.problems.setdefault(str(problem), problem)
+
+    def attempt(self, make: Callable[[], _T]) -> _T | None:
+        try:
+            return make()
+        except SpecError as error:
+            self.add(error)
+            return None
+
+    def number(self, field: str, text: str, instead: int) -> int:
+        """A whole number; `instead` when it is none."""
+        value = self.attempt(lambda: _whole(field, text, _WHOLE))
+        return instead if value is None else value
+
+    def numbers(self, field: str, text: str) -> tuple[int, ...]:
+        """Whole numbers between commas; the one that any field may hold when they are none."""
+        words = text.split(",")
+        if not words[-1].strip():
+            words.pop()
+        allowed = "expected a whole number, or several as 1,2,4"
+        values = self.attempt(lambda: tuple(_whole(field, word, allowed) for word in words))
+        return (1,) if values is None else values
+
+    def dims(self, texts: dict[str, str]) -> ModelDims | None:
+        """Dimensions of a custom model; None when they are wrong."""
+        values = {field: self.attempt(partial(_whole, field, text, _WHOLE)) for field, text in texts.items()}
+        known = {field: value for field, value in values.items() if value is not None}
+        return self.attempt(lambda: ModelDims(**known)) if known.keys() == values.keys() else None
+
+    def seconds(self, text: str) -> float | None:
+        """A positive duration; None when empty."""
+        if not text.strip():
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if 0 < value < math.inf:
+            return value
+        self.add(SpecError("timeout_s", text.strip(), "expected seconds, more than 0, or nothing"))
+        return None
+
+
+def _whole(field: str, text: str, allowed: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,15}", text.strip(), re.ASCII):
+        raise SpecError(field, text.strip() or "(empty)", allowed)
+    return int(text)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

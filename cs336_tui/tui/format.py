@@ -1,0 +1,65 @@
+"""Words and figures that only the screen needs; `cs336_tui.quantities` has the rest. Seconds and bytes in, text out."""
+
+from __future__ import annotations
+
+import re
+
+from cs336_tui import quantities
+
+NOT_YET = "–"
+NOT_AVAILABLE = quantities.UNKNOWN
+GB = 1e9
+
+
+def ms(seconds: float | None, spread: float | None = None) -> str:
+    """A time in ms, without its unit, with as many digits as its spread (seconds) justifies."""
+    if seconds is None:
+        return NOT_YET
+    return quantities.fixed_milliseconds(seconds, quantities.millisecond_decimals(seconds, spread))
+
+
+def mean_std(mean_s: float, std_s: float | None, n: int) -> str:
+    """``153.20 ms ± 0.41 std (n=6)``; the std is left out while it is unknown."""
+    spread = f" ± {ms(std_s, std_s)} std" if std_s is not None else ""
+    return f"{ms(mean_s, std_s)} ms{spread} (n={n})"
+
+
+def rate(per_s: float | None) -> str:
+    """A rate in three figures, such as ``102k``."""
+    return NOT_YET if per_s is None else quantities.count(per_s)
+
+
+def size(count: int | None, missing: str = NOT_YET) -> str:
+    """Bytes as ``0.412 GB`` or ``38.4 GB``."""
+    return missing if count is None else f"{quantities.gigabytes(count)} GB"
+
+
+def used_of(used: int | None, total: int | None) -> str:
+    """``61.2/80.0 GB``; n/a for whichever is unknown."""
+    if used is None and total is None:
+        return NOT_AVAILABLE
+    if total is None:
+        return size(used)
+    return f"{used / GB:.1f}/{total / GB:.1f} GB" if used is not None else f"{NOT_AVAILABLE}/{size(total)}"
+
+
+def percent(share: float | None) -> str:
+    """A share from 0 to 1 as ``99 %``."""
+    return NOT_AVAILABLE if share is None else f"{share * 100:.0f} %"
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """A whole number with its unit, or n/a without one."""
+    return NOT_AVAILABLE if value is None else f"{value:.0f}{unit}"
+
+
+def session_time(session: str) -> str:
+    """``2026-11-20 14:03`` of a session named ``2026-11-20T14-03-22-ab12``; any other name stays as it is."""
+    match = re.fullmatch(r"(\d{4}-\d{2}-\d{2})T(\d{2})-(\d{2})-\d{2}(-\w+)?", session)
+    return f"{match[1]} {match[2]}:{match[3]}" if match else session
+
+
+def plain(text: str) -> str:
+    """One line of foreign text made safe for the screen: escapes and control characters dropped, tabs widened."""
+    text = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|.)", "", text)
+    return "".join(char for char in text.expandtabs(4) if char.isprintable())

@@ -1,0 +1,53 @@
+"""Keeps a session summary on disk up to date, on a thread of its own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cs336_tui.events import CellFinished, Event
+from cs336_tui.session.state import SessionState
+
+
+class SummaryKeeper:
+    """Rewrites `path` after every finished cell, so that an interruption loses nothing.
+
+    It folds the events into a state of its own: the one on the screen belongs to the event loop. `complain` is
+    called from the thread with one line when the file cannot be written.
+    """
+
+    def __init__(self, path: Path, complain: Callable[[str], object]) -> None:
+        self._path, self._complain = path, complain
+        self._inbox: queue.SimpleQueue[Sequence[Event] | None] = queue.SimpleQueue()
+        self._state = SessionState()
+        self._written = False
+        self._thread = threading.Thread(target=self._work, name="cs336-summary", daemon=True)
+        self._thread.start()
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Hand over a batch; returns at once."""
+        self._inbox.put(events)
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Wait until all that was taken is on disk."""
+        self._inbox.put(None)
+        self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        while (events := self._inbox.get()) is not None:
+            for event in events:
+                self._state.apply(event)
+            if any(isinstance(event, CellFinished) for event in events):
+                self._write()
+
+    def _write(self) -> None:
+        from cs336_tui.export.files import ExportError, write_atomically
+        from cs336_tui.export.summary import summary_markdown
+
+        try:
+            write_atomically(self._path, summary_markdown(self._state), overwrite=self._written)
+            self._written = True
+        except ExportError as error:
+            self._complain(str(error))

@@ -1,0 +1,284 @@
+"""The pane in which a sweep is chosen and started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.message import Message
+from textual.widgets import Static
+
+from cs336_tui.environment import Environment
+from cs336_tui.presets import PRESETS, Preset
+from cs336_tui.sizes import size_names
+from cs336_tui.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SYNCS, SpecError
+from cs336_tui.sweep import Sweep
+from cs336_tui.tui.form import CONTEXTS, DIMS, Entries, RunOptions, entries_of, read
+from cs336_tui.tui.widgets.chips import Chip, Chips
+from cs336_tui.tui.widgets.entry import Entry, TextEntry
+from cs336_tui.tui.widgets.fold import Fold
+from cs336_tui.tui.widgets.preset_entry import PresetEntry
+from cs336_tui.tui.widgets.push_button import PushButton
+
+_PASS_LABELS = {
+    "inference": "infer",
+    "forward": "fwd",
+    "backward": "bwd",
+    "forward+backward": "fwd+bwd",
+    "train-step": "train",
+}
+_SHOWN_AT = {"context_length": "other_contexts"}
+"""Entries that show another's problems, because they stand below it."""
+_TWO_COLUMNS_FROM = 64
+"""Width at which the entries stand in two columns."""
+
+
+class _Scroll(VerticalScroll, can_focus=False, inherit_bindings=False):
+    """Scrolls the entries; takes neither focus nor keys from them."""
+
+
+class _Buttons(Horizontal):
+    """Buttons between which left and right move, too."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "app.focus_previous", "Previous", show=False, id="buttons.left"),
+        Binding("right", "app.focus_next", "Next", show=False, id="buttons.right"),
+    ]
+
+
+class ConfigurePane(Vertical):
+    """Entries of a sweep, how much it is or what is wrong with it, and the buttons that run it.
+
+    What is entered lives in one `Entries` value; widgets report into it, so what is folded away is never lost.
+    """
+
+    DEFAULT_CSS = """
+    ConfigurePane {
+        #form { height: 1fr; layout: vertical; scrollbar-size-vertical: 1; }
+        .group { height: auto; width: 1fr; }
+        &.-two-columns #form { layout: horizontal; }
+        &.-two-columns #how { margin-left: 2; }
+        #summary { height: auto; max-height: 3; color: $foreground; text-style: bold; }
+        #summary.-bad { color: $bad; }
+        #buttons { height: 1; }
+        #buttons PushButton { margin-right: 1; }
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "app.focus_previous", "Previous entry", show=False, id="configure.previous"),
+        Binding("down", "app.focus_next", "Next entry", show=False, id="configure.next"),
+    ]
+
+    class Changed(Message):
+        """The sweep or what is wrong with it changed."""
+
+        def __init__(self, sweep: Sweep | None, problems: tuple[SpecError, ...]) -> None:
+            super().__init__()
+            self.sweep, self.problems = sweep, problems
+
+    class RunRequested(Message):
+        """Run this sweep, which has no problems."""
+
+        def __init__(self, sweep: Sweep, options: RunOptions) -> None:
+            super().__init__()
+            self.sweep, self.options = sweep, options
+
+    class StopRequested(Message):
+        """Stop what is running."""
+
+    class ExportRequested(Message):
+        """Export the results so far."""
+
+    def __init__(
+        self, preset: Preset = PRESETS[0], options: RunOptions | None = None, *, id: str | None = "configure"
+    ) -> None:
+        super().__init__(id=id)
+        self.border_title = "Configure"
+        self._preset = preset
+        self._entries = entries_of(preset.sweep, options)
+        self._form = read(self._entries)
+        self._environment: Environment | None = None
+        self._busy = False
+
+    @property
+    def sweep(self) -> Sweep | None:
+        """The chosen sweep; None while something is wrong. Its devices may hold ``auto``."""
+        return self._form.sweep
+
+    @property
+    def problems(self) -> tuple[SpecError, ...]:
+        return self._form.problems
+
+    @property
+    def options(self) -> RunOptions:
+        return self._form.options
+
+    def compose(self) -> ComposeResult:
+        entries = self._entries
+        with _Scroll(id="form"):
+            with Vertical(classes="group", id="what"):
+                yield PresetEntry(self._preset)
+                yield Chips("size", "size", self._size_chips(), entries.size, alone=CUSTOM_SIZE)
+                yield Vertical(classes="group", id="dims")
+                yield Chips("context_length", "context", _chips(CONTEXTS), entries.context_length)
+                yield TextEntry("other_contexts", "", entries.other_contexts, hint="other, as 64,96")
+                yield Chips("pass", "pass", _chips(PASSES, _PASS_LABELS), entries.pass_)
+                yield Chips("precision", "precision", _chips(PRECISIONS), entries.precision)
+            with Vertical(classes="group", id="how"):
+                yield TextEntry("batch_size", "batch", entries.batch_size)
+                yield TextEntry("warmup_steps", "warm-up", entries.warmup_steps)
+                yield TextEntry("measure_steps", "steps", entries.measure_steps)
+                yield Chips("device", "device", self._device_chips(), entries.device)
+                yield Fold("more")
+                yield Vertical(classes="group", id="more")
+        yield Static(id="summary", markup=False)
+        with _Buttons(id="buttons"):
+            yield PushButton("Run", id="run")
+            yield PushButton("Stop", id="stop", disabled=True)
+            yield PushButton("Export", id="export")
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.width >= _TWO_COLUMNS_FROM, "-two-columns")
+
+    def load(self, preset: Preset) -> None:
+        """Fill the entries with the preset's sweep; how to summarise and when to give up stay as they are."""
+        self._preset = preset
+        self.query_one(PresetEntry).preset = preset
+        self._set(self._from_preset())
+        self._refill()
+
+    def set_environment(self, environment: Environment) -> None:
+        """Offer the machine's devices, and refuse what they cannot do."""
+        self._environment = environment
+        self.query_one("#entry-device", Chips).chips = self._device_chips()
+        self._set(self._entries)
+
+    def set_running(self, running: bool, stopping: bool = False) -> None:
+        """Enable the buttons that make sense; a focused one that goes hands the focus to its counterpart."""
+        run, stop = self.query_one("#run", PushButton), self.query_one("#stop", PushButton)
+        focused = self.screen.focused
+        self._busy = running
+        self._show()
+        stop.offer("Stop…" if running and stopping else "Stop", running and not stopping)
+        if running and focused is run:
+            stop.focus()
+        elif not running and focused is stop:
+            run.focus()
+
+    def request_run(self) -> None:
+        """Post `RunRequested`, unless something is wrong or already running."""
+        if self.sweep is not None and not self._busy:
+            self.post_message(self.RunRequested(self.sweep, self.options))
+
+    def on_entry_changed(self, event: Entry.Changed) -> None:
+        event.stop()
+        self._set(self._entries.with_value(event.entry.field, event.value))
+        if event.entry.field == "edition":
+            self.query_one("#entry-size", Chips).chips = self._size_chips()
+
+    def on_preset_entry_chosen(self, event: PresetEntry.Chosen) -> None:
+        event.stop()
+        self.load(event.preset)
+
+    def on_fold_turned(self, event: Fold.Turned) -> None:
+        event.stop()
+        self._show()
+
+    def on_push_button_pressed(self, event: PushButton.Pressed) -> None:
+        event.stop()
+        match event.button.id:
+            case "run":
+                self.request_run()
+            case "stop":
+                self.post_message(self.StopRequested())
+            case "export":
+                self.post_message(self.ExportRequested())
+
+    def _from_preset(self) -> Entries:
+        """The entries of the preset with the options that there are, which no preset holds."""
+        return entries_of(self._preset.sweep).with_options_of(self._entries)
+
+    def _set(self, entries: Entries) -> None:
+        """Take the entries, and tell when they mean something else."""
+        before = self._form
+        self._entries, self._form = entries, read(entries, self._environment)
+        self._show()
+        if (before.sweep, before.texts) != (self._form.sweep, self._form.texts):
+            self.post_message(self.Changed(self.sweep, self.problems))
+
+    def _show(self) -> None:
+        """Bring everything but the entries' own values up to date with them."""
+        entries, problems, fold = self._entries, self.problems, self.query_one(Fold)
+        custom = CUSTOM_SIZE in entries.size
+        self._group("dims", custom or entries.vocab_size != str(Sweep().vocab_size), self._dims_entries)
+        self._group("more", fold.open, self._more_entries)
+        wrong = {_SHOWN_AT.get(p.field, p.field): f"{p.value}: {p.allowed}" for p in reversed(problems)}
+        for entry in self.query(Entry):
+            entry.problem = wrong.get(entry.field, "")
+        for entry in self.query("#dims > Entry").results(Entry):
+            entry.display = custom or entry.field == "vocab_size"
+        self.query_one(PresetEntry).changed = entries != self._from_preset()
+        fold.label = "more" if fold.open else "more: edition, arch, seed…"
+        if any(entry.problem for entry in self.query("#more > Entry").results(Entry)):
+            fold.label = f"✗ {fold.label}"
+        summary = self.query_one("#summary", Static)
+        summary.set_class(bool(problems), "-bad")
+        others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        summary.update(f"✗ {problems[0]}{others}" if problems else self._form.summary)
+        self.query_one("#run", PushButton).offer("Run", not self._busy and not problems)
+
+    def _group(self, id: str, shown: bool, entries: Callable[[], Iterable[Entry]]) -> None:
+        """Show or hide a group of entries that exist once they were needed."""
+        group = self.query_one(f"#{id}", Vertical)
+        group.display = shown
+        if shown and not group.children:
+            group.mount_all(entries())
+
+    def _dims_entries(self) -> Iterable[Entry]:
+        labels = {"num_layers": "layers", "num_heads": "heads", "vocab_size": "vocab"}
+        for field in DIMS:
+            yield TextEntry(field, labels.get(field, field), getattr(self._entries, field))
+
+    def _more_entries(self) -> Iterable[Entry]:
+        entries = self._entries
+        yield Chips("edition", "edition", _chips(EDITIONS), (entries.edition,), multiple=False)
+        yield Chips("arch", "arch", _chips(ARCHES), (entries.arch,), multiple=False)
+        yield Chips("sync", "sync", _chips(SYNCS), (entries.sync,), multiple=False)
+        yield TextEntry("seed", "seed", entries.seed)
+        yield TextEntry("threads", "threads", entries.threads, hint="torch's own")
+        yield Chips("ddof", "std ddof", _chips(("1", "0")), (entries.ddof,), multiple=False)
+        yield TextEntry("timeout_s", "timeout s", entries.timeout_s, hint="none, per cell")
+
+    def _refill(self) -> None:
+        """Show every entry's value anew."""
+        self.query_one("#entry-size", Chips).chips = self._size_chips()
+        self.query_one("#entry-device", Chips).chips = self._device_chips()
+        for entry in self.query(TextEntry):
+            entry.value = self._entries.text(entry.field)
+        for chips in self.query(Chips):
+            chips.chosen = self._entries.chosen(chips.field)
+
+    def _size_chips(self) -> tuple[Chip, ...]:
+        names = size_names(self._entries.edition)
+        strangers = (name for name in self._entries.size if name not in (*names, CUSTOM_SIZE))
+        return _chips((*names, *strangers, CUSTOM_SIZE))
+
+    def _device_chips(self) -> tuple[Chip, ...]:
+        if self._environment is None:
+            return _chips(self._entries.device)
+        (best,) = self._environment.resolve(("auto",))
+        names = ("auto", *(device.name for device in self._environment.devices))
+        strangers = (name for name in self._entries.device if name not in names)
+        return _chips((*names, *strangers), {"auto": f"auto ({best})"})
+
+
+def _chips(values: Iterable[str], labels: dict[str, str] | None = None) -> tuple[Chip, ...]:
+    return tuple(Chip(value, (labels or {}).get(value, value)) for value in values)

@@ -1,0 +1,157 @@
+"""The Live pane: the running cell, or the one that was looked at last."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from cs336_tui import quantities
+from cs336_tui.session.eta import remaining_s
+from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.tui import format
+from cs336_tui.tui.drawing.phase_bars import phase_bars, phase_line
+from cs336_tui.tui.drawing.progress import progress
+from cs336_tui.tui.drawing.step_chart import step_chart
+from cs336_tui.tui.panes import status
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
+
+_STEP_COLUMNS = 25
+_PHASE_COLUMNS = 9
+_SHORT_PHASES = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", "optimizer": "opt"}
+
+
+class LivePane(Lines):
+    """Shows one cell of a session: where it is, its mean and std, each step and each phase."""
+
+    BORDER_TITLE = "Live"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._listed = (-1, 0, 0.0)
+        """Cell, steps in its table, and when that was decided."""
+
+    def show(self, state: SessionState, cell: CellState | None, invitation: str) -> None:
+        """Paint the cell; without one, the invitation to run something."""
+        if cell is None:
+            self.paint([(), line(("Nothing has run yet.", "strong")), (), line((invitation, "muted"))])
+        else:
+            self.paint(live_lines(state, cell, self._steps_to_list(cell, state.last_at or 0.0), *self.content_size))
+
+    def _steps_to_list(self, cell: CellState, now: float) -> int:
+        """Steps for the table, at most once a second more: nobody reads faster, and rows cost bytes."""
+        listed, _, at = self._listed
+        if listed != cell.cell or cell.is_over or not 0 <= now - at < 1.0:
+            self._listed = (cell.cell, cell.steps_done, now)
+        return self._listed[1]
+
+
+def live_lines(state: SessionState, cell: CellState, listed: int, width: int, height: int) -> list[Line]:
+    """The pane's rows for a cell, as many as fit in `height`; its table holds the first `listed` steps at most."""
+    means = phase_means(cell)
+    airy = height >= 22
+    lines = [
+        line((cell.spec.title, "title")),
+        _where(state, cell),
+        progress(state.steps_done, state.steps_total, width=width),
+        *([()] if airy else []),
+        _headline(state, cell),
+        _rates(state, cell),
+    ]
+    if problem := status.how_it_ended(cell):
+        lines += [line((f"✗ {problem}", "bad")), *_error(cell, width, 6 if airy else 2)]
+    rest = height - len(lines)
+    bars = phase_bars(means, width=width)
+    if len(bars) + 5 > rest:
+        bars = [phase_line(means)] if means else []
+    rest -= len(bars) + (2 if airy else 0)
+    chart_height = min(max(rest // 2, 5), 10, rest)
+    if cell.steps_done or not cell.is_over:
+        lines += [()] if airy else []
+        lines += step_chart(
+            cell.warmup_times_s,
+            cell.step_times_s,
+            warmup_total=cell.spec.warmup_steps,
+            measured_total=cell.spec.measure_steps,
+            width=width,
+            height=chart_height,
+        )
+    lines += [*([()] if airy else []), *bars]
+    return lines + _steps(cell, state.ddof, listed, width, height - len(lines))
+
+
+def phase_means(cell: CellState) -> dict[str, float]:
+    """Mean seconds of each phase over the measured steps, or over the warm-up while there is nothing else."""
+    phases = cell.phase_times_s or cell.warmup_phase_times_s
+    return {name: sum(times) / len(times) for name, times in phases.items() if times}
+
+
+def _where(state: SessionState, cell: CellState) -> Line:
+    here = f"cell {status.number(state, cell)}/{len(state.cells)} · "
+    if cell.status != "running":
+        return (Span(here), status.status(cell))
+    eta = remaining_s(state)
+    left = f" · ETA {quantities.duration(eta)}" if eta is not None else ""
+    return line(here, (status.stage(cell), "strong"), left)
+
+
+def _headline(state: SessionState, cell: CellState) -> Line:
+    if cell.running.n:
+        return line((format.mean_std(cell.running.mean, cell.running.std(state.ddof), cell.running.n), "strong"))
+    if cell.warmup_times_s:
+        latest = cell.warmup_times_s[-1]
+        return line((f"{format.ms(latest)} ms", "warmup"), (" latest warm-up step, not measured", "muted"))
+    return line(("no step finished yet" if not cell.is_over else "no step was measured", "muted"))
+
+
+def _rates(state: SessionState, cell: CellState) -> Line:
+    parts: list[str] = []
+    if cell.tokens_per_s:
+        parts.append(f"{format.rate(cell.tokens_per_s)} tokens/s")
+    if finished := cell.finished:
+        if finished.peak_allocated_bytes is not None:
+            parts.append(f"peak allocated {format.size(finished.peak_allocated_bytes)}")
+        if finished.peak_rss_bytes is not None:
+            parts.append(f"peak RSS {format.size(finished.peak_rss_bytes)}")
+    elif state.devices and (rss := state.devices[-1][0].host.child_rss_bytes) is not None:
+        parts.append(f"RSS {format.size(rss)}")
+    if cell.num_params is not None:
+        parts.append(f"{quantities.count(cell.num_params)} parameters")
+    return line((" · ".join(parts), "text"))
+
+
+def _error(cell: CellState, width: int, height: int) -> list[Line]:
+    import textwrap
+
+    error = cell.finished.error if cell.finished else None
+    rows = itertools.chain.from_iterable(
+        textwrap.wrap(format.plain(row), max(width, 10)) for row in (error or "").splitlines()
+    )
+    return [line(row) for row in itertools.islice(rows, height)]
+
+
+def _steps(cell: CellState, ddof: int, count: int, width: int, height: int) -> list[Line]:
+    """The last steps under a heading. When full, it makes room for several at once: fewer rows are sent again."""
+    rows = height - 2
+    if rows < 2 or not count:
+        return []
+    names = list(cell.phase_times_s or cell.warmup_phase_times_s)[: max(width - _STEP_COLUMNS, 0) // _PHASE_COLUMNS]
+    room = max(rows // 2, 1)
+    first = math.ceil(max(count - rows, 0) / room) * room
+    std = cell.running.std(ddof)
+    heading = f"{'step':>5} {'kind':<9}{'ms':>10}" + "".join(
+        f"{_SHORT_PHASES.get(name, name):>{_PHASE_COLUMNS}.{_PHASE_COLUMNS - 1}}" for name in names
+    )
+    lines: list[Line] = [(), line((heading, "muted"))]
+    warm = len(cell.warmup_times_s)
+    for index in range(first, count):
+        measured = index >= warm
+        at = index - warm if measured else index
+        times = cell.step_times_s if measured else cell.warmup_times_s
+        phases = cell.phase_times_s if measured else cell.warmup_phase_times_s
+        kind = "measured" if measured else "warm-up"
+        figures = f"{format.ms(times[at], std):>10}"
+        for name in names:
+            values = phases.get(name, ())
+            figures += f"{format.ms(values[at], std) if at < len(values) else '':>{_PHASE_COLUMNS}}"
+        lines.append(line((f"{at + 1:>5} ", "muted"), (f"{kind:<9}", kind.replace("-", "")), figures))
+    return lines

@@ -1,0 +1,55 @@
+"""How a cell stands, in words: the same on every pane."""
+
+from __future__ import annotations
+
+from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.tui.widgets.lines import Span
+
+_STATUS = {
+    "queued": Span("· queued", "muted"),
+    "running": Span("▶ running", "strong"),
+    "ok": Span("✓ ok", "good"),
+    "oom": Span("▲ OOM", "caution"),
+    "failed": Span("✗ failed", "bad"),
+    "killed": Span("✗ killed", "bad"),
+    "cancelled": Span("■ cancelled", "muted"),
+}
+
+
+def status(cell: CellState) -> Span:
+    """A glyph and a word, so that colour is never alone."""
+    return _STATUS[cell.status]
+
+
+def number(state: SessionState, cell: CellState) -> int:
+    """The cell's place in the session, counted from 1."""
+    return list(state.cells).index(cell.cell) + 1
+
+
+def stage(cell: CellState) -> str:
+    """What a running cell is doing and how far it is."""
+    match cell.stage:
+        case "building":
+            return "building the model"
+        case "warm-up":
+            return f"warm-up {len(cell.warmup_times_s)}/{cell.spec.warmup_steps}"
+        case "measuring":
+            return f"measuring {len(cell.step_times_s)}/{cell.spec.measure_steps}"
+        case None:
+            return cell.status
+        case other:
+            return other
+
+
+def how_it_ended(cell: CellState) -> str:
+    """Status, stage and step of a cell that did not end well, for one line."""
+    finished = cell.finished
+    if finished is None or finished.status == "ok":
+        return ""
+    words = {"oom": "out of memory", "failed": "failed", "killed": "process killed", "cancelled": "cancelled"}
+    text = words[finished.status]
+    if finished.stage:
+        text += f" while {finished.stage}" if finished.stage != "warm-up" else " during warm-up"
+    if finished.step is not None:
+        text += f", at step {finished.step + 1}"
+    return text

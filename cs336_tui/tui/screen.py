@@ -1,0 +1,127 @@
+"""The one screen: panes, tabs and how they share a terminal of any size."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Container, Horizontal
+from textual.reactive import Reactive
+from textual.screen import Screen
+from textual.widget import Widget
+
+from cs336_tui.presets import PRESETS, Preset
+from cs336_tui.tui.panes.configure import ConfigurePane
+from cs336_tui.tui.panes.device import DevicePane
+from cs336_tui.tui.panes.live import LivePane
+from cs336_tui.tui.panes.log import LogPane
+from cs336_tui.tui.panes.results import ResultsPane
+from cs336_tui.tui.tight import TightCompositor
+from cs336_tui.tui.widgets.key_bar import KeyBar
+from cs336_tui.tui.widgets.lines import Lines
+from cs336_tui.tui.widgets.tab_bar import Tab, TabBar
+
+WIDE_COLUMNS, WIDE_ROWS = 110, 30
+"""From this size on the three panes and a tab are shown together; below it one tab fills the screen."""
+PAIR_COLUMNS = 76
+"""From this width on the Device pane stands beside the Live pane."""
+
+_TABS = {
+    "configure": Tab("configure", "Configure", "1"),
+    "live": Tab("live", "Live", "2"),
+    "results": Tab("results", "Results", "3"),
+    "log": Tab("log", "Log", "4"),
+    "device": Tab("device", "Device", "5"),
+}
+
+
+class MainScreen(Screen[None]):
+    """Holds the panes. Which are shown follows from the terminal's size and from the open tab."""
+
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
+    """As `Screen.focused`, but only the widgets concerned are repainted: 1 kB a Tab instead of 20."""
+
+    def __init__(self, preset: Preset = PRESETS[0]) -> None:
+        super().__init__()
+        self._compositor = TightCompositor()
+        self._preset = preset
+        self.open_pane = "configure"
+        """The pane that fills a small screen."""
+        self.open_tab = "results"
+        """The tab below the panes of a large screen."""
+
+    def compose(self) -> ComposeResult:
+        self._classify()
+        yield Lines(id="header")
+        with Horizontal(id="panes"):
+            yield ConfigurePane(self._preset, id="configure")
+            yield LivePane(id="live")
+            yield DevicePane(id="device")
+        yield TabBar(id="tabs")
+        with Container(id="content"):
+            yield ResultsPane(id="results")
+            yield LogPane(id="log")
+        yield KeyBar(id="keys")
+
+    @property
+    def wide(self) -> bool:
+        return self.app.size.width >= WIDE_COLUMNS and self.app.size.height >= WIDE_ROWS
+
+    @property
+    def paired(self) -> bool:
+        return self.app.size.width >= PAIR_COLUMNS
+
+    def on_mount(self) -> None:
+        self.lay_out()
+
+    def on_resize(self) -> None:
+        self.lay_out()
+
+    def open(self, pane: str) -> None:
+        """Bring a pane into sight."""
+        if pane in ("results", "log"):
+            self.open_tab = pane
+        self.open_pane = pane
+        self.lay_out()
+
+    def shows(self, pane: str) -> bool:
+        """Whether a pane is in sight at this size."""
+        if self.wide:
+            return pane not in ("results", "log") or pane == self.open_tab
+        if pane == "device" and self.paired:
+            return self.open_pane in ("live", "device")
+        return pane == self.open_pane or (pane == "live" and self.paired and self.open_pane == "device")
+
+    def focus_pane(self, pane: str) -> None:
+        """Put the focus on the first thing in a pane that can have it."""
+        target = self.query_one(f"#{pane}")
+        for widget in (target, *target.query("*")):
+            if widget.focusable:
+                widget.focus()
+                return
+        self.set_focus(None)
+
+    def lay_out(self) -> None:
+        """Show what fits."""
+        if self._classify():
+            self.update_node_styles(animate=False)
+        names: tuple[str, ...] = ("configure", "live", "results", "log")
+        if self.wide:
+            names = ("results", "log")
+        elif not self.paired:
+            names = (*names, "device")
+        self.query_one(TabBar).offer([_TABS[name] for name in names], self._shown)
+
+    @property
+    def _shown(self) -> str:
+        """The tab that is open at this size."""
+        if self.wide:
+            return self.open_tab
+        return "live" if self.open_pane == "device" and self.paired else self.open_pane
+
+    def _classify(self) -> bool:
+        """Set the classes that the style sheet arranges panes by, all in one go; true if any changed."""
+        on = {"-wide" if self.wide else "-compact", f"-show-{self._shown}", *(["-paired"] if self.paired else [])}
+        off = {"-wide", "-compact", "-paired", *(f"-show-{name}" for name in _TABS)} - on
+        changed = not on <= self.classes or bool(off & self.classes)
+        self.remove_class(*off, update=False)
+        self.add_class(*on, update=False)
+        return changed

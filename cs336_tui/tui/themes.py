@@ -1,0 +1,182 @@
+"""Themes from TOML files: the bundled ones and a person's own, validated one by one.
+
+A file that cannot be used is left out and explained in `ThemeSet.problems`; the others still load.
+`themes/README.md` documents the format.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from textual.color import Color, ColorParseError
+from textual.theme import BUILTIN_THEMES, Theme
+
+DEFAULT_THEME = "cs336-dark"
+
+VARIABLE_DEFAULTS: dict[str, str] = {
+    "warmup": "#7d8794",
+    "measured": "#2f86c9",
+    "phase-1": "#2f86c9",
+    "phase-2": "#b8762a",
+    "phase-3": "#3d9459",
+    "phase-4": "#9b6fd0",
+    "phase-5": "#c2608f",
+    "memory": "#2f86c9",
+    "utilisation": "#3d9459",
+    "axis": "#7d8794",
+    "ok": "#3d9459",
+    "caution": "#a8801f",
+    "bad": "#d5534e",
+}
+"""Every variable that our styles use beyond Textual's own, with mid-tones readable on dark and on light:
+what `App.get_theme_variable_defaults` returns, so that Textual's built-in themes work too."""
+
+_DERIVED = {
+    "warmup": "secondary",
+    "measured": "primary",
+    "phase-1": "primary",
+    "phase-2": "accent",
+    "phase-3": "success",
+    "phase-4": "secondary",
+    "phase-5": "warning",
+    "memory": "primary",
+    "utilisation": "success",
+    "axis": "secondary",
+    "ok": "success",
+    "caution": "warning",
+    "bad": "error",
+}
+"""The colour that a file's missing variable of ours is taken from."""
+
+_ANSI_VARIABLES = {
+    "ansi-background": "ansi_default",
+    "ansi-foreground": "ansi_default",
+    "surface-active": "ansi_default",
+    "foreground-disabled": "ansi_default",
+}
+"""Variables that Textual's styles may use and that it does not generate for an ANSI theme."""
+
+_COLORS = (
+    "background", "surface", "panel", "foreground", "primary", "secondary", "accent", "success", "warning", "error",
+)  # fmt: skip
+_TOP_LEVEL = ("name", "dark", "ansi", "colors", "variables")
+_STYLE_WORDS = frozenset(["none", "not", "bold", "b", "dim", "italic", "i", "underline", "u", "reverse", "r", "strike"])
+
+
+@dataclass(frozen=True)
+class ThemeSet:
+    """Themes that loaded, and one line ``file.toml: what is wrong`` for each that did not."""
+
+    themes: tuple[Theme, ...]
+    problems: tuple[str, ...] = ()
+
+
+class ThemeError(ValueError):
+    """A theme file that cannot be used; the text says why in one line."""
+
+
+@cache
+def load_bundled() -> ThemeSet:
+    """The themes that are part of the app."""
+    return _load(_bundled_directory(), taken=BUILTIN_THEMES)
+
+
+def load_user(directory: Path) -> ThemeSet:
+    """The themes of `directory`; none when it does not exist. A name already in use counts as a problem."""
+    return _load(directory, taken={*BUILTIN_THEMES, *(theme.name for theme in load_bundled().themes)})
+
+
+def parse_theme(text: str, default_name: str) -> Theme:
+    """The theme that a TOML document describes. Raises `ThemeError`."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ThemeError(f"not TOML: {error}") from None
+    _known_keys("key", document, _TOP_LEVEL)
+    name = _typed(document, "name", str, default_name)
+    if not re.fullmatch(r"[\w.-]{1,40}", name):
+        raise ThemeError(f"name {name!r}: expected 1 to 40 letters, digits, dots, dashes or underscores")
+    ansi = _typed(document, "ansi", bool, False)
+    colors = _typed(document, "colors", dict, {})
+    _known_keys("colour", colors, _COLORS)
+    for color in _COLORS:
+        if color not in colors:
+            raise ThemeError(f"colors.{color} is missing; all of {', '.join(_COLORS)} are needed")
+        _check_color(f"colors.{color}", colors[color], ansi)
+    theme = Theme(name=name, dark=_typed(document, "dark", bool, True), ansi=ansi, **colors)
+    given = _typed(document, "variables", dict, {})
+    known = {*theme.to_color_system().generate(), *VARIABLE_DEFAULTS, *_ANSI_VARIABLES}
+    _known_keys("variable", given, known, listed=VARIABLE_DEFAULTS)
+    for variable, value in given.items():
+        _check_variable(variable, value, ansi)
+    derived = {variable: colors[color] for variable, color in _DERIVED.items()}
+    theme.variables = (_ANSI_VARIABLES if ansi else {}) | derived | given
+    return theme
+
+
+def _bundled_directory() -> Path:
+    """``themes`` inside the installed package, or at the root of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "themes"
+    return installed if installed.is_dir() else package.parent / "themes"
+
+
+def _load(directory: Path, taken: Collection[str]) -> ThemeSet:
+    themes: dict[str, Theme] = {}
+    problems: list[str] = []
+    for path in sorted(directory.glob("*.toml")):
+        try:
+            theme = parse_theme(path.read_text(encoding="utf-8"), path.stem)
+            if theme.name in taken or theme.name in themes:
+                raise ThemeError(f"name {theme.name!r} is taken by another theme")
+            themes[theme.name] = theme
+        except ThemeError as error:
+            problems.append(f"{path.name}: {error}")
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(f"{path.name}: cannot be read: {error}")
+    return ThemeSet(tuple(themes.values()), tuple(problems))
+
+
+def _typed(table: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
+    value = table.get(key, default)
+    if not isinstance(value, kind):
+        expected = {str: "text in quotes", bool: "true or false", dict: "a table"}[kind]
+        raise ThemeError(f"{key} {value!r}: expected {expected}")
+    return value
+
+
+def _known_keys(what: str, table: Iterable[str], known: Collection[str], listed: Iterable[str] = ()) -> None:
+    for key in table:
+        if key not in known:
+            names = ", ".join(listed or known)
+            raise ThemeError(f"unknown {what} {key!r}: expected {names}" + (" or one of Textual's" if listed else ""))
+
+
+def _check_color(key: str, value: object, ansi: bool) -> None:
+    allowed = "ansi_default, ansi_red, ansi_bright_red, ... (ansi = true)" if ansi else '"#rrggbb" or a CSS colour name'
+    try:
+        color = Color.parse(value) if isinstance(value, str) else None
+    except ColorParseError:
+        color = None
+    if color is None or (color.ansi is not None) != ansi:
+        raise ThemeError(f"{key} {value!r}: expected {allowed}")
+
+
+def _check_variable(variable: str, value: object, ansi: bool) -> None:
+    """Textual's ``*-style`` variables hold words such as ``bold``; all others a colour, Textual's with an opacity."""
+    key = f"variables.{variable}"
+    if variable.endswith("-style"):
+        if not (isinstance(value, str) and value and _STYLE_WORDS.issuperset(value.split())):
+            raise ThemeError(f"{key} {value!r}: expected words of {', '.join(sorted(_STYLE_WORDS))}")
+        return
+    if variable not in VARIABLE_DEFAULTS and isinstance(value, str):
+        if value == "transparent" or re.fullmatch(r"auto \d{1,2}%", value):
+            return
+        value = re.sub(r" \d{1,2}%$", "", value)
+    _check_color(key, value, ansi)

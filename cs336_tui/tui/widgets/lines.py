@@ -1,0 +1,135 @@
+"""Lines of text that are rewritten in place: only the columns that changed are sent to the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from cs336_tui.tui.widgets.palette import style_of
+
+
+class Span(NamedTuple):
+    """Text and what it means; the role picks its style."""
+
+    text: str
+    role: str = "text"
+
+
+Line = tuple[Span, ...]
+
+_GAP = 10
+"""Unchanged columns between two changed ones that are cheaper to send again than to jump over."""
+
+
+def line(*parts: Span | str | tuple[str, str]) -> Line:
+    """A line from plain strings and (text, role) pairs."""
+    return tuple(Span(part) if isinstance(part, str) else Span(*part) for part in parts)
+
+
+def width_of(spans: Line) -> int:
+    """Columns that a line takes."""
+    return sum(cell_len(span.text) for span in spans)
+
+
+def fit(spans: Line, width: int) -> Line:
+    """The line, cut to `width` columns with an ellipsis where it was too long."""
+    if width_of(spans) <= width:
+        return spans
+    kept: list[Span] = []
+    room = max(width - 1, 0)
+    for span in spans:
+        taken = cell_len(span.text)
+        if taken > room:
+            kept.append(Span(set_cell_size(span.text, room) + "…"[:width], span.role))
+            break
+        kept.append(span)
+        room -= taken
+    return tuple(kept)
+
+
+def spread(left: Line, right: Line, width: int) -> Line:
+    """`left` and `right` at the two ends of a row; `right` goes when there is no room for both."""
+    gap = width - width_of(left) - width_of(right)
+    return fit(left, width) if gap < 1 else (*left, Span(" " * gap), *right)
+
+
+def changed_columns(old: Line, new: Line, width: int) -> list[tuple[int, int]]:
+    """Column ranges, end exclusive, in which two lines look different. Wide characters make it the whole row."""
+    if any(cell_len(span.text) != len(span.text) for span in (*old, *new)):
+        return [(0, width)]
+    before, after = _cells(old, width), _cells(new, width)
+    ranges: list[tuple[int, int]] = []
+    for column in range(width):
+        if before[column] != after[column]:
+            if ranges and column - ranges[-1][1] < _GAP:
+                ranges[-1] = (ranges[-1][0], column + 1)
+            else:
+                ranges.append((column, column + 1))
+    return ranges
+
+
+def _cells(spans: Line, width: int) -> list[tuple[str, str]]:
+    cells = [(char, span.role) for span in spans for char in span.text][:width]
+    return cells + [(" ", "text")] * (width - len(cells))
+
+
+class Lines(Widget):
+    """Shows the lines given to `paint`: one style per span, and only changed columns are painted again."""
+
+    class Resized(Message):
+        """There is another room to paint in."""
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._lines: tuple[Line, ...] = ()
+        self._styles: dict[str, Style] = {}
+
+    @property
+    def text(self) -> str:
+        """What is shown, without styles."""
+        return "\n".join("".join(span.text for span in spans).rstrip() for spans in self._lines)
+
+    def paint(self, lines: Iterable[Line]) -> None:
+        """Show these lines from the top; what does not fit is cut off."""
+        width, height = self.content_size
+        new = tuple(fit(spans, width) for spans in list(lines)[:height])
+        old, self._lines = self._lines, new
+        dirty: list[Region] = []
+        for y in range(max(len(old), len(new))):
+            before = old[y] if y < len(old) else ()
+            after = new[y] if y < len(new) else ()
+            if before == after:
+                continue
+            dirty += [Region(start, y, end - start, 1) for start, end in changed_columns(before, after, width)]
+        if dirty:
+            self.refresh(*dirty)
+
+    def on_resize(self) -> None:
+        self.post_message(self.Resized())
+
+    def render_line(self, y: int) -> Strip:
+        spans = self._lines[y] if y < len(self._lines) else ()
+        segments = [Segment(text, self._style(role)) for text, role in spans]
+        gap = self.content_size.width - width_of(spans)
+        if gap > 0:
+            segments.append(Segment(" " * gap, self._style("text")))
+        return Strip(segments)
+
+    def _style(self, role: str) -> Style:
+        style = self._styles.get(role)
+        if style is None:
+            behind = self.background_colors[1]
+            style = self._styles[role] = style_of(role, self.app.theme_variables, behind)
+        return style
+
+    def notify_style_update(self) -> None:
+        self._styles.clear()
+        super().notify_style_update()

@@ -1,0 +1,49 @@
+"""What a role looks like in a theme.
+
+Roles are resolved from the theme's variables, not by style sheet rules: a rule per role and widget would make every
+change of a class on the screen several times slower, the start of the app first of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.style import Style
+from textual.color import Color
+
+_ROLES: dict[str, tuple[str, str]] = {
+    "text": ("foreground", ""),
+    "strong": ("foreground", "bold"),
+    "muted": ("text-muted", ""),
+    "title": ("primary", "bold"),
+    "good": ("ok", ""),
+    "bad": ("bad", "bold"),
+    "caution": ("caution", ""),
+    "cursor": ("foreground", "reverse"),
+    "key": ("accent", "bold"),
+    "tab": ("text-muted", ""),
+    "tab-on": ("primary", "bold underline"),
+} | {
+    name: (name, "")
+    for name in (
+        *("warmup", "measured", "axis", "memory", "utilisation"),
+        *("phase-1", "phase-2", "phase-3", "phase-4", "phase-5"),
+    )
+}
+
+
+def style_of(role: str, variables: Mapping[str, str], background: Color) -> Style:
+    """The style of a role, given a theme's variables and the colour behind the text. Raises KeyError."""
+    variable, attributes = _ROLES[role]
+    color = _color(variables[variable], variables["foreground"])
+    if color.a < 1:
+        color = background.blend(color, color.a, alpha=1.0) if background.ansi is None else color.with_alpha(1.0)
+    return Style.parse(attributes) + Style.from_color(color.rich_color, background.rich_color)
+
+
+def _color(value: str, foreground: str) -> Color:
+    """A colour as themes write it; ``auto 60%`` (readable on anything, softened) is the foreground, softened."""
+    if value.startswith("auto"):
+        share = value.removeprefix("auto").strip().removesuffix("%")
+        return Color.parse(foreground).multiply_alpha(float(share) / 100 if share else 1.0)
+    return Color.parse(value)

@@ -1,0 +1,151 @@
+"""A list of rows longer than the screen: a heading that stays, a window that scrolls, perhaps a cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, fit, spread, width_of
+
+
+class Rows(Lines, can_focus=True):
+    """Scrolls by row. With a cursor, Enter or a click posts `Chosen` and moving it posts `Moved`.
+
+    Without one, it follows the last row for as long as that is in sight.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "step(-1)", "Up", show=False, id="rows.up"),
+        Binding("down,j", "step(1)", "Down", show=False, id="rows.down"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="rows.page_up"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="rows.page_down"),
+        Binding("home,g", "edge(-1)", "First", show=False, id="rows.first"),
+        Binding("end,G", "edge(1)", "Last", show=False, id="rows.last"),
+        Binding("enter", "choose", "Details", show=False, id="rows.choose"),
+    ]
+
+    class Chosen(Message):
+        """The row under the cursor was chosen."""
+
+        def __init__(self, rows: Rows, index: int) -> None:
+            super().__init__()
+            self.rows, self.index = rows, index
+
+        @property
+        def control(self) -> Rows:
+            return self.rows
+
+    class Moved(Message):
+        """The cursor went to another row."""
+
+        def __init__(self, rows: Rows, index: int) -> None:
+            super().__init__()
+            self.rows, self.index = rows, index
+
+        @property
+        def control(self) -> Rows:
+            return self.rows
+
+    def __init__(self, *, cursor: bool = False, follow: bool = False, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._heading: tuple[Line, ...] = ()
+        self._rows: Sequence[Line] = ()
+        self._offset = 0
+        self._following = follow
+        self._has_cursor = cursor
+        self.cursor = 0
+
+    def fill(self, rows: Sequence[Line], heading: Sequence[Line] = ()) -> None:
+        """Show these rows; cursor and window stay where they are as far as there are rows."""
+        self._rows, self._heading = rows, tuple(heading)
+        self._show()
+
+    @property
+    def room(self) -> int:
+        """Rows that fit under the heading."""
+        return max(self.content_size.height - len(self._heading), 0)
+
+    def _show(self) -> None:
+        count, room = len(self._rows), self.room
+        lowest = max(count - room, 0)
+        if self._has_cursor:
+            self.cursor = min(max(self.cursor, 0), max(count - 1, 0))
+            self._offset = min(max(self._offset, self.cursor - room + 1), self.cursor)
+        elif self._following:
+            self._offset = lowest
+        self._offset = min(max(self._offset, 0), lowest)
+        visible = list(self._rows[self._offset : self._offset + room])
+        if self._has_cursor and visible and self.has_focus:
+            at = self.cursor - self._offset
+            visible[at] = self._under_cursor(visible[at])
+        self.paint([*self._heading_with_position(), *visible])
+
+    def _heading_with_position(self) -> list[Line]:
+        """The heading; when not all rows fit, its first line says at the right which of them are in sight."""
+        if not self._heading or len(self._rows) <= self.room:
+            return list(self._heading)
+        position = f"{self._offset + 1}–{min(self._offset + self.room, len(self._rows))} of {len(self._rows)}"
+        first = spread(self._heading[0], (Span(position, "muted"),), self.content_size.width)
+        return [first, *self._heading[1:]]
+
+    def _under_cursor(self, row: Line) -> Line:
+        width = self.content_size.width
+        row = fit(row, width)
+        return (Span("".join(span.text for span in row) + " " * (width - width_of(row)), "cursor"),)
+
+    def _move(self, rows: int) -> None:
+        if self._has_cursor:
+            before = self.cursor
+            self.cursor = min(max(self.cursor + rows, 0), max(len(self._rows) - 1, 0))
+            if self.cursor != before:
+                self.post_message(self.Moved(self, self.cursor))
+        else:
+            self._offset += rows
+            self._following = self._offset >= len(self._rows) - self.room
+        self._show()
+
+    def action_step(self, rows: int) -> None:
+        self._move(rows)
+
+    def action_page(self, pages: int) -> None:
+        self._move(pages * max(self.room - 1, 1))
+
+    def action_edge(self, direction: int) -> None:
+        self._move(direction * len(self._rows))
+
+    def action_choose(self) -> None:
+        if self._has_cursor and self._rows:
+            self.post_message(self.Chosen(self, self.cursor))
+
+    def on_resize(self) -> None:
+        self._show()
+        self.post_message(self.Resized())
+
+    def on_focus(self) -> None:
+        self._show()
+
+    def on_blur(self) -> None:
+        self._show()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self._move(1 if self._has_cursor else 3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self._move(-1 if self._has_cursor else -3)
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        if offset is None or not self._has_cursor:
+            return
+        index = self._offset + offset.y - len(self._heading)
+        if offset.y >= len(self._heading) and index < len(self._rows):
+            again = index == self.cursor
+            self._move(index - self.cursor)
+            if again:
+                self.action_choose()

@@ -1,0 +1,24 @@
+"""Random numbers for fresh parameters: an exact truncated normal, drawn quickly."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_CACHED = 1 << 16
+"""Elements worked on at a time on a CPU, so that drawing and checking them stays within its cache."""
+
+
+def truncated_normal_(tensor: Tensor, std: float, generator: torch.Generator, *, cut: float = 3.0) -> Tensor:
+    """Fill a contiguous tensor from a normal of mean 0 and `std`, cut at ``cut * std`` on both sides.
+
+    What falls outside is drawn again until it falls inside. That is exact, and on a CPU many times faster than the
+    inverse error function behind `torch.nn.init.trunc_normal_`.
+    """
+    flat = tensor.detach().view(-1)
+    for part in flat.split(_CACHED) if flat.device.type == "cpu" else (flat,):
+        part.normal_(0.0, std, generator=generator)
+        outside = (part.abs() > cut * std).nonzero().squeeze(1)
+        if outside.numel():
+            part[outside] = truncated_normal_(part.new_empty(outside.numel()), std, generator, cut=cut)
+    return tensor

@@ -1,0 +1,85 @@
+"""JSON and CSV hold every finished cell, raw times included, and nothing that a parser would choke on."""
+
+import csv
+import io
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs336_tui.events import Event
+from cs336_tui.export.data import to_csv, to_json
+from cs336_tui.session.state import SessionState
+from tests.samples import MEASURED_S, WARMUP_S, a_spec, cell_end, mixed_session, session_start, state_of, steps
+from tests.strategies import any_event
+
+
+def no_constants(name: str) -> Any:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def parsed_csv(state: SessionState) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(to_csv(state))))
+
+
+def test_json_is_the_promised_document() -> None:
+    document = json.loads(to_json(state_of(mixed_session())))
+    assert document["schema"] == 1
+    assert document["environment"]["torch"] == "2.13.0"
+    assert [run["status"] for run in document["runs"]] == ["ok", "oom", "failed"]
+    good = document["runs"][0]
+    assert good["spec"]["pass"] == "forward+backward"
+    assert good["step_times_s"] == list(MEASURED_S)
+    assert good["warmup_times_s"] == list(WARMUP_S)
+    assert good["phase_times_s"].keys() == {"forward", "backward"}
+    assert good["summary"]["n"] == 4
+    assert good["summary"]["mean_s"] == pytest.approx(0.1532)
+    assert good["tokens_per_s"] == pytest.approx(4 * 128 / 0.1532)
+    assert good["in_force"]["parameter_dtype"] == "float32"
+    assert document["runs"][1]["peak_allocated_bytes"] is None
+
+
+def test_json_without_results_is_still_the_document() -> None:
+    document = json.loads(to_json(SessionState()))
+    assert (document["schema"], document["runs"]) == (1, [])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_no_number_in_the_json_is_not_a_number(bad: float) -> None:
+    events = [*session_start([a_spec()]), *steps(0, (bad,)), cell_end(0)]
+    document = json.loads(to_json(state_of(events)), parse_constant=no_constants)
+    assert document["runs"][0]["warmup_times_s"] == [None]
+
+
+@given(st.lists(any_event, max_size=20))
+def test_any_session_exports(events: list[Event]) -> None:
+    state = state_of(events)
+    document = json.loads(to_json(state), parse_constant=no_constants)
+    assert len(document["runs"]) == len(parsed_csv(state)) == len(state.finished_cells)
+
+
+def test_csv_has_a_row_per_finished_cell() -> None:
+    good, oom, failed = parsed_csv(state_of(mixed_session()))
+    assert (good["cell"], good["status"], good["size"], good["pass"]) == ("0", "ok", "small", "forward+backward")
+    assert [float(t) for t in good["step_times_s"].split(";")] == list(MEASURED_S)
+    assert [float(t) for t in good["phase_forward_times_s"].split(";")] == [t / 3 for t in MEASURED_S]
+    assert float(good["mean_s"]) == pytest.approx(0.1532)
+    assert (good["in_force_matmul_precision"], good["torch"]) == ("highest", "2.13.0")
+    assert (oom["status"], oom["mean_s"], oom["warmup_times_s"], oom["step_times_s"]) == ("oom", "", "0.9", "")
+    assert failed["error"].startswith("the process crashed")
+
+
+def test_csv_without_results_is_its_header() -> None:
+    text = to_csv(SessionState())
+    assert text.count("\n") == 1
+    assert text.startswith("cell,status,size,")
+
+
+def test_csv_quotes_an_error_of_several_lines() -> None:
+    error = 'first, "quoted"\nsecond'
+    events = [*session_start([a_spec()], environment=None), cell_end(0, "failed", error=error)]
+    (row,) = parsed_csv(state_of(events))
+    assert row["error"] == error

@@ -1,0 +1,201 @@
+"""An export is whole or not there, and never in another file's place unasked."""
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.export.files import AlreadyThere, ExportError, LivingFile, check_writable, write_atomically
+
+ROOT = Path(__file__).parents[2]
+
+
+def refusal(error: pytest.ExceptionInfo[ExportError], path: Path) -> str:
+    message = str(error.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    assert "; " in message, "a remedy follows the reason"
+    return message
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_text_is_written_as_utf8_and_nothing_else_is_left(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "results.md", "153.20 ± 0.41\n▇▂▁│▁\n")
+    assert (tmp_path / "results.md").read_text("utf-8") == "153.20 ± 0.41\n▇▂▁│▁\n"
+    assert names(tmp_path) == ["results.md"]
+
+
+def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    write_atomically(tmp_path / "results.md", "x")
+    assert stat.S_IMODE((tmp_path / "results.md").stat().st_mode) == stat.S_IMODE((tmp_path / "other").stat().st_mode)
+
+
+def test_an_existing_file_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "results.md"
+    path.write_text("mine")
+    for attempt in (lambda: write_atomically(path, "new"), lambda: check_writable(path)):
+        with pytest.raises(AlreadyThere) as error:
+            attempt()
+        assert "already exists" in refusal(error, path)
+    assert path.read_text() == "mine"
+    assert names(tmp_path) == ["results.md"]
+
+
+def test_an_existing_file_is_replaced_when_asked(tmp_path: Path) -> None:
+    path = tmp_path / "results.md"
+    path.write_text("old")
+    check_writable(path, overwrite=True)
+    write_atomically(path, "new", overwrite=True)
+    assert path.read_text() == "new"
+
+
+def test_of_many_writers_at_once_one_wins_and_its_text_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "results.md"
+    ready = threading.Barrier(8)
+    won: list[str] = []
+    refused: list[ExportError] = []
+
+    def write(text: str) -> None:
+        ready.wait()
+        try:
+            write_atomically(path, text)
+            won.append(text)
+        except AlreadyThere as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=write, args=(str(number) * 10_000,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(won), len(refused)) == (1, 7)
+    assert path.read_text() == won[0]
+    assert names(tmp_path) == ["results.md"]
+
+
+def test_a_reader_never_sees_half_a_rewrite(tmp_path: Path) -> None:
+    path = tmp_path / "results.md"
+    texts = {"a" * 500_000, "b" * 500_000}
+    write_atomically(path, min(texts))
+    done = threading.Event()
+
+    def rewrite() -> None:
+        for text in sorted(texts) * 10:
+            write_atomically(path, text, overwrite=True)
+        done.set()
+
+    thread = threading.Thread(target=rewrite)
+    thread.start()
+    while not done.is_set():
+        assert path.read_text() in texts
+    thread.join()
+
+
+@pytest.mark.parametrize("write", [True, False], ids=["write", "check"])
+class TestRefusals:
+    def refused(self, path: Path, write: bool, overwrite: bool = False) -> str:
+        attempt = partial(write_atomically, path, "text") if write else partial(check_writable, path)
+        with pytest.raises(ExportError) as error:
+            attempt(overwrite=overwrite)
+        return refusal(error, path)
+
+    def test_a_missing_directory(self, tmp_path: Path, write: bool) -> None:
+        message = self.refused(tmp_path / "missing" / "results.md", write)
+        assert f"directory {tmp_path / 'missing'} does not exist; create it" in message
+
+    def test_a_file_in_place_of_a_directory(self, tmp_path: Path, write: bool) -> None:
+        (tmp_path / "file").touch()
+        assert "file is not a directory" in self.refused(tmp_path / "file" / "results.md", write)
+
+    def test_a_directory(self, tmp_path: Path, write: bool) -> None:
+        for overwrite in (False, True):
+            assert "is a directory; name a file in it" in self.refused(tmp_path, write, overwrite)
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+    def test_a_directory_that_is_not_writable(self, tmp_path: Path, write: bool) -> None:
+        tmp_path.chmod(0o500)
+        assert "not writable" in self.refused(tmp_path / "results.md", write)
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+    def test_a_file_that_is_not_writable(self, tmp_path: Path, write: bool) -> None:
+        path = tmp_path / "results.md"
+        path.touch(0o400)
+        assert "not writable" in self.refused(path, write, overwrite=True)
+
+    def test_something_that_is_no_file(self, tmp_path: Path, write: bool) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        assert "not a regular file" in self.refused(tmp_path / "pipe", write, overwrite=True)
+        assert names(tmp_path) == ["pipe"]
+
+    def test_a_name_that_is_too_long(self, tmp_path: Path, write: bool) -> None:
+        self.refused(tmp_path / ("x" * 300), write)
+        assert names(tmp_path) == []
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.md").symlink_to(tmp_path / "real" / "results.md")
+    write_atomically(tmp_path / "link.md", "one")
+    write_atomically(tmp_path / "link.md", "two", overwrite=True)
+    assert (tmp_path / "real" / "results.md").read_text() == "two"
+    assert (tmp_path / "link.md").is_symlink()
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from cs336_tui.export.files import ExportError, write_atomically
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+for overwrite in (False, True):
+    try:
+        write_atomically(Path(sys.argv[1 + overwrite]), "x" * 5000, overwrite=overwrite)
+    except ExportError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "old.md").write_text("old")
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "new.md"), str(tmp_path / "old.md")]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert [line.partition(": ")[2] for line in result.stdout.splitlines()] == [
+        "file too large; free some space or choose another path"
+    ] * 2
+    assert names(tmp_path) == ["old.md"]
+    assert (tmp_path / "old.md").read_text() == "old"
+
+
+def test_a_living_file_is_rewritten_again_and_again(tmp_path: Path) -> None:
+    living = LivingFile(tmp_path / "summary.md")
+    assert names(tmp_path) == []
+    for number in range(3):
+        living.write(f"{number} cells")
+        assert (tmp_path / "summary.md").read_text() == f"{number} cells"
+
+
+def test_a_living_file_refuses_an_existing_one_before_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    path.write_text("mine")
+    with pytest.raises(AlreadyThere):
+        LivingFile(path)
+    LivingFile(path, overwrite=True).write("new")
+    assert path.read_text() == "new"
+
+
+def test_a_living_file_refuses_one_that_appeared_before_its_first_write(tmp_path: Path) -> None:
+    living = LivingFile(tmp_path / "summary.md")
+    (tmp_path / "summary.md").write_text("somebody else's")
+    for _ in range(2):
+        with pytest.raises(AlreadyThere):
+            living.write("ours")
+    assert (tmp_path / "summary.md").read_text() == "somebody else's"

@@ -1,0 +1,139 @@
+"""The session summary: whole, readable at any moment, and only measurements."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from cs336_tui.events import ChildOutput, Event, Notice, StepsTimed
+from cs336_tui.export.summary import OUTPUT_LINES, SPARKLINE_BARS, summary_markdown
+from cs336_tui.session.state import SessionState
+from tests.samples import a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps
+from tests.strategies import any_event
+
+
+def sections(text: str) -> dict[str, str]:
+    """Bodies by heading of the second level."""
+    parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def sparklines(text: str) -> list[str]:
+    return re.findall(r"`([▁-█]*│[▁-█]*)`", text)
+
+
+def test_a_whole_session_has_every_section() -> None:
+    text = summary_markdown(state_of(mixed_session()))
+    assert text.startswith("# cs336-tui session sample\n\nStarted 2026-09-21 14:13:20 UTC. 3 of 4 cells finished")
+    assert "session cancelled" in text
+    assert list(sections(text)) == [
+        "Environment", "Command", "Results", "Phases", "Step times", "Failures", "Notices",
+    ]  # fmt: skip
+
+
+def test_the_environment_is_told() -> None:
+    environment = sections(summary_markdown(state_of(mixed_session())))["Environment"]
+    for words in (
+        "host gpu-box", "Some CPU 9000, 64 CPUs, 512 GB memory", "torch 2.13.0", "CUDA 12.8", "driver 580.65",
+        "Python 3.12.4", "default thread count: 32", "forkserver", "cuda:0: NVIDIA H100", "TF32 off",
+    ):  # fmt: skip
+        assert words in environment
+
+
+def test_the_command_stands_alone_in_a_code_block() -> None:
+    command = sections(summary_markdown(state_of(mixed_session())))["Command"]
+    assert command.strip() == "```sh\ncs336-tui bench --size small --context 128\n```"
+
+
+def test_sparklines_tell_warmup_from_measured_on_one_scale() -> None:
+    text = summary_markdown(state_of(mixed_session()))
+    assert sparklines(text) == ["█▄│▃▃▃▃", "█│"]
+    assert "from 0 to 412.300 ms" in text
+
+
+def test_raw_times_are_there_in_milliseconds() -> None:
+    times = sections(summary_markdown(state_of(mixed_session())))["Step times"]
+    assert "warm-up, ms: 412.300 161.100" in times
+    assert "measured, ms: 153.100 152.900 153.700 153.100" in times
+
+
+def test_raw_times_of_short_steps_keep_the_digits_of_their_std() -> None:
+    state = state_of([*session_start([a_spec()]), *steps(0, (), (0.0001234, 0.0001235, 0.0001236)), cell_end(0)])
+    assert "measured, ms: 0.12340 0.12350 0.12360" in summary_markdown(state)
+
+
+def test_phase_means_are_told() -> None:
+    phases = sections(summary_markdown(state_of(mixed_session())))["Phases"]
+    assert "forward (ms)" in phases
+    assert re.search(r"\| +51\.07 \| +102\.13 \| +15\.320 \|", phases)
+
+
+def test_phases_stand_in_the_order_of_a_step() -> None:
+    state = state_of(session_start([a_spec(pass_="forward"), a_spec(pass_="train-step")]))
+    for cell, names in enumerate([("forward",), ("zero_grad", "forward", "backward")]):
+        phases = dict.fromkeys(names, (0.1,))
+        state.apply(StepsTimed(at=1.0, cell=cell, kind="measured", first=0, times_s=(0.3,), phases_s=phases))
+    header = sections(summary_markdown(state))["Phases"].split("\n")[2]
+    assert re.findall(r"\S+ \(ms\)", header) == ["zero\\_grad (ms)", "forward (ms)", "backward (ms)", "enqueue (ms)"]
+
+
+def test_failures_tell_stage_steps_error_and_the_end_of_the_output() -> None:
+    failures = sections(summary_markdown(state_of(mixed_session())))["Failures"]
+    assert "oom in stage warm-up, after 1 of 2 warm-up and 0 of 4 measured steps: CUDA out of memory" in failures
+    assert "failed in stage building" in failures
+    assert "SIGSEGV" in failures
+    # Colours of the terminal are gone, and backticks in the output do not close the block.
+    assert "````\nFatal Python error: Segmentation fault\nat line ```7```\n````" in failures
+
+
+def test_only_the_end_of_a_long_output_is_shown() -> None:
+    output = "".join(f"line {number}\n" for number in range(1000))
+    events: list[Event] = [*session_start([a_spec()]), *cell_start(0), ChildOutput(at=1.0, cell=0, text=output)]
+    failures = sections(summary_markdown(state_of([*events, cell_end(0, "killed", error="gone")])))["Failures"]
+    assert failures.count("line ") == OUTPUT_LINES
+    assert "line 999" in failures
+
+
+def test_a_running_session_reads_well() -> None:
+    events = mixed_session()
+    begun = next(i for i, event in enumerate(events) if getattr(event, "cell", None) == 1)
+    text = summary_markdown(state_of([*events[:begun], *cell_start(1)]))
+    assert "1 of 4 cells finished (1 ok); the session has not ended." in text
+    assert "Failures" not in sections(text)
+
+
+def test_before_anything_ran_there_are_no_empty_sections() -> None:
+    assert "No cell has a result yet." in summary_markdown(state_of(session_start([a_spec()])))
+    assert list(sections(summary_markdown(SessionState()))) == ["Results"]
+
+
+def test_many_steps_share_bars_and_the_summary_says_so() -> None:
+    times = [0.1] * 500
+    times[250] = 0.4
+    state = state_of([*session_start([a_spec(measure_steps=500)]), *steps(0, (0.1, 0.1), times), cell_end(0)])
+    text = summary_markdown(state)
+    (line,) = sparklines(text)
+    assert len(line) == 2 + 1 + SPARKLINE_BARS
+    assert line.count("█") == 1
+    assert "each bar the slowest of up to 9 steps" in text
+    assert len(re.findall(r"100\.0+ ", text)) >= 499
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["# not a heading", "- x\n\n## y", "1. one", "10) ten", "=", "~~a~~ &amp;", "a | b", "`code`", "<b>bold</b>"],
+)
+def test_notices_render_as_themselves(text: str) -> None:
+    document = summary_markdown(state_of([*session_start([a_spec()]), Notice(at=1.0, text=text)]))
+    tokens = MarkdownIt("commonmark").parse(sections(document)["Notices"])
+    shown = ["".join(child.content for child in token.children or ()) for token in tokens if token.type == "inline"]
+    assert shown == [" ".join(text.split())]
+
+
+@given(st.lists(any_event, max_size=25))
+def test_any_session_has_a_summary(events: list[Event]) -> None:
+    text = summary_markdown(state_of(events))
+    assert text.startswith("# cs336-tui session ")
+    assert "\x1b" not in text

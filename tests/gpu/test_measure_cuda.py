@@ -1,0 +1,287 @@
+"""Measuring on a real CUDA GPU: event times against the host's clock, peaks, precision, running out of memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from cs336_tui.measure.clock import clock_for
+from cs336_tui.measure.driver import driver_initialised
+from cs336_tui.measure.precision import RECIPES, autocast_for, set_matmul
+from cs336_tui.measure.probe import probe
+from cs336_tui.measure.timing import StepTimer, time_window
+from cs336_tui.spec import PASSES, Pass, Precision, RunSpec
+from cs336_tui.workload.batch import random_batch
+from cs336_tui.workload.passes import PHASES, Step, Training
+from cs336_tui.workload.transformer import Transformer
+from tests.measure.cells import Report, run, small_spec
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+DEVICE = torch.device("cuda:0")
+MEGABYTE = 1024**2
+
+
+def gpu_spec(**changes: Any) -> RunSpec:
+    """A cell that keeps a GPU busy for milliseconds a step: of size `small`, with `changes`."""
+    fields = {
+        "d_model": 768,
+        "d_ff": 3072,
+        "num_layers": 12,
+        "num_heads": 12,
+        "vocab_size": 10_000,
+        "context_length": 256,
+        "batch_size": 4,
+        "device": "cuda:0",
+        "threads": None,
+        "warmup_steps": 3,
+        "measure_steps": 5,
+    }
+    return small_spec(**(fields | changes))
+
+
+def gpu_step(spec: RunSpec) -> Step:
+    """A step as a cell builds it."""
+    recipe = RECIPES[spec.precision]
+    set_matmul(recipe.matmul)
+    model = Transformer(
+        spec.dims, arch=spec.arch, context_length=spec.context_length, device=DEVICE, dtype=recipe.parameters
+    )
+    model.initialise(0)
+    batch = random_batch(spec.batch_size, spec.context_length, spec.vocab_size, device=DEVICE, seed=0)
+    training = Training(model, scale_gradients=recipe.scale_gradients) if spec.pass_ == "train-step" else None
+    return Step(spec.pass_, model, batch, autocast_for(recipe, "cuda"), training)
+
+
+def median(times: list[float]) -> float:
+    return sorted(times)[len(times) // 2]
+
+
+def supported() -> tuple[str, ...]:
+    (device,) = (device for device in probe().devices if device.name == "cuda:0")
+    return device.precisions
+
+
+@pytest.fixture(autouse=True)
+def _settings() -> Iterator[None]:
+    yield
+    set_matmul("highest")
+    torch.cuda.empty_cache()
+
+
+def assert_ok(report: Report) -> Report:
+    assert report.finished.status == "ok", report.finished.error
+    return report
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_phases_by_events_add_up_to_the_wall_time(pass_: Pass) -> None:
+    report = assert_ok(run(gpu_spec(pass_=pass_)))
+    for event in report.steps("measured"):
+        assert tuple(event.phases_s) == PHASES[pass_]
+        assert sum(times[0] for times in event.phases_s.values()) <= event.times_s[0] * 1.01
+        assert 0 < event.host_s[0] <= event.times_s[0]
+    covered = [sum(t[0] for t in e.phases_s.values()) / e.times_s[0] for e in report.steps("measured")]
+    assert median(covered) > 0.9
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_no_step_waits_for_the_device(pass_: Pass) -> None:
+    """Nothing inside the timed phases synchronises, so that the host can run ahead."""
+    step = gpu_step(gpu_spec(pass_=pass_))
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(2):
+            step.prepare()
+            for phase in step.phases:
+                step.run(phase)
+            step.clear()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_the_host_runs_ahead_of_a_busy_device() -> None:
+    report = assert_ok(run(gpu_spec(context_length=1024, batch_size=8)))
+    for event in report.steps("measured"):
+        assert event.host_s[0] < 0.9 * event.times_s[0]
+
+
+@pytest.mark.parametrize("pass_", ["inference", "forward", "forward+backward", "train-step"])
+def test_a_window_of_steps_takes_the_time_of_its_steps(pass_: Pass) -> None:
+    step, clock = gpu_step(gpu_spec(pass_=pass_, context_length=1024)), clock_for(DEVICE)
+    time_window(step, clock, 3, lambda _number: True)
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    times = time_window(step, clock, 10, lambda _number: True)
+    wall = time.perf_counter() - started
+    assert sum(timed.total_s for timed in times) == pytest.approx(wall, rel=0.05)
+    for timed in times:
+        assert sum(timed.phases_s) == pytest.approx(timed.total_s)
+
+
+def test_a_window_of_backwards_leaves_the_forwards_out() -> None:
+    shape = {"context_length": 1024, "measure_steps": 10}
+    whole = assert_ok(run(gpu_spec(**shape)))
+    for sync in ("each-step", "pipelined"):
+        alone = assert_ok(run(gpu_spec(pass_="backward", sync=sync, **shape)))
+        assert median(alone.times_s()) == pytest.approx(median(whole.phase_s("backward")), rel=0.15)
+        assert median(alone.times_s()) < 0.9 * median(whole.times_s())
+
+
+def test_peaks_are_those_of_the_measured_steps() -> None:
+    report = assert_ok(run(gpu_spec(pass_="train-step")))
+    parameters = 4 * report.built.num_params
+    finished = report.finished
+    assert finished.peak_allocated_bytes
+    assert finished.peak_reserved_bytes
+    assert 4 * parameters < finished.peak_allocated_bytes <= finished.peak_reserved_bytes
+    assert finished.num_alloc_retries == 0
+
+
+def test_peaks_are_reset_after_warm_up_and_between_cells() -> None:
+    large = assert_ok(run(gpu_spec(context_length=1024))).finished.peak_allocated_bytes
+    small = assert_ok(run(gpu_spec(context_length=64))).finished.peak_allocated_bytes
+    assert large
+    assert small
+    assert small < large / 2
+    balloon: list[torch.Tensor] = []
+
+    def blow_up_while_warming_up(event: object) -> None:
+        if type(event).__name__ == "StepsTimed" and not balloon:
+            balloon.append(torch.empty(4096 * MEGABYTE, dtype=torch.uint8, device=DEVICE))
+            balloon[0] = balloon[0].new_empty(0)
+
+    again = assert_ok(run(gpu_spec(context_length=64), watch=blow_up_while_warming_up)).finished.peak_allocated_bytes
+    assert again
+    assert again < small + 64 * MEGABYTE
+
+
+def test_inference_needs_less_memory_than_forward() -> None:
+    inference, forward = (
+        assert_ok(run(gpu_spec(pass_=pass_, context_length=1024))).finished.peak_allocated_bytes
+        for pass_ in ("inference", "forward")
+    )
+    assert inference
+    assert forward
+    assert inference < forward / 1.5
+
+
+def test_a_cell_gives_its_memory_back() -> None:
+    assert_ok(run(gpu_spec(pass_="train-step")))
+    before = torch.cuda.memory_allocated()
+    assert_ok(run(gpu_spec(pass_="train-step", num_layers=24)))
+    assert torch.cuda.memory_allocated() - before < 64 * MEGABYTE
+
+
+def out_of_memory_specs() -> dict[str, Callable[[], RunSpec]]:
+    total = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 2**30
+    scores = 4 * 12 * 2048**2
+    return {
+        "building": lambda: gpu_spec(vocab_size=total // (4 * 768)),
+        "warm-up": lambda: gpu_spec(context_length=2048, batch_size=total // scores + 1),
+        "measuring": lambda: gpu_spec(context_length=2048, batch_size=total // scores + 1, warmup_steps=0),
+    }
+
+
+@pytest.mark.parametrize("stage", ["building", "warm-up", "measuring"])
+def test_out_of_memory_is_a_result_and_poisons_nothing(stage: str) -> None:
+    before = torch.cuda.memory_allocated()
+    finished = run(out_of_memory_specs()[stage]()).finished
+    assert (finished.status, finished.stage) == ("oom", stage)
+    assert finished.step == (None if stage == "building" else 0)
+    assert finished.error
+    assert "out of memory" in finished.error
+    assert len(finished.error.splitlines()) == 1
+    assert finished.peak_allocated_bytes is not None
+    assert torch.cuda.memory_allocated() - before < 64 * MEGABYTE
+    assert_ok(run(gpu_spec(measure_steps=1)))
+
+
+@pytest.mark.parametrize("precision", RECIPES)
+def test_the_precision_asked_for_is_in_force(precision: Precision) -> None:
+    if precision not in supported():
+        pytest.skip(f"this GPU cannot do {precision}")
+    report = assert_ok(run(gpu_spec(pass_="train-step", precision=precision)))
+    found = report.built.in_force
+    assert found.allow_tf32 == (precision == "tf32")
+    assert found.matmul_precision == ("high" if precision == "tf32" else "highest")
+    assert found.parameter_dtype == ("bfloat16" if precision == "bf16" else "float32")
+    assert found.autocast_dtype == {"bf16-mixed": "bfloat16", "fp16-mixed": "float16"}.get(precision)
+    assert found.grad_scaler == (precision == "fp16-mixed")
+    assert found.optimizer == "AdamW (foreach)"
+    assert found.device_name == torch.cuda.get_device_name(0)
+    logits = {"fp32": "float32", "tf32": "float32", "fp16-mixed": "float16"}.get(precision, "bfloat16")
+    assert report.finished.logits_dtype == logits
+
+
+def test_tf32_changes_the_arithmetic_and_fp32_does_not() -> None:
+    if "tf32" not in supported():
+        pytest.skip("this GPU has no TF32")
+    a, b = (torch.randn(1024, 1024, device=DEVICE) for _ in range(2))
+    exact = a.double() @ b.double()
+    errors = {}
+    for precision in ("fp32", "tf32"):
+        set_matmul(RECIPES[precision].matmul)
+        errors[precision] = float(((a @ b) - exact).abs().max())
+    assert errors["tf32"] > 10 * errors["fp32"]
+
+
+def test_same_seed_same_parameters_and_tokens() -> None:
+    first, again = (gpu_step(gpu_spec()) for _ in range(2))
+    for ours, theirs in zip(first._model.parameters(), again._model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert torch.equal(first._batch.inputs, again._batch.inputs)
+
+
+def test_initial_weights_are_a_truncated_normal() -> None:
+    weight = gpu_step(gpu_spec())._model.token_embedding.weight.detach()
+    assert float(weight.abs().max()) <= 3.0
+    assert float(weight.abs().max()) > 2.99
+    assert float(weight.std()) == pytest.approx(0.98658, abs=0.002)
+
+
+def test_cancelling_a_window_tells_the_steps_so_far() -> None:
+    asked = iter(range(1000))
+    report = run(gpu_spec(sync="pipelined"), cancelled=lambda: next(asked) >= 6)
+    assert report.finished.status == "cancelled"
+    assert len(report.times_s("warm-up")) == 3
+    assert len(report.times_s()) == 2
+
+
+def test_a_timed_step_costs_next_to_nothing_over_a_bare_one() -> None:
+    """Events and their bookkeeping beside the same step bare; loose, and printed for the report."""
+    step, clock = gpu_step(gpu_spec(context_length=128)), clock_for(DEVICE)
+    timer = StepTimer(step, clock)
+    timed: list[float] = []
+    bare: list[float] = []
+    for _ in range(30):
+        timed.append(timer.time().total_s)
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for phase in step.phases:
+            step.run(phase)
+        torch.cuda.synchronize()
+        bare.append(time.perf_counter() - started)
+        step.clear()
+    print(f"a timed step {median(timed) * 1e3:.3f} ms, a bare one {median(bare) * 1e3:.3f} ms (medians of 30)")
+    assert median(timed) < 1.05 * median(bare)
+
+
+def test_the_probe_finds_the_gpu() -> None:
+    (found,) = (device for device in probe().devices if device.name == "cuda:0")
+    assert found.label == torch.cuda.get_device_name(0)
+    assert found.memory_bytes == torch.cuda.get_device_properties(0).total_memory
+    assert found.uuid
+    assert found.uuid.startswith(("GPU-", "MIG-"))
+    assert {"fp32", "fp16-mixed"} <= set(found.precisions)
+    assert ("bf16" in found.precisions) == torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def test_the_driver_is_awake_once_cuda_is_used() -> None:
+    torch.cuda.init()
+    assert driver_initialised()

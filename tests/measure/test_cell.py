@@ -1,0 +1,305 @@
+"""One cell on the CPU, whole: what it reports, how it ends, what it leaves behind."""
+
+import gc
+import itertools
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from cs336_tui.events import CellFinished, Event, StageChanged, StepsTimed, from_line, to_line
+from cs336_tui.spec import ARCHES, PASSES, SYNCS, Arch, Pass, Precision, Sync
+from cs336_tui.workload.passes import PHASES
+from tests.measure.cells import Report, run, small_spec
+
+CPU_PRECISIONS = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
+
+
+def assert_sound(report: Report, pass_: Pass, sync: Sync) -> None:
+    """Two warm-up and three measured steps, every phase of the pass in each, adding up to no more than the step."""
+    measured = ["StepsTimed"] * (3 if sync == "each-step" else 1)
+    assert report.outline == [
+        "building",
+        "ModelBuilt",
+        "warm-up",
+        "StepsTimed",
+        "StepsTimed",
+        "measuring",
+        *measured,
+        "finishing",
+        "CellFinished",
+    ]
+    assert report.finished.status == "ok"
+    assert (report.finished.error, report.finished.stage, report.finished.step) == (None, None, None)
+    for kind, count in (("warm-up", 2), ("measured", 3)):
+        events = report.steps(kind)
+        assert [event.first for event in events] == list(range(count))[:: 1 if len(events) == count else count]
+        assert len(report.times_s(kind)) == count
+        shares = []
+        for event in events:
+            assert tuple(event.phases_s) == PHASES[pass_]
+            assert len(event.host_s) == len(event.times_s)
+            for i, time in enumerate(event.times_s):
+                phases = [times[i] for times in event.phases_s.values()]
+                assert min(phases) > 0
+                shares.append(sum(phases) / time)
+        assert max(shares) <= 1 + 1e-9
+        assert max(shares) > 0.5, "the phases are nearly all of a step"
+
+
+@pytest.mark.parametrize("precision", CPU_PRECISIONS)
+@pytest.mark.parametrize("pass_", PASSES)
+def test_every_pass_in_every_precision(pass_: Pass, precision: Precision) -> None:
+    report = run(small_spec(pass_=pass_, precision=precision))
+    assert_sound(report, pass_, "each-step")
+    assert report.built.in_force.parameter_dtype == ("bfloat16" if precision == "bf16" else "float32")
+    assert report.built.in_force.autocast_dtype == {"bf16-mixed": "bfloat16", "fp16-mixed": "float16"}.get(precision)
+    assert report.built.in_force.matmul_precision == "highest"
+    assert report.built.in_force.allow_tf32 is None
+    assert report.built.in_force.grad_scaler == (precision == "fp16-mixed" and pass_ == "train-step")
+    assert (report.built.in_force.optimizer is not None) == (pass_ == "train-step")
+    expected = {"fp32": "float32", "fp16-mixed": "float16"}.get(precision, "bfloat16")
+    assert report.finished.logits_dtype == expected
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("pass_", PASSES)
+def test_every_pass_of_both_models_in_both_sync_modes(pass_: Pass, arch: Arch, sync: Sync) -> None:
+    assert_sound(run(small_spec(pass_=pass_, arch=arch, sync=sync)), pass_, sync)
+
+
+def test_the_model_is_the_one_asked_for() -> None:
+    built = run(small_spec(d_model=24, d_ff=40, num_layers=3, num_heads=2, vocab_size=30)).built
+    assert built.cell == 7
+    assert built.num_params_without_head == 3 * (4 * 24**2 + 3 * 24 * 40 + 2 * 24) + 30 * 24 + 24
+    assert built.num_params == built.num_params_without_head + 30 * 24
+    assert built.in_force.device_name
+    assert built.in_force.device_name.startswith("CPU")
+
+
+def test_every_event_can_be_logged() -> None:
+    for event in run(small_spec()).events:
+        assert from_line(to_line(event)) == event
+        assert event.cell == 7
+
+
+def test_no_warm_up() -> None:
+    report = run(small_spec(warmup_steps=0, measure_steps=1))
+    assert report.outline == [
+        "building",
+        "ModelBuilt",
+        "measuring",
+        "StepsTimed",
+        "finishing",
+        "CellFinished",
+    ]
+
+
+def test_steps_are_reported_when_they_are_done() -> None:
+    """A step's event comes before the next step starts: each is as old as the one before it."""
+    report = run(small_spec(num_layers=6, d_model=64, context_length=64))
+    measured = report.steps("measured")
+    for earlier, later in itertools.pairwise(measured):
+        assert later.at - earlier.at >= later.times_s[0] * 0.9
+
+
+def test_backward_leaves_its_forward_out() -> None:
+    """Of a window of backward steps only the backward is counted, in both sync modes."""
+    shape = {"d_model": 128, "context_length": 128, "warmup_steps": 2, "measure_steps": 8}
+    for sync in SYNCS:
+        report = run(small_spec(pass_="backward", sync=sync, **shape))
+        first = next(e.at for e in report.events if isinstance(e, StageChanged) and e.stage == "measuring")
+        last = report.steps("measured")[-1].at
+        assert sum(report.times_s()) < 0.9 * (last - first)
+        assert report.phase_s("backward") == pytest.approx(report.times_s(), rel=0.05)
+
+
+def test_pipelined_train_steps_fill_their_window() -> None:
+    report = run(small_spec(pass_="train-step", sync="pipelined", d_model=64, context_length=64, measure_steps=10))
+    (measured,) = report.steps("measured")
+    started = next(e.at for e in report.events if isinstance(e, StageChanged) and e.stage == "measuring")
+    assert 0.5 * (measured.at - started) < sum(measured.times_s) <= measured.at - started
+    assert measured.times_s == pytest.approx([sum(t) for t in zip(*measured.phases_s.values(), strict=True)])
+
+
+def losses(**changes: object) -> list[float]:
+    """What the losses of a train-step cell were, step by step."""
+    seen: list[float] = []
+    original = torch.nn.functional.cross_entropy
+
+    def watched(*args: torch.Tensor) -> torch.Tensor:
+        loss = original(*args)
+        seen.append(loss.item())
+        return loss
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "cross_entropy", watched)
+        run(small_spec(pass_="train-step", **changes))
+    return seen
+
+
+def test_same_seed_same_cell() -> None:
+    first = losses(seed=3)
+    assert first == losses(seed=3)
+    assert first != losses(seed=4)
+    assert first[-1] < first[0], "the optimizer moves the parameters"
+
+
+def after(calls: int) -> Callable[[], bool]:
+    """False for the first `calls` calls, then True."""
+    count = itertools.count()
+    return lambda: next(count) >= calls
+
+
+@pytest.mark.parametrize(
+    ("calls", "stage", "step", "warmup", "measured"),
+    [
+        (0, "building", None, 0, 0),
+        (1, "warm-up", 0, 0, 0),
+        (2, "warm-up", 1, 1, 0),
+        (3, "measuring", 0, 2, 0),
+        (5, "measuring", 2, 2, 2),
+    ],
+)
+@pytest.mark.parametrize("sync", SYNCS)
+def test_cancelling_between_steps(
+    sync: Sync, calls: int, stage: str, step: int | None, warmup: int, measured: int
+) -> None:
+    report = run(small_spec(sync=sync), cancelled=after(calls))
+    finished = report.finished
+    assert (finished.status, finished.error, finished.stage, finished.step) == ("cancelled", None, stage, step)
+    assert (len(report.times_s("warm-up")), len(report.times_s())) == (warmup, measured)
+    assert report.outline[-2:] == ["finishing", "CellFinished"]
+
+
+@contextmanager
+def at_most(more_bytes: int) -> Iterator[None]:
+    """Let this process map `more_bytes` more than it has, as a machine with little memory left would."""
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + more_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's address-space limit")
+
+
+@linux_only
+def test_out_of_memory_while_building_is_a_result() -> None:
+    with at_most(2 * 1024**3):
+        report = run(small_spec(d_model=1024, vocab_size=2**30))
+    assert report.outline == ["building", "finishing", "CellFinished"]
+    finished = report.finished
+    assert (finished.status, finished.stage, finished.step) == ("oom", "building", None)
+    assert finished.error
+    assert finished.error.startswith(
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4398046511104 b"
+    )
+    assert "\n" not in finished.error
+    assert finished.peak_rss_bytes
+
+
+@linux_only
+@pytest.mark.parametrize("warmup_steps", [0, 1])
+def test_out_of_memory_in_a_step_says_which_and_the_next_cell_runs(warmup_steps: int) -> None:
+    # Scores of 16 x 16 x 2048 x 2048 floats are 4 GiB; the parameters are next to nothing.
+    with at_most(2 * 1024**3):
+        report = run(
+            small_spec(arch="gelu-learned", num_heads=16, context_length=2048, batch_size=16, warmup_steps=warmup_steps)
+        )
+    finished = report.finished
+    assert finished.status == "oom"
+    assert (finished.stage, finished.step) == ("warm-up" if warmup_steps else "measuring", 0)
+    assert finished.logits_dtype is None
+    assert report.built.num_params > 0
+    assert run(small_spec()).finished.status == "ok"
+
+
+def test_a_failure_is_one_line_and_its_traceback_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    report = run(small_spec(device="cuda:99"))
+    finished = report.finished
+    assert (finished.status, finished.stage, finished.step) == ("failed", "building", None)
+    assert finished.error
+    assert len(finished.error.splitlines()) == 1
+    assert "Traceback (most recent call last)" in capfd.readouterr().err
+    assert report.outline == ["building", "finishing", "CellFinished"]
+
+
+def test_tf32_is_refused_where_it_would_be_a_lie() -> None:
+    finished = run(small_spec(precision="tf32")).finished
+    assert finished.status == "failed"
+    assert finished.error == "ValueError: precision tf32: cpu cannot do it, only cuda can"
+
+
+@pytest.mark.parametrize("changes", [{}, {"device": "cuda:99"}, {"precision": "bf16", "pass_": "inference"}])
+def test_settings_are_given_back(changes: dict[str, str]) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.set_float32_matmul_precision("high")
+    try:
+        threads: list[int] = []
+        report = run(small_spec(**changes), watch=lambda _event: threads.append(torch.get_num_threads()))
+        if report.finished.status == "ok":
+            assert set(threads[1:-1]) == {1}
+            assert report.built.in_force.threads == 1
+            assert report.built.in_force.matmul_precision == "highest"
+        assert torch.get_num_threads() == 2
+        assert torch.get_float32_matmul_precision() == "high"
+        assert torch.is_grad_enabled()
+        assert not torch.is_inference_mode_enabled()
+        assert torch.get_default_dtype() == torch.float32
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("device", ["cpu", "cuda:99"])
+def test_the_garbage_collector_sleeps_through_the_steps_only(device: str, enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    try:
+        awake: list[bool] = []
+        run(small_spec(device=device), watch=lambda e: awake.append(gc.isenabled()) if _is_step(e) else None)
+        assert not any(awake)
+        assert gc.isenabled() == enabled
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.enable()
+
+
+def _is_step(event: Event) -> bool:
+    return isinstance(event, StepsTimed)
+
+
+def test_an_interruption_goes_on_to_the_caller_and_everything_is_restored() -> None:
+    def interrupt(event: Event) -> None:
+        if _is_step(event):
+            raise KeyboardInterrupt
+
+    threads = torch.get_num_threads()
+    with pytest.raises(KeyboardInterrupt):
+        run(small_spec(threads=threads + 1), watch=interrupt)
+    assert torch.get_num_threads() == threads
+    assert gc.isenabled()
+
+
+def test_no_memory_stays_behind() -> None:
+    """What a cell held is given back by the time it says that it has finished."""
+    tensors: list[int] = []
+
+    def count(event: Event) -> None:
+        if isinstance(event, CellFinished):
+            gc.collect()
+            tensors.append(sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects()))
+
+    run(small_spec(pass_="train-step"), watch=count)
+    run(small_spec(pass_="train-step", num_layers=20), watch=count)
+    assert tensors[1] <= tensors[0]

@@ -1,0 +1,159 @@
+"""Sessions as events, made up but plausible, for tests of what consumes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from cs336_tui.environment import DeviceInfo, Environment
+from cs336_tui.events import (
+    SCHEMA,
+    CellFinished,
+    CellsQueued,
+    CellStarted,
+    ChildOutput,
+    EnvironmentRead,
+    Event,
+    InForce,
+    ModelBuilt,
+    Notice,
+    SessionEnded,
+    SessionStarted,
+    StageChanged,
+    StepsTimed,
+)
+from cs336_tui.session.state import SessionState
+from cs336_tui.spec import RunSpec
+
+START = 1_790_000_000.0
+"""Unix time at which every sample session starts."""
+
+ENVIRONMENT = Environment(
+    host="gpu-box",
+    os="Linux 6.8",
+    cpu="Some CPU 9000",
+    cpu_count=64,
+    memory_bytes=512_000_000_000,
+    python="3.12.4",
+    app="0.1.0",
+    torch="2.13.0",
+    cuda="12.8",
+    driver="580.65",
+    threads=32,
+    start_method="forkserver",
+    devices=(
+        DeviceInfo(name="cpu", label="Some CPU 9000", precisions=("fp32", "bf16-mixed", "bf16")),
+        DeviceInfo(
+            name="cuda:0",
+            label="NVIDIA H100 80GB HBM3",
+            precisions=("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16"),
+            memory_bytes=85_029_158_912,
+            uuid="GPU-0",
+            capability="9.0",
+        ),
+    ),
+)
+
+
+def a_spec(**changes: Any) -> RunSpec:
+    """A cell of size `small` on the first GPU, with `changes`."""
+    fields: dict[str, Any] = {
+        "size": "small",
+        "edition": "2026",
+        "arch": "swiglu-rope",
+        "d_model": 768,
+        "d_ff": 3072,
+        "num_layers": 12,
+        "num_heads": 12,
+        "vocab_size": 10_000,
+        "context_length": 128,
+        "batch_size": 4,
+        "pass_": "forward+backward",
+        "precision": "fp32",
+        "device": "cuda:0",
+        "warmup_steps": 2,
+        "measure_steps": 4,
+    }
+    return RunSpec(**(fields | changes))
+
+
+def session_start(
+    specs: Iterable[RunSpec], ddof: int = 1, environment: Environment | None = ENVIRONMENT
+) -> list[Event]:
+    """The events before the first cell."""
+    events: list[Event] = [SessionStarted(at=START, schema=SCHEMA, session="sample", app="0.1.0", ddof=ddof)]
+    if environment:
+        events.append(EnvironmentRead(at=START + 1, environment=environment))
+    command = "cs336-tui bench --size small --context 128"
+    return [*events, CellsQueued(at=START + 2, first=0, specs=tuple(specs), command=command)]
+
+
+def cell_start(cell: int, precision: str = "highest") -> list[Event]:
+    """A cell up to its built model."""
+    at = START + 10 * (cell + 1)
+    return [
+        CellStarted(at=at, cell=cell, pid=1000 + cell),
+        StageChanged(at=at + 0.1, cell=cell, stage="building"),
+        ModelBuilt(
+            at=at + 0.5,
+            cell=cell,
+            num_params=128_634_624,
+            num_params_without_head=120_954_624,
+            in_force=InForce(matmul_precision=precision, allow_tf32=False, logits_dtype="float32", threads=32),
+        ),
+    ]
+
+
+def steps(cell: int, warmup_s: Iterable[float] = (), measured_s: Iterable[float] = ()) -> Iterator[Event]:
+    """One event per step, with phases `forward` (a third) and `backward` (the rest)."""
+    at = START + 10 * (cell + 1) + 1
+    for kind, stage, times in (("warm-up", "warm-up", warmup_s), ("measured", "measuring", measured_s)):
+        yield StageChanged(at=at, cell=cell, stage=stage)
+        for first, time_s in enumerate(times):
+            at += time_s
+            phases = {"forward": (time_s / 3,), "backward": (time_s * 2 / 3,)}
+            yield StepsTimed(
+                at=at, cell=cell, kind=kind, first=first, times_s=(time_s,), phases_s=phases, host_s=(time_s / 10,)
+            )
+
+
+def cell_end(cell: int, status: str = "ok", **more: Any) -> Event:
+    return CellFinished(at=START + 10 * (cell + 1) + 9, cell=cell, status=status, **more)
+
+
+WARMUP_S = (0.4123, 0.1611)
+MEASURED_S = (0.1531, 0.1529, 0.1537, 0.1531)
+
+
+def mixed_session() -> list[Event]:
+    """Four cells: one good, one out of memory while warming up, one crashed while building, one never started."""
+    specs = (
+        a_spec(),
+        a_spec(size="xl", d_model=2560, d_ff=10240, num_layers=32, num_heads=32),
+        a_spec(context_length=256),
+        a_spec(context_length=512),
+    )
+    return [
+        *session_start(specs),
+        *cell_start(0),
+        *steps(0, WARMUP_S, MEASURED_S),
+        cell_end(0, peak_allocated_bytes=3_512_000_000, peak_reserved_bytes=4_000_000_000, peak_rss_bytes=900_000_000),
+        *cell_start(1),
+        *steps(1, (0.9,)),
+        cell_end(1, "oom", error="CUDA out of memory: tried to allocate 2 GiB", stage="warm-up", step=1),
+        CellStarted(at=START + 30, cell=2, pid=1002),
+        StageChanged(at=START + 30.1, cell=2, stage="building"),
+        ChildOutput(
+            at=START + 30.2, cell=2, text="Fatal Python error: Segmentation fault\n\x1b[31mat line ```7```\x1b[0m\n"
+        ),
+        cell_end(2, "failed", error="the process crashed with SIGSEGV (Segmentation fault)", stage="building", step=0),
+        Notice(at=START + 40, text="GPU clock | lowered *twice*"),
+        SessionEnded(at=START + 41, reason="cancelled"),
+    ]
+
+
+def state_of(events: Iterable[Event]) -> SessionState:
+    state = SessionState()
+    for event in events:
+        state.apply(event)
+    return state

@@ -1,0 +1,53 @@
+"""The time that is left, from the steps timed so far."""
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from cs336_tui.session.eta import relative_work, remaining_s
+from cs336_tui.spec import RunSpec
+from tests.samples import a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps
+from tests.strategies import run_specs
+
+
+def test_before_the_first_step_nothing_is_known() -> None:
+    assert remaining_s(state_of(session_start([a_spec()]))) is None
+    assert remaining_s(state_of([*session_start([a_spec()]), *cell_start(0)])) is None
+
+
+def test_a_running_cell_is_priced_by_its_own_measured_steps() -> None:
+    events = [*session_start([a_spec(measure_steps=10)]), *cell_start(0), *steps(0, (5.0, 0.1), (0.2, 0.2, 0.2))]
+    assert remaining_s(state_of(events)) == pytest.approx(7 * 0.2)
+
+
+def test_while_warming_up_the_latest_step_counts() -> None:
+    events = [*session_start([a_spec(warmup_steps=3)]), *cell_start(0), *steps(0, (5.0, 0.1))]
+    assert remaining_s(state_of(events)) == pytest.approx((1 + 4) * 0.1)
+
+
+def test_a_queued_cell_is_priced_by_its_work() -> None:
+    bigger = a_spec(batch_size=8)
+    events = [*session_start([a_spec(), bigger]), *cell_start(0), *steps(0, (0.1, 0.1), (0.1,) * 4), cell_end(0)]
+    assert remaining_s(state_of(events)) == pytest.approx(bigger.total_steps * 0.2)
+
+
+def test_cells_of_the_same_precision_set_the_price_before_others() -> None:
+    specs = [a_spec(), a_spec(precision="bf16-mixed"), a_spec(batch_size=8)]
+    events = [*session_start(specs)]
+    for cell, time_s in ((0, 0.4), (1, 0.1)):
+        events += [*cell_start(cell), *steps(cell, (time_s,) * 2, (time_s,) * 4), cell_end(cell)]
+    assert remaining_s(state_of(events)) == pytest.approx(6 * 0.8)
+
+
+def test_cells_that_are_over_cost_nothing_more() -> None:
+    specs = [a_spec(), a_spec()]
+    events = [*session_start(specs), *cell_start(0), *steps(0, (0.1,)), cell_end(0, "oom"), cell_end(1, "cancelled")]
+    assert remaining_s(state_of(events)) == 0.0
+    assert remaining_s(state_of(mixed_session())) is not None
+
+
+@given(run_specs())
+def test_work_is_positive_and_grows_with_the_batch(spec: RunSpec) -> None:
+    double = msgspec.structs.replace(spec, batch_size=spec.batch_size * 2)
+    assert relative_work(double) == pytest.approx(2 * relative_work(spec))
+    assert relative_work(spec) > 0

@@ -1,0 +1,213 @@
+"""A log keeps every finished step, whatever ends the writer; a damaged one says where."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cs336_tui.events import SCHEMA, Event, Notice, SessionStarted, to_line
+from cs336_tui.session.log import LogError, LogReader, SessionLog, default_session_dir, new_session_id
+from tests.samples import mixed_session
+from tests.strategies import any_event
+
+HEADER = SessionStarted(at=0.0, schema=SCHEMA, session="s", app="0.1.0")
+
+
+def written(path: Path, *lines: bytes) -> LogReader:
+    path.write_bytes(b"".join(lines))
+    return LogReader(path)
+
+
+def refusal(reader: LogReader) -> str:
+    with pytest.raises(LogError) as caught:
+        list(reader)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(reader.path) in message
+    return message
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    log = SessionLog(tmp_path / "new" / "folder", "s")
+    for event in mixed_session():
+        log.write([event])
+    reader = LogReader(log.path)
+    assert list(reader) == mixed_session()
+    assert not reader.torn
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(any_event, max_size=8))
+def test_any_events_are_read_as_written(tmp_path: Path, events: list[Event]) -> None:
+    path = tmp_path / "log.jsonl"
+    assert list(written(path, to_line(HEADER), *map(to_line, events))) == [HEADER, *events]
+
+
+def test_a_write_is_in_the_file_at_once(tmp_path: Path) -> None:
+    log = SessionLog(tmp_path, "s")
+    log.write([HEADER])
+    log.sync()
+    assert list(LogReader(log.path)) == [HEADER]
+    log.close()
+
+
+def test_an_existing_log_is_never_reused(tmp_path: Path) -> None:
+    SessionLog(tmp_path, "s").write([HEADER])
+    with pytest.raises(LogError, match=r"s\.jsonl: .*exists.*--session-dir"):
+        SessionLog(tmp_path, "s")
+    assert list(LogReader(tmp_path / "s.jsonl")) == [HEADER]
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LogError, match=r"file/s\.jsonl: .*--session-dir"):
+        SessionLog(tmp_path / "file", "s")
+
+
+@pytest.mark.parametrize("kept", [1, 10, -2, -1])
+def test_a_last_line_that_was_cut_is_left_out_and_told(tmp_path: Path, kept: int) -> None:
+    reader = written(tmp_path / "log", to_line(HEADER), to_line(Notice(at=1.0, text="whole")), to_line(HEADER)[:kept])
+    events = list(reader)
+    assert events[:2] == [HEADER, Notice(at=1.0, text="whole")]
+    # A line that lacks nothing but its newline is whole.
+    assert (len(events), reader.torn) == ((3, False) if kept == -1 else (2, True))
+
+
+def test_cutting_anywhere_keeps_every_whole_line(tmp_path: Path) -> None:
+    events = mixed_session()[:8]
+    data = b"".join(map(to_line, events))
+    for end in range(len(to_line(events[0])), len(data)):
+        whole = data[:end].count(b"\n")
+        found = list(written(tmp_path / "log", data[:end]))
+        assert found[:whole] == events[:whole]
+        assert len(found) <= whole + 1
+
+
+def test_a_damaged_line_in_the_middle_is_named_and_those_before_it_are_given(tmp_path: Path) -> None:
+    notice = Notice(at=1.0, text="a")
+    reader = written(tmp_path / "log", to_line(HEADER), to_line(notice), b'{"ty\n', to_line(HEADER))
+    events = iter(reader)
+    assert [next(events), next(events)] == [HEADER, notice]
+    with pytest.raises(LogError, match=r"log, line 3: damaged .* 2 lines before it are intact"):
+        next(events)
+
+
+def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
+    assert "line 2: damaged" in refusal(written(tmp_path / "log", to_line(HEADER), b"\xff\xfe\x00\n", to_line(HEADER)))
+
+
+def test_a_cell_that_cannot_exist_is_damage(tmp_path: Path) -> None:
+    (queued,) = (to_line(e) for e in mixed_session() if type(e).__name__ == "CellsQueued")
+    impossible = queued.replace(b'"num_heads":12', b'"num_heads":7')
+    assert "line 2: damaged" in refusal(written(tmp_path / "log", to_line(HEADER), impossible))
+
+
+@pytest.mark.parametrize(
+    "first", [b"hello\n", b"{}\n", b"[1]\n", b"\x89PNG\r\n\x1a\n", b'{"type":"Notice"}\n', b"hello"]
+)
+def test_another_kind_of_file_is_refused(tmp_path: Path, first: bytes) -> None:
+    assert "line 1: not a session log" in refusal(written(tmp_path / "log", first))
+
+
+@pytest.mark.parametrize("blank", [b"", b"\n\n"])
+def test_a_log_starts_with_its_header(tmp_path: Path, blank: bytes) -> None:
+    reader = written(tmp_path / "log", blank, to_line(Notice(at=1.0, text="a")), to_line(HEADER))
+    assert "not the start of a session log" in refusal(reader)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b" \n\n"])
+def test_an_empty_log_is_refused(tmp_path: Path, content: bytes) -> None:
+    assert "empty" in refusal(written(tmp_path / "log", content))
+
+
+def test_a_log_of_a_newer_version_asks_to_upgrade(tmp_path: Path) -> None:
+    newer = to_line(SessionStarted(at=0.0, schema=SCHEMA + 1, session="s", app="9.0"))
+    assert "upgrade" in refusal(written(tmp_path / "log", newer))
+    unreadable = newer.replace(b'"session":"s"', b'"session":{"name":"s"}')
+    assert "upgrade" in refusal(written(tmp_path / "log", unreadable))
+
+
+def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
+    assert "No such file" in refusal(LogReader(tmp_path / "missing"))
+    assert "directory" in refusal(LogReader(tmp_path))
+
+
+def python(code: str, *arguments: object) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from cs336_tui.session.log import LogError, LogReader, SessionLog
+from tests.session.test_log import HEADER, Notice
+
+log = SessionLog(Path(sys.argv[1]), "s")
+log.write([HEADER])
+room = log.path.stat().st_size + 1000
+resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+kept = 0
+try:
+    while True:
+        log.write([Notice(at=1.0, text="x" * 90), Notice(at=1.0, text="y" * 90)])
+        kept += 2
+except LogError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+reader = LogReader(log.path)
+print(kept, len(list(reader)) - 1, reader.torn)
+log.write([Notice(at=2.0, text="room again")])
+print(list(reader)[-1].text)
+"""
+
+
+def test_a_full_disk_leaves_whole_lines_and_the_log_usable(tmp_path: Path) -> None:
+    child = python(FULL_DISK, tmp_path)
+    message, counts, last = child.communicate(timeout=60)[0].splitlines()
+    assert child.returncode == 0
+    assert message.startswith(f"session log {tmp_path / 's.jsonl'}: File too large; later steps are not saved")
+    before, found, torn = counts.split()
+    assert int(before) <= int(found) <= int(before) + 1
+    assert torn == "False"
+    assert last == "room again"
+
+
+KEEPS_WRITING = """
+import itertools, sys
+from pathlib import Path
+from cs336_tui.session.log import SessionLog
+from tests.session.test_log import HEADER, Notice
+
+log = SessionLog(Path(sys.argv[1]), "s")
+log.write([HEADER])
+for number in itertools.count():
+    log.write([Notice(at=float(number), text="a step that is finished")])
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
+def test_a_killed_writer_loses_nothing_that_it_had_written(tmp_path: Path) -> None:
+    with python(KEEPS_WRITING, tmp_path) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if int(line) >= 200:
+                break
+        os.kill(child.pid, signal.SIGKILL)
+        acknowledged = [int(line) for line in child.stdout.read().split("\n")[:-1]]
+    last = acknowledged[-1] if acknowledged else 200
+    found = [event.at for event in LogReader(tmp_path / "s.jsonl")][1:]
+    assert found[: last + 1] == [float(number) for number in range(last + 1)]
+
+
+def test_session_names_sort_by_time_and_differ() -> None:
+    earlier, later = new_session_id(1_000_000_000.0), new_session_id(1_000_000_001.0)
+    assert earlier < later
+    assert len({new_session_id(0.0) for _ in range(20)}) > 1
+    assert default_session_dir().name == "sessions"

@@ -1,0 +1,160 @@
+"""The session as a fold over events: live and replayed are one."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs336_tui.events import (
+    CellFinished,
+    CellsQueued,
+    CellStarted,
+    ChildOutput,
+    DeviceSampled,
+    Event,
+    HostSample,
+    Notice,
+    SessionEnded,
+    StepsTimed,
+)
+from cs336_tui.session.log import LogReader, SessionLog
+from cs336_tui.session.record import document_of
+from cs336_tui.session.state import DEVICE_HISTORY, OUTPUT_LIMIT, SessionState
+from tests.samples import (
+    MEASURED_S,
+    WARMUP_S,
+    a_spec,
+    cell_end,
+    cell_start,
+    mixed_session,
+    session_start,
+    state_of,
+    steps,
+)
+from tests.strategies import any_event
+
+
+def test_a_replayed_log_gives_the_document_of_the_live_session(tmp_path: Path) -> None:
+    log = SessionLog(tmp_path, "s")
+    live = SessionState()
+    for event in mixed_session():
+        log.write([event])
+        live.apply(event)
+    replayed = state_of(LogReader(log.path))
+    assert document_of(replayed) == document_of(live)
+    assert msgspec.json.encode(document_of(replayed)) == msgspec.json.encode(document_of(live))
+
+
+@given(st.lists(any_event, max_size=30))
+def test_no_order_of_events_breaks_the_state(events: list[Event]) -> None:
+    state = state_of(events)
+    document_of(state)
+    assert state.steps_done >= 0
+    assert state.current is None or state.current in state.cells
+
+
+def test_a_cell_goes_from_queued_over_running_to_its_end() -> None:
+    state = state_of(session_start([a_spec(), a_spec(precision="tf32")]))
+    cell = state.cells[0]
+    assert (cell.status, state.running_cell, state.steps_total, state.steps_done) == ("queued", None, 12, 0)
+    for event in cell_start(0):
+        state.apply(event)
+    assert (cell.status, cell.stage, state.running_cell) == ("running", "building", cell)
+    assert cell.pid == 1000
+    assert cell.in_force is not None
+    for event in steps(0, WARMUP_S, MEASURED_S[:3]):
+        state.apply(event)
+    assert (cell.stage, cell.steps_done, state.steps_done, cell.is_over) == ("measuring", 5, 5, False)
+    state.apply(cell_end(0, peak_allocated_bytes=7))
+    assert (cell.status, cell.is_over, state.current) == ("ok", True, None)
+    assert state.steps_done == 6, "a cell that is over counts as all of its steps, so that progress reaches its total"
+    assert state.finished_cells == (cell,)
+
+
+def test_warmup_and_measured_steps_are_kept_apart() -> None:
+    cell = state_of([*session_start([a_spec()]), *cell_start(0), *steps(0, WARMUP_S, MEASURED_S)]).cells[0]
+    assert cell.warmup_times_s == list(WARMUP_S)
+    assert cell.step_times_s == list(MEASURED_S)
+    assert cell.warmup_phase_times_s["forward"] == [t / 3 for t in WARMUP_S]
+    assert cell.phase_times_s["forward"] == [t / 3 for t in MEASURED_S]
+    assert cell.host_times_s == [t / 10 for t in MEASURED_S]
+    summary = cell.summary(1)
+    assert summary is not None
+    assert (summary.n, cell.running.n) == (4, 4)
+    assert cell.tokens_per_s == pytest.approx(4 * 128 / summary.mean_s)
+
+
+def test_before_the_first_measured_step_there_is_no_summary() -> None:
+    cell = state_of([*session_start([a_spec()]), *cell_start(0), *steps(0, WARMUP_S)]).cells[0]
+    assert cell.summary(1) is None
+    assert cell.tokens_per_s is None
+
+
+def test_the_sessions_ddof_is_used() -> None:
+    for ddof in (0, 1):
+        events = [*session_start([a_spec()], ddof), *cell_start(0), *steps(0, (), MEASURED_S), cell_end(0)]
+        (run,) = document_of(state_of(events)).runs
+        assert run.summary is not None
+        assert run.summary.ddof == ddof
+
+
+def test_events_of_unknown_cells_change_nothing() -> None:
+    state = state_of(session_start([a_spec()]))
+    for event in (CellStarted(at=1.0, cell=9), cell_end(9), ChildOutput(at=1.0, cell=9, text="x"), *steps(9, (1.0,))):
+        state.apply(event)
+    assert list(state.cells) == [0]
+    assert state.cells[0].status == "queued"
+    assert state.current is None
+
+
+def test_a_second_run_continues_the_session() -> None:
+    state = state_of(mixed_session())
+    assert state.ended is not None
+    state.apply(CellsQueued(at=1.0, first=4, specs=(a_spec(),), command="cs336-tui bench --size tiny"))
+    assert state.ended is None
+    assert list(state.cells) == [0, 1, 2, 3, 4]
+    assert state.commands[-1] == "cs336-tui bench --size tiny"
+
+
+def test_the_end_of_the_session_is_the_end_of_running() -> None:
+    state = state_of([*session_start([a_spec()]), *cell_start(0)])
+    state.apply(SessionEnded(at=1.0, reason="interrupted"))
+    assert state.running_cell is None
+
+
+def test_device_samples_know_the_cell_that_ran() -> None:
+    state = state_of(session_start([a_spec()]))
+    sample = DeviceSampled(at=1.0, host=HostSample(cpu=0.5))
+    state.apply(sample)
+    for event in (*cell_start(0), sample, cell_end(0), sample):
+        state.apply(event)
+    assert [cell for _, cell in state.devices] == [None, 0, None]
+    for _ in range(DEVICE_HISTORY + 5):
+        state.apply(sample)
+    assert len(state.devices) == DEVICE_HISTORY
+
+
+def test_output_is_kept_to_a_limit_its_end_last() -> None:
+    state = state_of(session_start([a_spec()]))
+    state.apply(ChildOutput(at=1.0, cell=0, text="early "))
+    state.apply(ChildOutput(at=1.0, cell=0, text="x" * OUTPUT_LIMIT + "last words"))
+    state.apply(ChildOutput(at=1.0, cell=None, text="of nobody"))
+    assert len(state.cells[0].output) == OUTPUT_LIMIT
+    assert state.cells[0].output.endswith("last words")
+    assert [output.cell for output in state.output] == [0, 0, None]
+
+
+def test_notices_are_kept_in_order() -> None:
+    state = state_of([Notice(at=1.0, text="a"), Notice(at=2.0, text="b")])
+    assert [notice.text for notice in state.notices] == ["a", "b"]
+    assert state.last_at == 2.0
+
+
+def test_steps_without_phases_are_steps_too() -> None:
+    state = state_of(session_start([a_spec()]))
+    state.apply(StepsTimed(at=1.0, cell=0, kind="measured", first=0, times_s=(0.1, 0.2)))
+    state.apply(CellFinished(at=2.0, cell=0, status="ok"))
+    (run,) = document_of(state).runs
+    assert (run.step_times_s, run.phase_times_s, run.host_times_s) == ((0.1, 0.2), {}, ())

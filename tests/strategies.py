@@ -1,0 +1,180 @@
+"""Hypothesis strategies for the project's vocabulary: specs, sweeps and events, all of them valid."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from cs336_tui import events, spec
+from cs336_tui.environment import DeviceInfo, Environment
+from cs336_tui.sizes import size_names
+from cs336_tui.spec import ModelDims, RunSpec
+from cs336_tui.sweep import Sweep
+
+counts = st.integers(1, 10_000)
+times_s = st.floats(1e-7, 1e4)
+texts = st.text(st.characters(codec="utf-8"), max_size=30)
+names = st.text("abcdefghijklmnopqrstuvwxyz0123456789-_ ", min_size=1, max_size=12)
+optional_bytes = st.none() | st.integers(0, 2**50)
+devices = st.sampled_from(["cpu", "mps", "cuda:0", "cuda:1", "cuda:12"])
+
+
+@st.composite
+def model_dims(draw: st.DrawFn) -> ModelDims:
+    """Dimensions with equal heads of even width, fit for every arch."""
+    num_heads = draw(st.integers(1, 64))
+    return ModelDims(
+        d_model=num_heads * 2 * draw(st.integers(1, 128)),
+        d_ff=draw(counts),
+        num_layers=draw(st.integers(1, 96)),
+        num_heads=num_heads,
+        vocab_size=draw(counts),
+    )
+
+
+@st.composite
+def run_specs(draw: st.DrawFn) -> RunSpec:
+    dims = draw(model_dims())
+    return RunSpec(
+        size=draw(st.sampled_from(["tiny", "small", spec.CUSTOM_SIZE])),
+        edition=draw(st.sampled_from(spec.EDITIONS)),
+        arch=draw(st.sampled_from(spec.ARCHES)),
+        d_model=dims.d_model,
+        d_ff=dims.d_ff,
+        num_layers=dims.num_layers,
+        num_heads=dims.num_heads,
+        vocab_size=dims.vocab_size,
+        context_length=draw(counts),
+        batch_size=draw(counts),
+        pass_=draw(st.sampled_from(spec.PASSES)),
+        precision=draw(st.sampled_from(spec.PRECISIONS)),
+        device=draw(devices),
+        sync=draw(st.sampled_from(spec.SYNCS)),
+        warmup_steps=draw(st.integers(0, 20)),
+        measure_steps=draw(st.integers(1, 50)),
+        seed=draw(st.integers(0, 2**31 - 1)),
+        threads=draw(st.none() | st.integers(1, 256)),
+    )
+
+
+def some(values: st.SearchStrategy, max_size: int = 3) -> st.SearchStrategy:
+    """A tuple of different values."""
+    return st.lists(values, min_size=1, max_size=max_size, unique=True).map(tuple)
+
+
+@st.composite
+def sweeps(draw: st.DrawFn) -> Sweep:
+    """Sweeps whose every cell is valid, of named sizes or of raw dimensions."""
+    edition = draw(st.sampled_from(spec.EDITIONS))
+    return Sweep(
+        sizes=draw(some(st.sampled_from(size_names(edition)))),
+        dims=draw(st.none() | model_dims()),
+        vocab_size=draw(counts),
+        contexts=draw(some(counts)),
+        batches=draw(some(counts, 2)),
+        passes=draw(some(st.sampled_from(spec.PASSES))),
+        precisions=draw(some(st.sampled_from(spec.PRECISIONS), 2)),
+        devices=draw(some(devices, 2)),
+        warmups=draw(some(st.integers(0, 20), 2)),
+        steps=draw(counts),
+        edition=edition,
+        arch=draw(st.sampled_from(spec.ARCHES)),
+        sync=draw(st.sampled_from(spec.SYNCS)),
+        seed=draw(st.integers(0, 2**31 - 1)),
+        threads=draw(st.none() | st.integers(1, 256)),
+    )
+
+
+environments = st.builds(
+    Environment,
+    host=texts,
+    os=texts,
+    cpu=texts,
+    cpu_count=counts,
+    memory_bytes=st.integers(0, 2**50),
+    devices=st.lists(st.builds(DeviceInfo, name=devices, precisions=some(st.sampled_from(spec.PRECISIONS)))).map(tuple),
+)
+
+at = st.floats(0, 4e9)
+cells = st.integers(0, 3)
+
+
+@st.composite
+def timed_steps(draw: st.DrawFn) -> events.StepsTimed:
+    n = draw(st.integers(1, 4))
+
+    def per_step() -> tuple[float, ...]:
+        return draw(st.lists(times_s, min_size=n, max_size=n).map(tuple))
+
+    return events.StepsTimed(
+        at=draw(at),
+        cell=draw(cells),
+        kind=draw(st.sampled_from(["warm-up", "measured"])),
+        first=draw(st.integers(0, 5)),
+        times_s=per_step(),
+        phases_s={name: per_step() for name in draw(st.sets(st.sampled_from(["forward", "loss", "backward"])))},
+        host_s=per_step() if draw(st.booleans()) else (),
+    )
+
+
+@st.composite
+def cell_steps(draw: st.DrawFn) -> list[events.Event]:
+    """One cell's consecutive steps as a child sends them: a batch or more of each kind, other events in between."""
+    cell = draw(cells)
+    phases = draw(st.sets(st.sampled_from(["forward", "backward"])))
+    found: list[events.Event] = []
+    for kind in ("warm-up", "measured"):
+        first = 0
+        for size in draw(st.lists(st.integers(1, 4), max_size=4)):
+            times = draw(st.lists(times_s, min_size=size, max_size=size).map(tuple))
+            found.append(
+                events.StepsTimed(
+                    at=draw(at),
+                    cell=cell,
+                    kind=kind,
+                    first=first,
+                    times_s=times,
+                    phases_s=dict.fromkeys(phases, times),
+                    host_s=times,
+                )
+            )
+            first += size
+            if draw(st.booleans()):
+                found.append(draw(st.builds(events.ChildOutput, at=at, cell=st.just(cell), text=texts)))
+    return found
+
+
+any_event = st.one_of(
+    timed_steps(),
+    st.builds(events.SessionStarted, at=at, schema=st.just(events.SCHEMA), session=names),
+    st.builds(events.EnvironmentRead, at=at, environment=environments),
+    st.builds(
+        events.CellsQueued, at=at, first=cells, specs=st.lists(run_specs(), max_size=2).map(tuple), command=texts
+    ),
+    st.builds(events.CellStarted, at=at, cell=cells, pid=st.none() | counts),
+    st.builds(events.StageChanged, at=at, cell=cells),
+    st.builds(
+        events.ModelBuilt,
+        at=at,
+        cell=cells,
+        num_params=counts,
+        num_params_without_head=counts,
+        in_force=st.builds(events.InForce),
+    ),
+    st.builds(events.CellFinished, at=at, cell=cells, error=st.none() | texts, peak_allocated_bytes=optional_bytes),
+    st.builds(events.ChildOutput, at=at, cell=st.none() | cells, text=texts),
+    st.builds(
+        events.DeviceSampled,
+        at=at,
+        host=st.builds(events.HostSample, cpu=st.none() | st.floats(0, 1), child_rss_bytes=optional_bytes),
+        gpu=st.none()
+        | st.builds(
+            events.GpuSample,
+            utilisation=st.none() | st.floats(0, 1),
+            memory_used_bytes=optional_bytes,
+            clock_reasons=st.none() | some(names),
+            other_processes=st.none() | st.lists(st.builds(events.GpuProcess, pid=counts)).map(tuple),
+        ),
+    ),
+    st.builds(events.Notice, at=at, text=texts),
+    st.builds(events.SessionEnded, at=at),
+)

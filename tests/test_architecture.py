@@ -1,0 +1,73 @@
+"""The rules of the house: torch stays in child processes, textual in the user interface, data flows one way."""
+
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import cs336_tui
+
+ROOT = Path(__file__).parents[1]
+TORCH_SIDE = ("cs336_tui.workload", "cs336_tui.measure")
+UI_SIDE = ("cs336_tui.tui",)
+
+
+def python(code: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def modules_outside(sides: tuple[str, ...]) -> list[str]:
+    """Every module of the package but the given sides, found without importing any."""
+    packages = ["cs336_tui"]
+    found = ["cs336_tui"]
+    while packages:
+        package = packages.pop()
+        folder = Path(*cs336_tui.__path__, *package.split(".")[1:])
+        for module in pkgutil.iter_modules([str(folder)], f"{package}."):
+            if module.name.startswith(sides) or module.name.endswith("__main__"):
+                continue
+            found.append(module.name)
+            if module.ispkg:
+                packages.append(module.name)
+    return found
+
+
+def loaded_with(modules: Iterable[str], *suspects: str) -> set[str]:
+    """Which of the suspected packages a fresh interpreter has loaded after importing `modules`."""
+    # The answer goes through a descriptor of its own: a module may redirect standard output.
+    code = f"""
+import importlib, os, sys
+answer = os.fdopen(os.dup(1), "w")
+for name in {list(modules)!r}:
+    importlib.import_module(name)
+print("loaded", *({set(suspects)!r} & sys.modules.keys()), file=answer, flush=True)
+"""
+    result = python(code)
+    assert result.stdout.startswith("loaded"), result.stdout + result.stderr
+    return set(result.stdout.split()[1:])
+
+
+def test_the_import_contracts_hold() -> None:
+    code = "from importlinter.cli import lint_imports_command; lint_imports_command(['--no-cache'])"
+    result = python(code)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_only_the_measuring_side_loads_torch() -> None:
+    modules = modules_outside(TORCH_SIDE)
+    assert "cs336_tui.session.state" in modules
+    assert not set(TORCH_SIDE) & set(modules)
+    assert loaded_with(modules, "torch") == set()
+
+
+def test_only_the_user_interface_loads_textual() -> None:
+    modules = modules_outside(UI_SIDE)
+    assert "cs336_tui.export.table" in modules
+    assert loaded_with(modules, "textual") == set()
+
+
+def test_the_core_loads_without_the_heavy_libraries() -> None:
+    """The command starts quickly, and the user interface stays small in memory."""
+    core = ["cs336_tui.cli", "cs336_tui.session.state", "cs336_tui.export.summary"]
+    assert loaded_with(core, "torch", "textual", "numpy", "pynvml") == set()

@@ -1,0 +1,337 @@
+"""The app from outside: keys in, screen out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cs336_tui.events import CellFinished, ChildOutput, Notice
+from cs336_tui.session.log import LogError
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.panes.log import LogPane
+from cs336_tui.tui.panes.results import ResultsPane
+from cs336_tui.tui.widgets.rows import Rows
+from tests.samples import START
+from tests.tui.watched import SMALL, WIDE, ScriptedBench, a_step, demo, in_the_middle, log_of, main, screen_text, until
+
+
+class Bench:
+    """Makes the bench that the app asks for, and keeps it for the test."""
+
+    def __init__(self) -> None:
+        self.made: list[ScriptedBench] = []
+
+    def __call__(self, sink: Any) -> Any:
+        self.made.append(ScriptedBench(sink))
+        return self.made[0]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.made[0], name)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_a_run_from_key_to_result(bench: Bench) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=WIDE) as pilot:
+        assert bench.started, "the bench starts before the app takes the terminal"
+        text = await until(pilot, "NVIDIA H100 80GB HBM3")
+        assert "Choose on the left, then press r to run." in text
+        assert "No results yet" in text
+        await pilot.press("r")
+        text = await until(pilot, "▶ running")
+        assert "s Stop" in text
+        assert "r Run" not in text.splitlines()[-1]
+        bench.go_on.set()
+        text = await until(pilot, lambda text: "r Run" in text.splitlines()[-1] and text.count("✓ ok") >= 3)
+        assert "153.2" in text
+    assert bench.closed
+    assert bench.commands == ["cs336-tui bench --size tiny --context 128 --batch 4 --pass "
+                              "forward,forward+backward,train-step --precision fp32 --warmup 5 --steps 10 "
+                              "--device cuda:0 --edition 2026 --arch swiglu-rope --sync each-step --seed 0"]  # fmt: skip
+
+
+async def test_stop_ends_the_run_and_keeps_the_app(bench: Bench) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "NVIDIA")
+        await pilot.press("r")
+        await until(pilot, "▶ running")
+        await pilot.press("s")
+        await until(pilot, lambda text: text.count("■ cancelled") >= 3)
+        assert not app.run_in_progress
+
+
+async def test_a_run_that_cannot_begin_says_why_in_place(bench: Bench) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await until(pilot, "NVIDIA")
+        bench.made[0].refuse = LogError("session log /x: Permission denied; choose another --session-dir")
+        await pilot.press("r")
+        await until(pilot, "Permission denied")
+        await pilot.press("4")
+        assert "! session log /x: Permission denied" in await until(pilot, "4 Log")
+        assert not app.run_in_progress
+
+
+async def test_in_a_small_terminal_a_run_is_shown_at_once(bench: Bench) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=SMALL) as pilot:
+        text = await until(pilot, "2 Live")
+        assert "preset" in text
+        assert "mean ms" not in text
+        await pilot.press("r")
+        await until(pilot, "cell 1/3")
+
+
+@pytest.mark.parametrize(
+    ("key", "seen"),
+    [("1", "preset"), ("2", "measuring 6/10"), ("3", "mean ms"), ("4", "demo data"), ("5", "utilisation 0–100 %")],
+)
+@pytest.mark.parametrize("size", [SMALL, WIDE, (70, 24), (40, 25)])
+async def test_number_keys_open_every_pane(size: tuple[int, int], key: str, seen: str, tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press(key)
+        await until(pilot, seen)
+
+
+async def test_the_tab_bar_goes_left_and_right(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        main(app).query_one("#tabs").focus()
+        await pilot.press("right")
+        await until(pilot, "mean ms")
+        await pilot.press("left")
+        await until(pilot, "measuring 6/10")
+        await pilot.click("#tabs", offset=(40, 0))
+        await until(pilot, "demo data")
+
+
+@pytest.mark.parametrize("pane", ["configure", "live", "results", "log", "device"])
+async def test_resizing_down_and_up_survives(pane: str, tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        app.action_open(pane)
+        for width, height in ((120, 40), (80, 24), (60, 20), (40, 12), (20, 6), (5, 2), (1, 1), (76, 12), (120, 29)):
+            await pilot.resize_terminal(width, height)
+            await pilot.pause()
+            rows = screen_text(app).splitlines()
+            assert len(rows) == height
+        await pilot.resize_terminal(200, 60)
+        await until(pilot, lambda text: "measuring 6/10" in text and "utilisation" in text)
+
+
+async def test_the_cursor_of_the_results_chooses_what_live_shows(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "cell 19/19")
+        await pilot.press("3", "home")
+        await until(pilot, "cell 1/19")
+        await pilot.press("down", "down")
+        await until(pilot, "cell 3/19")
+        await pilot.press("enter")
+        text = await until(pilot, "Measured steps, ms")
+        assert "small · ctx 512 · train-step" in text
+        await pilot.press("escape")
+        await until(pilot, "3 Results")
+        assert app.query_one(ResultsPane).cursor == 2
+
+
+async def test_a_click_opens_the_detail_of_the_row_under_the_cursor(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "cell 19/19")
+        await pilot.press("3", "home")
+        await pilot.click("#results", offset=(20, 2))
+        await until(pilot, "cell 2/19")
+        await pilot.click("#results", offset=(20, 2))
+        await until(pilot, "Measured steps, ms")
+
+
+async def test_the_log_follows_until_somebody_scrolls(bench: Bench) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "1 Configure")
+        app.sink([ChildOutput(at=START, cell=None, text="".join(f"line {i} [b]x\n" for i in range(100)))])
+        await pilot.press("4")
+        assert "line 99 [b]x" in await until(pilot, "line 99")
+        await pilot.press("pageup", "pageup")
+        await until(pilot, lambda text: "line 99" not in text)
+        app.sink([Notice(at=START, text="news")])
+        await pilot.pause()
+        app.query_one(LogPane).show()
+        assert "! news" not in app.query_one(LogPane).text
+        await pilot.press("end")
+        await until(pilot, "! news")
+
+
+async def test_the_log_forgets_its_oldest_rows() -> None:
+    app = Cs336App()
+    async with app.run_test(size=SMALL) as pilot:
+        app.sink([ChildOutput(at=START, cell=None, text="x\n" * 20_000)])
+        await pilot.press("4")
+        await until(pilot, "  · x")
+        assert len(app.query_one(LogPane)._kept) == 5000
+
+
+async def test_nothing_is_painted_when_nothing_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0, refresh_hz=100)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        updates: list[object] = []
+        display = app._display
+        monkeypatch.setattr(app, "_display", lambda screen, update: updates.append(update) or display(screen, update))
+        await pilot.pause(0.2)
+        app.paint()
+        await pilot.pause(0.2)
+        assert updates == []
+
+
+async def test_only_the_changed_columns_of_a_step_are_painted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "NVIDIA")
+        await pilot.press("r")
+        await until(pilot, "▶ running")
+        app.sink([a_step(0, 0.1532)])
+        await until(pilot, "153.2")
+        written: list[str] = []
+        display = app._display
+
+        def count(screen: Any, update: Any) -> None:
+            if hasattr(update, "render_segments"):
+                written.append(update.render_segments(app.console))
+            display(screen, update)
+
+        monkeypatch.setattr(app, "_display", count)
+        app.sink([a_step(0, 0.1533, first=1)])
+        await until(pilot, "n=2")
+        assert 0 < len("".join(written)) < 3000
+        bench.go_on.set()
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE, (40, 12)])
+async def test_help_explains_keys_and_numbers(size: tuple[int, int]) -> None:
+    app = Cs336App()
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("question_mark")
+        await until(pilot, "run the chosen cells")
+        await pilot.press("end")
+        await until(pilot, "does not report the figure")
+        assert isinstance(app.screen.query_one(Rows), Rows)
+        await pilot.press("escape")
+        assert len(app.screen_stack) == 1
+
+
+async def test_the_theme_key_goes_through_our_themes_and_back() -> None:
+    app = Cs336App()
+    async with app.run_test(size=SMALL) as pilot:
+        await pilot.pause()
+        first, seen = app.theme, []
+        for _ in app.theme_names:
+            await pilot.press("t")
+            seen.append(app.theme)
+            await until(pilot, "1 Configure")
+        assert seen[-1] == first
+        assert set(seen) == set(app.theme_names)
+
+
+async def test_bad_user_themes_are_told_once_and_the_app_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("colors = 3")
+    app = Cs336App(user_theme_dir=tmp_path, theme="nowhere")
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        text = await until(pilot, "bad.toml")
+        assert "theme nowhere: expected one of" in text.replace("\n", " ")
+        assert app.theme == "cs336-dark"
+
+
+async def test_the_palette_offers_actions_presets_and_themes() -> None:
+    app = Cs336App()
+    async with app.run_test(size=WIDE) as pilot:
+        titles = {command.title for command in app.get_system_commands(app.screen)}
+        assert {"Run", "Stop", "Export", "Copy", "Help", "Quit", "Preset 2026/warmup", "Theme cs336-light"} <= titles
+        await pilot.press("colon")
+        await until(pilot, "Preset quick")
+        await pilot.press(*"cs336-light", "enter")
+        await until(pilot, lambda _: app.theme == "cs336-light")
+
+
+async def test_keys_are_letters_while_typing(bench: Bench) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "NVIDIA")
+        field = app.query_one("#entry-other_contexts")
+        field.focus()
+        field.query_one("*").focus() if not field.has_focus else None
+        await pilot.press("r", "q", "1")
+        await pilot.pause()
+        assert not app.run_in_progress
+        assert app.is_running
+        assert not bench.commands
+
+
+async def test_quitting_asks_while_cells_run(bench: Bench) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=SMALL) as pilot:
+        await pilot.press("r")
+        await until(pilot, "cell 1/3")
+        await pilot.press("q")
+        await until(pilot, "Cells are still running")
+        await pilot.press("escape")
+        await until(pilot, "cell 1/3")
+        await pilot.press("q", "q")
+        await pilot.pause()
+        assert not app.is_running
+    assert bench.closed
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
+async def test_an_idle_app_quits_at_once(key: str, bench: Bench) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=SMALL) as pilot:
+        await pilot.press(key)
+        await pilot.pause()
+        assert not app.is_running
+    assert bench.closed
+
+
+async def test_ctrl_q_quits_at_once_even_while_cells_run(bench: Bench) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=SMALL) as pilot:
+        await pilot.press("r")
+        await until(pilot, "cell 1/3")
+        await pilot.press("ctrl+q")
+        await pilot.pause()
+        assert not app.is_running
+    assert bench.closed
+
+
+async def test_the_summary_file_is_kept_from_the_first_cell_on(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    app = Cs336App(bench, summary_path=path)
+    async with app.run_test(size=SMALL) as pilot:
+        events = demo(lambda event: isinstance(event, CellFinished))
+        app.sink(events)
+        await until(pilot, lambda _: path.exists())
+        app.sink([a_step(1, 0.4567), CellFinished(at=START, cell=1, status="ok")])
+    assert "456.7" in path.read_text()
+    assert bench.closed
+
+
+async def test_a_summary_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    path.write_text("mine")
+    app = Cs336App(summary_path=path)
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        app.sink(demo(lambda event: isinstance(event, CellFinished)))
+        await until(pilot, "already exists")
+    assert path.read_text() == "mine"

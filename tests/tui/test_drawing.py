@@ -1,0 +1,130 @@
+"""Charts, bars and graphs made of characters."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs336_tui.tui.drawing.blocks import bar, column, nice_ceiling
+from cs336_tui.tui.drawing.history import BUCKETS_S, graph, marks, window
+from cs336_tui.tui.drawing.phase_bars import phase_bars
+from cs336_tui.tui.drawing.progress import progress
+from cs336_tui.tui.drawing.step_chart import step_chart
+from cs336_tui.tui.widgets.lines import Line, width_of
+
+
+def text(lines: list[Line]) -> list[str]:
+    return ["".join(span.text for span in spans) for spans in lines]
+
+
+def chart(warm: list[float], measured: list[float], **room: int) -> list[str]:
+    sizes = {"warmup_total": 5, "measured_total": 10, "width": 60, "height": 6} | room
+    return text(step_chart(warm, measured, **sizes))
+
+
+def test_one_percent_of_noise_stays_flat() -> None:
+    rows = chart([], [0.100, 0.101, 0.0995, 0.1005], warmup_total=0, measured_total=4)
+    plain = [row.partition("┤")[2] or row.partition("│")[2] for row in rows[:-1]]
+    for row in plain:
+        assert len(set(row.replace(" ", ""))) <= 1, rows
+
+
+def test_the_axis_starts_at_zero_and_says_where_it_ends() -> None:
+    rows = chart([0.3], [0.100])
+    assert "0 ┤" in rows[-2]
+    assert " ms ┤" in rows[0]
+
+
+def test_warmup_and_measured_steps_are_told_apart_without_colour() -> None:
+    rows = chart([0.1] * 5, [0.1] * 3)
+    assert rows[-1].index("warm-up") < rows[-1].index("│") < rows[-1].index("measured")
+    assert all("│" in row[12:] for row in rows)
+    spans = step_chart([0.1], [0.1], warmup_total=1, measured_total=1, width=40, height=4)[1]
+    assert {"warmup", "measured"} <= {span.role for span in spans}
+
+
+def test_a_cold_first_step_is_cut_with_a_mark() -> None:
+    rows = chart([5.0, 0.1, 0.1, 0.1, 0.1], [0.1] * 10)
+    assert rows[0].count("▲") >= 1
+    assert "▲" not in "".join(rows[1:])
+
+
+def test_steps_keep_their_places_as_more_arrive() -> None:
+    before, after = chart([0.1] * 5, [0.1] * 3), chart([0.1] * 5, [0.1] * 4)
+    for early, late in zip(before, after, strict=True):
+        assert late.startswith(early.rstrip())
+
+
+def test_thousands_of_steps_fit_and_the_newest_is_in_sight() -> None:
+    rows = chart([0.0001] * 5, [0.0001] * 20_000, measured_total=20_000)
+    assert max(map(len, rows)) <= 60
+    assert "a column is 417 steps" in rows[-1]
+    full, partly = len(rows[-2].rstrip()), chart([0.0001] * 5, [0.0001] * 10_000, measured_total=20_000)
+    assert len(partly[-2].rstrip()) < full
+
+
+@given(
+    warm=st.lists(st.floats(1e-6, 100), max_size=20),
+    measured=st.lists(st.floats(1e-6, 100), max_size=200),
+    more=st.integers(0, 5000),
+    width=st.integers(0, 200),
+    height=st.integers(0, 20),
+)
+def test_charts_never_outgrow_their_room(
+    warm: list[float], measured: list[float], more: int, width: int, height: int
+) -> None:
+    lines = step_chart(
+        warm, measured, warmup_total=len(warm), measured_total=len(measured) + more, width=width, height=height
+    )
+    assert len(lines) <= height
+    assert all(width_of(spans) <= width for spans in lines[:-1])
+
+
+@given(value=st.floats(1e-9, 1e9))
+def test_round_axis_ends_are_above_and_near(value: float) -> None:
+    assert value * (1 - 1e-6) <= nice_ceiling(value) <= value * 2.0001
+
+
+def test_columns_and_bars_fill_their_share() -> None:
+    assert column(1.0, 1.0, 3) == "███"
+    assert column(0.5, 1.0, 1) == "▄"
+    assert column(1e-6, 1.0, 2) == " ▁", "something is not nothing"
+    assert column(2.0, 1.0, 2) == "▲█"
+    assert bar(0.5, 4) == "██  "
+    assert len(bar(2.0, 5)) == len(bar(-1.0, 5)) == 5
+
+
+def test_phases_show_their_share_and_time() -> None:
+    rows = text(phase_bars({"forward": 0.0481, "backward": 0.104}, width=50))
+    assert "48.10 ms  32 %" in rows[0]
+    assert "104.00 ms  68 %" in rows[1]
+    assert rows[0].count("█") < rows[1].count("█")
+    assert {len(row) for row in rows} == {50}
+
+
+def test_progress_has_a_real_total() -> None:
+    (row,) = text([progress(86, 150, width=40)])
+    assert row.endswith(" 57 % · 86/150 steps")
+    assert len(row) == 40
+    assert "100 %" not in text([progress(149, 150, width=40)])[0]
+
+
+@given(since=st.floats(0, 2e9), age=st.floats(0, 1e6), width=st.integers(1, 200))
+def test_a_window_holds_the_present(since: float, age: float, width: int) -> None:
+    view = window(since, since + age, width)
+    assert 0 <= view.column_of(since + age) < width
+    if age < BUCKETS_S[-1] * (width - 1):
+        assert view.column_of(since) >= 0
+
+
+def test_history_marks_where_each_cell_began() -> None:
+    view = window(100.0, 119.0, 20)
+    rows = text(graph([(100.0, 1.0), (101.0, 0.5), (110.0, 1.0)], view, top=1.0, height=1, role="memory"))
+    assert rows == ["█▄▄▄▄▄▄▄▄▄█         "]
+    assert text([marks([(100.0, 1), (101.0, 2), (110.0, 3)], view)]) == ["╵1        ╵3        "]
+
+
+@pytest.mark.parametrize("value", [0.0, 5.0])
+def test_graph_values_outside_the_axis_stay_inside_the_picture(value: float) -> None:
+    (row,) = text(graph([(0.0, value)], window(0, 0, 5), top=1.0, height=1, role="memory"))
+    assert len(row) == 5
+    assert "▲" not in row

@@ -1,0 +1,135 @@
+"""Exporting from the app."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from textual.widgets import Button, Input
+
+from cs336_tui.tui.app import Cs336App
+from tests.tui.watched import SMALL, demo, log_of, until
+
+RESULTS = "cs336-tui-results-2026-11-20T14-03-42-demo.md"
+SUMMARY = "cs336-tui-summary-2026-11-20T14-03-42-demo.md"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    yield folder
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Cs336App:
+    return Cs336App(replay=log_of(demo(), tmp_path), speed=0)
+
+
+async def test_both_files_are_written_where_the_app_was_started(app: Cs336App, here: Path) -> None:
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("e")
+        await until(pilot, RESULTS)
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda _: len(app.screen_stack) == 1)
+    assert {path.name for path in here.iterdir()} == {RESULTS, SUMMARY}
+    assert "347.4" in (here / RESULTS).read_text()
+    assert "NVIDIA H100" in (here / SUMMARY).read_text()
+
+
+async def test_an_existing_file_needs_a_second_yes(app: Cs336App, here: Path) -> None:
+    (here / RESULTS).write_text("mine")
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("e")
+        await until(pilot, RESULTS)
+        await pilot.press("ctrl+s")
+        await until(pilot, "already exists")
+        assert (here / RESULTS).read_text() == "mine"
+        assert str(app.screen.query_one("#save", Button).label) == "Overwrite"
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda _: len(app.screen_stack) == 1)
+    assert "347.4" in (here / RESULTS).read_text()
+
+
+async def test_another_name_asks_again(app: Cs336App, here: Path) -> None:
+    for name in ("a.md", "b.md"):
+        (here / name).write_text("mine")
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("e")
+        await until(pilot, RESULTS)
+        app.screen.query_one("#path-0", Input).value = "a.md"
+        await pilot.press("ctrl+s")
+        await until(pilot, "a.md already exists")
+        app.screen.query_one("#path-0", Input).value = "b.md"
+        await pilot.pause()
+        await pilot.press("ctrl+s")
+        await until(pilot, "b.md already exists")
+        await pilot.press("escape")
+    assert (here / "a.md").read_text() == (here / "b.md").read_text() == "mine"
+
+
+async def test_a_path_that_cannot_be_written_leaves_the_dialog_open(app: Cs336App, here: Path) -> None:
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("e")
+        await until(pilot, RESULTS)
+        app.screen.query_one("#path-0", Input).value = "no/such/folder/x.md"
+        await pilot.press("ctrl+s")
+        await until(pilot, "! no/such/folder/x.md")
+        assert len(app.screen_stack) == 2
+    assert not list(here.iterdir())
+
+
+async def test_nothing_ticked_and_two_equal_names_are_refused(app: Cs336App, here: Path) -> None:
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("e")
+        await until(pilot, RESULTS)
+        app.screen.query_one("#path-1", Input).value = RESULTS
+        await pilot.press("ctrl+s")
+        await until(pilot, "both would be written")
+        for name in ("#want-0", "#want-1"):
+            app.screen.query_one(name).toggle()  # type: ignore[attr-defined]
+        await pilot.pause()
+        await pilot.press("ctrl+s")
+        await until(pilot, "nothing is ticked")
+    assert not list(here.iterdir())
+
+
+async def test_letters_typed_into_a_name_are_letters(app: Cs336App, here: Path) -> None:
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("e")
+        await until(pilot, RESULTS)
+        field = app.screen.query_one("#path-0", Input)
+        field.value = ""
+        field.focus()
+        await pilot.press(*"crest.md")
+        assert field.value == "crest.md"
+        await pilot.press("enter")
+        await until(pilot, lambda _: len(app.screen_stack) == 1)
+    assert (here / "crest.md").exists()
+
+
+async def test_c_copies_the_table(app: Cs336App, here: Path) -> None:
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("c")
+        await pilot.pause()
+        assert "347.4" in app.clipboard
+    assert not list(here.iterdir())
+
+
+async def test_without_results_there_is_nothing_to_export() -> None:
+    app = Cs336App()
+    async with app.run_test(size=SMALL, notifications=True) as pilot:
+        await pilot.press("e")
+        await until(pilot, "no results yet")
+        await pilot.press("c")
+        assert len(app.screen_stack) == 1
+        assert app.clipboard == ""

@@ -1,0 +1,182 @@
+"""What the form's entries mean: for anything that can be typed, a sweep or what is wrong."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs336_tui import spec
+from cs336_tui.environment import DeviceInfo, Environment
+from cs336_tui.presets import PRESETS, Preset
+from cs336_tui.spec import CUSTOM_SIZE, SpecError
+from cs336_tui.sweep import Sweep
+from cs336_tui.tui.form import CONTEXTS, MAX_CELLS, Entries, RunOptions, entries_of, read
+from tests.strategies import sweeps
+
+HERE = Environment(
+    host="here",
+    os="Linux",
+    cpu="a CPU",
+    cpu_count=2,
+    memory_bytes=8 * 2**30,
+    python="3.11",
+    app="1",
+    devices=(
+        DeviceInfo(name="cpu", label="a CPU", precisions=("fp32", "bf16-mixed")),
+        DeviceInfo(name="cuda:0", label="a GPU", precisions=spec.PRECISIONS),
+    ),
+)
+WITHOUT_DEVICES = msgspec.structs.replace(HERE, devices=())
+DEFAULT = entries_of(Sweep())
+
+typed = st.one_of(
+    st.text(max_size=12),
+    st.lists(st.integers(-2, 2**40).map(str), max_size=4).map(",".join),
+    st.floats().map(str),
+    st.sampled_from(["", " ", ",", "1,", "1, 2", "٣", "1_0", "0x1", "+1", "1e3", "9" * 5000]),
+)
+
+
+def ticked(*values: str) -> st.SearchStrategy[tuple[str, ...]]:
+    return st.lists(st.sampled_from(values), unique=True, max_size=4).map(tuple)
+
+
+@st.composite
+def any_entries(draw: st.DrawFn) -> Entries:
+    """The default's entries with up to four of them replaced by anything that widgets can hold."""
+    ticks = {
+        "size": ticked("tiny", "small", "10B", "2.7B", CUSTOM_SIZE),
+        "context_length": ticked(*CONTEXTS),
+        "pass_": ticked(*spec.PASSES),
+        "precision": ticked(*spec.PRECISIONS),
+        "device": ticked("auto", "cpu", "cuda", "cuda:0", "cuda:7", "tpu"),
+        "edition": st.sampled_from(spec.EDITIONS),
+        "arch": st.sampled_from(spec.ARCHES),
+        "sync": st.sampled_from(spec.SYNCS),
+        "ddof": st.sampled_from(["0", "1"]),
+    }
+    fields = draw(st.sets(st.sampled_from(Entries.__struct_fields__), max_size=4))
+    return msgspec.structs.replace(DEFAULT, **{field: draw(ticks.get(field, typed)) for field in fields})
+
+
+@given(any_entries(), st.sampled_from([None, HERE, WITHOUT_DEVICES]))
+def test_anything_entered_is_a_runnable_sweep_or_has_problems(
+    entries: Entries, environment: Environment | None
+) -> None:
+    form = read(entries, environment)
+    assert (form.sweep is None) == bool(form.problems)
+    assert all("\n" not in line for line in form.texts)
+    if form.sweep is None:
+        assert form.summary == ""
+        return
+    assert form.summary
+    cells = form.sweep.with_devices(environment.resolve(form.sweep.devices) if environment else ("cpu",)).cells()
+    assert 0 < len(cells) <= MAX_CELLS
+    for cell in cells if environment else ():
+        environment.check(cell)
+
+
+@given(sweeps(), st.builds(RunOptions, ddof=st.integers(0, 1), timeout_s=st.none() | st.floats(1e-3, 1e6)))
+def test_a_sweep_shown_in_the_form_reads_as_itself(sweep: Sweep, options: RunOptions) -> None:
+    form = read(entries_of(sweep, options))
+    if len(sweep) > MAX_CELLS:
+        assert [problem.field for problem in form.problems] == ["sweep"]
+        return
+    assert form.problems == ()
+    assert form.options == options
+    assert form.sweep is not None
+    offered_first = sorted(sweep.contexts, key=lambda context: str(context) not in CONTEXTS)
+    expected = {"contexts": tuple(offered_first)}
+    if sweep.dims:
+        expected |= {"sizes": Sweep().sizes, "vocab_size": Sweep().vocab_size}
+    assert form.sweep == msgspec.structs.replace(sweep, **expected)
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
+def test_every_preset_fits_the_form(preset: Preset) -> None:
+    assert read(entries_of(preset.sweep)).sweep == preset.sweep
+
+
+def test_the_summary_counts_cells_and_all_their_steps() -> None:
+    entries = entries_of(Sweep(passes=("forward",), contexts=(128, 256), warmups=(0, 5), steps=10))
+    assert read(entries).summary == "4 cells · 50 steps"
+    assert read(entries_of(Sweep(passes=("forward",), warmups=(0,), steps=1))).summary == "1 cell · 1 step"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("batch_size", "0", "batch size 0: expected a whole number, at least 1"),
+        ("batch_size", "4,x", "batch size x: expected a whole number, or several as 1,2,4"),
+        ("batch_size", "4,,8", "batch size (empty): expected a whole number, or several as 1,2,4"),
+        ("batch_size", "4,4", "batch size 4,4: names the same value twice"),
+        ("batch_size", "", "batch size (none): choose at least one"),
+        ("warmup_steps", "-1", "warmup steps -1: expected a whole number, at least 0"),
+        ("measure_steps", "0", "measure steps 0: expected a whole number, at least 1"),
+        ("measure_steps", "1,2", "measure steps 1,2: expected a whole number"),
+        ("other_contexts", "128", "context length 128,128: names the same value twice"),
+        ("context_length", (), "context length (none): choose at least one"),
+        ("size", (), "size (none): choose at least one"),
+        ("size", ("2.7B",), "size 2.7B: edition 2026 has tiny, small, medium, large, xl, 10B"),
+        ("pass", (), "pass (none): choose at least one"),
+        ("precision", (), "precision (none): choose at least one"),
+        ("precision", ("tf32",), "precision tf32: cpu (a CPU) can do fp32, bf16-mixed"),
+        ("device", (), "device (none): choose at least one"),
+        ("device", ("cuda:1",), "device cuda:1: this machine has cpu, cuda:0"),
+        ("device", ("auto", "cuda:0"), "device auto,cuda:0: auto is cuda:0 here, choose one of the two"),
+        ("vocab_size", "0", "vocab size 0: expected a whole number, at least 1"),
+        ("seed", "-1", "seed -1: expected a whole number, at least 0"),
+        ("seed", "9" * 12, "expected a whole number, at most 2147483647"),
+        ("threads", "0", "threads 0: expected a whole number, at least 1"),
+        ("timeout_s", "nan", "timeout s nan: expected seconds, more than 0, or nothing"),
+        ("timeout_s", "0", "timeout s 0: expected seconds, more than 0, or nothing"),
+    ],
+)
+def test_a_bad_value_is_named_with_what_is_allowed(field: str, value: str | tuple[str, ...], said: str) -> None:
+    entries = DEFAULT.with_value(field, value)
+    if field == "precision":
+        entries = entries.with_value("device", ("cpu",))
+    (problem,) = read(entries, HERE).texts
+    assert said in problem
+
+
+@pytest.mark.parametrize(
+    ("dims", "said"),
+    [
+        ({"d_model": "100", "num_heads": "3"}, "d model 100: expected a multiple of num_heads (3)"),
+        ({"d_model": "12", "num_heads": "4"}, "num heads 4: gives heads of odd width 3"),
+        ({"num_layers": ""}, "num layers (empty): expected a whole number"),
+        ({"vocab_size": "x"}, "vocab size x: expected a whole number"),
+    ],
+)
+def test_a_custom_size_must_be_a_model(dims: dict[str, str], said: str) -> None:
+    entries = DEFAULT.with_value("size", (CUSTOM_SIZE,))
+    assert read(entries).sweep is not None
+    for field, value in dims.items():
+        entries = entries.with_value(field, value)
+    (problem,) = read(entries).texts
+    assert said in problem
+    assert read(entries.with_value("size", ("tiny",)).with_value("vocab_size", "10000")).problems == ()
+
+
+def test_everything_wrong_is_told_at_once_in_the_forms_order() -> None:
+    entries = DEFAULT
+    for field, value in {"timeout_s": "x", "batch_size": "0", "seed": "x", "measure_steps": "0"}.items():
+        entries = entries.with_value(field, value)
+    assert [p.field for p in read(entries.with_value("pass", ())).problems] == [
+        "batch_size",
+        "pass",
+        "measure_steps",
+        "seed",
+        "timeout_s",
+    ]
+
+
+def test_a_sweep_of_millions_of_cells_is_refused_without_being_walked() -> None:
+    many = ",".join(map(str, range(1, 100)))
+    entries = DEFAULT.with_value("other_contexts", many).with_value("batch_size", many).with_value("warmup_steps", many)
+    (problem,) = read(entries).problems
+    assert isinstance(problem, SpecError)
+    assert str(problem) == f"sweep of {100 * 99 * 99 * 3} cells: expected at most 10000"

@@ -1,0 +1,86 @@
+"""Painting only what changed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.app import App, ComposeResult
+from textual.geometry import Region
+
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, changed_columns, fit, line, spread, width_of
+
+
+class Page(App[None]):
+    def compose(self) -> ComposeResult:
+        yield Lines()
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        from cs336_tui.tui.themes import VARIABLE_DEFAULTS
+
+        return VARIABLE_DEFAULTS
+
+
+words = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=12)
+lines = st.lists(st.builds(Span, words, st.sampled_from(["text", "muted"])), max_size=5).map(tuple)
+
+
+@given(old=lines, new=lines)
+def test_changed_columns_cover_every_difference(old: Line, new: Line) -> None:
+    width = 40
+    ranges = changed_columns(old, new, width)
+
+    def cells(spans: Line) -> list[tuple[str, str]]:
+        flat = [(char, span.role) for span in spans for char in span.text][:width]
+        return flat + [(" ", "text")] * (width - len(flat))
+
+    inside = {column for start, end in ranges for column in range(start, end)}
+    assert all(i in inside for i, (a, b) in enumerate(zip(cells(old), cells(new), strict=True)) if a != b)
+    assert not (ranges and old == new)
+
+
+@given(spans=lines, width=st.integers(1, 60))
+def test_fitted_lines_fit(spans: Line, width: int) -> None:
+    fitted = fit(spans, width)
+    assert width_of(fitted) <= width
+    assert fitted == spans or "…" in "".join(span.text for span in fitted)
+
+
+def test_the_right_half_gives_way() -> None:
+    assert width_of(spread(line("left"), line("right"), 20)) == 20
+    assert spread(line("left"), line("right"), 9) == line("left")
+
+
+async def test_a_repaint_of_the_same_repaints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Page().run_test(size=(30, 3)) as pilot:
+        widget = pilot.app.query_one(Lines)
+        painted: list[Region] = []
+        refresh = widget.refresh
+        monkeypatch.setattr(widget, "refresh", lambda *regions, **how: painted.extend(regions) or refresh(*regions))
+        widget.paint([line("step 1 of 10"), line(("153.20", "strong"))])
+        assert painted
+        painted.clear()
+        widget.paint([line("step 1 of 10"), line(("153.20", "strong"))])
+        assert painted == []
+        widget.paint([line("step 2 of 10"), line(("153.20", "strong"))])
+        assert painted == [Region(5, 0, 1, 1)]
+
+
+async def test_markup_in_data_is_text() -> None:
+    async with Page().run_test(size=(30, 3)) as pilot:
+        widget = pilot.app.query_one(Lines)
+        widget.paint([line("[bold red]50%[/] of $HOME")])
+        await pilot.pause()
+        assert widget.text == "[bold red]50%[/] of $HOME"
+
+
+async def test_every_role_has_a_style_in_every_bundled_theme() -> None:
+    from cs336_tui.tui.themes import load_bundled
+    from cs336_tui.tui.widgets.palette import _ROLES
+
+    app = Page()
+    async with app.run_test(size=(30, 3)) as pilot:
+        for theme in load_bundled().themes:
+            app.register_theme(theme)
+            app.theme = theme.name
+            await pilot.pause()
+            app.query_one(Lines).paint([line(("x", role)) for role in _ROLES])
+            assert {app.query_one(Lines)._style(role) for role in _ROLES}

@@ -1,0 +1,179 @@
+"""What the panes say about a session."""
+
+import msgspec
+import pytest
+
+from cs336_tui.events import (
+    CellFinished,
+    CellsQueued,
+    ChildOutput,
+    DeviceSampled,
+    GpuProcess,
+    GpuSample,
+    HostSample,
+    Notice,
+    StageChanged,
+)
+from cs336_tui.session.state import SessionState
+from cs336_tui.tui.dialogs.cell_detail import cell_detail
+from cs336_tui.tui.heading import heading
+from cs336_tui.tui.help import help_lines
+from cs336_tui.tui.panes.device import Run, device_lines
+from cs336_tui.tui.panes.live import live_lines
+from cs336_tui.tui.panes.results import table
+from cs336_tui.tui.panes.status import status
+from cs336_tui.tui.widgets.lines import Line, Span
+from tests.samples import START, a_spec, cell_start, mixed_session, session_start, state_of, steps
+from tests.tui.watched import demo, in_the_middle
+
+
+def text(lines: list[Line]) -> str:
+    return "\n".join("".join(span.text for span in spans) for spans in lines)
+
+
+def live(state: SessionState, cell: int, width: int = 60, height: int = 30) -> str:
+    shown = state.cells[cell]
+    return text(live_lines(state, shown, shown.steps_done, width, height))
+
+
+def test_the_live_pane_shows_where_a_run_is() -> None:
+    shown = live(state_of(demo(in_the_middle)), 5)
+    assert "large · ctx 512 · train-step · fp32 · cuda:0" in shown
+    assert "cell 6/18 · measuring 6/10 · ETA 1:39" in shown
+    assert "86/270 steps" in shown
+    assert "347.64 ms ± 0.76 std (n=6)" in shown
+    assert "5.89k tokens/s" in shown
+    for phase in ("zero_grad", "forward", "loss", "backward", "optimizer"):
+        assert phase in shown
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [("building", "building the model"), ("warm-up", "warm-up 0/2"), ("finishing", "finishing")],
+)
+def test_each_stage_has_its_words(stage: str, words: str) -> None:
+    events = [*session_start([a_spec()]), *cell_start(0), StageChanged(at=START + 11, cell=0, stage=stage)]
+    assert words in live(state_of(events), 0)
+
+
+def test_warmup_steps_are_not_called_measured() -> None:
+    events = [*session_start([a_spec()]), *cell_start(0), *steps(0, (0.4, 0.2))]
+    shown = live(state_of(events), 0)
+    assert "latest warm-up step, not measured" in shown
+    assert "std" not in shown.partition("│")[0]
+
+
+def test_a_failure_says_status_stage_step_and_error() -> None:
+    state = state_of(mixed_session())
+    assert "out of memory during warm-up, at step 2" in live(state, 1)
+    assert "tried to allocate 2 GiB" in live(state, 1)
+    assert "failed while building" in live(state, 2)
+    assert "SIGSEGV" in live(state, 2)
+    assert "queued" in live(state, 3)
+
+
+@pytest.mark.parametrize("height", range(0, 40, 3))
+@pytest.mark.parametrize("width", [1, 10, 30, 80, 200])
+def test_panes_fit_any_room(width: int, height: int) -> None:
+    state = state_of(demo(in_the_middle))
+    live(state, 5, width, height)
+    device_lines(state, state.devices[-1][0], Run(START), 10.0, width, height)
+    cell_detail(state, state.cells[5], width)
+    help_lines(width, replaying=True)
+    heading(state, "", "", width)
+
+
+def gpu_text(gpu: GpuSample | None, why: str | None = None) -> str:
+    host = HostSample(cpu=0.47, memory_used_bytes=12 * 10**9, memory_total_bytes=64 * 10**9, load_1m=1.8, cpu_count=2)
+    sample = DeviceSampled(at=START, host=host, gpu=gpu, why=why)
+    return text(device_lines(state_of([sample]), sample, None, None, 28, 30))
+
+
+def test_a_gpu_that_reports_nothing_is_not_available_field_by_field() -> None:
+    shown = gpu_text(GpuSample())
+    assert shown.count("n/a") >= 7
+    assert "None" not in shown
+
+
+def test_other_users_of_the_gpu_are_named_with_a_sign() -> None:
+    others = (GpuProcess(pid=1, memory_bytes=2 * 10**9), GpuProcess(pid=2))
+    assert "! 2 processes, 2.00 GB" in gpu_text(GpuSample(other_processes=others))
+    assert "none" in gpu_text(GpuSample(other_processes=()))
+
+
+def test_reasons_for_lower_clocks_are_said() -> None:
+    assert "limited  power cap" in gpu_text(GpuSample(clock_reasons=("power cap",)))
+    assert "limited  no" in gpu_text(GpuSample(clock_reasons=()))
+
+
+def test_without_a_gpu_the_host_comes_first_and_the_reason_is_told() -> None:
+    shown = gpu_text(None, why="no NVML: the driver's library was not found")
+    assert shown.index("47 %") < shown.index("no NVML")
+    assert "12.0/64.0 GB" in shown
+    assert "1.8 on 2 CPUs" in shown
+    assert "CPU 0–100 %" in shown
+
+
+def test_a_lost_gpu_leaves_no_old_value_behind() -> None:
+    host = HostSample(cpu=0.1)
+    old = DeviceSampled(at=START, host=host, gpu=GpuSample(utilisation=0.99, power_w=640.0))
+    lost = DeviceSampled(at=START + 1, host=host, why="the GPU is lost")
+    shown = text(device_lines(state_of([old, lost]), lost, None, None, 28, 30))
+    assert "the GPU is lost" in shown
+    assert "99 %" not in shown
+    assert "640" not in shown
+
+
+def test_the_results_table_keeps_what_tells_cells_apart_when_narrow() -> None:
+    texts = [
+        ("1", "small", "512", "4", "forward", "fp32", "cpu", "5", "10", "14.9", "0.06", "14.9", "137k", "4 GB"),
+        ("2", "small", "512", "4", "train-step", "fp32", "cpu", "5", "10", "47.2", "0.10", "47.2", "43k", "5 GB"),
+    ]
+    marks = [Span("✓ ok"), Span("▲ OOM")]
+    wide, _ = table(texts, marks, 140)
+    narrow, rows = table(texts, marks, 40)
+    assert "median" in text([wide])
+    assert len(text([narrow])) <= 42
+    for kept in ("size", "pass", "mean ms", "status"):
+        assert kept in text([narrow])
+    assert text(rows).splitlines()[1].endswith("▲ OOM")
+
+
+def test_every_status_differs_by_more_than_colour() -> None:
+    state = state_of(mixed_session())
+    seen = {status(cell).text for cell in state.cells.values()}
+    assert seen == {"✓ ok", "▲ OOM", "✗ failed", "· queued"}
+
+
+def test_the_detail_of_a_cell_has_all_of_it() -> None:
+    state = state_of(mixed_session())
+    shown = text(cell_detail(state, state.cells[0], 80))
+    for part in ("412.3", "153.70", "sample, n-1, n=4", "peak reserved   4.00 GB", "float32", "4 × 128 = 512 tokens"):
+        assert part in shown
+    assert shown.index("Warm-up steps") < shown.index("Measured steps")
+    crashed = text(cell_detail(state, state.cells[2], 80))
+    assert "Segmentation fault" in crashed
+    assert "\x1b" not in crashed
+
+
+def test_the_heading_names_session_and_machine_as_they_fit() -> None:
+    state = state_of(demo(in_the_middle))
+    full = text([heading(state, "", "replay ×2", 120)])
+    assert full.startswith("cs336-tui · session 2026-11-20 14:03 · replay ×2")
+    assert full.endswith("NVIDIA H100 80GB HBM3 · driver 580.65.06 · torch 2.13.0")
+    assert "reading this machine" in text([heading(SessionState(), "2026-11-20T14-03-42-x", "", 100)])
+    assert "torch 2.13.0" in text([heading(state, "", "", 90)])
+
+
+def test_a_session_with_output_of_no_cell_and_unknown_cells_is_shown() -> None:
+    events = [
+        CellsQueued(at=START, first=3, specs=(a_spec(),)),
+        ChildOutput(at=START, cell=None, text="x"),
+        ChildOutput(at=START, cell=77, text="y"),
+        Notice(at=START, text="z"),
+        CellFinished(at=START, cell=3, status="killed", error="the kernel ended it"),
+    ]
+    state = state_of(events)
+    assert "process killed" in live(state, 3)
+    assert "the kernel ended it" in text(cell_detail(state, state.cells[3], 60))
+    assert msgspec.structs.asdict(events[-1])["status"] == "killed"

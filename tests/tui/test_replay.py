@@ -1,0 +1,98 @@
+"""Watching a log again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.session.replay import Pace, replay
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.panes.configure import ConfigurePane
+from tests.tui.make_log import DEMO_LOG, SWEEP, demo_events
+from tests.tui.watched import WIDE, demo, in_the_middle, log_of, screen_text, until
+
+
+def test_the_demo_log_is_what_its_script_writes() -> None:
+    assert demo() == list(demo_events())
+
+
+async def test_keys_hold_and_change_the_pace(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=2.0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "replay ×2")
+        await pilot.press("plus")
+        await until(pilot, "replay ×4")
+        await pilot.press("minus", "minus", "minus")
+        await until(pilot, "replay ×0.5")
+        await pilot.press("space")
+        await until(pilot, "replay paused")
+        assert "Pause" in screen_text(app)
+        await pilot.press("space")
+        for _ in range(8):
+            await pilot.press("plus")
+        await until(pilot, "replay, at its end")
+
+
+async def test_a_replay_shows_its_choices_and_runs_nothing(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "at its end")
+        pane = app.query_one(ConfigurePane)
+        assert pane.sweep == SWEEP
+        assert pane.disabled
+        await pilot.press("r")
+        await pilot.pause()
+        assert not app.run_in_progress
+
+
+@pytest.mark.parametrize(
+    ("damage", "seen"),
+    [
+        (lambda data: b"", "empty; expected a session log"),
+        (lambda data: b'{"what": 1}\n', "not a session log"),
+        (lambda data: data[:5000] + b"\n{broken\n" + data[5000:], "damaged"),
+        (lambda data: data[:-20], "the last line was cut"),
+    ],
+)
+async def test_a_damaged_log_is_told_and_what_is_whole_is_shown(damage, seen: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(damage(DEMO_LOG.read_bytes()))
+    app = Cs336App(replay=path, speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("4")
+        await until(pilot, lambda text: seen in text.replace("\n", ""))
+
+
+async def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
+    app = Cs336App(replay=tmp_path / "nowhere.jsonl", speed=0)
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await until(pilot, "No such file")
+
+
+def test_a_pause_holds_every_event_back() -> None:
+    pace, stop, seen = Pace(speed=0), threading.Event(), threading.Event()
+    pace.paused = True
+    playing = threading.Thread(
+        target=replay, args=(DEMO_LOG, lambda _: seen.set()), kwargs={"pace": pace, "stop": stop}
+    )
+    playing.start()
+    first = seen.wait(0.3)
+    pace.paused = False
+    assert seen.wait(10)
+    playing.join(10)
+    assert not playing.is_alive()
+    assert not first or seen.is_set()
+
+
+def test_speed_scales_the_log_s_time_and_stop_cuts_it() -> None:
+    pace, stop = Pace(speed=1000.0), threading.Event()
+    began = time.monotonic()
+    assert pace.wait(20.0, stop) is False
+    assert time.monotonic() - began < 5
+    threading.Timer(0.05, stop.set).start()
+    pace.speed = 0.001
+    assert pace.wait(1000.0, stop) is True

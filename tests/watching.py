@@ -1,0 +1,89 @@
+"""Help for tests that follow a session's events as they happen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psutil
+
+from cs336_tui.events import Event
+from cs336_tui.session.state import SessionState
+from cs336_tui.spec import RunSpec
+
+PATIENCE_S = 60.0
+"""Far longer than anything should take; a test that reaches it fails."""
+
+
+class Watch:
+    """A sink that keeps every event and lets a test wait for one."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.state = SessionState()
+        self._changed = threading.Condition()
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        with self._changed:
+            self.events.extend(events)
+            for event in events:
+                self.state.apply(event)
+            self._changed.notify_all()
+
+    def until(self, predicate: Callable[[SessionState], Any]) -> Any:
+        """Wait until `predicate` of the state is true; returns what it returned."""
+        with self._changed:
+            found = self._changed.wait_for(lambda: predicate(self.state), PATIENCE_S)
+        assert found, "nothing happened for a minute"
+        return found
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def small_spec(**changes: Any) -> RunSpec:
+    """A model so small that a step takes about a millisecond anywhere."""
+    fields: dict[str, Any] = {
+        "size": "custom",
+        "edition": "2026",
+        "arch": "swiglu-rope",
+        "d_model": 32,
+        "d_ff": 64,
+        "num_layers": 1,
+        "num_heads": 2,
+        "vocab_size": 64,
+        "context_length": 8,
+        "batch_size": 1,
+        "pass_": "forward",
+        "precision": "fp32",
+        "device": "cpu",
+        "warmup_steps": 1,
+        "measure_steps": 3,
+        "threads": 1,
+    }
+    return RunSpec(**(fields | changes))
+
+
+def endless_spec(**changes: Any) -> RunSpec:
+    """A cell that is still running whenever a test gets round to disturbing it."""
+    return small_spec(**({"measure_steps": 10_000_000} | changes))
+
+
+def is_gone(pid: int) -> bool:
+    """Whether no process of that pid is left, zombies aside."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait_gone(pid: int, timeout_s: float = 10.0) -> bool:
+    """Wait until the process has ended."""
+    try:
+        psutil.Process(pid).wait(timeout_s)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.TimeoutExpired:
+        return is_gone(pid)
+    return True
