@@ -48,7 +48,7 @@ def batch_for_step_time(home: str) -> int:
         capture_output=True,
         check=True,
     )
-    return max(1, round(STEP_S / json.loads(done.stdout)["runs"][0]["summary"]["median_s"]))
+    batch: int = max(1, round(STEP_S / json.loads(done.stdout)["runs"][0]["summary"]["median_s"]))
 
 
 def run_cost(home: str, batch: int, seconds: float, *extra: str) -> tuple[Cost, Cost]:

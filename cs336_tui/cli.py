@@ -16,7 +16,7 @@ from cs336_tui.sweep import Sweep
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class CommaList(click.ParamType):
+class CommaList(click.ParamType[tuple[str | int, ...]]):
     """``a,b,c`` as a tuple of words, or of whole numbers."""
 
     def __init__(self, kind: type[str] | type[int]) -> None:
@@ -128,7 +128,7 @@ timeout_option = click.option(
 @session_dir_option
 @device_interval_option
 @click.pass_context
-def cli(context: click.Context, **options: Any) -> None:
+def cli(context: click.Context, /, **options: Any) -> None:
     """Benchmark Transformer training steps, live in your terminal.
 
     Without a command, opens the app, its panes filled with the choices given here. `cs336-tui bench` takes the same
@@ -169,8 +169,8 @@ def doctor() -> None:
 
 
 def _open_app(*, replay: Path | None, **options: Any) -> None:
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("the app needs a terminal on standard input and output; without one: cs336-tui bench")
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        raise click.UsageError("the app needs a terminal on standard input, output and error; without one: cs336-tui bench")
     from cs336_tui.tui.launch import open_app
 
     sys.exit(open_app(replay=replay, **options))

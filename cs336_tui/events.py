@@ -33,7 +33,6 @@ class SessionStarted(_Event, frozen=True):
     session: str
     app: str
     """Version of cs336-tui."""
-    ddof: int = 1
 
 
 class EnvironmentRead(_Event, frozen=True):
@@ -41,11 +40,15 @@ class EnvironmentRead(_Event, frozen=True):
 
 
 class CellsQueued(_Event, frozen=True):
-    """Cells that will run, in order, numbered from `first`; `command` repeats them headless."""
+    """Cells that will run, in order, numbered from `first`; `command` repeats them headless.
+
+    `ddof` is how the session's stds are to be shown from here on.
+    """
 
     first: int
     specs: tuple[RunSpec, ...]
     command: str | None = None
+    ddof: int = 1
 
 
 class CellStarted(_Event, frozen=True):

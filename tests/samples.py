@@ -81,11 +81,11 @@ def session_start(
     specs: Iterable[RunSpec], ddof: int = 1, environment: Environment | None = ENVIRONMENT
 ) -> list[Event]:
     """The events before the first cell."""
-    events: list[Event] = [SessionStarted(at=START, schema=SCHEMA, session="sample", app="0.1.0", ddof=ddof)]
+    events: list[Event] = [SessionStarted(at=START, schema=SCHEMA, session="sample", app="0.1.0")]
     if environment:
         events.append(EnvironmentRead(at=START + 1, environment=environment))
     command = "cs336-tui bench --size small --context 128"
-    return [*events, CellsQueued(at=START + 2, first=0, specs=tuple(specs), command=command)]
+    return [*events, CellsQueued(at=START + 2, first=0, specs=tuple(specs), command=command, ddof=ddof)]
 
 
 def cell_start(cell: int, precision: str = "highest") -> list[Event]:

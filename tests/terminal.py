@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -29,7 +30,9 @@ class Terminal:
         emulate: bool = True,
     ) -> None:
         self._emulate = emulate
-        environment = os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"} | (env or {})
+        # A test runner's idea of the terminal's size would override the pty's own.
+        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        environment = inherited | {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"} | (env or {})
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
         self._changed = threading.Condition()
@@ -108,6 +111,9 @@ class Terminal:
         return status
 
     def close(self) -> None:
-        if self.process.isalive():
-            self.process.kill(9)
-        self.process.close(force=True)
+        """End the process, if it still runs, and give the terminal back. Safe after any end."""
+        with contextlib.suppress(ptyprocess.PtyProcessError, OSError):
+            if self.process.isalive():
+                self.process.kill(9)
+        with contextlib.suppress(ptyprocess.PtyProcessError, OSError):
+            self.process.close(force=True)

@@ -126,7 +126,9 @@ class Bench:
             environment = self.probe()
             self._open_log(environment)
             first, self._next_cell = self._next_cell, self._next_cell + len(specs)
-            self._recorder.record([CellsQueued(at=time.time(), first=first, specs=tuple(specs), command=command)])
+            self._recorder.record(
+                [CellsQueued(at=time.time(), first=first, specs=tuple(specs), command=command, ddof=self.ddof)]
+            )
             for cell, spec in enumerate(specs, first):
                 if self._stop.is_set():
                     self._was_cancelled = True
@@ -167,7 +169,7 @@ class Bench:
         if self._next_cell == 0 and not self._recorder.is_open:
             self._recorder.open()
             now = time.time()
-            started = SessionStarted(at=now, schema=SCHEMA, session=self.session, app=__version__, ddof=self.ddof)
+            started = SessionStarted(at=now, schema=SCHEMA, session=self.session, app=__version__)
             self._recorder.record([started, EnvironmentRead(at=now, environment=environment)])
 
     def _run_cell(self, cell: int, spec: RunSpec, environment: Environment) -> None:

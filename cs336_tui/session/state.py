@@ -98,6 +98,8 @@ class SessionState:
     def __init__(self) -> None:
         self.started: SessionStarted | None = None
         self.environment: Environment | None = None
+        self.ddof = 1
+        """Of every std that is shown, as the latest run asked."""
         self.commands: list[str] = []
         """Command lines that repeat the session's runs headless, in order."""
         self.cells: dict[int, CellState] = {}
@@ -109,10 +111,6 @@ class SessionState:
         self.output: deque[ChildOutput] = deque(maxlen=2000)
         self.ended: SessionEnded | None = None
         self.last_at: float | None = None
-
-    @property
-    def ddof(self) -> int:
-        return self.started.ddof if self.started else 1
 
     @property
     def running_cell(self) -> CellState | None:
@@ -140,7 +138,7 @@ class SessionState:
             case EnvironmentRead():
                 self.environment = event.environment
             case CellsQueued():
-                self.ended = None
+                self.ended, self.ddof = None, event.ddof
                 if event.command:
                     self.commands.append(event.command)
                 for offset, spec in enumerate(event.specs):

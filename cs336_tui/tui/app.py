@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 IDLE_REFRESH_S = 2.0
 """How often the Device pane is shown while nothing runs."""
 LOW_BANDWIDTH_HZ = 1.0
-"""The most that ``--low-bandwidth`` refreshes."""
+LOW_BANDWIDTH_DETAIL_S = 5.0
+"""With ``--low-bandwidth``: the most refreshes a second, and seconds between the Live pane's details."""
 
 
 class Cs336App(App[None]):
@@ -94,6 +95,7 @@ class Cs336App(App[None]):
         self._looked_at: int | None = None
         """The cell that the Live pane shows between cells."""
         self._preset = Preset("command line", "", initial) if initial else PRESETS[0]
+        self._low_bandwidth = low_bandwidth
         self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)
         self._fresh = self._fresh_sample = False
         self._painted_at = 0.0
@@ -122,6 +124,8 @@ class Cs336App(App[None]):
 
     @on(EventsArrived)
     def _fold(self, message: EventsArrived) -> None:
+        if not self.screen_stack:
+            return  # the app is closing; the session log has it all
         for event in message.events:
             self.state.apply(event)
             match event:
@@ -148,6 +152,8 @@ class Cs336App(App[None]):
 
     @on(RunEnded)
     def _run_ended(self, message: RunEnded) -> None:
+        if not self.screen_stack:
+            return
         self.run_in_progress = self._stopping = False
         if self._latest_run and self.state.last_at:
             self._latest_run = Run(self._latest_run.started_at, self.state.last_at)
@@ -160,7 +166,8 @@ class Cs336App(App[None]):
 
     @on(Trouble)
     def _trouble(self, message: Trouble) -> None:
-        self._report(message.text)
+        if self.screen_stack:
+            self._report(message.text)
 
     def _report(self, text: str) -> None:
         """Tell the person now, and keep it in the Log tab."""
@@ -200,12 +207,18 @@ class Cs336App(App[None]):
         self.set_interval(self._refresh_s, self._tick)
         self.call_after_refresh(self._begin)
 
+    def on_resize(self) -> None:
+        """Repaint all: a terminal that shrank and grew back has lost its content, and Textual sees no new size."""
+        self.screen.refresh()
+
     def _begin(self) -> None:
         """What may wait until something is on the screen."""
         from cs336_tui.tui.signals import end_on_signals
 
         end_on_signals(lambda code: self.exit(return_code=code))
         self._load_user_themes()
+        if self._low_bandwidth:
+            self._main.query_one(LivePane).detail_interval_s = LOW_BANDWIDTH_DETAIL_S
         self.paint()
         if self._replay:
             self._main.query_one(ConfigurePane).disabled = True
@@ -251,7 +264,7 @@ class Cs336App(App[None]):
         if main.shows("device"):
             main.query_one(DevicePane).show(state, self._latest_run)
         if main.shows("results"):
-            main.query_one(ResultsPane).show(state)
+            main.query_one(ResultsPane).show(state, self._cell_in_sight())
         if main.shows("log"):
             main.query_one(LogPane).show()
 
@@ -298,7 +311,9 @@ class Cs336App(App[None]):
         self.run_in_progress = True
         self._main.query_one(ConfigurePane).set_running(True)
         self._bench.run(message.sweep, ddof=message.options.ddof, timeout_s=message.options.timeout_s)
-        if not self._main.wide:
+        if self._main.wide:
+            self._main.open_pane = "live"  # should the terminal become smaller
+        else:
             self.action_open("live")
         self.refresh_bindings()
 

@@ -6,9 +6,13 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cs336_tui.events import CellFinished, Event
 from cs336_tui.session.state import SessionState
+
+if TYPE_CHECKING:
+    from cs336_tui.export.files import LivingFile
 
 
 class SummaryKeeper:
@@ -22,7 +26,7 @@ class SummaryKeeper:
         self._path, self._complain = path, complain
         self._inbox: queue.SimpleQueue[Sequence[Event] | None] = queue.SimpleQueue()
         self._state = SessionState()
-        self._written = False
+        self._file: LivingFile | None = None
         self._thread = threading.Thread(target=self._work, name="cs336-summary", daemon=True)
         self._thread.start()
 
@@ -43,11 +47,12 @@ class SummaryKeeper:
                 self._write()
 
     def _write(self) -> None:
-        from cs336_tui.export.files import ExportError, write_atomically
+        from cs336_tui.export.files import ExportError, LivingFile
         from cs336_tui.export.summary import summary_markdown
 
         try:
-            write_atomically(self._path, summary_markdown(self._state), overwrite=self._written)
-            self._written = True
+            if self._file is None:
+                self._file = LivingFile(self._path)
+            self._file.write(summary_markdown(self._state))
         except ExportError as error:
             self._complain(str(error))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
 from textual.reactive import Reactive
@@ -62,12 +64,21 @@ class MainScreen(Screen[None]):
         yield KeyBar(id="keys")
 
     @property
+    def _room(self) -> tuple[int, int]:
+        """Columns and rows; before the first layout, what the terminal says."""
+        if self.size:
+            return self.size.width, self.size.height
+        size = self.app.size if self.app.is_headless else shutil.get_terminal_size()
+        return size[0], size[1]
+
+    @property
     def wide(self) -> bool:
-        return self.app.size.width >= WIDE_COLUMNS and self.app.size.height >= WIDE_ROWS
+        width, height = self._room
+        return width >= WIDE_COLUMNS and height >= WIDE_ROWS
 
     @property
     def paired(self) -> bool:
-        return self.app.size.width >= PAIR_COLUMNS
+        return self._room[0] >= PAIR_COLUMNS
 
     def on_mount(self) -> None:
         self.lay_out()

@@ -67,7 +67,8 @@ class LiveSource:
     def _run(self, sweep: Sweep) -> None:
         error: str | None = None
         try:
-            self._bench.run(self._bench.resolve(sweep).cells(), sweep.command())
+            resolved = self._bench.resolve(sweep)
+            self._bench.run(resolved.cells(), resolved.command(self._bench.ddof))
         except (LogError, SpecError) as refused:
             error = str(refused)
         except Exception as broken:  # a run must end on the screen too

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_CACHED = 1 << 16
-"""Elements worked on at a time on a CPU, so that drawing and checking them stays within its cache."""
+_PART = 1 << 15
+"""Elements worked on at a time on a CPU: they stay in its cache, and are too few for torch to wake its threads, whose
+waiting for one another on a busy machine can cost many times the work."""
 
 
 def truncated_normal_(tensor: Tensor, std: float, generator: torch.Generator, *, cut: float = 3.0) -> Tensor:
@@ -16,7 +17,7 @@ def truncated_normal_(tensor: Tensor, std: float, generator: torch.Generator, *,
     inverse error function behind `torch.nn.init.trunc_normal_`.
     """
     flat = tensor.detach().view(-1)
-    for part in flat.split(_CACHED) if flat.device.type == "cpu" else (flat,):
+    for part in flat.split(_PART) if flat.device.type == "cpu" else (flat,):
         part.normal_(0.0, std, generator=generator)
         outside = (part.abs() > cut * std).nonzero().squeeze(1)
         if outside.numel():

@@ -127,27 +127,30 @@ def test_pipelined_train_steps_fill_their_window() -> None:
     assert measured.times_s == pytest.approx([sum(t) for t in zip(*measured.phases_s.values(), strict=True)])
 
 
-def losses(**changes: object) -> list[float]:
-    """What the losses of a train-step cell were, step by step."""
-    seen: list[float] = []
-    original = torch.nn.functional.cross_entropy
+def looked_up(seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Tokens and embedding table of every step of a train-step cell."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    original = torch.nn.functional.embedding
 
-    def watched(*args: torch.Tensor) -> torch.Tensor:
-        loss = original(*args)
-        seen.append(loss.item())
-        return loss
+    def watched(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        seen.append((tokens.clone(), table.detach().clone()))
+        return original(tokens, table)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.nn.functional, "cross_entropy", watched)
-        run(small_spec(pass_="train-step", **changes))
+        patch.setattr(torch.nn.functional, "embedding", watched)
+        run(small_spec(pass_="train-step", seed=seed))
     return seen
 
 
-def test_same_seed_same_cell() -> None:
-    first = losses(seed=3)
-    assert first == losses(seed=3)
-    assert first != losses(seed=4)
-    assert first[-1] < first[0], "the optimizer moves the parameters"
+def test_same_seed_same_tokens_and_parameters() -> None:
+    first, again, other = looked_up(3), looked_up(3), looked_up(4)
+    assert len(first) == len(again) == 5
+    for (tokens, table), (same_tokens, same_table) in zip(first, again, strict=True):
+        assert torch.equal(tokens, same_tokens)
+        assert torch.equal(table, same_table)
+    assert not torch.equal(first[0][0], other[0][0])
+    assert not torch.equal(first[0][1], other[0][1])
+    assert not torch.equal(first[0][1], first[1][1]), "the optimizer moves the parameters"
 
 
 def after(calls: int) -> Callable[[], bool]:

@@ -19,7 +19,7 @@ from cs336_tui.tui.dialogs.cell_detail import cell_detail
 from cs336_tui.tui.heading import heading
 from cs336_tui.tui.help import help_lines
 from cs336_tui.tui.panes.device import Run, device_lines
-from cs336_tui.tui.panes.live import live_lines
+from cs336_tui.tui.panes.live import detail_of, live_lines
 from cs336_tui.tui.panes.results import table
 from cs336_tui.tui.panes.status import status
 from cs336_tui.tui.widgets.lines import Line, Span
@@ -33,7 +33,7 @@ def text(lines: list[Line]) -> str:
 
 def live(state: SessionState, cell: int, width: int = 60, height: int = 30) -> str:
     shown = state.cells[cell]
-    return text(live_lines(state, shown, shown.steps_done, width, height))
+    return text(live_lines(state, shown, detail_of(shown, START), width, height))
 
 
 def test_the_live_pane_shows_where_a_run_is() -> None:

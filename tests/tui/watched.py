@@ -59,8 +59,8 @@ class ScriptedBench:
         if self.refuse:
             raise self.refuse
         self.commands.append(command)
-        self.sink([SessionStarted(at=START, schema=SCHEMA, session=self.log_path.stem, app="0", ddof=self.ddof)])
-        self.sink([CellsQueued(at=START, first=0, specs=tuple(specs), command=command)])
+        self.sink([SessionStarted(at=START, schema=SCHEMA, session=self.log_path.stem, app="0")])
+        self.sink([CellsQueued(at=START, first=0, specs=tuple(specs), command=command, ddof=self.ddof)])
         self.sink([CellStarted(at=START + 1, cell=0, pid=1)])
         while not (self.go_on.wait(0.01) or self.stopped.is_set()):
             pass

@@ -12,8 +12,6 @@ from cs336_tui.spec import ARCHES, Arch, ModelDims
 from cs336_tui.workload.initialisation import truncated_normal_
 from cs336_tui.workload.transformer import (
     GELU,
-    NORM_EPS,
-    ROPE_THETA,
     Attention,
     Embedding,
     Linear,
@@ -26,6 +24,7 @@ from cs336_tui.workload.transformer import (
 DIMS = ModelDims(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=50)
 CPU = torch.device("cpu")
 CONTEXT = 12
+EPS, THETA = 1e-5, 10_000.0
 
 
 def a_model(arch: Arch = "swiglu-rope", seed: int = 0, dtype: torch.dtype = torch.float32) -> Transformer:
@@ -62,7 +61,7 @@ def assert_same_with_gradients(ours: Tensor, plain: Tensor, inputs: list[Tensor]
 def rotate_as_complex(x: Tensor) -> Tensor:
     """Rotary embedding as multiplication by e^(i t theta_k) of pairs read as complex numbers."""
     length, width = x.shape[-2:]
-    frequency = ROPE_THETA ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    frequency = THETA ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     turn = torch.polar(torch.ones(()).double(), torch.arange(length).double()[:, None] * frequency)
     pairs = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous())
     return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)
@@ -80,7 +79,7 @@ def plain_logits(model: Transformer, tokens: Tensor) -> Tensor:
         def w(name: str, layer: str = f"layers.{i}.") -> Tensor:
             return weight[f"{layer}{name}.weight"]
 
-        h = F.rms_norm(x, (DIMS.d_model,), w("attention_norm"), NORM_EPS)
+        h = F.rms_norm(x, (DIMS.d_model,), w("attention_norm"), EPS)
         q, k, v = (
             (h @ w(f"attention.{name}").T).unflatten(-1, (DIMS.num_heads, -1)).transpose(1, 2)
             for name in ("query", "key", "value")
@@ -89,11 +88,11 @@ def plain_logits(model: Transformer, tokens: Tensor) -> Tensor:
             q, k = rotate_as_complex(q), rotate_as_complex(k)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + mixed.transpose(1, 2).flatten(2) @ w("attention.output").T
-        h = F.rms_norm(x, (DIMS.d_model,), w("ffn_norm"), NORM_EPS)
+        h = F.rms_norm(x, (DIMS.d_model,), w("ffn_norm"), EPS)
         up = h @ w("ffn.up").T
         hidden = F.gelu(up) if learned else F.silu(h @ w("ffn.gate").T) * up
         x = x + hidden @ w("ffn.down").T
-    return F.rms_norm(x, (DIMS.d_model,), weight["final_norm.weight"], NORM_EPS) @ weight["head.weight"].T
+    return F.rms_norm(x, (DIMS.d_model,), weight["final_norm.weight"], EPS) @ weight["head.weight"].T
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -162,7 +161,7 @@ def test_attention_is_scaled_dot_product_attention() -> None:
 
 
 def test_norm_is_torchs_rms_norm() -> None:
-    ours, plain = RMSNorm(32, device=CPU, dtype=torch.float32), nn.RMSNorm(32, eps=NORM_EPS)
+    ours, plain = RMSNorm(32, device=CPU, dtype=torch.float32), nn.RMSNorm(32, eps=EPS)
     weight = random(32)
     ours.weight.data = plain.weight.data = weight.detach()
     x = random(2, 5, 32)
@@ -176,7 +175,7 @@ def test_norm_is_torchs_rms_norm() -> None:
 def test_norm_of_bf16_is_computed_in_fp32() -> None:
     norm = RMSNorm(512, device=CPU, dtype=torch.bfloat16)
     x = random(4, 512).detach().bfloat16() * 30
-    exact = F.rms_norm(x.float(), (512,), None, NORM_EPS).bfloat16()
+    exact = F.rms_norm(x.float(), (512,), None, EPS).bfloat16()
     torch.testing.assert_close(norm(x), exact, rtol=0, atol=0)
 
 

@@ -73,6 +73,9 @@ class ExportDialog(ModalScreen[str]):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Save", id="save", variant="primary", compact=True)
 
+    def on_mount(self) -> None:
+        self.query_one("#save").focus()
+
     @on(Input.Changed)
     @on(Checkbox.Changed)
     def _reset(self) -> None:

@@ -35,7 +35,7 @@ def step_chart(
         return []
     each = min(max(room // total, 1), _WIDEST)
     per_bin = math.ceil(total / (room - 1)) if total > room else 1
-    warm, measured = _bins(warmup_s, per_bin), _bins(measured_s, per_bin)
+    warm, measured = _bins(warmup_s, per_bin, warmup_total), _bins(measured_s, per_bin, measured_total)
     shown = sorted([*warm, *measured])
     top = nice_ceiling(quantile(shown, 0.5) * _HEADROOM) if shown else 0.0
     warm_columns = math.ceil(warmup_total / per_bin)
@@ -58,10 +58,12 @@ def step_chart(
     return lines
 
 
-def _bins(values: Sequence[float], per_bin: int) -> list[float]:
+def _bins(values: Sequence[float], per_bin: int, total: int) -> list[float]:
+    """Means of neighbours; a last bin that is still filling waits, so that no column is drawn twice."""
     if per_bin == 1:
         return list(values)
-    chunks = (values[start : start + per_bin] for start in range(0, len(values), per_bin))
+    whole = len(values) if len(values) >= total else len(values) // per_bin * per_bin
+    chunks = (values[start : min(start + per_bin, whole)] for start in range(0, whole, per_bin))
     return [sum(chunk) / len(chunk) for chunk in chunks]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
+from typing import NamedTuple
 
 from cs336_tui import quantities
 from cs336_tui.session.eta import remaining_s
@@ -27,27 +29,39 @@ class LivePane(Lines):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._listed = (-1, 0, 0.0)
-        """Cell, steps in its table, and when that was decided."""
+        self.detail_interval_s = 1.0
+        """How often the phases and the table of steps are brought up to date: more than is read only costs bytes."""
+        self._detail = Detail(-1, 0, {}, 0.0)
 
     def show(self, state: SessionState, cell: CellState | None, invitation: str) -> None:
         """Paint the cell; without one, the invitation to run something."""
         if cell is None:
             self.paint([(), line(("Nothing has run yet.", "strong")), (), line((invitation, "muted"))])
-        else:
-            self.paint(live_lines(state, cell, self._steps_to_list(cell, state.last_at or 0.0), *self.content_size))
-
-    def _steps_to_list(self, cell: CellState, now: float) -> int:
-        """Steps for the table, at most once a second more: nobody reads faster, and rows cost bytes."""
-        listed, _, at = self._listed
-        if listed != cell.cell or cell.is_over or not 0 <= now - at < 1.0:
-            self._listed = (cell.cell, cell.steps_done, now)
-        return self._listed[1]
+            return
+        now = state.last_at or 0.0
+        same = self._detail.cell == cell.cell and self._detail.steps and not cell.is_over
+        if not (same and 0 <= now - self._detail.at < self.detail_interval_s):
+            self._detail = detail_of(cell, now)
+        self.paint(live_lines(state, cell, self._detail, *self.content_size))
 
 
-def live_lines(state: SessionState, cell: CellState, listed: int, width: int, height: int) -> list[Line]:
-    """The pane's rows for a cell, as many as fit in `height`; its table holds the first `listed` steps at most."""
-    means = phase_means(cell)
+class Detail(NamedTuple):
+    """What is shown of a cell's single steps, as of `at` (Unix seconds)."""
+
+    cell: int
+    steps: int
+    phases: dict[str, float]
+    at: float
+
+
+def detail_of(cell: CellState, at: float) -> Detail:
+    """All that there is to show now."""
+    return Detail(cell.cell, cell.steps_done, phase_means(cell), at)
+
+
+def live_lines(state: SessionState, cell: CellState, detail: Detail, width: int, height: int) -> list[Line]:
+    """The pane's rows for a cell, as many as fit in `height`."""
+    means = detail.phases
     airy = height >= 22
     lines = [
         line((cell.spec.title, "title")),
@@ -76,7 +90,7 @@ def live_lines(state: SessionState, cell: CellState, listed: int, width: int, he
             height=chart_height,
         )
     lines += [*([()] if airy else []), *bars]
-    return lines + _steps(cell, state.ddof, listed, width, height - len(lines))
+    return lines + _steps(cell, state.ddof, detail.steps, width, height - len(lines))
 
 
 def phase_means(cell: CellState) -> dict[str, float]:
@@ -120,8 +134,6 @@ def _rates(state: SessionState, cell: CellState) -> Line:
 
 
 def _error(cell: CellState, width: int, height: int) -> list[Line]:
-    import textwrap
-
     error = cell.finished.error if cell.finished else None
     rows = itertools.chain.from_iterable(
         textwrap.wrap(format.plain(row), max(width, 10)) for row in (error or "").splitlines()

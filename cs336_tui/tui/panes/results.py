@@ -64,7 +64,7 @@ _ALL_ALIKE = 20
 class ResultsPane(Rows):
     """The table; Enter on a row posts `Rows.Chosen` with the cell's place in the session.
 
-    Its cursor goes with the running cell, except while somebody moves it.
+    Its cursor is on the cell that the Live pane shows, except while somebody moves it.
     """
 
     BORDER_TITLE = "Results"
@@ -73,13 +73,13 @@ class ResultsPane(Rows):
         super().__init__(cursor=True, id=id)
         self._done: dict[int, tuple[str, ...]] = {}
 
-    def show(self, state: SessionState) -> None:
+    def show(self, state: SessionState, in_sight: CellState | None) -> None:
         if not state.cells:
             self._done.clear()
             self.fill((), [(), line(("No results yet. Each cell of a run adds a row here.", "muted"))])
             return
-        if state.current is not None and not self.has_focus:
-            self.cursor = list(state.cells).index(state.current)
+        if in_sight is not None and not self.has_focus:
+            self.cursor = list(state.cells).index(in_sight.cell)
         texts = [self._texts(state, cell) for cell in state.cells.values()]
         heading, rows = table(texts, [status.status(cell) for cell in state.cells.values()], self.content_size.width)
         self.fill(rows, [heading])

@@ -60,6 +60,11 @@ class Entry(Widget):
         self.field, self.label = field, label
         self.tooltip = tooltip
 
+    def watch_problem(self, problem: str) -> None:
+        """A person who types something wrong sees why, below it."""
+        if problem and self.has_focus_within:
+            self.call_after_refresh(self.scroll_visible, animate=False)
+
     def content_rows(self, width: int) -> list[list[Segment]]:
         """Rows right of the label, each at most `width` columns wide."""
         del width

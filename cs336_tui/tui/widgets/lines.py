@@ -25,7 +25,7 @@ class Span(NamedTuple):
 
 Line = tuple[Span, ...]
 
-_GAP = 10
+_GAP = 30
 """Unchanged columns between two changed ones that are cheaper to send again than to jump over."""
 
 

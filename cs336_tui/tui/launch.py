@@ -1,0 +1,72 @@
+"""`cs336-tui`: from flags to the running app, and back to a terminal in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import platformdirs
+
+from cs336_tui.choices import sweep_from
+from cs336_tui.runner.bench import Bench
+from cs336_tui.session.log import default_session_dir
+from cs336_tui.session.recorder import Sink
+from cs336_tui.tui.app import Cs336App
+
+
+def open_app(
+    *,
+    replay: Path | None,
+    speed: float,
+    theme: str | None,
+    refresh: float,
+    low_bandwidth: bool,
+    summary: Path | None,
+    ddof: int,
+    timeout: float | None,
+    session_dir: Path | None,
+    device_interval: float,
+    **choices: Any,
+) -> int:
+    """Run the app until it is quit; returns its exit code.
+
+    Raises `SpecError` or `click.ClickException` for flags that cannot be, before the terminal is touched.
+    """
+    if replay is not None and not replay.is_file():
+        raise click.UsageError(f"--replay {replay}: no such file; expected a session log (.jsonl)")
+    if summary is not None:
+        from cs336_tui.export.files import ExportError, check_writable
+
+        try:
+            check_writable(summary)
+        except ExportError as error:
+            raise click.UsageError(str(error)) from None
+    chosen = any(value is not None for value in choices.values())
+    sweep = sweep_from(**choices) if chosen else None
+
+    def make_bench(sink: Sink) -> Bench:
+        return Bench(
+            sink,
+            session_dir=session_dir or default_session_dir(),
+            ddof=ddof,
+            timeout_s=timeout,
+            device_interval_s=device_interval,
+        )
+
+    app = Cs336App(
+        None if replay else make_bench,
+        replay=replay,
+        speed=speed,
+        theme=theme,
+        refresh_hz=refresh,
+        low_bandwidth=low_bandwidth,
+        initial=sweep,
+        summary_path=summary,
+        user_theme_dir=platformdirs.user_config_path("cs336-tui", appauthor=False) / "themes",
+    )
+    try:
+        app.run()
+    finally:
+        app.close()
+    return app.return_code or 0

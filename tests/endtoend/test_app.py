@@ -1,0 +1,213 @@
+"""The installed `cs336-tui` in a real terminal: choose, run, watch, export; and what happens when it is cut off."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cs336_tui.events import CellFinished, SessionEnded, StepsTimed
+from cs336_tui.session.log import LogReader
+from tests.terminal import Terminal
+from tests.watching import wait_gone
+
+COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
+TINY = "--size tiny --context 16 --batch 1 --warmup 2 --steps 5 --pass forward,train-step --threads 1".split()
+ENDLESS = "--size tiny --context 16 --batch 1 --warmup 2 --steps 1000000 --pass forward --threads 1".split()
+
+
+class App:
+    """The app in a terminal whose files go to a folder of the test's."""
+
+    def __init__(self, folder: Path, *words: str, columns: int = 120, rows: int = 40) -> None:
+        self.sessions = folder / "sessions"
+        env = {"XDG_CONFIG_HOME": str(folder / "config"), "XDG_DATA_HOME": str(folder / "data")}
+        command = ["env", "-C", str(folder), COMMAND, "--session-dir", str(self.sessions), *words]
+        self.terminal = Terminal(command, columns=columns, rows=rows, env=env)
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.terminal.pid).children(recursive=True)
+
+    def logged(self) -> list:
+        (log,) = self.sessions.glob("*.jsonl")
+        return list(LogReader(log))
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator:
+    apps: list[App] = []
+
+    def begin(*words: str, **size: int) -> App:
+        apps.append(App(tmp_path, *words, **size))
+        return apps[-1]
+
+    yield begin
+    for app in apps:
+        app.terminal.close()
+
+
+def finished_rows(text: str) -> list[str]:
+    """Rows of the results table whose cell is done."""
+    return [line.strip() for line in text.splitlines() if re.match(r" \d+  tiny .*✓ ok", line)]
+
+
+def both_done(text: str) -> bool:
+    return len(finished_rows(text)) == 2
+
+
+def running(app: App) -> App:
+    """The app once a cell is being measured."""
+    app.terminal.until("torch")
+    app.terminal.send("r")
+    app.terminal.until(lambda text: re.search(r"measuring [1-9]", text) is not None)
+    return app
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40), (200, 60)])
+def test_choose_run_watch_export(start, tmp_path, columns, rows):
+    app = start(*TINY, columns=columns, rows=rows)
+    terminal = app.terminal
+    terminal.until("Run")
+    terminal.send("r")
+    terminal.until("cell 1/2")
+    terminal.send("3")
+    terminal.until(both_done)
+    terminal.send("e")
+    terminal.until("Save")
+    terminal.send("\r")
+    terminal.until("Exported")
+    (table,) = tmp_path.glob("cs336-tui-results-*.md")
+    (summary,) = tmp_path.glob("cs336-tui-summary-*.md")
+    rows_written = [line for line in table.read_text().splitlines() if line.startswith("| tiny")]
+    assert ["forward" in rows_written[0], "train-step" in rows_written[1]] == [True, True]
+    assert "cs336-tui bench --size tiny --context 16" in summary.read_text()
+    assert summary.read_text().count("│") >= 2  # warm-up and measured told apart in each sparkline
+    terminal.send("q")
+    assert terminal.wait() == 0
+    assert [event.status for event in app.logged() if isinstance(event, CellFinished)] == ["ok", "ok"]
+
+
+def test_the_table_goes_to_the_clipboard(start):
+    app = start(*TINY)
+    app.terminal.until("Run")
+    app.terminal.send("r")
+    app.terminal.until(both_done)
+    app.terminal.send("c")
+    app.terminal.until("Copied")
+    (encoded,) = re.findall(rb"\x1b\]52;c;([A-Za-z0-9+/=]+)", bytes(app.terminal.raw))
+    assert "| tiny" in base64.b64decode(encoded).decode()
+
+
+def test_stop_then_run_again(start):
+    app = running(start(*ENDLESS))
+    app.terminal.send("s")
+    app.terminal.until("cancelled")
+    app.terminal.send("r")
+    app.terminal.until(lambda text: "cancelled" in text and re.search(r"measuring [1-9]", text) is not None)
+    assert {event.cell for event in app.logged() if isinstance(event, StepsTimed)} == {0, 1}
+
+
+def test_quitting_while_cells_run_asks_and_ends_everything(start):
+    app = running(start(*ENDLESS))
+    family = app.family()
+    app.terminal.send("q")
+    app.terminal.until("Stop and quit")
+    app.terminal.send("\x1b")
+    app.terminal.until(lambda text: "Stop and quit" not in text)
+    app.terminal.send("q")
+    app.terminal.until("Stop and quit")
+    app.terminal.send("y")
+    assert app.terminal.wait() == 0
+    assert family
+    assert all(wait_gone(process.pid) for process in family)
+    assert isinstance(app.logged()[-1], SessionEnded)
+    assert b"\x1b[?1049l" in app.terminal.raw[-4000:]  # the terminal was given back
+
+
+def test_closing_the_terminal_ends_everything_and_keeps_every_step(start):
+    app = running(start(*ENDLESS))
+    pid, family = app.terminal.pid, app.family()
+    app.terminal.hang_up()
+    assert wait_gone(pid)
+    assert family
+    assert all(wait_gone(process.pid) for process in family)
+    events = app.logged()
+    assert isinstance(events[-1], SessionEnded)
+    assert any(isinstance(event, StepsTimed) and event.kind == "measured" for event in events)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_everything_in_good_order(start, number):
+    app = running(start(*ENDLESS))
+    family = app.family()
+    os.kill(app.terminal.pid, number)
+    assert app.terminal.wait() == 128 + number
+    assert all(wait_gone(process.pid) for process in family)
+    assert isinstance(app.logged()[-1], SessionEnded)
+    assert b"\x1b[?1049l" in app.terminal.raw[-4000:]
+
+
+def test_kill_9_leaves_no_orphan_and_a_log_that_replays(start):
+    app = running(start(*ENDLESS))
+    family = app.family()
+    os.kill(app.terminal.pid, signal.SIGKILL)
+    assert family
+    assert all(wait_gone(process.pid) for process in family)
+    (log,) = app.sessions.glob("*.jsonl")
+    assert any(isinstance(event, StepsTimed) for event in LogReader(log))
+    replay = start("--replay", str(log), "--speed", "0")
+    replay.terminal.until("at its end")
+    replay.terminal.until("tiny · ctx 16 · forward")
+
+
+def test_a_killed_child_is_told_and_the_next_cell_runs(start):
+    app = running(start(*ENDLESS[:-4], "--pass", "forward,inference", "--threads", "1"))
+    child = next(p for p in app.family() if p.memory_info().rss > 0 and p.children() == [] and _is_cell(app, p))
+    child.kill()
+    app.terminal.until(lambda text: "✗ killed" in text and re.search(r"measuring [1-9]", text) is not None)
+
+
+def _is_cell(app: App, process: psutil.Process) -> bool:
+    started = [event for event in app.logged() if type(event).__name__ == "CellStarted"]
+    return process.pid == started[-1].pid
+
+
+def test_it_survives_being_resized_to_nothing_and_back_while_running(start):
+    app = running(start(*ENDLESS))
+    for columns, rows in [(80, 24), (40, 12), (20, 5), (200, 60), (10, 3), (120, 40)]:
+        app.terminal.resize(columns, rows)
+    app.terminal.until(lambda text: "Configure" in text and "Device" in text and "measuring" in text)
+
+
+def test_the_replayed_log_of_a_run_shows_the_same_table(start):
+    app = start(*TINY)
+    app.terminal.until("Run")
+    app.terminal.send("r")
+    app.terminal.until(both_done)
+    rows = finished_rows(app.terminal.text())
+    (log,) = app.sessions.glob("*.jsonl")
+    again = start("--replay", str(log), "--speed", "0")
+    again.terminal.until(both_done)
+    assert finished_rows(again.terminal.text()) == rows
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--replay", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--size", "huge"], "tiny, small"),
+        (["--preset", "nope"], "quick"),
+    ],
+)
+def test_flags_that_cannot_be_are_one_line_and_exit_code_2(start, words, says):
+    app = start(*words)
+    assert app.terminal.wait() == 2
+    assert says in app.terminal.text()
+    assert b"\x1b[?1049h" not in app.terminal.raw  # the screen was never taken
