@@ -48,7 +48,8 @@ def batch_for_step_time(home: str) -> int:
         capture_output=True,
         check=True,
     )
-    batch: int = max(1, round(STEP_S / json.loads(done.stdout)["runs"][0]["summary"]["median_s"]))
+    step_s: float = json.loads(done.stdout)["runs"][0]["summary"]["median_s"]
+    return max(1, round(STEP_S / step_s))
 
 
 def run_cost(home: str, batch: int, seconds: float, *extra: str) -> tuple[Cost, Cost]:

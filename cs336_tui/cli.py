@@ -170,7 +170,9 @@ def doctor() -> None:
 
 def _open_app(*, replay: Path | None, **options: Any) -> None:
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
-        raise click.UsageError("the app needs a terminal on standard input, output and error; without one: cs336-tui bench")
+        raise click.UsageError(
+            "the app needs a terminal on standard input, output and error; without one: cs336-tui bench"
+        )
     from cs336_tui.tui.launch import open_app
 
     sys.exit(open_app(replay=replay, **options))

@@ -48,7 +48,7 @@ class Terminal:
         while True:
             try:
                 data = self.process.read(65536)
-            except (EOFError, OSError):
+            except (EOFError, OSError, ValueError):  # the last is a terminal closed on our side
                 break
             with self._changed:
                 self.bytes_written += len(data)

@@ -96,6 +96,7 @@ def bench_command(
                 run.keep(output, render, overwrite=force)
             if summary is not None:
                 run.keep(_summary_path(summary, bench.session), _renderer("summary"), overwrite=force)
+            bench.prepare()
             bench.start()
             resolved = bench.resolve(sweep)
             bench.run(resolved.cells(), resolved.command(ddof))

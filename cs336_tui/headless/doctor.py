@@ -19,6 +19,7 @@ def report() -> str:
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(lambda _: None, session_dir=Path(scratch), device_interval_s=0)
         try:
+            bench.prepare()
             bench.start()
             environment = bench.probe()
         finally:

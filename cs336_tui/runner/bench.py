@@ -45,9 +45,9 @@ PROBE_TIMEOUT_S = 120.0
 class Bench:
     """Owns the child processes, the device sampler and the session log; every event goes to `sink`.
 
-    Create it and call `start` in the main thread before the user interface takes over the terminal. `probe` and
-    `run` block and belong on a worker thread; `cancel` and `close` may be called from any thread. `sink` is called
-    from worker threads, in the order in which things happened.
+    Call `prepare` before a user interface takes over the terminal, and `start` (or `probe`) when it has painted. `probe` and `run`
+    block and belong on a worker thread; the others may be called from any thread. `sink` is called from worker
+    threads, in the order in which things happened.
 
     `timeout_s` bounds a cell's whole life. `device_interval_s` 0 switches device sampling off. With `in_process`
     the cells run in the thread that calls `run`, for external profilers.
@@ -72,6 +72,8 @@ class Bench:
         self._launcher = Launcher(self._scratch)
         self._sampler: DeviceSampler | None = None
         self._stop = StopSignal()
+        self._starting = threading.Lock()
+        self._started = False
         self._probing = threading.Lock()
         self._running = threading.Lock()
         self._environment: Environment | None = None
@@ -88,18 +90,28 @@ class Bench:
         """Where this session's log is, or will be once something has run."""
         return self._recorder.path
 
+    def prepare(self) -> None:
+        """What must happen while the standard streams are still the terminal's; takes milliseconds."""
+        if not self._in_process:
+            self._launcher.prepare()
+
     def start(self) -> None:
         """Start the server of child processes and the device sampler; both get ready on their own time."""
-        if not self._in_process:
-            self._launcher.start()
-        if self._device_interval_s > 0:
-            from cs336_tui.device.sampler import DeviceSampler
+        with self._starting:
+            if self._started or self._closed:
+                return
+            self._started = True
+            if not self._in_process:
+                self._launcher.start()
+            if self._device_interval_s > 0:
+                from cs336_tui.device.sampler import DeviceSampler
 
-            self._sampler = DeviceSampler(self._on_sample, interval_s=self._device_interval_s)
-            self._sampler.start()
+                self._sampler = DeviceSampler(self._on_sample, interval_s=self._device_interval_s)
+                self._sampler.start()
 
     def probe(self) -> Environment:
         """What this machine offers; asked once, then remembered. Blocks about a second while torch loads."""
+        self.start()
         with self._probing:
             if self._environment is None:
                 self._environment = self._read_environment()

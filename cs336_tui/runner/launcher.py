@@ -54,15 +54,15 @@ class Launcher:
         self._output_dir = output_dir
         self.method: StartMethod = "forkserver" if sys.platform == "linux" else "spawn"
 
-    def start(self) -> None:
-        """Start the fork server; returns at once, while the server imports torch.
-
-        Call it in the main thread before a user interface replaces the standard streams: multiprocessing's
-        resource tracker needs the real standard error.
-        """
+    def prepare(self) -> None:
+        """Start multiprocessing's resource tracker, which needs the real standard error: call it before a user
+        interface replaces the standard streams."""
         from multiprocessing import resource_tracker
 
         resource_tracker.ensure_running()
+
+    def start(self) -> None:
+        """Start the fork server; returns at once, while the server imports torch."""
         if self.method == "forkserver":
             from multiprocessing import forkserver
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 IDLE_REFRESH_S = 2.0
 """How often the Device pane is shown while nothing runs."""
-LOW_BANDWIDTH_HZ = 1.0
+LOW_BANDWIDTH_HZ = 0.5
 LOW_BANDWIDTH_DETAIL_S = 5.0
 """With ``--low-bandwidth``: the most refreshes a second, and seconds between the Live pane's details."""
 

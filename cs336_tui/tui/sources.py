@@ -35,14 +35,14 @@ class LiveSource:
     def __init__(self, bench: Bench, post: Post) -> None:
         self._bench, self._post = bench, post
         self._closing = threading.Lock()
-        bench.start()
+        bench.prepare()
 
     @property
     def log_path(self) -> Path:
         return self._bench.log_path
 
     def begin(self) -> None:
-        """Ask what the machine offers; the answer comes as an event."""
+        """Get ready to run cells and ask what the machine offers; the answer comes as an event."""
         _thread("probe", self._probe)
 
     def run(self, sweep: Sweep, *, ddof: int, timeout_s: float | None) -> None:

@@ -25,6 +25,7 @@ class Running:
     def __init__(self, directory: Path, *specs, timeout_s: float | None = None) -> None:
         self.watch = Watch()
         self.bench = Bench(self.watch, session_dir=directory, device_interval_s=0, timeout_s=timeout_s)
+        self.bench.prepare()
         self.bench.start()
         self.thread = threading.Thread(target=self.bench.run, args=(specs, "a command"))
         self.thread.start()

@@ -40,7 +40,7 @@ def bench() -> Bench:
 async def test_a_run_from_key_to_result(bench: Bench) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=WIDE) as pilot:
-        assert bench.started, "the bench starts before the app takes the terminal"
+        assert bench.prepared, "the bench is prepared before the app takes the terminal"
         text = await until(pilot, "NVIDIA H100 80GB HBM3")
         assert "Choose on the left, then press r to run." in text
         assert "No results yet" in text

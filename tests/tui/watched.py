@@ -40,13 +40,13 @@ class ScriptedBench:
         self.sink, self.environment = sink, environment
         self.log_path = Path("/nowhere/2026-11-20T14-03-42-ab12.jsonl")
         self.ddof, self.timeout_s = 1, None
-        self.started = self.closed = False
+        self.prepared = self.closed = False
         self.go_on, self.stopped = threading.Event(), threading.Event()
         self.refuse: Exception | None = None
         self.commands: list[str] = []
 
-    def start(self) -> None:
-        self.started = True
+    def prepare(self) -> None:
+        self.prepared = True
 
     def probe(self) -> Environment:
         self.sink([EnvironmentRead(at=START, environment=self.environment)])

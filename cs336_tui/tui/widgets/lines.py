@@ -25,7 +25,7 @@ class Span(NamedTuple):
 
 Line = tuple[Span, ...]
 
-_GAP = 30
+_GAP = 10
 """Unchanged columns between two changed ones that are cheaper to send again than to jump over."""
 
 
