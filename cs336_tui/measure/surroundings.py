@@ -23,7 +23,8 @@ def restored_settings() -> Iterator[None]:
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        if torch.get_num_threads() != threads:  # setting it, even to what it was, changes how MKL shares out its work
+            torch.set_num_threads(threads)
         set_matmul(matmul)
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)

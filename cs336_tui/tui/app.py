@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import App, SystemCommand
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.screen import Screen
 
 from cs336_tui.events import CellsQueued, CellStarted, ChildOutput, DeviceSampled, EnvironmentRead, Event, Notice
@@ -19,6 +19,7 @@ from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui import themes
 from cs336_tui.tui.heading import heading
+from cs336_tui.tui.keys import APP_KEYS
 from cs336_tui.tui.messages import EventsArrived, RunEnded, Trouble
 from cs336_tui.tui.panes.configure import ConfigurePane
 from cs336_tui.tui.panes.device import DevicePane, Run
@@ -52,26 +53,7 @@ class Cs336App(App[None]):
     TITLE = "cs336-tui"
     CSS_PATH = "app.tcss"
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "run_cells", "Run", id="app.run"),
-        Binding("s", "stop_cells", "Stop", id="app.stop"),
-        Binding("space", "pause", "Pause", id="replay.pause"),
-        Binding("plus,equals_sign", "faster(1)", "Faster", key_display="+", id="replay.faster"),
-        Binding("minus", "faster(-1)", "Slower", key_display="-", id="replay.slower"),
-        Binding("e", "export", "Export", id="app.export"),
-        Binding("question_mark,f1", "help", "Help", key_display="?", id="app.help"),
-        Binding("q", "ask_quit", "Quit", id="app.quit"),
-        Binding("c", "copy_table", "Copy", id="app.copy"),
-        Binding("1", "open('configure')", "Configure", show=False, id="app.open_configure"),
-        Binding("2", "open('live')", "Live", show=False, id="app.open_live"),
-        Binding("3", "open('results')", "Results", show=False, id="app.open_results"),
-        Binding("4", "open('log')", "Log", show=False, id="app.open_log"),
-        Binding("5", "open('device')", "Device", show=False, id="app.open_device"),
-        Binding("t", "next_theme", "Theme", id="app.theme"),
-        Binding("colon", "command_palette", "Commands", key_display=":", id="app.commands"),
-        Binding("ctrl+c", "ask_quit", "Quit", show=False, id="app.interrupt"),
-        Binding("ctrl+q", "quit", "Quit now", show=False, priority=True, id="app.quit_now"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*APP_KEYS]
 
     def __init__(
         self,
@@ -366,22 +348,10 @@ class Cs336App(App[None]):
     @on(ConfigurePane.ExportRequested)
     def action_export(self) -> None:
         """Ask where the results and the summary go."""
-        from cs336_tui.export.summary import summary_markdown
-        from cs336_tui.export.table import results_markdown
         from cs336_tui.tui.dialogs.export import ExportDialog
 
-        if not self._has_results():
-            return
-        session = self.state.started.session if self.state.started else "session"
-        paths = {
-            "Results table": Path(f"cs336-tui-results-{session}.md"),
-            "Session summary": Path(f"cs336-tui-summary-{session}.md"),
-        }
-        texts = {
-            "Results table": lambda: results_markdown(self.state),
-            "Session summary": lambda: summary_markdown(self.state),
-        }
-        self.push_screen(ExportDialog(texts, paths, self.copy_to_clipboard), self._exported)
+        if self._has_results():
+            self.push_screen(ExportDialog(self.state, self.copy_to_clipboard), self._exported)
 
     def _exported(self, what: str | None) -> None:
         if what:

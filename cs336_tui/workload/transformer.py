@@ -194,7 +194,9 @@ class Transformer(nn.Module):
         self.final_norm = RMSNorm(d_model, device=device, dtype=dtype)
         self.head = Linear(d_model, vocab, device=device, dtype=dtype)
         # Added to the scores: 0 for a token's past and itself, minus infinity for its future.
-        mask = torch.full((context_length, context_length), -math.inf, device=device, dtype=dtype).triu_(1)
+        position = torch.arange(context_length, device=device)
+        mask = torch.zeros(context_length, context_length, device=device, dtype=dtype)
+        mask.masked_fill_(position > position[:, None], -math.inf)
         self.register_buffer("causal_mask", mask, persistent=False)
 
     def initialise(self, seed: int) -> None:

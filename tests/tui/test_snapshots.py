@@ -21,6 +21,7 @@ def after(*keys: str) -> Callable[[Pilot[None]], Any]:
     async def prepare(pilot: Pilot[None]) -> None:
         await until(pilot, "at its end")
         await pilot.press(*keys)
+        pilot.app.clear_notifications()  # they go by themselves, at a time of their own
         await pilot.pause()
         if len(pilot.app.screen_stack) == 1:
             await until(pilot, "at its end")

@@ -14,8 +14,9 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Checkbox, Input, Label
 
-Texts = dict[str, Callable[[], str]]
-"""What can be exported, by its name, and how it is written."""
+from cs336_tui.session.state import SessionState
+
+RESULTS, SUMMARY = "Results table", "Session summary"
 
 
 class _Tick(Checkbox):
@@ -54,9 +55,14 @@ class ExportDialog(ModalScreen[str]):
     }
     """
 
-    def __init__(self, texts: Texts, paths: dict[str, Path], copy: Callable[[str], None]) -> None:
+    def __init__(self, state: SessionState, copy: Callable[[str], None]) -> None:
         super().__init__()
-        self._texts, self._paths, self._copy = texts, paths, copy
+        self._state, self._copy = state, copy
+        session = state.started.session if state.started else "session"
+        self._paths = {
+            RESULTS: Path(f"cs336-tui-results-{session}.md"),
+            SUMMARY: Path(f"cs336-tui-summary-{session}.md"),
+        }
         self._may_overwrite: frozenset[Path] = frozenset()
 
     def compose(self) -> ComposeResult:
@@ -67,7 +73,7 @@ class ExportDialog(ModalScreen[str]):
                 field = Input(str(path), id=f"path-{index}", compact=True)
                 field.cursor_blink = False
                 yield field
-            yield _Tick(f"{next(iter(self._paths))} to the clipboard", value=False, id="clipboard", compact=True)
+            yield _Tick(f"{RESULTS} to the clipboard", value=False, id="clipboard", compact=True)
             yield Label("", id="problem", markup=False)
             with Horizontal():
                 yield Button("Cancel", id="cancel", compact=True)
@@ -112,16 +118,22 @@ class ExportDialog(ModalScreen[str]):
         done: list[str] = []
         try:
             for name, path in wanted:
-                text = self._texts[name]()
+                text = self._text(name)
                 await asyncio.to_thread(write_atomically, path, text, overwrite=path in self._may_overwrite)
                 done.append(str(path))
         except (AlreadyThere, ExportError) as error:
             return self._refuse(str(error))
         if to_clipboard:
-            self._copy(next(iter(self._texts.values()))())
+            self._copy(self._text(RESULTS))
             done.append("the clipboard")
         self.dismiss(f"written to {' and '.join(done)}")
         return None
+
+    def _text(self, name: str) -> str:
+        from cs336_tui.export.summary import summary_markdown
+        from cs336_tui.export.table import results_markdown
+
+        return {RESULTS: results_markdown, SUMMARY: summary_markdown}[name](self._state)
 
     def _refuse(self, why: str) -> None:
         self.query_one("#problem", Label).update(f"! {why}")

@@ -1,0 +1,26 @@
+"""The app's keys. Every binding has an id, so that a keymap can move it to another key."""
+
+from __future__ import annotations
+
+from textual.binding import Binding
+
+APP_KEYS = (
+    Binding("r", "run_cells", "Run", id="app.run"),
+    Binding("s", "stop_cells", "Stop", id="app.stop"),
+    Binding("space", "pause", "Pause", id="replay.pause"),
+    Binding("plus,equals_sign", "faster(1)", "Faster", key_display="+", id="replay.faster"),
+    Binding("minus", "faster(-1)", "Slower", key_display="-", id="replay.slower"),
+    Binding("e", "export", "Export", id="app.export"),
+    Binding("question_mark,f1", "help", "Help", key_display="?", id="app.help"),
+    Binding("q", "ask_quit", "Quit", id="app.quit"),
+    Binding("c", "copy_table", "Copy", id="app.copy"),
+    Binding("1", "open('configure')", "Configure", show=False, id="app.open_configure"),
+    Binding("2", "open('live')", "Live", show=False, id="app.open_live"),
+    Binding("3", "open('results')", "Results", show=False, id="app.open_results"),
+    Binding("4", "open('log')", "Log", show=False, id="app.open_log"),
+    Binding("5", "open('device')", "Device", show=False, id="app.open_device"),
+    Binding("t", "next_theme", "Theme", id="app.theme"),
+    Binding("colon", "command_palette", "Commands", key_display=":", id="app.commands"),
+    Binding("ctrl+c", "ask_quit", "Quit", show=False, id="app.interrupt"),
+    Binding("ctrl+q", "quit", "Quit now", show=False, priority=True, id="app.quit_now"),
+)
