@@ -201,8 +201,8 @@ class Bench:
         started_at = time.time()
         try:
             child = self._launcher.start_cell(cell, spec)
-        except OSError as error:
-            self._finish(cell, "failed", f"no process could be started: {error.strerror}")
+        except (OSError, EOFError) as error:
+            self._finish(cell, "failed", f"no process could be started: {error or type(error).__name__}")
             return
         self._recorder.record([CellStarted(at=started_at, cell=cell, pid=child.process.pid)])
         self._watch(environment.device(spec.device), child.process.pid)

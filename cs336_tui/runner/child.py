@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import fcntl
 import os
 import select
 import signal
@@ -82,21 +83,31 @@ def _settle(output: str) -> None:
 
 
 def _die_with_parent() -> None:
+    """Have this process ended as soon as the app is gone, whatever it is doing then."""
+    parent = parent_process()
+    if parent is None:
+        return
     if sys.platform == "linux":
         import ctypes
 
-        # The fork server, our parent here, ends as soon as the app does.
+        # Our kernel parent is the fork server: when it goes, nobody is left to tell the app of our end.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # The server outlives the app while it has children. The app's own end closes a pipe, on which the kernel
+        # sends us a signal of our choice.
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, os.O_ASYNC | os.O_RDONLY)
+        if wait([parent.sentinel], 0):
+            os._exit(EXIT_ORPHANED)
     else:
         import threading
 
-        threading.Thread(target=_exit_after_parent, name="parent-watch", daemon=True).start()
+        threading.Thread(target=_exit_after, args=(parent.sentinel,), name="parent-watch", daemon=True).start()
 
 
-def _exit_after_parent() -> None:
-    if parent := parent_process():
-        wait([parent.sentinel])
-        os._exit(EXIT_ORPHANED)
+def _exit_after(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(EXIT_ORPHANED)
 
 
 def _send(events: Connection, payload: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -20,6 +21,8 @@ from cs336_tui.runner.frames import FrameReader, enlarge
 from cs336_tui.spec import RunSpec
 
 StartMethod = Literal["forkserver", "spawn"]
+SERVER_DYING_S = 2.0
+"""How long a start is tried again when the fork server does not answer."""
 SERVER_OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
 
 
@@ -76,7 +79,7 @@ class Launcher:
         self.method = "spawn"
 
     def start_cell(self, cell: int, spec: RunSpec) -> Child:
-        """Start a process that runs the cell. Raises OSError when no process can be made."""
+        """Start a process that runs the cell. Raises OSError or EOFError when no process can be made."""
         output = self._output_dir / f"cell-{cell}.log"
         return self._start(child.run_cell, output, str(output), cell, msgspec.msgpack.encode(spec), commands=True)
 
@@ -86,6 +89,17 @@ class Launcher:
         return self._start(child.run_probe, output, str(output), commands=False)
 
     def _start(self, target: Callable[..., None], output: Path, *args: Any, commands: bool) -> Child:
+        give_up_at = time.monotonic() + SERVER_DYING_S
+        while True:
+            try:
+                return self._start_once(target, output, *args, commands=commands)
+            except (EOFError, OSError):
+                # A fork server that is dying still takes requests; once it is dead, the next one starts another.
+                if time.monotonic() >= give_up_at:
+                    raise
+                time.sleep(0.02)
+
+    def _start_once(self, target: Callable[..., None], output: Path, *args: Any, commands: bool) -> Child:
         context: Any = get_context(self.method)
         events, child_events = context.Pipe(duplex=False)
         child_commands, command_pipe = context.Pipe(duplex=False)

@@ -187,6 +187,15 @@ def test_kill_9_leaves_no_orphan_and_a_readable_log(tmp_path: Path):
     assert {CellStarted, StepsTimed} <= kinds
 
 
+def test_kill_9_leaves_no_orphan_even_of_a_cell_that_hangs(tmp_path: Path):
+    running = Background(tmp_path, *ENDLESS, "--pass", "forward")
+    (started,) = [event for event in running.logged() if isinstance(event, CellStarted)]
+    os.kill(started.pid, signal.SIGSTOP)  # it will never notice by itself that nobody reads its pipe
+    running.process.kill()
+    running.process.communicate(timeout=PATIENCE_S)
+    assert all(wait_gone(process.pid) for process in running.family)
+
+
 def test_a_hang_up_ends_everything(tmp_path: Path):
     running = Background(tmp_path, *ENDLESS, "--pass", "forward")
     os.killpg(running.process.pid, signal.SIGHUP)
