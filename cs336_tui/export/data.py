@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from cs336_tui.events import InForce
+from cs336_tui.export.markdown import plain
 from cs336_tui.session.record import RunRecord, document_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
@@ -38,7 +39,7 @@ def to_csv(state: SessionState) -> str:
     Lists (``*_times_s``) hold one value per step, joined by ``;``. What is unknown is empty.
     """
     document = document_of(state)
-    machine = {name: getattr(document.environment, name, None) for name in _MACHINE}
+    machine = {name: _field(getattr(document.environment, name, None)) for name in _MACHINE}
     rows = [_row(run) | machine for run in document.runs]
     phases = dict.fromkeys(_phase_column(phase) for run in document.runs for phase in run.phase_times_s)
     text = io.StringIO()
@@ -54,10 +55,15 @@ def _row(run: RunRecord) -> dict[str, Any]:
     row |= spec | (summary or {})
     row |= {f"in_force_{name}": value for name, value in (in_force or {}).items()}
     row |= {_phase_column(phase): times for phase, times in phases.items()}
-    return {
-        name: ";".join(map(repr, value)) if isinstance(value, list | tuple) else value for name, value in row.items()
-    }
+    return {name: _field(value) for name, value in row.items()}
+
+
+def _field(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return ";".join(map(repr, value))
+    # Older Pythons leave a bare carriage return unquoted, and then cannot read the row back.
+    return plain(value) if isinstance(value, str) else value
 
 
 def _phase_column(phase: str) -> str:
-    return f"phase_{phase}_times_s"
+    return f"phase_{plain(phase)}_times_s"

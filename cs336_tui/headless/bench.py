@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from cs336_tui.choices import sweep_from
-from cs336_tui.events import CellFinished, Event, Notice
+from cs336_tui.events import CellFinished, Event, Notice, SessionEnded
 from cs336_tui.export.files import ExportError, LivingFile
 from cs336_tui.headless.progress import Progress
 from cs336_tui.headless.signals import StopOnSignal
@@ -41,7 +41,7 @@ class HeadlessRun:
         for event in events:
             self.state.apply(event)
             self._progress.show(event)
-        if any(isinstance(event, CellFinished) for event in events):
+        if any(isinstance(event, CellFinished | SessionEnded) for event in events):
             for file, render in self._files:
                 try:
                     file.write(render(self.state))

@@ -45,9 +45,9 @@ PROBE_TIMEOUT_S = 120.0
 class Bench:
     """Owns the child processes, the device sampler and the session log; every event goes to `sink`.
 
-    Call `prepare` before a user interface takes over the terminal, and `start` (or `probe`) when it has painted. `probe` and `run`
-    block and belong on a worker thread; the others may be called from any thread. `sink` is called from worker
-    threads, in the order in which things happened.
+    Call `prepare` before a user interface takes over the terminal, and `start` (or `probe`) when it has painted.
+    `probe` and `run` block and belong on a worker thread; the others may be called from any thread. `sink` is called
+    from worker threads, in the order in which things happened.
 
     `timeout_s` bounds a cell's whole life. `device_interval_s` 0 switches device sampling off. With `in_process`
     the cells run in the thread that calls `run`, for external profilers.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cs336_tui.events import CellFinished, Event
+from cs336_tui.events import CellFinished, Event, SessionEnded
 from cs336_tui.session.state import SessionState
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SummaryKeeper:
         while (events := self._inbox.get()) is not None:
             for event in events:
                 self._state.apply(event)
-            if any(isinstance(event, CellFinished) for event in events):
+            if any(isinstance(event, CellFinished | SessionEnded) for event in events):
                 self._write()
 
     def _write(self) -> None:

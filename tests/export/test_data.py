@@ -78,8 +78,9 @@ def test_csv_without_results_is_its_header() -> None:
     assert text.startswith("cell,status,size,")
 
 
-def test_csv_quotes_an_error_of_several_lines() -> None:
-    error = 'first, "quoted"\nsecond'
-    events = [*session_start([a_spec()], environment=None), cell_end(0, "failed", error=error)]
+@pytest.mark.parametrize("line_end", ["\n", "\r", "\r\n"])
+def test_csv_quotes_an_error_of_several_lines(line_end: str) -> None:
+    error = 'first, "quoted"{}second'
+    events = [*session_start([a_spec()], environment=None), cell_end(0, "failed", error=error.format(line_end))]
     (row,) = parsed_csv(state_of(events))
-    assert row["error"] == error
+    assert row["error"] == error.format("\n")

@@ -86,6 +86,7 @@ def test_files_are_written_and_never_overwritten_silently(tmp_path: Path):
     assert row["status"] == "ok"
     summary = (tmp_path / "summary.md").read_text()
     assert "torch" in summary
+    assert "has not ended" not in summary
     assert "cs336-tui bench" in summary
     again = bench(*words, cwd=tmp_path)
     assert again.returncode == 2
