@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -115,7 +116,7 @@ timeout_option = click.option(
 @click.option(
     "--refresh",
     type=click.FloatRange(min=0.2, max=30),
-    default=4.0,
+    default=2.5,
     show_default=True,
     metavar="HZ",
     help="Screen updates a second during a run.",
@@ -173,6 +174,7 @@ def _open_app(*, replay: Path | None, **options: Any) -> None:
         raise click.UsageError(
             "the app needs a terminal on standard input, output and error; without one: cs336-tui bench"
         )
+    gc.disable()  # until something is on the screen: what is imported and built until then is here to stay
     from cs336_tui.tui.launch import open_app
 
     sys.exit(open_app(replay=replay, **options))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -13,21 +15,21 @@ from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 
-from cs336_tui.events import CellsQueued, CellStarted, ChildOutput, DeviceSampled, EnvironmentRead, Event, Notice
+from cs336_tui.events import CellsQueued, CellStarted, DeviceSampled, EnvironmentRead, Event, Notice
 from cs336_tui.presets import PRESETS, Preset
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.state import SessionState
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui import themes
-from cs336_tui.tui.heading import heading
+from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.keys import APP_KEYS
-from cs336_tui.tui.messages import EventsArrived, RunEnded, Trouble
+from cs336_tui.tui.messages import RunEnded, Trouble
 from cs336_tui.tui.panes.configure import ConfigurePane
-from cs336_tui.tui.panes.device import DevicePane, Run
+from cs336_tui.tui.panes.device import Run
 from cs336_tui.tui.panes.live import LivePane
 from cs336_tui.tui.panes.log import LogPane
-from cs336_tui.tui.panes.results import ResultsPane
-from cs336_tui.tui.screen import MainScreen
+from cs336_tui.tui.screen import MainScreen, View
 from cs336_tui.tui.sources import LiveSource, ReplaySource, Sink, sweep_of
+from cs336_tui.tui.theme_choice import ThemeChoice
 from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.rows import Rows
 from cs336_tui.tui.widgets.tab_bar import TabBar
@@ -45,9 +47,10 @@ LOW_BANDWIDTH_DETAIL_S = 5.0
 class Cs336App(App[None]):
     """Choose, run, watch and export benchmarks, or watch a session's log again.
 
-    With a `bench_factory` the app runs cells: the factory is called here, before the app takes the terminal, with
-    the sink that takes the bench's events. With `replay` it plays that log at `speed` instead. `summary_path` is
-    rewritten after every finished cell. Call `close` when `run` has returned, however it did.
+    With a `bench_factory` the app runs cells: the factory is called when something is on the screen, with the sink
+    that takes the bench's events. With `replay` it plays that log at `speed` instead. `initial` and `options` fill
+    the Configure pane. `summary_path` is rewritten after every finished cell. Call `close` when `run` has returned,
+    however it did.
     """
 
     TITLE = "cs336-tui"
@@ -62,53 +65,56 @@ class Cs336App(App[None]):
         replay: Path | None = None,
         speed: float = 1.0,
         theme: str | None = None,
-        refresh_hz: float = 4.0,
+        refresh_hz: float = 2.5,
         low_bandwidth: bool = False,
         initial: Sweep | None = None,
+        options: RunOptions | None = None,
         summary_path: Path | None = None,
         user_theme_dir: Path | None = None,
     ) -> None:
         super().__init__()
         self.animation_level = "none"
         self.state = SessionState()
+        self._inbox: deque[Sequence[Event]] = deque()
         self.run_in_progress = False
         self._stopping = False
         self._latest_run: Run | None = None
         self._looked_at: int | None = None
         """The cell that the Live pane shows between cells."""
         self._preset = Preset("command line", "", initial) if initial else PRESETS[0]
+        self._options = options
         self._low_bandwidth = low_bandwidth
         self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)
         self._fresh = self._fresh_sample = False
         self._painted_at = 0.0
-        self._wanted_theme, self._user_theme_dir = theme, user_theme_dir
-        bundled = themes.load_bundled()
-        for bundled_theme in bundled.themes:
-            self.register_theme(bundled_theme)
-        self._theme_names = tuple(bundled_theme.name for bundled_theme in bundled.themes)
-        self._theme_problems = list(bundled.problems)
-        self.theme = theme if theme in self._theme_names else themes.DEFAULT_THEME
+        self._themes = ThemeChoice(self, theme, user_theme_dir)
         self._keeper = None
         if summary_path is not None:
             from cs336_tui.tui.keeper import SummaryKeeper
 
             self._keeper = SummaryKeeper(summary_path, lambda why: self.post_message(Trouble(why)))
         self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
-        self._bench = LiveSource(bench_factory(self.sink), self.post_message) if bench_factory else None
+        self._bench_factory = bench_factory
+        self._bench: LiveSource | None = None
 
     # From any thread into the state.
 
     def sink(self, events: Sequence[Event]) -> None:
-        """Take a batch of events, from any thread, without waiting."""
+        """Take a batch of events, from any thread, without waiting; the next refresh shows them.
+
+        A message for each would cost more than everything that is drawn.
+        """
         if self._keeper is not None:
             self._keeper.take(events)
-        self.post_message(EventsArrived(events))
+        self._inbox.append(events)
 
-    @on(EventsArrived)
-    def _fold(self, message: EventsArrived) -> None:
-        if not self.screen_stack:
-            return  # the app is closing; the session log has it all
-        for event in message.events:
+    def _fold_inbox(self) -> None:
+        """Bring the state up to date with what has arrived."""
+        while self._inbox and self.screen_stack:  # none while the app closes; the session log has it all
+            self._fold(self._inbox.popleft())
+
+    def _fold(self, events: Sequence[Event]) -> None:
+        for event in events:
             self.state.apply(event)
             match event:
                 case EnvironmentRead() if not self.replaying:
@@ -125,9 +131,8 @@ class Cs336App(App[None]):
                     self.notify(event.text, severity="warning", markup=False)
                 case _:
                     pass
-        if any(isinstance(event, ChildOutput | Notice) for event in message.events):
-            self._main.query_one(LogPane).take(message.events, self.state)
-        if all(isinstance(event, DeviceSampled) for event in message.events):
+        self._main.query_one(LogPane).take(events, self.state)
+        if all(isinstance(event, DeviceSampled) for event in events):
             self._fresh_sample = True
         else:
             self._fresh = True
@@ -136,6 +141,7 @@ class Cs336App(App[None]):
     def _run_ended(self, message: RunEnded) -> None:
         if not self.screen_stack:
             return
+        self._fold_inbox()
         self.run_in_progress = self._stopping = False
         if self._latest_run and self.state.last_at:
             self._latest_run = Run(self._latest_run.started_at, self.state.last_at)
@@ -160,7 +166,7 @@ class Cs336App(App[None]):
     # From the state to the screen.
 
     def get_default_screen(self) -> Screen[object]:
-        return MainScreen(self._preset)  # type: ignore[return-value]
+        return MainScreen(self._preset, self._options)  # type: ignore[return-value]
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return themes.VARIABLE_DEFAULTS
@@ -183,7 +189,7 @@ class Cs336App(App[None]):
     @property
     def theme_names(self) -> tuple[str, ...]:
         """Names of our own and the person's themes."""
-        return self._theme_names
+        return self._themes.names
 
     def on_mount(self) -> None:
         self.set_interval(self._refresh_s, self._tick)
@@ -197,36 +203,34 @@ class Cs336App(App[None]):
         """What may wait until something is on the screen."""
         from cs336_tui.tui.signals import end_on_signals
 
+        if not gc.isenabled():  # as `cs336-tui` starts
+            gc.freeze()
+            gc.enable()
         end_on_signals(lambda code: self.exit(return_code=code))
-        self._load_user_themes()
+        if problems := self._themes.load():
+            self._report("\n".join(problems))
         if self._low_bandwidth:
             self._main.query_one(LivePane).detail_interval_s = LOW_BANDWIDTH_DETAIL_S
+        bench = self._make_bench()
         self.paint()
         if self._replay:
             self._main.query_one(ConfigurePane).disabled = True
             self._main.open("live")
             self.run_in_progress = True
             self._replay.begin()
-        elif self._bench:
-            self._main.query_one(LogPane).where = str(self._bench.log_path)
-            self._bench.begin()
+        elif bench:
+            self._main.query_one(LogPane).where = str(bench.log_path)
+            bench.begin()
         self.refresh_bindings()
 
-    def _load_user_themes(self) -> None:
-        if self._user_theme_dir is not None:
-            found = themes.load_user(self._user_theme_dir)
-            for theme in found.themes:
-                self.register_theme(theme)
-            self._theme_names += tuple(theme.name for theme in found.themes)
-            self._theme_problems += found.problems
-        if self._wanted_theme in self.available_themes:
-            self.theme = self._wanted_theme
-        elif self._wanted_theme:
-            self._theme_problems.append(f"theme {self._wanted_theme}: expected one of {', '.join(self._theme_names)}")
-        if self._theme_problems:
-            self._report("\n".join(self._theme_problems))
+    def _make_bench(self) -> LiveSource | None:
+        """The bench, made when something is on the screen, or sooner for somebody who presses Run before that."""
+        if self._bench is None and self._bench_factory is not None:
+            self._bench = LiveSource(self._bench_factory(self.sink), self.post_message)
+        return self._bench
 
     def _tick(self) -> None:
+        self._fold_inbox()
         idle_for = time.monotonic() - self._painted_at
         if self._fresh or (self._fresh_sample and (self.run_in_progress or idle_for >= IDLE_REFRESH_S)):
             self.paint()
@@ -234,37 +238,13 @@ class Cs336App(App[None]):
     @on(Lines.Resized)
     def paint(self) -> None:
         """Show the newest state in every pane that is in sight; only what differs is sent to the terminal."""
+        self._fold_inbox()
         self._painted_at = time.monotonic()
         self._fresh = self._fresh_sample = False
-        main, state = self._main, self.state
-        header = main.query_one("#header", Lines)
         session = self._bench.log_path.stem if self._bench else ""
-        header.paint([heading(state, session, self._mode(), header.content_size.width)])
-        if main.shows("live"):
-            invitation = self._invitation()
-            main.query_one(LivePane).show(state, self._cell_in_sight(), invitation)
-        if main.shows("device"):
-            main.query_one(DevicePane).show(state, self._latest_run)
-        if main.shows("results"):
-            main.query_one(ResultsPane).show(state, self._cell_in_sight())
-        if main.shows("log"):
-            main.query_one(LogPane).show()
-
-    def _mode(self) -> str:
-        if self._replay is None:
-            return "stopping ..." if self._stopping else ""
-        if not self.run_in_progress:
-            return "replay, at its end"
-        return "replay paused" if self._replay.pace.paused else f"replay ×{self._replay.pace.speed:g}"
-
-    def _invitation(self) -> str:
-        if self.replaying:
-            return "The log has not come to its first cell."
-        where = "on the left" if self._main.wide else "in Configure (1)"
-        return f"Choose {where}, then press r to run."
-
-    def _cell_in_sight(self) -> CellState | None:
-        return self.state.running_cell or self.state.cells.get(-1 if self._looked_at is None else self._looked_at)
+        cell = self.state.running_cell or self.state.cells.get(-1 if self._looked_at is None else self._looked_at)
+        mode = self._replay.mode if self._replay else "stopping ..." if self._stopping else ""
+        self._main.show(View(self.state, session, mode, cell, self._latest_run, self.replaying))
 
     # What people ask for.
 
@@ -288,11 +268,12 @@ class Cs336App(App[None]):
 
     @on(ConfigurePane.RunRequested)
     def _run(self, message: ConfigurePane.RunRequested) -> None:
-        if self._bench is None or self.run_in_progress:
+        bench = self._make_bench()
+        if bench is None or self.run_in_progress:
             return
         self.run_in_progress = True
         self._main.query_one(ConfigurePane).set_running(True)
-        self._bench.run(message.sweep, ddof=message.options.ddof, timeout_s=message.options.timeout_s)
+        bench.run(message.sweep, ddof=message.options.ddof, timeout_s=message.options.timeout_s)
         if self._main.wide:
             self._main.open_pane = "live"  # should the terminal become smaller
         else:
@@ -376,8 +357,7 @@ class Cs336App(App[None]):
 
     def action_next_theme(self) -> None:
         """The next of our own and the person's themes."""
-        names = self._theme_names
-        self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]
+        self.theme = self._themes.next()
         self.clear_notifications()
         self.notify(self.theme, title="Theme", timeout=2)
 

@@ -264,13 +264,13 @@ class _Reader:
             value = math.nan
         if 0 < value < math.inf:
             return value
-        self.add(SpecError("timeout_s", text.strip(), "expected seconds, more than 0, or nothing"))
+        self.add(SpecError("timeout_s", " ".join(text.split()), "expected seconds, more than 0, or nothing"))
         return None
 
 
 def _whole(field: str, text: str, allowed: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,15}", text.strip(), re.ASCII):
-        raise SpecError(field, text.strip() or "(empty)", allowed)
+        raise SpecError(field, " ".join(text.split()) or "(empty)", allowed)
     return int(text)
 
 

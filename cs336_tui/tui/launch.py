@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import platformdirs
 
 from cs336_tui.choices import sweep_from
-from cs336_tui.runner.bench import Bench
-from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.recorder import Sink
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.form import RunOptions
+
+if TYPE_CHECKING:
+    from cs336_tui.runner.bench import Bench
 
 
 def open_app(
@@ -46,6 +48,9 @@ def open_app(
     sweep = sweep_from(**choices) if chosen else None
 
     def make_bench(sink: Sink) -> Bench:
+        from cs336_tui.runner.bench import Bench
+        from cs336_tui.session.log import default_session_dir
+
         return Bench(
             sink,
             session_dir=session_dir or default_session_dir(),
@@ -62,6 +67,7 @@ def open_app(
         refresh_hz=refresh,
         low_bandwidth=low_bandwidth,
         initial=sweep,
+        options=RunOptions(ddof=ddof, timeout_s=timeout),
         summary_path=summary,
         user_theme_dir=platformdirs.user_config_path("cs336-tui", appauthor=False) / "themes",
     )

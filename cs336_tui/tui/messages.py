@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from textual.message import Message
-
-from cs336_tui.events import Event
-
-
-class EventsArrived(Message):
-    """A batch of events, oldest first."""
-
-    def __init__(self, events: Sequence[Event]) -> None:
-        super().__init__()
-        self.events = events
 
 
 class RunEnded(Message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from typing import NamedTuple
 
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
@@ -11,8 +12,11 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from cs336_tui.presets import PRESETS, Preset
+from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.tui.form import RunOptions
+from cs336_tui.tui.heading import heading
 from cs336_tui.tui.panes.configure import ConfigurePane
-from cs336_tui.tui.panes.device import DevicePane
+from cs336_tui.tui.panes.device import DevicePane, Run
 from cs336_tui.tui.panes.live import LivePane
 from cs336_tui.tui.panes.log import LogPane
 from cs336_tui.tui.panes.results import ResultsPane
@@ -35,16 +39,31 @@ _TABS = {
 }
 
 
+class View(NamedTuple):
+    """What there is to show: the session, and which part of it."""
+
+    state: SessionState
+    session: str
+    """Its name before it has begun."""
+    mode: str
+    """Such as ``replay ×2``; mostly empty."""
+    cell: CellState | None
+    """The cell that runs, or was looked at last."""
+    run: Run | None
+    """The latest run."""
+    replaying: bool
+
+
 class MainScreen(Screen[None]):
     """Holds the panes. Which are shown follows from the terminal's size and from the open tab."""
 
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
     """As `Screen.focused`, but only the widgets concerned are repainted: 1 kB a Tab instead of 20."""
 
-    def __init__(self, preset: Preset = PRESETS[0]) -> None:
+    def __init__(self, preset: Preset = PRESETS[0], options: RunOptions | None = None) -> None:
         super().__init__()
         self._compositor = TightCompositor()
-        self._preset = preset
+        self._preset, self._options = preset, options
         self.open_pane = "configure"
         """The pane that fills a small screen."""
         self.open_tab = "results"
@@ -54,7 +73,7 @@ class MainScreen(Screen[None]):
         self._classify()
         yield Lines(id="header")
         with Horizontal(id="panes"):
-            yield ConfigurePane(self._preset, id="configure")
+            yield ConfigurePane(self._preset, self._options, id="configure")
             yield LivePane(id="live")
             yield DevicePane(id="device")
         yield TabBar(id="tabs")
@@ -100,6 +119,26 @@ class MainScreen(Screen[None]):
         if pane == "device" and self.paired:
             return self.open_pane in ("live", "device")
         return pane == self.open_pane or (pane == "live" and self.paired and self.open_pane == "device")
+
+    def show(self, view: View) -> None:
+        """Bring every pane that is in sight up to date; only what differs is sent to the terminal."""
+        state = view.state
+        header = self.query_one("#header", Lines)
+        header.paint([heading(state, view.session, view.mode, header.content_size.width)])
+        if self.shows("live"):
+            self.query_one(LivePane).show(state, view.cell, self._invitation(view.replaying))
+        if self.shows("device"):
+            self.query_one(DevicePane).show(state, view.run)
+        if self.shows("results"):
+            self.query_one(ResultsPane).show(state, view.cell)
+        if self.shows("log"):
+            self.query_one(LogPane).show()
+
+    def _invitation(self, replaying: bool) -> str:
+        if replaying:
+            return "The log has not come to its first cell."
+        where = "on the left" if self.wide else "in Configure (1)"
+        return f"Choose {where}, then press r to run."
 
     def focus_pane(self, pane: str) -> None:
         """Put the focus on the first thing in a pane that can have it."""

@@ -5,6 +5,8 @@ Each works on threads of its own and talks to the app by messages only.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,7 +37,9 @@ class LiveSource:
     def __init__(self, bench: Bench, post: Post) -> None:
         self._bench, self._post = bench, post
         self._closing = threading.Lock()
-        bench.prepare()
+        # The bench starts processes that inherit standard error; Textual's stand-in for it has no file descriptor.
+        with contextlib.redirect_stderr(sys.__stderr__):
+            bench.prepare()
 
     @property
     def log_path(self) -> Path:
@@ -83,6 +87,14 @@ class ReplaySource:
         self.path, self.pace = path, Pace(speed)
         self._sink, self._post = sink, post
         self._stop = threading.Event()
+        self._at_end = False
+
+    @property
+    def mode(self) -> str:
+        """How the replay goes, in words."""
+        if self._at_end:
+            return "replay, at its end"
+        return "replay paused" if self.pace.paused else f"replay ×{self.pace.speed:g}"
 
     def begin(self) -> None:
         _thread("replay", self._play)
@@ -101,6 +113,7 @@ class ReplaySource:
             replay(self.path, self._sink, stop=self._stop, pace=self.pace)
         except LogError as unreadable:
             error = str(unreadable)
+        self._at_end = True
         if not self._stop.is_set():
             self._post(RunEnded(error))
 

@@ -87,6 +87,12 @@ def load_bundled() -> ThemeSet:
     return _load(_bundled_directory(), taken=BUILTIN_THEMES)
 
 
+def bundled(name: str) -> Theme | None:
+    """One of the app's own themes, without loading the others; None when there is none of this name."""
+    path = _bundled_directory() / f"{name}.toml"
+    return parse_theme(path.read_text(encoding="utf-8"), name) if path.is_file() else None
+
+
 def load_user(directory: Path) -> ThemeSet:
     """The themes of `directory`; none when it does not exist. A name already in use counts as a problem."""
     return _load(directory, taken={*BUILTIN_THEMES, *(theme.name for theme in load_bundled().themes)})

@@ -1,54 +1,92 @@
-"""Sends the terminal only the columns that changed.
+"""Draws and sends the terminal only what changed.
 
-Textual's own partial update starts every changed row at the left edge of its widget, border included, and names the
-colours of every piece anew; over SSH that is several times the bytes of what changed. Rests on
-Textual's internals, which is one reason to pin its version.
+Textual's own partial update goes through every line of every widget, starts each changed row at the left edge of its
+widget, border included, and names the colours of every piece anew; that is most of the time that a small change
+takes, and over SSH several times its bytes. Rests on Textual's internals, which is one reason to pin its version.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from rich.color import ColorSystem
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.control import Control
 from rich.style import Style
-from textual._compositor import ChopsUpdate, Compositor
-from textual.geometry import Size
+from textual._compositor import Compositor, CompositorUpdate
+from textual.geometry import Region
+from textual.strip import Strip
+
+
+class _Span(NamedTuple):
+    """Columns `left` to `right`, exclusive, of row `y`."""
+
+    y: int
+    left: int
+    right: int
+
+
+class _Piece(NamedTuple):
+    """What to write from column `x` of row `y` on."""
+
+    y: int
+    x: int
+    strip: Strip
 
 
 class TightCompositor(Compositor):
-    """A compositor whose partial updates are cropped on both sides."""
+    """A compositor whose partial updates hold the changed spans and nothing else."""
 
-    def render_partial_update(self) -> ChopsUpdate | None:
-        update = super().render_partial_update()
-        return update and _TightUpdate(update.chops, update.spans, update.chop_ends, self.size)
+    def render_partial_update(self) -> TightUpdate | None:  # type: ignore[override]
+        regions = [region.intersection(self.size.region) for region in self._dirty_regions]
+        self._dirty_regions.clear()
+        spans = [_Span(*span) for span in self._regions_to_spans(regions)]
+        return TightUpdate(sorted(self._pieces(spans), key=lambda piece: piece[:2])) if spans else None
+
+    def _pieces(self, missing: list[_Span]) -> Iterator[_Piece]:
+        """The spans as the widgets show them, which come front to back: the first to cover a column has it."""
+        for widget, (region, clip) in self.visible_widgets.items():
+            if not missing:
+                return
+            seen = region.intersection(clip)
+            mine: list[_Span] = []
+            others: list[_Span] = []
+            for y, left, right in missing:
+                start, stop = max(left, seen.x), min(right, seen.right)
+                if not (seen.y <= y < seen.bottom and start < stop):
+                    others.append(_Span(y, left, right))
+                    continue
+                mine.append(_Span(y, start, stop))
+                others += [rest for rest in (_Span(y, left, start), _Span(y, stop, right)) if rest.left < rest.right]
+            missing = others
+            if mine:
+                top, bottom = min(span.y for span in mine), max(span.y for span in mine) + 1
+                strips = widget.render_lines(Region(0, top - region.y, region.width, bottom - top))
+                for y, start, stop in mine:
+                    yield _Piece(y, start, strips[y - top].crop(start - region.x, stop - region.x))
 
 
-class _TightUpdate(ChopsUpdate):
-    def __init__(
-        self,
-        chops: object,
-        spans: list[tuple[int, int, int]],
-        chop_ends: list[list[int]],
-        size: Size,
-    ) -> None:
-        super().__init__(chops, spans, chop_ends)  # type: ignore[arg-type]
-        self._size = size
+class TightUpdate(CompositorUpdate):
+    """Cursor movements, text, and styles where they differ from the last."""
+
+    def __init__(self, pieces: list[_Piece]) -> None:
+        self._pieces = pieces
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        del options
+        yield self.render_segments(console)
 
     def render_segments(self, console: Console) -> str:
-        """The bytes of the changed spans: cursor movements, text, and styles where they differ from the last."""
         out: list[str] = []
         current: Style | None = None
-        for y, left, right in self.spans:
-            for end, (x, strip) in zip(self.chop_ends[y], self.chops[y].items(), strict=False):
-                start, stop = max(x, left), min(end, right, self._size.width)
-                if strip is None or start >= stop:
-                    continue
-                out.append(Control.move_to(start, y).segment.text)
-                for text, style, _ in strip.crop(start - x, stop - x):
-                    if style != current:
-                        out.append(_RESET + _opening(style, console))
-                        current = style
-                    out.append(text)
+        for y, x, strip in self._pieces:
+            out.append(Control.move_to(x, y).segment.text)
+            for text, style, _ in strip:
+                if style != current:
+                    out.append(_RESET + _opening(style, console))
+                    current = style
+                out.append(text)
         return "".join([*out, _RESET])
 
 

@@ -76,7 +76,7 @@ def test_choose_run_watch_export(start, tmp_path, columns, rows):
     terminal = app.terminal
     terminal.until("Run")
     terminal.send("r")
-    terminal.until("cell 1/2")
+    terminal.until(lambda text: re.search(r"cell [12]/2", text) is not None)
     terminal.send("3")
     terminal.until(both_done)
     terminal.send("e")

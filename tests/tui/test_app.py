@@ -11,6 +11,7 @@ from textual.widgets import Input
 from cs336_tui.events import CellFinished, ChildOutput, Notice
 from cs336_tui.session.log import LogError
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.panes.log import LogPane
 from cs336_tui.tui.panes.results import ResultsPane
 from cs336_tui.tui.widgets.rows import Rows
@@ -40,8 +41,8 @@ def bench() -> Bench:
 async def test_a_run_from_key_to_result(bench: Bench) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=WIDE) as pilot:
-        assert bench.prepared, "the bench is prepared before the app takes the terminal"
         text = await until(pilot, "NVIDIA H100 80GB HBM3")
+        assert bench.prepared
         assert "Choose on the left, then press r to run." in text
         assert "No results yet" in text
         await pilot.press("r")
@@ -52,9 +53,12 @@ async def test_a_run_from_key_to_result(bench: Bench) -> None:
         text = await until(pilot, lambda text: "r Run" in text.splitlines()[-1] and text.count("✓ ok") >= 3)
         assert "153.2" in text
     assert bench.closed
-    assert bench.commands == ["cs336-tui bench --size tiny --context 128 --batch 4 --pass "
-                              "forward,forward+backward,train-step --precision fp32 --warmup 5 --steps 10 "
-                              "--device cuda:0 --edition 2026 --arch swiglu-rope --sync each-step --seed 0"]  # fmt: skip
+    (command,) = bench.commands
+    assert command == (
+        "cs336-tui bench --size tiny --context 128 --batch 4 --pass forward,forward+backward,train-step "
+        "--precision fp32 --warmup 5 --steps 10 --device cuda:0 --edition 2026 --arch swiglu-rope "
+        "--sync each-step --seed 0"
+    )
 
 
 async def test_stop_ends_the_run_and_keeps_the_app(bench: Bench) -> None:
@@ -157,6 +161,48 @@ async def test_a_click_opens_the_detail_of_the_row_under_the_cursor(tmp_path: Pa
         await until(pilot, "Measured steps, ms")
 
 
+async def test_the_results_say_which_rows_are_in_sight(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "cell 19/19")
+        await pilot.press("3", "home")
+        text = await until(pilot, "1–11 of 19")
+        assert "mean ms" in text
+        assert "tokens/s" in text
+
+
+async def test_options_of_the_command_line_reach_the_form(bench: Bench) -> None:
+    app = Cs336App(bench, options=RunOptions(ddof=0, timeout_s=90.0))
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "NVIDIA")
+        await pilot.press("r")
+        await until(pilot, "▶ running")
+        assert (bench.ddof, bench.timeout_s) == (0, 90.0)
+
+
+async def test_the_log_tells_how_a_cell_in_the_middle_of_a_sweep_failed(tmp_path: Path) -> None:
+    died = CellFinished(
+        at=START, cell=3, status="killed", stage="measuring", step=2, error="signal 9: memory of the host ran out"
+    )
+    events = [died if isinstance(event, CellFinished) and event.cell == 3 else event for event in demo()]
+    app = Cs336App(replay=log_of(events, tmp_path), speed=0)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, "cell 19/19")
+        await pilot.press("4")
+        text = await until(pilot, "✗ process killed while measuring, at step 3")
+        assert "   4 signal 9: memory of the host ran out" in text
+        assert "▶ large · ctx 512 · forward · fp32" in text
+        await pilot.press("3", "home", "down", "down", "down", "enter")
+        assert "signal 9" in await until(pilot, "Cell 4")
+
+
+async def test_run_pressed_before_all_is_ready_still_runs(bench: Bench) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("r")
+        await until(pilot, "▶ running")
+
+
 async def test_the_log_follows_until_somebody_scrolls(bench: Bench) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=SMALL) as pilot:
@@ -257,6 +303,7 @@ async def test_bad_user_themes_are_told_once_and_the_app_goes_on(tmp_path: Path)
 async def test_the_palette_offers_actions_presets_and_themes() -> None:
     app = Cs336App()
     async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "Configure")
         titles = {command.title for command in app.get_system_commands(app.screen)}
         assert {"Run", "Stop", "Export", "Copy", "Help", "Quit", "Preset 2026/warmup", "Theme cs336-light"} <= titles
         await pilot.press("colon")

@@ -44,6 +44,7 @@ class Host(App[None]):
 
     def __init__(self, pane: ConfigurePane) -> None:
         super().__init__()
+        self.animation_level = "none"
         self.pane = pane
         self.asked: list[Message] = []
 
@@ -169,16 +170,13 @@ async def test_it_opens_on_the_quick_preset_and_needs_no_environment_to_run() ->
         ("sync", "pipelined", "sync", "pipelined"),
     ],
 )
-@pytest.mark.parametrize("size", [NARROW, WIDE])
-async def test_every_choice_is_ticked_by_keyboard(
-    size: tuple[int, int], field: str, value: str, attribute: str, expected: object
-) -> None:
-    async with opened(size) as hand:
+async def test_every_choice_is_ticked_by_keyboard(field: str, value: str, attribute: str, expected: object) -> None:
+    async with opened() as hand:
         await hand.unfold()
         await hand.tick(field, value)
         assert getattr(hand.pane.sweep, attribute) == expected
         assert hand.asked(ConfigurePane.Changed)[-1].sweep == hand.pane.sweep
-        assert "quick * ▾" in hand.seen(hand.pane.query_one(PresetEntry)) or size == NARROW
+        assert "quick * ▾" in hand.seen(hand.pane.query_one(PresetEntry))
         if hand.entry(field, Chips).multiple:
             await hand.press("enter")
             assert hand.pane.sweep == Sweep()
@@ -195,11 +193,8 @@ async def test_every_choice_is_ticked_by_keyboard(
         ("threads", "3", "threads", 3),
     ],
 )
-@pytest.mark.parametrize("size", [NARROW, WIDE])
-async def test_every_number_is_typed(
-    size: tuple[int, int], field: str, text: str, attribute: str, expected: object
-) -> None:
-    async with opened(size) as hand:
+async def test_every_number_is_typed(field: str, text: str, attribute: str, expected: object) -> None:
+    async with opened(NARROW) as hand:
         await hand.unfold()
         await hand.type(field, text)
         assert getattr(hand.pane.sweep, attribute) == expected
@@ -226,41 +221,33 @@ async def test_options_given_at_the_start_are_in_the_form() -> None:
         assert "●0" in hand.seen(hand.entry("ddof", Chips))
 
 
-@pytest.mark.parametrize(
-    ("field", "text", "said"),
-    [
-        ("other_contexts", "0", "0: expected a whole number, at least 1"),
-        ("batch_size", "-4", "-4: expected a whole number, at least 1"),
-        ("warmup_steps", "five", "five: expected a whole number, or several as 1,2,4"),
-        ("measure_steps", "0", "0: expected a whole number, at least 1"),
-        ("seed", "x", "x: expected a whole number"),
-        ("threads", "0", "0: expected a whole number, at least 1"),
-        ("timeout_s", "-1", "-1: expected seconds, more than 0, or nothing"),
-    ],
-)
 @pytest.mark.parametrize("size", [NARROW, WIDE])
-async def test_a_bad_number_is_explained_at_its_entry_and_beside_run(
-    size: tuple[int, int], field: str, text: str, said: str
-) -> None:
+async def test_a_bad_number_is_explained_at_its_entry_and_beside_run(size: tuple[int, int]) -> None:
     async with opened(size) as hand:
         await hand.unfold()
-        await hand.type(field, text)
-        await hand.pilot.pause()
-        entry = hand.entry(field, TextEntry)
-        assert said in " ".join(hand.seen(entry).split())
-        assert text in hand.seen(entry).splitlines()[0], "what was typed is still there"
-        assert said in " ".join(hand.summary.split())
-        assert hand.pane.sweep is None
-        assert hand.button("run").disabled
-        assert "Run" in hand.seen(hand.button("run"))
-        hand.pane.request_run()
-        await hand.pilot.pause()
+        for field, text, good, said in (
+            ("other_contexts", "0", "96", "0: expected a whole number, at least 1"),
+            ("batch_size", "-4", "4", "-4: expected a whole number, at least 1"),
+            ("warmup_steps", "five", "5", "five: expected a whole number, or several as 1,2,4"),
+            ("measure_steps", "0", "10", "0: expected a whole number, at least 1"),
+            ("seed", "x", "1", "x: expected a whole number"),
+            ("threads", "0", "2", "0: expected a whole number, at least 1"),
+            ("timeout_s", "-1", "9", "-1: expected seconds, more than 0, or nothing"),
+        ):
+            await hand.type(field, text)
+            await hand.pilot.pause()
+            entry = hand.entry(field, TextEntry)
+            assert said in " ".join(hand.seen(entry).split())
+            assert text in hand.seen(entry).splitlines()[0], "what was typed is still there"
+            assert said in " ".join(hand.summary.split())
+            assert hand.pane.sweep is None
+            assert hand.button("run").disabled
+            hand.pane.request_run()
+            await hand.press("ctrl+u", *good)
+            assert hand.pane.problems == ()
+            assert not hand.button("run").disabled
+            assert entry.size.height == 1
         assert hand.asked(ConfigurePane.RunRequested) == []
-
-        await hand.press("ctrl+u", "2")
-        assert hand.pane.problems == ()
-        assert not hand.button("run").disabled
-        assert entry.size.height == 1
 
 
 async def test_nothing_chosen_is_a_problem_at_that_row() -> None:
@@ -387,19 +374,18 @@ async def test_escape_keeps_the_preset() -> None:
         assert hand.pane.sweep == Sweep(batches=(12,))
 
 
-@pytest.mark.parametrize("known", PRESETS, ids=lambda known: known.name)
-async def test_every_preset_loads_unchanged(known: Any) -> None:
+async def test_every_preset_loads_unchanged() -> None:
     async with opened(NARROW, here=False) as hand:
-        hand.pane.load(known)
-        await hand.pilot.pause()
-        assert hand.pane.sweep == known.sweep
-        assert not hand.pane.query_one(PresetEntry).changed
+        for known in PRESETS:
+            hand.pane.load(known)
+            await hand.settle()
+            assert hand.pane.sweep == known.sweep
+            assert not hand.pane.query_one(PresetEntry).changed
 
 
 @pytest.mark.parametrize(("forward", "back"), [("tab", "shift+tab"), ("down", "up")])
-@pytest.mark.parametrize("size", [NARROW, WIDE, (40, 12)])
-async def test_tab_and_arrows_reach_everything(size: tuple[int, int], forward: str, back: str) -> None:
-    async with opened(size) as hand:
+async def test_tab_and_arrows_reach_everything(forward: str, back: str) -> None:
+    async with opened((40, 12)) as hand:
         await hand.unfold()
         await hand.tick("size", "custom")
         await hand.pilot.pause()
@@ -420,13 +406,14 @@ async def test_tab_and_arrows_reach_everything(size: tuple[int, int], forward: s
         assert hand.host.focused is stops[0]
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE, (200, 60), (40, 12), (30, 8)])
+@pytest.mark.parametrize("size", [NARROW, WIDE, (40, 12), (30, 8)])
 async def test_what_has_the_focus_is_in_sight(size: tuple[int, int]) -> None:
     async with opened(size) as hand:
         await hand.unfold()
         await hand.tick("size", "custom")
         for widget in [widget for widget in hand.pane.query("*") if widget.focusable]:
             await hand.go_to(widget)
+            await hand.pilot.pause()
             shown = widget.region.intersection(hand.pane.query_one("#form").region)
             assert shown.height == widget.region.height or hand.button("run").parent is widget.parent, widget
 
@@ -459,6 +446,16 @@ async def test_enter_while_typing_moves_on_and_runs_nothing() -> None:
         assert hand.entry("warmup_steps", TextEntry).has_focus_within
         assert hand.asked(ConfigurePane.RunRequested) == []
         assert hand.pane.sweep == Sweep(batches=(8,))
+
+
+async def test_escape_leads_from_typing_to_the_buttons() -> None:
+    async with opened() as hand:
+        await hand.type("batch_size", "8")
+        await hand.press("escape")
+        assert hand.button("run").has_focus
+        await hand.type("batch_size", "x")
+        await hand.press("escape")
+        assert hand.button("export").has_focus, "Run cannot be pressed"
 
 
 async def test_chips_toggle_by_mouse_and_say_their_state_without_colour() -> None:
@@ -565,7 +562,7 @@ KEYS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(keys=st.lists(KEYS, min_size=10, max_size=60), size=st.sampled_from([NARROW, WIDE, (40, 12)]))
 def test_whatever_is_pressed_there_is_a_sweep_or_a_reason(keys: list[str], size: tuple[int, int]) -> None:
     async def play() -> None:

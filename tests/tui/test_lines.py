@@ -54,7 +54,7 @@ async def test_a_repaint_of_the_same_repaints_nothing(monkeypatch: pytest.Monkey
         widget = pilot.app.query_one(Lines)
         painted: list[Region] = []
         refresh = widget.refresh
-        monkeypatch.setattr(widget, "refresh", lambda *regions, **how: painted.extend(regions) or refresh(*regions))
+        monkeypatch.setattr(widget, "refresh", lambda *regions, **_: painted.extend(regions) or refresh(*regions))
         widget.paint([line("step 1 of 10"), line(("153.20", "strong"))])
         assert painted
         painted.clear()
@@ -83,4 +83,4 @@ async def test_every_role_has_a_style_in_every_bundled_theme() -> None:
             app.theme = theme.name
             await pilot.pause()
             app.query_one(Lines).paint([line(("x", role)) for role in _ROLES])
-            assert {app.query_one(Lines)._style(role) for role in _ROLES}
+            assert {app.query_one(Lines).style_of(role) for role in _ROLES}

@@ -104,6 +104,7 @@ def test_the_app_s_process_never_loads_what_measures() -> None:
 import sys
 import cs336_tui.tui.app, cs336_tui.tui.commands, cs336_tui.tui.help, cs336_tui.tui.keeper, cs336_tui.tui.signals
 import cs336_tui.tui.dialogs.export, cs336_tui.tui.dialogs.reader, cs336_tui.tui.dialogs.cell_detail
+import cs336_tui.tui.launch
 heavy = {"torch", "numpy", "psutil", "pynvml", "multiprocessing"} & sys.modules.keys()
 sys.exit(f"loaded: {heavy}" if heavy else 0)
 """

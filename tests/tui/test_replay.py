@@ -51,8 +51,8 @@ async def test_a_replay_shows_its_choices_and_runs_nothing(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("damage", "seen"),
     [
-        (lambda data: b"", "empty; expected a session log"),
-        (lambda data: b'{"what": 1}\n', "not a session log"),
+        (lambda _: b"", "empty; expected a session log"),
+        (lambda _: b'{"what": 1}\n', "not a session log"),
         (lambda data: data[:5000] + b"\n{broken\n" + data[5000:], "damaged"),
         (lambda data: data[:-20], "the last line was cut"),
     ],

@@ -12,6 +12,7 @@ from rich.segment import Segment
 from cs336_tui.events import StepsTimed
 from cs336_tui.session.log import LogReader
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.tight import TightUpdate
 from tests.tui.make_log import DEMO_LOG
 from tests.tui.watched import until
 
@@ -50,7 +51,7 @@ async def test_a_session_of_partial_updates_leaves_the_screen_that_was_meant(mon
         def emulate(_: Any, update: Any) -> None:
             nonlocal partial
             if update is not None:
-                partial += type(update).__name__ == "_TightUpdate"
+                partial += isinstance(update, TightUpdate)
                 stream.feed(update.render_segments(app.console).replace("\n", "\r\n"))
 
         monkeypatch.setattr(app, "_display", emulate)

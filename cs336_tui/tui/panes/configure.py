@@ -72,6 +72,7 @@ class ConfigurePane(Vertical):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "app.focus_previous", "Previous entry", show=False, id="configure.previous"),
         Binding("down", "app.focus_next", "Next entry", show=False, id="configure.next"),
+        Binding("escape", "to_buttons", "To Run", key_display="Esc", id="configure.to_buttons"),
     ]
 
     class Changed(Message):
@@ -178,9 +179,16 @@ class ConfigurePane(Vertical):
         if self.sweep is not None and not self._busy:
             self.post_message(self.RunRequested(self.sweep, self.options))
 
+    def action_to_buttons(self) -> None:
+        """Leave the entries, where plain keys are typed, for the first button that can be pressed."""
+        next(button for button in self.query(PushButton) if not button.disabled).focus()
+
     def on_entry_changed(self, event: Entry.Changed) -> None:
         event.stop()
-        self._set(self._entries.with_value(event.entry.field, event.value))
+        entries = self._entries.with_value(event.entry.field, event.value)
+        if entries == self._entries:
+            return  # text that was just put there
+        self._set(entries)
         if event.entry.field == "edition":
             self.query_one("#entry-size", Chips).chips = self._size_chips()
 

@@ -1,15 +1,15 @@
-"""The Log tab: what the children printed and what the tool has to say, newest last."""
+"""The Log tab: which cells ran, what they printed, how they failed, and what the tool has to say; newest last."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
 
-from cs336_tui.events import ChildOutput, Event, Notice
-from cs336_tui.session.state import SessionState
+from cs336_tui.events import CellFinished, CellStarted, ChildOutput, Event, Notice
+from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.panes import status
-from cs336_tui.tui.widgets.lines import Line, line
+from cs336_tui.tui.widgets.lines import Line, Span, line
 from cs336_tui.tui.widgets.rows import Rows
 
 LIMIT = 5000
@@ -25,27 +25,36 @@ class LogPane(Rows):
         super().__init__(follow=True, id=id)
         self._kept: deque[Line] = deque(maxlen=LIMIT)
         self.where = ""
-        """The session log's path, shown while there is nothing else."""
+        """The session log's path."""
 
-    def take(self, events: Sequence[Event], state: SessionState) -> bool:
-        """Add the rows of these events; true if there were any."""
-        rows: list[Line] = []
+    def take(self, events: Sequence[Event], state: SessionState) -> None:
+        """Add the rows of these events, which `state` holds already."""
         for event in events:
             match event:
                 case Notice():
-                    rows += [line(("  ! ", "caution"), format.plain(row)) for row in event.text.splitlines()]
+                    self._kept.extend(_rows(Span("  ! ", "caution"), event.text))
                 case ChildOutput():
                     cell = state.cells.get(event.cell) if event.cell is not None else None
-                    label = f"{status.number(state, cell):>3} " if cell else "  · "
-                    rows += [line((label, "muted"), format.plain(row)) for row in event.text.splitlines()]
+                    self._kept.extend(_rows(_label(state, cell), event.text))
+                case CellStarted() if cell := state.cells.get(event.cell):
+                    self._kept.append(line(_label(state, cell), (f"▶ {cell.spec.title}", "muted")))
+                case CellFinished(status="failed" | "killed" | "oom") if cell := state.cells.get(event.cell):
+                    self._kept.append(line(_label(state, cell), (f"✗ {status.how_it_ended(cell)}", "bad")))
+                    self._kept.extend(_rows(_label(state, cell), event.error or ""))
                 case _:
                     pass
-        self._kept.extend(rows)
-        return bool(rows)
 
     def show(self) -> None:
-        if self._kept:
-            self.fill(tuple(self._kept))
-            return
         where = [line((f"The session log is {self.where}", "muted"))] if self.where else []
+        if self._kept:
+            self.fill((*where, *self._kept))
+            return
         self.fill((), [(), line(("Nothing yet. What a cell prints, and notices, appear here.", "muted")), *where])
+
+
+def _label(state: SessionState, cell: CellState | None) -> Span:
+    return Span(f"{status.number(state, cell):>3} " if cell else "  · ", "muted")
+
+
+def _rows(label: Span, text: str) -> list[Line]:
+    return [(label, Span(format.plain(row))) for row in text.splitlines()]

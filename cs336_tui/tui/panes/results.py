@@ -57,6 +57,7 @@ _COLUMNS = (
     _Column("tokens/s", lambda _, cell: format.rate(cell.tokens_per_s), rank=4),
     _Column("peak", _peak, rank=5),
 )
+_STATUS = "status"
 _ALL_ALIKE = 20
 """Added to the rank of a column whose cells are all alike: it tells least."""
 
@@ -81,8 +82,13 @@ class ResultsPane(Rows):
         if in_sight is not None and not self.has_focus:
             self.cursor = list(state.cells).index(in_sight.cell)
         texts = [self._texts(state, cell) for cell in state.cells.values()]
-        heading, rows = table(texts, [status.status(cell) for cell in state.cells.values()], self.content_size.width)
+        statuses = [status.status(cell) for cell in state.cells.values()]
+        heading, rows = table(texts, statuses, self.content_size.width - self._position_width(len(texts)))
         self.fill(rows, [heading])
+
+    def _position_width(self, count: int) -> int:
+        """Columns to leave free in the heading for which of the rows are in sight."""
+        return len(f"  {count}–{count} of {count}") if count > self.content_size.height - 1 else 0
 
     def _texts(self, state: SessionState, cell: CellState) -> tuple[str, ...]:
         """The cell's figures; those of a finished cell are worked out once."""
@@ -111,5 +117,7 @@ def table(texts: list[tuple[str, ...]], statuses: list[Span], width: int) -> tup
         cells = (f"{row[i]:<{widths[i]}}" if _COLUMNS[i].left else f"{row[i]:>{widths[i]}}" for i in sorted(kept))
         return "  ".join(cells) + "  "
 
-    heading = line((joined(tuple(column.name for column in _COLUMNS)) + "status", "muted"))
-    return heading, [(Span(joined(row)), mark) for row, mark in zip(texts, statuses, strict=True)]
+    heading = joined(tuple(column.name for column in _COLUMNS))
+    if len(heading) + len(_STATUS) <= width:
+        heading += _STATUS  # says little beside a glyph and a word, so that no column goes for it
+    return line((heading, "muted")), [(Span(joined(row)), mark) for row, mark in zip(texts, statuses, strict=True)]

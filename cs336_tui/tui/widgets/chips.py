@@ -42,15 +42,6 @@ class Chips(Entry, can_focus=True):
     Arrows move a cursor, space or enter or a click toggles. `alone` is a value that cannot stand beside others.
     """
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"chips--chip", "chips--chosen"}
-
-    DEFAULT_CSS = """
-    Chips {
-        .chips--chip { color: $foreground; }
-        .chips--chosen { color: $primary; text-style: bold; }
-    }
-    """
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1)", "Previous", show=False, id="chips.left"),
         Binding("right", "move(1)", "Next", show=False, id="chips.right"),
@@ -91,8 +82,7 @@ class Chips(Entry, can_focus=True):
         self.refresh(layout=True)
 
     def content_rows(self, width: int) -> list[list[Segment]]:
-        plain = self.get_component_rich_style("chips--chip")
-        chosen = self.get_component_rich_style("chips--chosen")
+        plain, chosen = self.style_of("text"), self.style_of("title")
         rows: list[list[Segment]] = []
         for row in self._rows(width):
             segments: list[Segment] = []

@@ -14,30 +14,24 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
-from textual.widget import Widget
 from textual.widgets import Input
+
+from cs336_tui.tui.widgets.styled import Styled
 
 LABEL_WIDTH = 10
 """Columns of the label, the gap after it included."""
 
 
-class Entry(Widget):
+class Entry(Styled):
     """Draws the label, rows of content right of it, and below them the problem, folded to the width.
 
     `field` names the entry as `SpecError` does.
     """
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"entry--label", "entry--problem"}
-
     DEFAULT_CSS = """
     Entry {
         height: auto;
         width: 1fr;
-        .entry--label { color: $text-muted; }
-        .entry--problem { color: $bad; }
-        &:focus, &:focus-within {
-            .entry--label { color: $foreground; text-style: bold; }
-        }
     }
     """
 
@@ -65,6 +59,12 @@ class Entry(Widget):
         if problem and self.has_focus_within:
             self.call_after_refresh(self.scroll_visible, animate=False)
 
+    def on_descendant_focus(self) -> None:
+        self.refresh()
+
+    def on_descendant_blur(self) -> None:
+        self.refresh()
+
     def content_rows(self, width: int) -> list[list[Segment]]:
         """Rows right of the label, each at most `width` columns wide."""
         del width
@@ -79,11 +79,11 @@ class Entry(Widget):
         rows = self.content_rows(width - LABEL_WIDTH)
         if y < len(rows):
             label = set_cell_size(self.label if y == 0 else "", LABEL_WIDTH)
-            segments = [Segment(label, self.get_component_rich_style("entry--label")), *rows[y]]
+            segments = [Segment(label, self.style_of("strong" if self.has_focus_within else "muted")), *rows[y]]
         else:
             lines = self._problem_lines(width)[y - len(rows) :]
-            segments = [Segment(line, self.get_component_rich_style("entry--problem")) for line in lines[:1]]
-        return Strip(segments).adjust_cell_length(width, self.rich_style)
+            segments = [Segment(line, self.style_of("bad")) for line in lines[:1]]
+        return Strip(segments).adjust_cell_length(width, self.style_of("text"))
 
     def _problem_lines(self, width: int) -> list[str]:
         if not self.problem:

@@ -7,13 +7,11 @@ from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
-from rich.style import Style
 from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
-from textual.widget import Widget
 
-from cs336_tui.tui.widgets.palette import style_of
+from cs336_tui.tui.widgets.styled import Styled
 
 
 class Span(NamedTuple):
@@ -81,7 +79,7 @@ def _cells(spans: Line, width: int) -> list[tuple[str, str]]:
     return cells + [(" ", "text")] * (width - len(cells))
 
 
-class Lines(Widget):
+class Lines(Styled):
     """Shows the lines given to `paint`: one style per span, and only changed columns are painted again."""
 
     class Resized(Message):
@@ -90,7 +88,6 @@ class Lines(Widget):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._lines: tuple[Line, ...] = ()
-        self._styles: dict[str, Style] = {}
 
     @property
     def text(self) -> str:
@@ -117,19 +114,8 @@ class Lines(Widget):
 
     def render_line(self, y: int) -> Strip:
         spans = self._lines[y] if y < len(self._lines) else ()
-        segments = [Segment(text, self._style(role)) for text, role in spans]
+        segments = [Segment(text, self.style_of(role)) for text, role in spans]
         gap = self.content_size.width - width_of(spans)
         if gap > 0:
-            segments.append(Segment(" " * gap, self._style("text")))
+            segments.append(Segment(" " * gap, self.style_of("text")))
         return Strip(segments)
-
-    def _style(self, role: str) -> Style:
-        style = self._styles.get(role)
-        if style is None:
-            behind = self.background_colors[1]
-            style = self._styles[role] = style_of(role, self.app.theme_variables, behind)
-        return style
-
-    def notify_style_update(self) -> None:
-        self._styles.clear()
-        super().notify_style_update()

@@ -42,8 +42,10 @@ def style_of(role: str, variables: Mapping[str, str], background: Color) -> Styl
 
 
 def _color(value: str, foreground: str) -> Color:
-    """A colour as themes write it; ``auto 60%`` (readable on anything, softened) is the foreground, softened."""
-    if value.startswith("auto"):
-        share = value.removeprefix("auto").strip().removesuffix("%")
-        return Color.parse(foreground).multiply_alpha(float(share) / 100 if share else 1.0)
-    return Color.parse(value)
+    """A colour as themes write it, with or without an opacity: ``#5aa9e6 40%``.
+
+    ``auto 60%`` (readable on anything, softened) is the foreground, softened.
+    """
+    name, share = value.rsplit(maxsplit=1) if value.endswith("%") else (value, "100%")
+    color = Color.parse(foreground if name == "auto" else name)
+    return color.multiply_alpha(float(share.removesuffix("%")) / 100)

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
+from rich.style import Style
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -21,15 +22,6 @@ from cs336_tui.tui.widgets.entry import Entry
 
 class PresetEntry(Entry, can_focus=True):
     """Names the preset that fills the form and whether its choices were changed since. Enter opens the list."""
-
-    DEFAULT_CSS = """
-    PresetEntry {
-        .entry--preset { color: $primary; text-style: bold; }
-        &:focus .entry--preset { text-style: bold reverse; }
-    }
-    """
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"entry--preset"}
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space,enter", "choose", "Choose a preset", show=False, id="preset.choose"),
@@ -52,7 +44,7 @@ class PresetEntry(Entry, can_focus=True):
         name, room = self.preset.name, max(width - len(mark), 1)
         if cell_len(name) > room:
             name = set_cell_size(name, room - 1) + "…"
-        return [[Segment(name + mark, self.get_component_rich_style("entry--preset"))]]
+        return [[Segment(name + mark, self.style_of("title") + Style(reverse=self.has_focus))]]
 
     def action_choose(self) -> None:
         def chosen(preset: Preset | None) -> None:
