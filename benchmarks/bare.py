@@ -1,9 +1,12 @@
-"""What a careful student writes: the same model, batch and seed, timed by hand. Prints step times as JSON."""
+"""What a careful student writes: the same model, batch and seed, timed by hand.
+
+Appends a line per step to a file, outside the timed region: when the step ended (Unix time) and how long it took.
+"""
 
 from __future__ import annotations
 
-import json
-from time import perf_counter
+from pathlib import Path
+from time import perf_counter, time
 
 import click
 import torch
@@ -19,10 +22,10 @@ from cs336_tui.workload.transformer import Transformer
 @click.option("--context", type=int, required=True)
 @click.option("--batch", type=int, default=4)
 @click.option("--pass", "pass_", type=click.Choice(["forward", "train-step"]), required=True)
-@click.option("--warmup", type=int, default=5)
 @click.option("--steps", type=int, default=10)
 @click.option("--device", default="cpu")
-def main(size: str, context: int, batch: int, pass_: str, warmup: int, steps: int, device: str) -> None:
+@click.option("--output", type=click.Path(path_type=Path), required=True)
+def main(size: str, context: int, batch: int, pass_: str, steps: int, device: str, output: Path) -> None:
     torch.set_float32_matmul_precision("highest")
     dims = dims_of(size, "2026")
     model = Transformer(dims, arch="swiglu-rope", context_length=context, device=device)
@@ -34,20 +37,20 @@ def main(size: str, context: int, batch: int, pass_: str, warmup: int, steps: in
         if device.startswith("cuda"):
             torch.cuda.synchronize()
 
-    times = []
-    for _ in range(warmup + steps):
-        synchronize()
-        start = perf_counter()
-        if pass_ == "train-step":
-            optimizer.zero_grad(set_to_none=True)
-        logits = model(data.inputs)
-        if pass_ == "train-step":
-            F.cross_entropy(logits.flatten(0, 1), data.targets.flatten()).backward()
-            optimizer.step()
-        synchronize()
-        times.append(perf_counter() - start)
-        del logits
-    click.echo(json.dumps(times[warmup:]))
+    with output.open("w", buffering=1) as file:
+        for _ in range(steps):
+            synchronize()
+            start = perf_counter()
+            if pass_ == "train-step":
+                optimizer.zero_grad(set_to_none=True)
+            logits = model(data.inputs)
+            if pass_ == "train-step":
+                F.cross_entropy(logits.flatten(0, 1), data.targets.flatten()).backward()
+                optimizer.step()
+            synchronize()
+            took = perf_counter() - start
+            print(time(), took, file=file)
+            del logits
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from cs336_tui.events import CellFinished, Event, ModelBuilt, Stage, StageChanged, Status, StepKind, StepsTimed
-from cs336_tui.measure.clock import clock_for
+from cs336_tui.events import CellFinished, Event, ModelBuilt, Notice, Stage, StageChanged, Status, StepKind, StepsTimed
+from cs336_tui.measure.clock import Clock, clock_for
 from cs336_tui.measure.failures import outcome_of
 from cs336_tui.measure.in_force import read_in_force
 from cs336_tui.measure.memory import PeakMeter, Peaks
 from cs336_tui.measure.precision import RECIPES, autocast_for, check_precision, dtype_name, set_matmul
 from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
-from cs336_tui.measure.timing import StepTime, StepTimer, time_window
+from cs336_tui.measure.timing import StepTime, StepTimer, WindowBroken, time_window
 from cs336_tui.spec import RunSpec
 from cs336_tui.workload.batch import random_batch
 from cs336_tui.workload.passes import Step, Training
@@ -135,12 +135,28 @@ class _Run:
         if spec.warmup_steps:
             self.enter("warm-up")
             self._time_each(step, timer, "warm-up", spec.warmup_steps)
+        scaled = step.training if step.training and step.training.scales_gradients else None
+        taken_before = scaled.steps_taken if scaled else 0
         self._meter.reset()
         self.enter("measuring")
+        self._measure(step, timer, clock)
+        if scaled and (skipped := spec.measure_steps - (scaled.steps_taken - taken_before)):
+            text = (
+                f"cell {self.cell + 1}: {skipped} of {spec.measure_steps} optimizer steps were skipped, because "
+                f"gradients overflowed float16; these steps took less time than real ones"
+            )
+            self._emit(Notice(at=time.time(), text=text))
+
+    def _measure(self, step: Step, timer: StepTimer, clock: Clock) -> None:
+        spec = self.spec
         if spec.sync == "each-step":
             self._time_each(step, timer, "measured", spec.measure_steps)
         else:
-            times = time_window(step, clock, spec.measure_steps, self._go_on)
+            try:
+                times = time_window(step, clock, spec.measure_steps, self._go_on)
+            except WindowBroken as broken:
+                self._report(step, "measured", 0, broken.times)
+                raise broken.error from None
             self._report(step, "measured", 0, times)
             if len(times) < spec.measure_steps:
                 raise _Cancelled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -41,8 +42,17 @@ def set_matmul(precision: str) -> None:
     torch.set_float32_matmul_precision(precision)
 
 
+def tf32_override() -> str | None:
+    """What ``NVIDIA_TF32_OVERRIDE`` makes NVIDIA's libraries do whatever torch asks: ``0`` never use TF32, ``1``
+    always. None when it is not set to either."""
+    value = os.environ.get("NVIDIA_TF32_OVERRIDE")
+    return value if value in ("0", "1") else None
+
+
 def tf32_allowed() -> bool:
-    """Whether cuBLAS may use TF32 for float32 matmuls, read back from torch."""
+    """Whether cuBLAS may use TF32 for float32 matmuls: the environment's word, else what torch reads back."""
+    if (override := tf32_override()) is not None:
+        return override == "1"
     matmul = torch.backends.cuda.matmul
     # From torch 2.9 on the setting has a new name, and mixing the two names in one process is an error.
     return bool(matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32)

@@ -14,6 +14,8 @@ import os
 import traceback
 from collections.abc import Iterator
 
+from cs336_tui.measure.driver import driver_initialised
+
 OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
 
 _OPTIONAL = (
@@ -61,8 +63,8 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 def _import_everything() -> None:
     with _environment(_WHILE_IMPORTING):
-        for name in _OPTIONAL:  # some releases of torch lack some of them
-            with contextlib.suppress(ImportError):
+        for name in _OPTIONAL:  # some releases of torch lack some of them, and none is worth losing the others
+            with contextlib.suppress(Exception):
                 importlib.import_module(name)
         for name in _NEEDED:
             importlib.import_module(name)
@@ -74,6 +76,8 @@ try:
 except Exception:
     # The server lives on: a child meets the same error and reports it as its own.
     traceback.print_exc()
+DRIVER_INITIALISED = driver_initialised()
+"""Whether the imports woke the CUDA driver. To be asked here: a child forked after that is told that it sleeps."""
 # Spare every child the collection of what the server made, and the copying of pages that goes with it.
 gc.collect()
 gc.freeze()

@@ -9,8 +9,8 @@ import torch
 
 from cs336_tui.environment import DeviceInfo, TorchEnvironment
 from cs336_tui.measure.devices import device_label, nvml_uuid
-from cs336_tui.measure.precision import RECIPES, autocast_for
-from cs336_tui.spec import PRECISIONS, ModelDims, Precision
+from cs336_tui.measure.precision import RECIPES, autocast_for, tf32_override
+from cs336_tui.spec import ModelDims, Precision
 from cs336_tui.workload.batch import random_batch
 from cs336_tui.workload.passes import Step, Training
 from cs336_tui.workload.transformer import Transformer
@@ -31,6 +31,9 @@ def probe() -> TorchEnvironment:
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[0].partition(". ")[0]
         problems.append(f"torch was built for CUDA {torch.version.cuda} but cannot use a GPU: {reason}")
+    if (override := tf32_override()) is not None and any(device.name.startswith("cuda") for device in devices):
+        lost = "tf32 cannot be had" if override == "0" else "fp32 would be TF32 in truth"
+        problems.append(f"NVIDIA_TF32_OVERRIDE={override} is set: {lost}; unset it to choose")
     return TorchEnvironment(
         torch=str(torch.__version__),
         cuda=torch.version.cuda,
@@ -88,11 +91,18 @@ def _cuda(index: int) -> DeviceInfo:
     return DeviceInfo(
         name=f"cuda:{index}",
         label=properties.name,
-        precisions=PRECISIONS if capability >= _AMPERE else ("fp32", "fp16-mixed"),
+        precisions=_cuda_precisions(capability),
         memory_bytes=properties.total_memory,
         uuid=nvml_uuid(index, properties),
         capability=f"{properties.major}.{properties.minor}",
     )
+
+
+def _cuda_precisions(capability: tuple[int, int]) -> tuple[Precision, ...]:
+    """What hardware of this compute capability can do, less what the environment forbids."""
+    offered: tuple[Precision, ...] = tuple(RECIPES) if capability >= _AMPERE else ("fp32", "fp16-mixed")
+    forbidden = {"0": "tf32", "1": "fp32"}.get(tf32_override() or "")
+    return tuple(precision for precision in offered if precision != forbidden)
 
 
 def _label(device_type: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -28,8 +28,9 @@ def restored_settings() -> Iterator[None]:
         set_matmul(matmul)
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
-        if cuda_device is not None and cuda_device != torch.cuda.current_device():
-            torch.cuda.set_device(cuda_device)
+        with suppress(RuntimeError):  # a device that has failed for good answers nothing
+            if cuda_device is not None and cuda_device != torch.cuda.current_device():
+                torch.cuda.set_device(cuda_device)
 
 
 @contextmanager

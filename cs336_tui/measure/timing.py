@@ -31,6 +31,15 @@ class StepTime(NamedTuple):
     host_s: float
 
 
+class WindowBroken(Exception):
+    """A step of a window failed with `error`; `times` are those of the steps before it."""
+
+    def __init__(self, times: list[StepTime], error: Exception) -> None:
+        super().__init__(f"the step after {len(times)} of the window failed")
+        self.times = times
+        self.error = error
+
+
 class StepTimer:
     """Times a step synchronised on its own: the host's clock from one idle device to the next.
 
@@ -64,7 +73,8 @@ def time_window(step: Timeable, clock: Clock, count: int, go_on: Callable[[int],
     A step lasts from its first boundary to its last on the device's clock, so what lies between steps is not counted:
     dropping gradients and, for the pass `backward`, its forward and loss. A train-step has nothing between: there a
     step begins at the boundary that ended the one before, and the times add up to the whole window.
-    `go_on` is asked before each step, by its number; at the first no, the steps so far are returned.
+    `go_on` is asked before each step, by its number; at the first no, the steps so far are returned. Raises
+    `WindowBroken` with the steps so far when one fails and the device still answers.
     """
     rows: list[list[Mark]] = []
     for _ in range(count):
@@ -72,20 +82,31 @@ def time_window(step: Timeable, clock: Clock, count: int, go_on: Callable[[int],
         rows.append([first, *(clock.mark() for _ in step.phases)])
     done = 0
     clock.synchronize()
-    for marks in rows:
-        if not go_on(done):
-            break
-        step.prepare()
-        if not (done and step.back_to_back):
-            marks[0].take()
-        for phase, mark in zip(step.phases, marks[1:], strict=True):
-            step.run(phase)
-            mark.take()
-        step.clear()
-        done += 1
+    try:
+        for marks in rows:
+            if not go_on(done):
+                break
+            step.prepare()
+            if not (done and step.back_to_back):
+                marks[0].take()
+            for phase, mark in zip(step.phases, marks[1:], strict=True):
+                step.run(phase)
+                mark.take()
+            step.clear()
+            done += 1
+    except Exception as error:
+        try:
+            clock.synchronize()
+        except RuntimeError:
+            raise error from None
+        raise WindowBroken(_times(rows[:done]), error) from None
     clock.synchronize()
+    return _times(rows[:done])
+
+
+def _times(rows: list[list[Mark]]) -> list[StepTime]:
     times = []
-    for marks in rows[:done]:
+    for marks in rows:
         phases = _between(marks)
         times.append(StepTime(fsum(phases), phases, _host(marks)))
     return times

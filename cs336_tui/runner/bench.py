@@ -114,8 +114,11 @@ class Bench:
         self.start()
         with self._probing:
             if self._environment is None:
-                self._environment = self._read_environment()
-                self._recorder.record([EnvironmentRead(at=time.time(), environment=self._environment)])
+                environment = self._read_environment()
+                self._recorder.record([EnvironmentRead(at=time.time(), environment=environment)])
+                if not environment.devices:
+                    return environment  # whatever went wrong may have passed when we are asked again
+                self._environment = environment
             return self._environment
 
     def resolve(self, sweep: Sweep) -> Sweep:
@@ -135,6 +138,8 @@ class Bench:
         Raises `LogError` when the session's log cannot be made; then nothing was run.
         """
         with self._running:
+            if self._closed:
+                return
             environment = self.probe()
             self._open_log(environment)
             first, self._next_cell = self._next_cell, self._next_cell + len(specs)

@@ -5,6 +5,7 @@ It opens inside a child process, or in this process when the user asked for ``--
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from cs336_tui.environment import TorchEnvironment
@@ -29,8 +30,10 @@ def probe() -> TorchEnvironment:
     return ask()
 
 
-def driver_initialised() -> bool:
-    """Whether the CUDA driver is already initialised in this process, which a forked child cannot survive."""
-    from cs336_tui.measure.driver import driver_initialised as ask
+def forked_after_driver() -> bool:
+    """Whether this process was forked from a server in which something had initialised the CUDA driver.
 
-    return ask()
+    CUDA cannot be used here then.
+    """
+    preload = sys.modules.get(PRELOAD)
+    return bool(preload and preload.DRIVER_INITIALISED)

@@ -39,9 +39,11 @@ class Child:
         return FrameReader(self.events.fileno())
 
     def close(self) -> None:
-        """Give back pipes and the process object. The process must have ended."""
+        """Give back pipes and the process object; a process that has not ended is killed."""
         self.events.close()
         self.commands.close()
+        if self.process.is_alive():
+            self.process.kill()
         self.process.join()
         self.process.close()
 
@@ -70,6 +72,9 @@ class Launcher:
             from multiprocessing import forkserver
 
             os.environ[SERVER_OUTPUT_VARIABLE] = str(self._output_dir / "server.log")
+            # Keeps a queue.py or profile.py in the user's folder from being imported in place of Python's own. It
+            # stays set for the server that replaces one that died.
+            os.environ["PYTHONSAFEPATH"] = "1"
             # A child imports the program's main module, which for an installed script imports the cli.
             get_context("forkserver").set_forkserver_preload([PRELOAD, "cs336_tui.cli"])
             forkserver.ensure_running()

@@ -37,6 +37,7 @@ class LiveSource:
     def __init__(self, bench: Bench, post: Post) -> None:
         self._bench, self._post = bench, post
         self._closing = threading.Lock()
+        self._stop_wanted = threading.Event()
         # The bench starts processes that inherit standard error; Textual's stand-in for it has no file descriptor.
         with contextlib.redirect_stderr(sys.__stderr__):
             bench.prepare()
@@ -52,9 +53,12 @@ class LiveSource:
     def run(self, sweep: Sweep, *, ddof: int, timeout_s: float | None) -> None:
         """Run the sweep's cells; `RunEnded` is posted when they are over."""
         self._bench.ddof, self._bench.timeout_s = ddof, timeout_s
+        self._stop_wanted.clear()
         _thread("run", lambda: self._run(sweep))
 
     def cancel(self) -> None:
+        """Stop the run, also when it still waits for the machine to be read."""
+        self._stop_wanted.set()
         self._bench.cancel()
 
     def close(self) -> None:
@@ -72,7 +76,8 @@ class LiveSource:
         error: str | None = None
         try:
             resolved = self._bench.resolve(sweep)
-            self._bench.run(resolved.cells(), resolved.command(self._bench.ddof))
+            if not self._stop_wanted.is_set():
+                self._bench.run(resolved.cells(), resolved.command(self._bench.ddof))
         except (LogError, SpecError) as refused:
             error = str(refused)
         except Exception as broken:  # a run must end on the screen too

@@ -42,6 +42,12 @@ class Training:
     def scales_gradients(self) -> bool:
         return bool(self.scaler.is_enabled())
 
+    @property
+    def steps_taken(self) -> int:
+        """Optimizer steps really taken: the scaler skips one whose gradients overflowed. Waits for the device."""
+        counts = (state["step"] for state in self.optimizer.state.values() if "step" in state)
+        return int(next(counts, 0))
+
 
 class Step:
     """A step of one pass over one batch: call `prepare`, `run` for each of `phases` in order, then `clear`.
@@ -69,6 +75,10 @@ class Step:
         self._training = training
         self._logits: Tensor | None = None
         self._loss: Tensor | None = None
+
+    @property
+    def training(self) -> Training | None:
+        return self._training
 
     @property
     def back_to_back(self) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cs336_tui.events import CellFinished, Event, StageChanged, StepsTimed, from_line, to_line
+from cs336_tui.events import CellFinished, Event, Notice, StageChanged, StepsTimed, from_line, to_line
 from cs336_tui.spec import ARCHES, PASSES, SYNCS, Arch, Pass, Precision, Sync
 from cs336_tui.workload.passes import PHASES
 from tests.measure.cells import Report, run, small_spec
@@ -306,3 +306,12 @@ def test_no_memory_stays_behind() -> None:
     run(small_spec(pass_="train-step"), watch=count)
     run(small_spec(pass_="train-step", num_layers=20), watch=count)
     assert tensors[1] <= tensors[0]
+
+
+def test_an_optimizer_step_that_the_scaler_skipped_is_told() -> None:
+    # One token: the loss's gradient, scaled by 65536 as at first, is more than float16 can hold.
+    spec = small_spec(pass_="train-step", precision="fp16-mixed", context_length=1, batch_size=1, warmup_steps=0)
+    report = run(spec)
+    assert report.finished.status == "ok"
+    (notice,) = [event for event in report.events if isinstance(event, Notice)]
+    assert "of 3 optimizer steps were skipped" in notice.text

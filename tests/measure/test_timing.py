@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from cs336_tui.measure.clock import Clock, EventMark, HostMark, MetalMark
-from cs336_tui.measure.timing import StepTimer, time_window
+from cs336_tui.measure.timing import StepTimer, WindowBroken, time_window
 
 
 class Device:
@@ -139,6 +139,24 @@ def test_a_window_that_is_stopped_tells_the_steps_so_far() -> None:
     assert asked == [0, 1, 2]
     assert len(times) == 2
     assert device.waits == [0.0, 60.0]
+
+
+def test_a_window_in_which_a_step_fails_tells_the_steps_before_it() -> None:
+    device = Device()
+    step = Step(device, {"forward": 30.0})
+    run, calls = step.run, []
+
+    def fail_at_the_third(phase: str) -> None:
+        calls.append(phase)
+        if len(calls) == 3:
+            raise MemoryError("no room")
+        run(phase)
+
+    step.run = fail_at_the_third
+    with pytest.raises(WindowBroken) as broken:
+        time_window(step, device.clock(), 5, always)
+    assert [time.total_s for time in broken.value.times] == pytest.approx([0.03] * 2)
+    assert isinstance(broken.value.error, MemoryError)
 
 
 def test_metals_misordered_moments_count_as_nothing() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,3 +30,37 @@ def test_a_cell_runs_in_a_child(tmp_path: Path, spawn: bool):
     assert finished.status == "ok"
     assert watch.of(type(finished)) == [finished]
     child.close()
+
+
+def doctor(folder: Path, **env: str) -> str:
+    command = Path(sys.executable).with_name("cs336-tui")
+    done = subprocess.run(
+        [command, "doctor"], cwd=folder, env=os.environ | env, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout
+
+
+def test_a_server_whose_imports_woke_the_cuda_driver_is_not_forked_from(tmp_path: Path):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    source = tmp_path / "driver.c"
+    # Awake in the process that loaded it and asleep, as the real one then says, in those forked from it.
+    source.write_text(
+        "#include <unistd.h>\nstatic int loader;\n"
+        "__attribute__((constructor)) static void load(void) { loader = getpid(); }\n"
+        "int cuDeviceGetCount(int *count) { *count = 0; return getpid() == loader ? 0 : 3; }\n"
+    )
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(source)], check=True)
+    told = doctor(tmp_path, LD_LIBRARY_PATH=str(tmp_path))
+    assert "started by spawn" in told
+    assert "CUDA driver was initialised" in told
+    assert "cpu " in told
+
+
+@pytest.mark.parametrize("name", ["queue.py", "profile.py"])
+def test_files_of_the_users_folder_are_not_taken_for_pythons_own(tmp_path: Path, name: str):
+    (tmp_path / name).write_text("raise SystemExit('imported in place of the standard library')\n")
+    told = doctor(tmp_path)
+    assert "fp32" in told
+    assert "nothing is missing" in told
