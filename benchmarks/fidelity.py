@@ -5,8 +5,8 @@ short turn each, round after round. So a machine whose speed drifts, drifts for 
 and ended within a turn of its program; the first of each turn does not, since the others have had the caches.
 A ratio of means is taken round by round and its median reported; the ratio of std is that of all counted steps.
 
-Whether glibc's malloc gives a step's memory back and faults it in again is a matter of luck in a bare script, and moves
-its CPU times by up to a tenth from one start to the next. A cell's process always keeps it (`runner/child.py`), so the
+Whether glibc's malloc gives a step's memory back and faults it in again differs from one start of a bare
+script to the next. A cell's process always keeps it (`runner/child.py`), so the
 bare script is told to do the same, by environment variables; ``--plain-malloc`` leaves it to its luck.
 """
 

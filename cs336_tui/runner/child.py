@@ -90,9 +90,8 @@ def _settle(output: str) -> None:
 def _keep_freed_memory() -> None:
     """Have malloc keep what a step frees, for the next step.
 
-    Whether glibc gives it back, to be faulted in again page by page, hangs on what happens to lie at the top of the
-    heap: on the CPU that made the same steps up to a tenth slower in one process than in another. Does nothing with
-    other C libraries.
+    glibc may otherwise give it back, to be faulted in again page by page, differently in each process: thousands of
+    page faults a step were counted. Does nothing with other C libraries.
     """
     import ctypes
 
