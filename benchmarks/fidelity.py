@@ -1,18 +1,22 @@
 """Fidelity: step times of a bare script, of `cs336-tui bench` and of the app in a terminal, taken in turns.
 
-All three run the same endless cell at once, but only one at a time is let go on (the others are stopped, SIGSTOP), a
-short turn each, round after round. So a machine whose speed drifts, drifts for all of them. A step counts when it began
-and ended within a turn of its program; the first of each turn does not, since the others have had the caches.
-A ratio of means is taken round by round and its median reported; the ratio of std is that of all counted steps.
+All run the same endless cell at once, but only one at a time is let go on (the others are stopped, SIGSTOP), a short
+turn each, round after round. So a machine whose speed drifts, drifts for all of them. A step counts when it began
+`SETTLE_S` or more after its turn did, since the others have had the caches, and ended within it.
 
-Whether glibc's malloc gives a step's memory back and faults it in again differs from one start of a bare
-script to the next. A cell's process always keeps it (`runner/child.py`), so the
-bare script is told to do the same, by environment variables; ``--plain-malloc`` leaves it to its luck.
+A second copy of the bare script runs along as a control: how far its ratio to the first is from 1 is what this machine
+adds to any ratio. All programs are started afresh a few times over, because where memory comes to lie differs from
+one start to the next and stays for a process's life. Ratios of means and of std are taken round by round and the median
+over all rounds reported, with the least and the greatest of the starts' own medians.
+
+Whether glibc's malloc gives a step's memory back and faults it in again also differs from one start of a bare script to
+the next. A cell's process always keeps it (`runner/child.py`); ``--keep-memory`` has the bare script do the same.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import statistics
@@ -26,7 +30,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.reporting import publish, spread, table, verdict
+from benchmarks.reporting import publish, table, verdict
 from cs336_tui.events import StepsTimed
 from cs336_tui.session.log import LogReader
 from cs336_tui.stats import summarize
@@ -35,6 +39,7 @@ from tests.terminal import Terminal
 COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
 MEAN_MARK, STD_MARK = (0.98, 1.02), (0.0, 1.2)
 ENDLESS = 1_000_000
+SETTLE_S = 0.25
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20)}
 
 
@@ -77,38 +82,37 @@ def bare_steps(file: Path) -> list[Timed]:
 
 
 @contextlib.contextmanager
-def programs(words: list[str], folder: Path, plain_malloc: bool = False) -> Iterator[dict[str, Program]]:
-    """The three programs, started."""
-    bare_env = os.environ | ({} if plain_malloc else KEEP_MEMORY)
-    silent = subprocess.DEVNULL
-    output = folder / "bare"
+def programs(words: list[str], folder: Path, keep_memory: bool) -> Iterator[dict[str, Program]]:
+    """The programs, started: two of the bare script, `bench`, and the app in a terminal of its own."""
     cell = [*words, "--warmup", "0"]
-    commands = {
-        "bare": [sys.executable, "-m", "benchmarks.bare", *words, "--output", str(output)],
-        "bench": [COMMAND, "bench", *cell, "--session-dir", str(folder / "bench")],
-    }
-    started = {
-        name: subprocess.Popen(
-            command,
-            start_new_session=True,
-            stdin=silent,
-            stdout=silent,
-            stderr=silent,
-            env=bare_env if name == "bare" else None,
+    silent = subprocess.DEVNULL
+
+    def start(command: list[str], env: dict[str, str]) -> int:
+        started.append(
+            subprocess.Popen(
+                command, start_new_session=True, stdin=silent, stdout=silent, stderr=silent, env=os.environ | env
+            )
         )
-        for name, command in commands.items()
-    }
+        return started[-1].pid
+
+    def bare(name: str) -> Program:
+        command = [sys.executable, "-m", "benchmarks.bare", *words, "--output", str(folder / name)]
+        group = start(command, KEEP_MEMORY if keep_memory else {})
+        return Program(group, lambda: bare_steps(folder / name))
+
+    def bench() -> Program:
+        group = start([COMMAND, "bench", *cell, "--session-dir", str(folder / "bench")], {})
+        return Program(group, lambda: session_steps(folder / "bench"))
+
+    started: list[subprocess.Popen[bytes]] = []
     terminal = Terminal([COMMAND, *cell, "--session-dir", str(folder / "app")], emulate=False)
     try:
+        running = {"bare": bare("bare"), "control": bare("control"), "bench": bench()}
         terminal.until_bytes(b"torch")
         terminal.send("r")
-        yield {
-            "bare": Program(started["bare"].pid, lambda: bare_steps(output)),
-            "bench": Program(started["bench"].pid, lambda: session_steps(folder / "bench")),
-            "app": Program(terminal.pid, lambda: session_steps(folder / "app")),
-        }
+        yield running | {"app": Program(terminal.pid, lambda: session_steps(folder / "app"))}
     finally:
-        for process in started.values():
+        for process in started:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         with contextlib.suppress(ProcessLookupError):
@@ -116,23 +120,23 @@ def programs(words: list[str], folder: Path, plain_malloc: bool = False) -> Iter
         terminal.close()
 
 
-def run_case(size: str, pass_: str, device: str, rounds: int, turn_s: float, plain_malloc: bool) -> list[list[str]]:
-    """Rows of the report: the ratios of `bench` and of the app to the bare script."""
-    words = f"--size {size} --context 128 --batch 4 --pass {pass_} --steps {ENDLESS} --device {device}".split()
+def take_turns(words: list[str], rounds: int, turn_s: float, keep_memory: bool) -> list[dict[str, list[float]]]:
+    """One start of all programs: the counted steps of each, round by round, seconds."""
     turns: list[dict[str, tuple[float, float]]] = []
-    with tempfile.TemporaryDirectory() as scratch, programs(words, Path(scratch), plain_malloc) as running:
+    with tempfile.TemporaryDirectory() as scratch, programs(words, Path(scratch), keep_memory) as running:
         while not all(len(program.steps()) >= 5 for program in running.values()):
             time.sleep(0.5)
         for program in running.values():
             program.let(False)
         names = list(running)
         for number in range(rounds):
+            first = number % len(names)
             spans = {}
-            for name in names[number % 3 :] + names[: number % 3]:
+            for name in names[first:] + names[:first]:
                 begin = time.time()
                 running[name].let(True)
                 time.sleep(turn_s)
-                spans[name] = (begin, time.time())
+                spans[name] = (begin + SETTLE_S, time.time())
                 running[name].let(False)
             turns.append(spans)
         for program in running.values():
@@ -140,28 +144,48 @@ def run_case(size: str, pass_: str, device: str, rounds: int, turn_s: float, pla
         time.sleep(1.0)  # what was in a pipe when its reader was stopped reaches the log
         steps = {name: program.steps() for name, program in running.items()}
 
-    def counted(name: str, spans: dict[str, tuple[float, float]]) -> list[float]:
-        begin, end = spans[name]
-        inside = [step.took for step in steps[name] if begin <= step.end - step.took and step.end <= end]
-        return inside[1:]
+    def counted(name: str, begin: float, end: float) -> list[float]:
+        return [step.took for step in steps[name] if begin <= step.end - step.took and step.end <= end]
 
+    return [{name: counted(name, *spans[name]) for name in spans} for spans in turns]
+
+
+def ratios(
+    starts: list[list[dict[str, list[float]]]], name: str, of: Callable[[list[float]], float]
+) -> list[list[float]]:
+    """For each start, for each of its rounds: `of` the program's steps over `of` the bare script's."""
+    return [
+        [of(spans[name]) / of(spans["bare"]) for spans in rounds if len(spans[name]) > 1 and len(spans["bare"]) > 1]
+        for rounds in starts
+    ]
+
+
+def median_of(values: list[list[float]]) -> tuple[float, str]:
+    """Median over all rounds, and as text with the least and the greatest of the starts' medians."""
+    median = statistics.median(value for rounds in values for value in rounds)
+    each = [statistics.median(rounds) for rounds in values]
+    return median, f"{median:.3f} ({min(each):.3f} to {max(each):.3f})"
+
+
+def report(case: str, starts: list[list[dict[str, list[float]]]]) -> list[list[str]]:
+    """Rows of the table: `bench`, the app and the control, each over the bare script."""
     rows = []
-    bare = summarize([took for spans in turns for took in counted("bare", spans)])
-    for name in ("bench", "app"):
-        pairs = [(counted(name, spans), counted("bare", spans)) for spans in turns]
-        means = [statistics.fmean(a) / statistics.fmean(b) for a, b in pairs if a and b]
-        ours = summarize([took for a, _ in pairs for took in a])
-        std = (ours.std_s or 0.0) / (bare.std_s or 1.0)
+    bare = summarize([took for rounds in starts for spans in rounds for took in spans["bare"]])
+    for name in ("bench", "app", "control"):
+        n = sum(len(spans[name]) for rounds in starts for spans in rounds)
+        mean, means = median_of(ratios(starts, name, statistics.fmean))
+        std, stds = median_of(ratios(starts, name, statistics.stdev))
+        judged = name != "control"
         rows.append(
             [
-                f"{size} {pass_}",
-                f"{name} / bare",
-                f"{bare.n}, {ours.n}",
-                f"{(bare.mean_s or 0) * 1e3:.2f} ± {(bare.std_s or 0) * 1e3:.2f}",
-                spread(means),
-                verdict(statistics.median(means), *MEAN_MARK),
-                f"{std:.2f}",
-                verdict(std, *STD_MARK),
+                case,
+                f"{name} / bare" if judged else "bare / bare",
+                f"{n}, {bare.n}",
+                f"{(bare.mean_s or 0) * 1e3:.1f} ± {(bare.std_s or 0) * 1e3:.1f}",
+                means,
+                verdict(mean, *MEAN_MARK) if judged else "",
+                stds,
+                verdict(std, *STD_MARK) if judged else "",
             ]
         )
     return rows
@@ -169,29 +193,35 @@ def run_case(size: str, pass_: str, device: str, rounds: int, turn_s: float, pla
 
 @click.command()
 @click.option(
-    "--case", "cases", multiple=True, default=("tiny:forward:60:1.5", "small:forward:20:6"), show_default=True
+    "--case", "cases", multiple=True, default=("tiny:forward:4:16:1.5", "small:forward:3:5:6"), show_default=True
 )
 @click.option("--device", default="cpu", show_default=True)
-@click.option("--plain-malloc", is_flag=True, help="Do not tell the bare script's malloc to keep freed memory.")
+@click.option("--keep-memory", is_flag=True, help="Tell the bare script's malloc to keep freed memory.")
+@click.option("--raw", type=click.Path(path_type=Path), help="Write every counted step time to this JSON file.")
 @click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
-def main(cases: tuple[str, ...], device: str, plain_malloc: bool, output: Path | None) -> None:
-    """Each --case is SIZE:PASS:ROUNDS:SECONDS, the seconds being those of a turn."""
+def main(cases: tuple[str, ...], device: str, keep_memory: bool, raw: Path | None, output: Path | None) -> None:
+    """Each --case is SIZE:PASS:STARTS:ROUNDS:SECONDS, the seconds being those of a turn."""
     rows = []
+    data = {}
     for case in cases:
-        size, pass_, rounds, turn_s = case.split(":")
-        rows += run_case(size, pass_, device, int(rounds), float(turn_s), plain_malloc)
+        size, pass_, starts, rounds, turn_s = case.split(":")
+        words = f"--size {size} --context 128 --batch 4 --pass {pass_} --steps {ENDLESS} --device {device}".split()
+        data[case] = [take_turns(words, int(rounds), float(turn_s), keep_memory) for _ in range(int(starts))]
+        rows += report(f"{size} {pass_}", data[case])
+    if raw is not None:
+        raw.write_text(json.dumps(data))
     header = [
         "context 128, batch 4",
         "ratio",
         "steps",
         "bare, ms ± std",
-        "of means: median over rounds (least to greatest)",
+        "of means: median over rounds (least to greatest start)",
         "0.98 to 1.02",
-        "of std",
+        "of std: the same",
         "at most 1.2",
     ]
     command = f"python -m benchmarks.fidelity {' '.join(f'--case {case}' for case in cases)} --device {device}"
-    command += " --plain-malloc" if plain_malloc else ""
+    command += " --keep-memory" if keep_memory else ""
     publish("Fidelity", command, table(header, rows), output)
 
 

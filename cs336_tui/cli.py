@@ -116,7 +116,7 @@ timeout_option = click.option(
 @click.option(
     "--refresh",
     type=click.FloatRange(min=0.2, max=30),
-    default=2.5,
+    default=2.0,
     show_default=True,
     metavar="HZ",
     help="Screen updates a second during a run.",

@@ -37,20 +37,22 @@ class FrameReader:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        # Read into one buffer for good: `os.read` would map and unmap a fresh megabyte each time.
+        self._arrived = memoryview(bytearray(_CHUNK))
         self._buffer = bytearray()
         self.at_end = False
         """Whether the writer has closed its end."""
 
     def read(self) -> list[bytes]:
         """The messages completed by one read, oldest first; blocks only when the pipe is empty and still open."""
-        data = os.read(self._fd, _CHUNK)
-        self.at_end = not data
-        self._buffer += data
+        size = os.readv(self._fd, [self._arrived])
+        self.at_end = not size
+        self._buffer += self._arrived[:size]
         frames: list[bytes] = []
         start = 0
         while len(self._buffer) - start >= _HEADER.size:
-            (size,) = _HEADER.unpack_from(self._buffer, start)
-            end = start + _HEADER.size + size
+            (length,) = _HEADER.unpack_from(self._buffer, start)
+            end = start + _HEADER.size + length
             if len(self._buffer) < end:
                 break
             frames.append(bytes(self._buffer[start + _HEADER.size : end]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import wait
 
 from cs336_tui.events import (
     CellFinished,
@@ -60,42 +60,49 @@ class Supervisor:
             self._escalation = [(time.monotonic() + timeout_s, self._on_timeout)]
         self._tail = OutputTail(child.output)
         self._oom_kills = kernel_oom_kills()
+        # Made once: this runs beside what is being measured, and selectors made for each look cost more than the look.
+        self._sentinel = child.process.sentinel
+        self._any, self._urgent, self._events = select.poll(), select.poll(), select.poll()
+        for urgent in (self._sentinel, stop.fileno()):
+            self._any.register(urgent, select.POLLIN)
+            self._urgent.register(urgent, select.POLLIN)
+        self._any.register(child.events.fileno(), select.POLLIN)
+        self._events.register(child.events.fileno(), select.POLLIN)
+        self._listening = True
+        """Until the child's pipe is at its end."""
 
     def run(self) -> CellFinished:
         """Block until the process is gone; the result was already recorded."""
-        sentinel = self._child.process.sentinel
         gone = False
         while not gone:
-            gone = sentinel in self._wait(sentinel)
+            gone = self._wait()
             looked_at = time.monotonic()
             self._drain(until_empty=gone)
             self._escalate()
-            if not gone and not self._frames.at_end:
-                pause = PACE_S - (time.monotonic() - looked_at)
+            if not gone and self._listening:
                 # A short rest in which only an end or a stop wakes us; steps gather in the pipe meanwhile.
-                quiet: list[object] = [sentinel] if self._stopping else [sentinel, self._stop]
-                wait(quiet, max(0.0, pause))  # type: ignore[arg-type]  # any object with fileno() will do
+                pause_s = PACE_S - (time.monotonic() - looked_at)
+                self._urgent.poll(max(0.0, pause_s * 1e3))
         self._child.process.join()
         if self._finished is None:
             self._finished = self._sudden_end()
             self._record([self._finished])
         return self._finished
 
-    def _wait(self, sentinel: int) -> list[object]:
-        sources: list[object] = [sentinel]
-        if not self._frames.at_end:
-            sources.append(self._child.events)
-        if not self._stopping:
-            sources.append(self._stop)
-        timeout = max(0.0, self._escalation[0][0] - time.monotonic()) if self._escalation else None
-        return list(wait(sources, timeout))  # type: ignore[arg-type]  # any object with fileno() will do
+    def _wait(self) -> bool:
+        """Wait until there is something to do; whether the process is gone."""
+        timeout_ms = max(0.0, (self._escalation[0][0] - time.monotonic()) * 1e3) if self._escalation else None
+        return any(fd == self._sentinel for fd, _ in self._any.poll(timeout_ms))
 
     def _drain(self, *, until_empty: bool) -> None:
         """Record what has arrived. Not until end of file: a process that the child started may hold the pipe open."""
         events: list[Event] = []
-        while not self._frames.at_end and self._child.events.poll(0):
+        while self._listening and self._events.poll(0):
             events += map(unpack, self._frames.read())
-            if not until_empty:
+            if self._frames.at_end:
+                self._listening = False
+                self._any.unregister(self._child.events.fileno())
+            elif not until_empty:
                 break
         for event in events:
             self._note(event)
@@ -117,6 +124,8 @@ class Supervisor:
     def _escalate(self) -> None:
         if self._stop.is_set() and not self._stopping:
             self._stopping = True
+            self._any.unregister(self._stop.fileno())
+            self._urgent.unregister(self._stop.fileno())
             if self._finished is None:
                 with contextlib.suppress(BrokenPipeError):
                     os.write(self._child.commands.fileno(), b"s")

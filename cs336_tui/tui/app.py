@@ -65,7 +65,7 @@ class Cs336App(App[None]):
         replay: Path | None = None,
         speed: float = 1.0,
         theme: str | None = None,
-        refresh_hz: float = 2.5,
+        refresh_hz: float = 2.0,
         low_bandwidth: bool = False,
         initial: Sweep | None = None,
         options: RunOptions | None = None,
