@@ -14,6 +14,7 @@ _KEYS = (
     ("1 2 3 4 5", "Configure, Live, Results, Log, Device"),
     ("Tab  Shift+Tab", "next and previous field"),
     ("arrows  Space", "move within a field and choose"),
+    ("Esc", "from the fields to the buttons; out of a dialog"),
     ("Enter", "on a result: everything known of that cell"),
     ("t", "next theme"),
     (":  Ctrl+P", "command palette: presets, themes, every action"),

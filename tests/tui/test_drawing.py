@@ -120,7 +120,7 @@ def test_history_marks_where_each_cell_began() -> None:
     view = window(100.0, 119.0, 20)
     rows = text(graph([(100.0, 1.0), (101.0, 0.5), (110.0, 1.0)], view, top=1.0, height=1, role="memory"))
     assert rows == ["█▄▄▄▄▄▄▄▄▄█         "]
-    assert text([marks([(100.0, 1), (101.0, 2), (110.0, 3)], view)]) == ["╵1        ╵3        "]
+    assert text([marks([(100.0, 1), (101.0, 2), (110.0, 3)], view)]) == ["╵╵2       ╵3        "]
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0])

@@ -57,13 +57,13 @@ def graph(samples: Sequence[tuple[float, float]], view: Window, *, top: float, h
 
 
 def marks(starts: Sequence[tuple[float, int]], view: Window) -> Line:
-    """Under each moment the number of the cell that began then, after a tick; numbers that would collide give way."""
+    """Under each moment a tick and the number of the cell that began then; only a tick where the next one is close."""
     row = [" "] * view.width
-    free = 0
-    for at, cell in starts:
-        index = view.column_of(at)
+    columns = [(view.column_of(at), cell) for at, cell in starts]
+    following = [index for index, _ in columns[1:]] + [view.width]
+    for (index, cell), end in zip(columns, following, strict=True):
         label = f"╵{cell}"
-        if free <= index <= view.width - len(label):
-            row[index : index + len(label)] = label
-            free = index + len(label)
+        shown = label if index + len(label) <= min(end, view.width) else label[:1]
+        if 0 <= index < view.width:
+            row[index : index + len(shown)] = shown
     return (Span("".join(row), "muted"),)
