@@ -123,6 +123,17 @@ def test_history_marks_where_each_cell_began() -> None:
     assert text([marks([(100.0, 1), (101.0, 2), (110.0, 3)], view)]) == ["╵╵2       ╵3        "]
 
 
+@given(
+    starts=st.lists(st.tuples(st.floats(-10, 200), st.integers(1, 10**4))).map(lambda found: sorted(found)),
+    width=st.integers(1, 60),
+)
+def test_marks_of_any_number_of_cells_fit_the_graph(starts: list[tuple[float, int]], width: int) -> None:
+    view = window(0.0, 100.0, width)
+    (row,) = text([marks(starts, view)])
+    assert len(row) == width
+    assert row.count("╵") == len({view.column_of(at) for at, _ in starts} & set(range(width)))
+
+
 @pytest.mark.parametrize("value", [0.0, 5.0])
 def test_graph_values_outside_the_axis_stay_inside_the_picture(value: float) -> None:
     (row,) = text(graph([(0.0, value)], window(0, 0, 5), top=1.0, height=1, role="memory"))

@@ -60,10 +60,11 @@ def marks(starts: Sequence[tuple[float, int]], view: Window) -> Line:
     """Under each moment a tick and the number of the cell that began then; only a tick where the next one is close."""
     row = [" "] * view.width
     columns = [(view.column_of(at), cell) for at, cell in starts]
-    following = [index for index, _ in columns[1:]] + [view.width]
-    for (index, cell), end in zip(columns, following, strict=True):
+    end = view.width
+    for index, cell in reversed(columns):
         label = f"╵{cell}"
-        shown = label if index + len(label) <= min(end, view.width) else label[:1]
+        shown = label if index + len(label) <= end else label[:1]
         if 0 <= index < view.width:
             row[index : index + len(shown)] = shown
+            end = index
     return (Span("".join(row), "muted"),)
