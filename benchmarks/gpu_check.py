@@ -15,7 +15,16 @@ STEPS = (
     ("Doctor", ["-m", "cs336_tui", "doctor"], False),
     (
         "Fidelity",
-        ["-m", "benchmarks.fidelity", "--device", "cuda", "--case", "tiny:forward:2:8:1", "--case", "small:forward:2:8:1"],
+        [
+            "-m",
+            "benchmarks.fidelity",
+            "--device",
+            "cuda",
+            "--case",
+            "tiny:forward:2:8:1",
+            "--case",
+            "small:forward:2:8:1",
+        ],
         True,
     ),
     ("Overhead", ["-m", "benchmarks.overhead", "--device", "cuda"], True),

@@ -8,7 +8,7 @@ import msgspec
 
 from cs336_tui.presets import preset
 from cs336_tui.spec import ModelDims, SpecError
-from cs336_tui.sweep import Sweep
+from cs336_tui.sweep import UNRESOLVED, Sweep
 
 _RAW_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 
@@ -17,7 +17,7 @@ def sweep_from(*, preset_name: str | None = None, vocab_size: int | None = None,
     """The preset (or the default sweep) with the given choices in place of its own; None leaves a choice alone.
 
     `choices` are fields of `Sweep` and the raw dimensions. Raises `SpecError` when they contradict each other or
-    any cell of the sweep could not be; ``auto`` devices are left for the machine to resolve.
+    any cell of the sweep could not be; ``auto`` and ``every`` are left for the machine to resolve.
     """
     base = preset(preset_name).sweep if preset_name else Sweep()
     raw = {name: choices.pop(name, None) for name in _RAW_DIMS}
@@ -34,7 +34,7 @@ def sweep_from(*, preset_name: str | None = None, vocab_size: int | None = None,
     elif preset_name and given.get("edition", base.edition) != base.edition and "sizes" not in given:
         raise SpecError("edition", given["edition"], f"changes what the sizes of {preset_name} mean; give --size too")
     sweep = msgspec.structs.replace(base, **given)
-    named = tuple(device for device in sweep.devices if device != "auto")
+    named = tuple(device for device in sweep.devices if device not in UNRESOLVED)
     if problems := sweep.with_devices(named or ("cpu",)).problems():
         raise problems[0]
     return sweep

@@ -4,107 +4,26 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import click
 
 from cs336_tui import __version__
-from cs336_tui.spec import ARCHES, EDITIONS, PASSES, PRECISIONS, SYNCS
-from cs336_tui.sweep import Sweep
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class CommaList(click.ParamType[tuple[str | int, ...]]):
-    """``a,b,c`` as a tuple of words, or of whole numbers."""
-
-    def __init__(self, kind: type[str] | type[int]) -> None:
-        self._kind = kind
-        self.name = "LIST" if kind is str else "N,..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str | int, ...]:
-        if isinstance(value, tuple):
-            return value
-        words = [word.strip() for word in str(value).split(",")]
-        if not all(words):
-            self.fail(f"{value!r}: expected values separated by single commas", param, ctx)
-        if self._kind is str:
-            return tuple(words)
-        try:
-            return tuple(int(word) for word in words)
-        except ValueError:
-            self.fail(f"{value!r}: expected whole numbers separated by commas", param, ctx)
-
-
-WORDS, NUMBERS = CommaList(str), CommaList(int)
-FILE = click.Path(dir_okay=False, path_type=Path)
-DIRECTORY = click.Path(file_okay=False, path_type=Path)
-
-
-def _text(about: str, default: object) -> str:
-    """Help of a choice with the value it has when not given."""
-    words = ",".join(map(str, default)) if isinstance(default, tuple) else default
-    return f"{about.rstrip('.')}. [default: {words}]"
-
-
-_DEFAULT = Sweep()
-_CHOICES = (
-    click.option("--preset", "preset_name", metavar="NAME", help="Start from this preset; other options change it."),
-    click.option(
-        "--size", "sizes", type=WORDS, help=_text("Model sizes of the edition, such as small,medium", _DEFAULT.sizes)
-    ),
-    click.option("--d-model", type=int, help="Raw dimensions replace --size."),
-    click.option("--d-ff", type=int, help="With --d-model."),
-    click.option("--num-layers", type=int, help="With --d-model."),
-    click.option("--num-heads", type=int, help="With --d-model."),
-    click.option("--vocab-size", type=int, help=_text("Vocabulary", _DEFAULT.vocab_size)),
-    click.option("--context", "contexts", type=NUMBERS, help=_text("Context lengths", _DEFAULT.contexts)),
-    click.option("--batch", "batches", type=NUMBERS, help=_text("Batch sizes", _DEFAULT.batches)),
-    click.option("--pass", "passes", type=WORDS, help=_text(", ".join(PASSES), _DEFAULT.passes)),
-    click.option("--precision", "precisions", type=WORDS, help=_text(", ".join(PRECISIONS), _DEFAULT.precisions)),
-    click.option("--device", "devices", type=WORDS, help=_text("auto, cpu, mps, cuda, cuda:N", _DEFAULT.devices)),
-    click.option(
-        "--warmup",
-        "warmups",
-        type=NUMBERS,
-        help=_text("Warm-up steps; several values make several cells", _DEFAULT.warmups),
-    ),
-    click.option("--steps", type=int, help=_text("Measured steps", _DEFAULT.steps)),
-    click.option(
-        "--edition", help=_text(f"Handout edition, which names the sizes: {', '.join(EDITIONS)}", _DEFAULT.edition)
-    ),
-    click.option("--arch", help=_text(", ".join(ARCHES), _DEFAULT.arch)),
-    click.option("--sync", help=_text(", ".join(SYNCS), _DEFAULT.sync)),
-    click.option("--seed", type=int, help=_text("Of parameters and tokens", _DEFAULT.seed)),
-    click.option("--threads", type=int, help=_text("torch's intra-op threads", "torch's own")),
-)
-
-
-def choice_options(command: F) -> F:
-    """The options that choose what to run, the same for the app and headless."""
-    for option in reversed(_CHOICES):
-        command = option(command)
-    return command
-
-
-session_dir_option = click.option(
-    "--session-dir", type=DIRECTORY, help="Where session logs are kept. [default: this platform's user data folder]"
-)
-device_interval_option = click.option(
-    "--device-interval",
-    type=click.FloatRange(min=0),
-    default=0.5,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between samples of the GPU and the host during a run; 0 switches them off.",
-)
-timeout_option = click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="End a cell that takes longer than this, and go on with the next.",
+from cs336_tui.flags import (
+    DIRECTORY,
+    FILE,
+    WORDS,
+    choice_options,
+    data_options,
+    device_interval_option,
+    oom_option,
+    options,
+    order_options,
+    session_argument,
+    session_dir_option,
+    timeout_option,
 )
 
 
@@ -142,11 +61,10 @@ def cli(context: click.Context, /, **options: Any) -> None:
 @cli.command(short_help="Run benchmarks without the app; data on standard output.")
 @choice_options
 @click.option("--ddof", type=click.IntRange(0, 1), default=1, show_default=True, help="std divides by n - ddof.")
-@click.option("--format", "format_", type=click.Choice(["markdown", "json", "csv"]), default="markdown")
-@click.option("-o", "--output", type=FILE, help="Write the data here instead of standard output.")
-@click.option("--summary", metavar="FILE|auto", help="Also keep a session summary here; auto names it.")
-@click.option("--force", is_flag=True, help="Overwrite existing files.")
+@options(*data_options)
 @click.option("--in-process", is_flag=True, help="Run the cells in this process, for external profilers.")
+@options(*order_options)
+@oom_option
 @timeout_option
 @session_dir_option
 @device_interval_option
@@ -167,6 +85,184 @@ def doctor() -> None:
     from cs336_tui.headless.doctor import report
 
     click.echo(report())
+
+
+@cli.group("presets", invoke_without_command=True, short_help="List the presets; `presets show NAME` shows one.")
+@click.pass_context
+def presets(context: click.Context) -> None:
+    """List the presets: named sweeps of each handout edition, and your own."""
+    if context.invoked_subcommand is None:
+        from cs336_tui.headless.presets import list_text
+
+        text, problems = list_text()
+        click.echo(text)
+        for problem in problems:
+            click.echo(f"cs336-tui: {problem}", err=True)
+
+
+@presets.command("show", short_help="Show one preset as TOML.")
+@click.argument("name")
+def presets_show(name: str) -> None:
+    """Show what the preset NAME holds, as TOML."""
+    from cs336_tui.headless.presets import show_text
+
+    click.echo(show_text(name))
+
+
+@cli.command("resume", short_help="Run the cells of a session that have no result yet.")
+@session_argument
+@click.option("--failed", is_flag=True, help="Also run those again that failed or were killed.")
+@click.option("--take-over", is_flag=True, help="Whoever is named as the session's writer is surely gone.")
+@options(*data_options)
+@oom_option
+@timeout_option
+@session_dir_option
+@device_interval_option
+def resume(**options: Any) -> NoReturn:
+    """Run exactly the cells of SESSION that have no result, into the same session.
+
+    SESSION is an id, a unique prefix of one, `last` or a path. Then print the data of the whole session.
+    """
+    from cs336_tui.headless.resume import resume_command
+
+    sys.exit(resume_command(**options))
+
+
+@cli.command("sessions", short_help="List the sessions on this machine.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@session_dir_option
+def sessions(session_dir: Path | None, as_json: bool) -> None:
+    """List the sessions on this machine, newest first."""
+    from cs336_tui.headless.sessions import list_command
+
+    click.echo(list_command(session_dir, as_json=as_json))
+
+
+@cli.command("show", short_help="Show one session and its results.")
+@session_argument
+@session_dir_option
+def show(session: str, session_dir: Path | None) -> None:
+    """Show what SESSION is and its results: an id, a unique prefix of one, `last` or a path."""
+    from cs336_tui.headless.sessions import show_command
+
+    click.echo(show_command(session, session_dir))
+
+
+@cli.command("rename", short_help="Give a session a name.")
+@click.argument("session")
+@click.argument("name")
+@session_dir_option
+def rename(session: str, name: str, session_dir: Path | None) -> None:
+    """Give SESSION the name NAME, to be shown beside its id; an empty name takes it away."""
+    from cs336_tui.headless.sessions import annotate_command
+
+    click.echo(annotate_command(session, session_dir, name=name))
+
+
+@cli.command("annotate", short_help="Give a session a note.")
+@click.argument("session")
+@click.argument("note")
+@session_dir_option
+def annotate(session: str, note: str, session_dir: Path | None) -> None:
+    """Give SESSION a note, which goes into its exports; an empty note takes it away."""
+    from cs336_tui.headless.sessions import annotate_command
+
+    click.echo(annotate_command(session, session_dir, note=note))
+
+
+@cli.command("delete", short_help="Delete sessions for good; asks first.")
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@session_dir_option
+def delete(sessions: tuple[str, ...], yes: bool, session_dir: Path | None) -> None:
+    """Delete SESSION... for good; asks for each."""
+    from cs336_tui.headless.sessions import delete_command
+
+    for line in delete_command(sessions, session_dir, yes=yes):
+        click.echo(line)
+
+
+@cli.command("compare", short_help="Compare two sessions or two cells.")
+@click.argument("a")
+@click.argument("b")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@session_dir_option
+def compare(a: str, b: str, session_dir: Path | None, as_json: bool) -> None:
+    """Compare the step times of A with those of B: ratio, its 95 % interval and a verdict.
+
+    Each is a session (an id, a unique prefix of one, `last` or a path) or one cell of it, SESSION:N, counted from 1.
+    """
+    from cs336_tui.headless.compare import compare_command
+
+    click.echo(compare_command(a, b, session_dir, as_json=as_json))
+
+
+@cli.command("reference", short_help="Published step times beside a session's, or a session's kept as such.")
+@session_argument
+@click.option("--keep", metavar="TITLE", help="Keep the session's results as reference points of your own instead.")
+@session_dir_option
+def reference(session: str, keep: str | None, session_dir: Path | None) -> None:
+    """Show published step times beside those of SESSION; `export --reference` makes a table of them."""
+    from cs336_tui.headless.reference import keep_command, reference_view
+
+    click.echo(keep_command(session, keep, session_dir) if keep else reference_view(session, session_dir))
+
+
+@cli.command("export", short_help="Tables and figures of sessions, for a write-up.")
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@click.option(
+    "--pivot", "pivot_on", metavar="ROWS:COLUMNS", help="A pivot, such as size:pass or size,context:precision; auto."
+)
+@click.option(
+    "--value",
+    type=click.Choice(["mean", "std", "median", "speedup", "memory", "tokens"]),
+    help="What the pivot shows. [default: mean]",
+)
+@click.option(
+    "--baseline", multiple=True, metavar="KEY=VALUE", help="Over what the speed-up is, such as precision=fp32."
+)
+@click.option("--layout", metavar="NAME", help="A kind of table found in write-ups; see below.")
+@click.option("--columns", type=WORDS, help="Columns of the results table, such as size,pass,mean,std.")
+@click.option("--reference", is_flag=True, help="Own cells beside published ones.")
+@click.option("--compare", is_flag=True, help="The first of two sessions against the second.")
+@click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only these cells, such as precision=fp32.")
+@click.option("--unit", type=click.Choice(["ms", "s", "us"]), help="Of times in text. [default: ms]")
+@click.option(
+    "--digits", type=click.IntRange(0, 9), help="Decimal places of times. [default: as many as the std supports]"
+)
+@click.option("--caption", default="", metavar="TEXT", help="Of the table, instead of its own.")
+@click.option("--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["markdown", "latex", "typst", "csv", "json", "html"]),
+    default="markdown",
+    show_default=True,
+)
+@click.option("-o", "--output", type=FILE, help="Write here instead of standard output.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
+@session_dir_option
+def export(**options: Any) -> None:
+    """Tables and figures of SESSION...: ids, unique prefixes of ids, `last` or paths. Several become one table.
+
+    Without other options a table of all results; as CSV and JSON the whole records. Layouts: forward-only, min-max,
+    raw-steps, by-mean, devices.
+    """
+    from cs336_tui.headless.export import export_command
+
+    click.echo(export_command(**options), nl=False)
+
+
+@cli.command("summary", short_help="Write a folder with text, tables, figures and logs of sessions.")
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@click.option("-o", "--output", type=DIRECTORY, required=True, help="The folder; must not exist yet.")
+@click.option("--force", is_flag=True, help="Replace an earlier summary there.")
+@session_dir_option
+def summary(**options: Any) -> None:
+    """Write the summary of SESSION... as a folder: summary.md and summary.html, tables/, figures/ and the logs."""
+    from cs336_tui.headless.export import summary_command
+
+    summary_command(**options)
 
 
 def _open_app(*, replay: Path | None, **options: Any) -> None:

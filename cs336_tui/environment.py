@@ -56,10 +56,15 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return next((d for d in self.devices if d.name == name), None)
 
     def resolve(self, devices: tuple[str, ...]) -> tuple[str, ...]:
-        """Device names with ``auto`` replaced by the best device here: CUDA, else MPS, else the CPU."""
+        """Device names with ``auto`` replaced by the best device here (CUDA, else MPS, else the CPU) and ``every`` by
+        all of them, the CPU first."""
         order = sorted(self.devices, key=lambda d: ("cuda", "mps", "cpu").index(d.name.partition(":")[0]))
         best = order[0].name if order else "cpu"
-        return tuple(best if name == "auto" else canonical_device(name) for name in devices)
+        every = tuple(device.name for device in reversed(order)) or (best,)
+        found: list[str] = []
+        for name in devices:
+            found += every if name == "every" else (best if name == "auto" else canonical_device(name),)
+        return tuple(found)
 
     def check(self, spec: RunSpec) -> None:
         """Raise `SpecError` when this machine lacks the cell's device or the device lacks its precision."""

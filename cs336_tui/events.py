@@ -13,8 +13,9 @@ import msgspec
 
 from cs336_tui.environment import Environment
 from cs336_tui.spec import RunSpec
+from cs336_tui.stats import Summary
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the log's vocabulary; raised when an old reader would misread a new log."""
 
 Stage = Literal["starting", "building", "warm-up", "measuring", "finishing"]
@@ -35,23 +36,62 @@ class SessionStarted(_Event, frozen=True):
     """Version of cs336-tui."""
 
 
+class SessionResumed(_Event, frozen=True):
+    """The session was opened again, by another process than the one before; a cell that ran then has no result."""
+
+    app: str
+    """Version of cs336-tui."""
+
+
+class SessionAnnotated(_Event, frozen=True):
+    """The session got a name or a note; None leaves what was, an empty text takes it away."""
+
+    name: str | None = None
+    note: str | None = None
+
+
 class EnvironmentRead(_Event, frozen=True):
+    """The machine, for all cells that start from here on."""
+
     environment: Environment
 
 
 class CellsQueued(_Event, frozen=True):
     """Cells that will run, in order, numbered from `first`; `command` repeats them headless.
 
-    `ddof` is how the session's stds are to be shown from here on.
+    `ddof` is how the session's stds are to be shown from here on. `repeats` says of each cell which run of its spec it
+    is, from 1; empty when every one is the first.
     """
 
     first: int
     specs: tuple[RunSpec, ...]
     command: str | None = None
     ddof: int = 1
+    repeats: tuple[int, ...] = ()
+
+
+class QueueOrdered(_Event, frozen=True):
+    """The cells that wait, in the order in which they will now run."""
+
+    cells: tuple[int, ...]
+
+
+class CellSkipped(_Event, frozen=True):
+    """A cell that waits will not run."""
+
+    cell: int
+    reason: str
+
+
+class CellRequeued(_Event, frozen=True):
+    """A cell that was skipped or is over waits again, after all others."""
+
+    cell: int
 
 
 class CellStarted(_Event, frozen=True):
+    """A cell runs. One that had run before starts from nothing; what it had timed stays in the log."""
+
     cell: int
     pid: int | None = None
 
@@ -102,19 +142,26 @@ class StepsTimed(_Event, frozen=True):
 
 
 class CellFinished(_Event, frozen=True):
-    """A cell is over. `stage` and `step` say how far it got when its status is not ``ok``."""
+    """A cell is over. `stage`, `step` and the step's `phase` say how far it got when its status is not ``ok``."""
 
     cell: int
     status: Status
     error: str | None = None
     stage: Stage | None = None
     step: int | None = None
+    phase: str | None = None
+    """The phase of the step (forward, backward, ...) that raised, where one did."""
     logits_dtype: str | None = None
     """dtype of the output that the steps really produced; None when none was finished."""
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     peak_rss_bytes: int | None = None
     num_alloc_retries: int | None = None
+    failed_allocation_bytes: int | None = None
+    """What could not be allocated, where torch says."""
+    warmup_steps_done: int = 0
+    summary: Summary | None = None
+    """Of the measured steps, ddof 1, where the cell's process lived to say it; spares a reader the steps."""
 
 
 class ChildOutput(_Event, frozen=True):
@@ -188,8 +235,13 @@ class SessionEnded(_Event, frozen=True):
 
 Event = (
     SessionStarted
+    | SessionResumed
+    | SessionAnnotated
     | EnvironmentRead
     | CellsQueued
+    | QueueOrdered
+    | CellSkipped
+    | CellRequeued
     | CellStarted
     | StageChanged
     | ModelBuilt

@@ -1,11 +1,32 @@
-"""Named sweeps of each handout edition, as data."""
+"""Named sweeps as data files: those of each handout edition, and a person's own.
+
+A preset is one TOML file and is named by its place: ``2026/warmup.toml`` is ``2026/warmup``. Its keys are the flags of
+`cs336-tui bench` without their dashes; a key that is left out keeps its default. `about` says what it is for.
+"""
 
 from __future__ import annotations
 
-import msgspec
+import re
+import tomllib
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
 
-from cs336_tui.spec import SpecError
-from cs336_tui.sweep import Sweep
+import msgspec
+import platformdirs
+
+from cs336_tui.spec import ModelDims, SpecError
+from cs336_tui.sweep import UNRESOLVED, Sweep
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)*")
+_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
+_LISTS = {
+    "size": "sizes", "context": "contexts", "batch": "batches", "pass": "passes", "precision": "precisions",
+    "device": "devices", "warmup": "warmups",
+}  # fmt: skip
+_SINGLES = ("steps", "edition", "arch", "sync", "seed", "threads", "vocab_size")
 
 
 class Preset(msgspec.Struct, frozen=True):
@@ -16,57 +37,163 @@ class Preset(msgspec.Struct, frozen=True):
     sweep: Sweep
 
 
-_COURSE = ("small", "medium", "large", "xl")
+class PresetError(Exception):
+    """A preset that cannot be read or kept; one line names it, what is wrong and what is allowed."""
 
-PRESETS: tuple[Preset, ...] = (
-    Preset("quick", "the tiny size on this machine's best device, under half a minute", Sweep()),
-    Preset(
-        "2026/benchmarking_script",
-        "all five sizes; forward, forward+backward, train-step",
-        Sweep(sizes=(*_COURSE, "10B"), contexts=(512,)),
-    ),
-    Preset(
-        "2026/warmup",
-        "the benchmarking script with 0, 1 and 2 warm-up steps",
-        Sweep(sizes=(*_COURSE, "10B"), contexts=(512,), warmups=(0, 1, 2)),
-    ),
-    Preset(
-        "2026/mixed_precision",
-        "the benchmarking script in fp32 and bf16-mixed",
-        Sweep(sizes=(*_COURSE, "10B"), contexts=(512,), precisions=("fp32", "bf16-mixed")),
-    ),
-    Preset(
-        "2025/end_to_end",
-        "small to 2.7B; forward and forward+backward; warm-up 0, 2, 5",
-        Sweep(
-            edition="2025",
-            sizes=(*_COURSE, "2.7B"),
-            contexts=(256,),
-            passes=("forward", "forward+backward"),
-            warmups=(0, 2, 5),
-        ),
-    ),
-    Preset(
-        "2024/timeit",
-        "small and medium of the 2024 handout, GELU and learned positions",
-        Sweep(
-            edition="2024",
-            arch="gelu-learned",
-            sizes=("small", "medium"),
-            batches=(16,),
-            contexts=(128,),
-            passes=("forward", "backward", "forward+backward"),
-            precisions=("fp32", "fp16-mixed"),
-            warmups=(0, 1),
-            steps=5,
-        ),
-    ),
-)
+
+QUICK = Preset("quick", "the tiny size on this machine's best device, under half a minute", Sweep())
+"""The defaults of every choice; has no file of its own."""
+
+
+class PresetSet(msgspec.Struct, frozen=True):
+    """Every preset that could be read, and a line for each that could not."""
+
+    presets: tuple[Preset, ...]
+    problems: tuple[str, ...] = ()
+
+    def find(self, name: str) -> Preset:
+        """The preset of that name. Raises `SpecError` naming the known ones, or why it could not be read."""
+        for candidate in self.presets:
+            if candidate.name == name:
+                return candidate
+        if wrong := next((text for text in self.problems if text.startswith(f"preset {name}:")), None):
+            raise SpecError("preset", name, wrong.partition(": ")[2])
+        raise SpecError("preset", name, f"expected one of {', '.join(preset.name for preset in self.presets)}")
+
+
+def user_preset_dir() -> Path:
+    """Where a person's own presets are kept."""
+    return platformdirs.user_config_path("cs336-tui", appauthor=False) / "presets"
+
+
+@cache
+def bundled() -> tuple[Preset, ...]:
+    """The presets that come with the product, newest edition first."""
+    found = _presets_in(files("cs336_tui") / "data" / "presets")
+    assert not found.problems, found.problems
+    return (QUICK, *sorted(found.presets, key=_edition_rank))
+
+
+def all_presets(user_dir: Path | None = None) -> PresetSet:
+    """The bundled presets, then those in `user_dir` (`user_preset_dir` when None); a person's own replaces a bundled
+    one of the same name."""
+    own = _presets_in(user_dir or user_preset_dir())
+    names = {preset.name for preset in own.presets}
+    return PresetSet((*(preset for preset in bundled() if preset.name not in names), *own.presets), own.problems)
 
 
 def preset(name: str) -> Preset:
-    """The preset of that name. Raises `SpecError` naming the known ones."""
-    for candidate in PRESETS:
-        if candidate.name == name:
-            return candidate
-    raise SpecError("preset", name, f"expected one of {', '.join(p.name for p in PRESETS)}")
+    """The preset of that name, bundled or a person's own. Raises `SpecError`."""
+    return all_presets().find(name)
+
+
+def save(preset: Preset, user_dir: Path | None = None, *, overwrite: bool = False) -> Path:
+    """Keep a preset among a person's own; returns its file. Raises `PresetError`."""
+    if not _NAME.fullmatch(preset.name):
+        raise PresetError(f"preset name {preset.name!r}: expected letters, digits, spaces, . _ + - and / between")
+    path = (user_dir or user_preset_dir()) / f"{preset.name}.toml"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w" if overwrite else "x", encoding="utf-8") as file:
+            file.write(to_toml(preset))
+    except FileExistsError:
+        raise PresetError(f"preset {preset.name}: exists already; choose another name") from None
+    except OSError as error:
+        raise PresetError(f"preset {preset.name}: {path}: {error.strerror}") from None
+    return path
+
+
+def to_toml(preset: Preset) -> str:
+    """The preset as its file says it, every choice spelled out."""
+    import tomli_w
+
+    sweep = preset.sweep
+    fields: dict[str, Any] = {"about": preset.about}
+    if sweep.dims:
+        fields |= {name: getattr(sweep.dims, name) for name in (*_DIMS, "vocab_size")}
+    for key, field in _LISTS.items():
+        if key != "size" or not sweep.dims:
+            values = getattr(sweep, field)
+            fields[key] = values[0] if len(values) == 1 else list(values)
+    for key in _SINGLES:
+        if key not in fields and getattr(sweep, key) is not None:
+            fields[key] = getattr(sweep, key)
+    return tomli_w.dumps(fields)
+
+
+def from_toml(name: str, text: str) -> Preset:
+    """Inverse of `to_toml`. Raises `PresetError` naming the key, the value and what is allowed."""
+    try:
+        fields = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PresetError(f"preset {name}: not TOML: {error}") from None
+    allowed = ("about", *_LISTS, *_SINGLES, *_DIMS)
+    if unknown := sorted(fields.keys() - set(allowed)):
+        raise PresetError(f"preset {name}: unknown key {unknown[0]}: expected one of {', '.join(allowed)}")
+    try:
+        return Preset(name, _convert("about", fields.pop("about", ""), str), _sweep(fields))
+    except SpecError as error:
+        raise PresetError(f"preset {name}: {error}") from None
+
+
+def _sweep(fields: dict[str, Any]) -> Sweep:
+    kinds = {"sizes": str, "passes": str, "precisions": str, "devices": str}
+    given: dict[str, Any] = {}
+    for key, field in _LISTS.items():
+        if key in fields:
+            values = fields[key] if isinstance(fields[key], list) else [fields[key]]
+            given[field] = tuple(_convert(key, value, kinds.get(field, int)) for value in values)
+    for key in _SINGLES:
+        if key in fields:
+            given[key] = _convert(key, fields[key], str if key in ("edition", "arch", "sync") else int)
+    raw = {key: _convert(key, fields[key], int) for key in _DIMS if key in fields}
+    if raw:
+        if missing := [key for key in _DIMS if key not in raw]:
+            raise SpecError("raw dimensions", "incomplete", f"{', '.join(missing)} missing; give all of them")
+        if "sizes" in given:
+            raise SpecError("size", ",".join(given["sizes"]), "give either size or raw dimensions, not both")
+        given["dims"] = ModelDims(**raw, vocab_size=given.get("vocab_size", Sweep().vocab_size))
+    sweep = Sweep(**given)
+    named = tuple(device for device in sweep.devices if device not in UNRESOLVED)
+    if problems := sweep.with_devices(named or ("cpu",)).problems():
+        raise problems[0]
+    return sweep
+
+
+def _convert(key: str, value: Any, kind: type[str] | type[int]) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise SpecError(key, value, "expected a text" if kind is str else "expected a whole number")
+    return value
+
+
+def _presets_in(folder: Traversable) -> PresetSet:
+    presets: list[Preset] = []
+    problems: list[str] = []
+    for name, file in _toml_files(folder, ""):
+        try:
+            presets.append(from_toml(name, file.read_text(encoding="utf-8")))
+        except PresetError as error:
+            problems.append(str(error))
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(f"preset {name}: cannot be read: {error}")
+    return PresetSet(tuple(presets), tuple(problems))
+
+
+def _toml_files(folder: Traversable, prefix: str) -> list[tuple[str, Traversable]]:
+    """Name and file of every preset below a folder, by name; none when there is no such folder."""
+    try:
+        entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    except OSError:
+        return []
+    found: list[tuple[str, Traversable]] = []
+    for entry in entries:
+        if entry.is_dir():
+            found += _toml_files(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".toml"):
+            found.append((prefix + entry.name.removesuffix(".toml"), entry))
+    return found
+
+
+def _edition_rank(preset: Preset) -> tuple[int, str]:
+    edition, slash, _ = preset.name.partition("/")
+    return (-int(edition) if slash and edition.isdigit() else 1, preset.name)

@@ -30,6 +30,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     ddof: int
     p95_s: float | None = None
 
+    def with_ddof(self, ddof: int) -> Summary:
+        """The same samples' summary with another divisor of the std."""
+        if ddof == self.ddof:
+            return self
+        squares = self.std_s**2 * (self.n - self.ddof) if self.std_s is not None else 0.0
+        std = math.sqrt(squares / (self.n - ddof)) if self.n > ddof else None
+        return msgspec.structs.replace(self, std_s=std, ddof=ddof)
+
     def keys(self) -> Iterator[str]:
         return iter(self.__struct_fields__)
 
@@ -79,6 +87,14 @@ class RunningStats:
         self.n = 0
         self.mean = 0.0
         self._squares = 0.0
+
+    @classmethod
+    def of(cls, summary: Summary) -> RunningStats:
+        """As it stands after the samples that were summarised."""
+        stats = cls()
+        stats.n, stats.mean = summary.n, summary.mean_s or 0.0
+        stats._squares = (summary.std_s or 0.0) ** 2 * (summary.n - summary.ddof)
+        return stats
 
     def add(self, value: float) -> None:
         self.n += 1

@@ -11,12 +11,15 @@ import msgspec
 from cs336_tui.sizes import dims_of
 from cs336_tui.spec import CUSTOM_SIZE, ModelDims, RunSpec, SpecError, canonical_device
 
+UNRESOLVED = ("auto", "every")
+"""Names that only a machine can turn into devices: its best one, and all of them."""
+
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}):
     """Choices whose product is run, smallest models first.
 
     `sizes` are names of the edition's table; `dims`, when given, replaces them by one custom size.
-    `devices` may hold ``auto``; it must be resolved (`with_devices`) before `cells`.
+    `devices` may hold ``auto`` and ``every``; they must be resolved (`with_devices`) before `cells`.
     """
 
     sizes: tuple[str, ...] = ("tiny",)

@@ -24,6 +24,7 @@ from cs336_tui.events import (
 )
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
+from cs336_tui.stats import Summary, summarize
 
 START = 1_790_000_000.0
 """Unix time at which every sample session starts."""
@@ -119,6 +120,11 @@ def steps(cell: int, warmup_s: Iterable[float] = (), measured_s: Iterable[float]
 
 def cell_end(cell: int, status: str = "ok", **more: Any) -> Event:
     return CellFinished(at=START + 10 * (cell + 1) + 9, cell=cell, status=status, **more)
+
+
+def summary_of(measured_s: Iterable[float]) -> Summary:
+    """As a cell's process sends it with its end."""
+    return summarize(measured_s)
 
 
 WARMUP_S = (0.4123, 0.1611)

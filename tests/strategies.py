@@ -151,6 +151,11 @@ any_event = st.one_of(
         events.CellsQueued, at=at, first=cells, specs=st.lists(run_specs(), max_size=2).map(tuple), command=texts
     ),
     st.builds(events.CellStarted, at=at, cell=cells, pid=st.none() | counts),
+    st.builds(events.SessionResumed, at=at, app=texts),
+    st.builds(events.SessionAnnotated, at=at, name=st.none() | texts, note=st.none() | texts),
+    st.builds(events.QueueOrdered, at=at, cells=st.lists(cells).map(tuple)),
+    st.builds(events.CellSkipped, at=at, cell=cells, reason=texts),
+    st.builds(events.CellRequeued, at=at, cell=cells),
     st.builds(events.StageChanged, at=at, cell=cells),
     st.builds(
         events.ModelBuilt,

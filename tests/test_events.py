@@ -68,7 +68,8 @@ def cells_of(state: SessionState) -> list[object]:
 
 
 def everything(cell) -> dict[str, object]:
-    return {name: value for name, value in vars(cell).items() if name != "running"} | {"n": cell.running.n}
+    parts = vars(cell) | vars(cell.times) | {"n": cell.running.n}
+    return {name: value for name, value in parts.items() if name not in ("_times", "running")}
 
 
 def test_adjoining_steps_become_one_event() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.presets import PRESETS, preset
+from cs336_tui.presets import bundled, preset
 from cs336_tui.spec import CUSTOM_SIZE, ModelDims, SpecError
 from cs336_tui.sweep import Sweep
 from tests.strategies import sweeps
@@ -130,7 +130,7 @@ def test_the_command_runs_the_same_cells_again(sweep: Sweep) -> None:
     assert parsed(sweep.command()).cells() == sweep.cells()
 
 
-@pytest.mark.parametrize("candidate", PRESETS, ids=lambda preset: preset.name)
+@pytest.mark.parametrize("candidate", bundled(), ids=lambda preset: preset.name)
 def test_every_preset_can_run(candidate) -> None:
     assert candidate.sweep.with_devices(("cuda:0",)).problems() == ()
     assert preset(candidate.name) is candidate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-from cs336_tui.events import CellFinished, CellStarted, Event, Notice, StageChanged, StepsTimed
+from cs336_tui.events import CellFinished, CellSkipped, CellStarted, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.quantities import duration, milliseconds
 from cs336_tui.session.eta import remaining_s
 from cs336_tui.session.state import CellState, SessionState
@@ -27,6 +27,9 @@ class Progress:
         match event:
             case CellFinished():
                 self._line(self._result(self._state.cells[event.cell]))
+            case CellSkipped():
+                cell = self._state.cells[event.cell]
+                self._line(f"{self._place(cell)} {cell.spec.title}: skipped: {event.reason}")
             case Notice():
                 self._line(f"note: {event.text}")
             case CellStarted() | StageChanged() | StepsTimed() if self._live:
@@ -57,7 +60,8 @@ class Progress:
         self._width, self._drawn_at = len(text), time.monotonic()
 
     def _result(self, cell: CellState) -> str:
-        head = f"{self._place(cell)} {cell.spec.title}: "
+        again = f" · run {cell.repeat}" if cell.repeat > 1 else ""
+        head = f"{self._place(cell)} {cell.spec.title}{again}: "
         finished = cell.finished
         if finished is None or finished.status != "ok" or not cell.running.n:
             status = finished.status if finished else cell.status

@@ -10,13 +10,14 @@ import torch
 
 from cs336_tui.events import CellFinished, Event, ModelBuilt, Notice, Stage, StageChanged, Status, StepKind, StepsTimed
 from cs336_tui.measure.clock import Clock, clock_for
-from cs336_tui.measure.failures import outcome_of
+from cs336_tui.measure.failures import failed_allocation, outcome_of
 from cs336_tui.measure.in_force import read_in_force
 from cs336_tui.measure.memory import PeakMeter, Peaks
 from cs336_tui.measure.precision import RECIPES, autocast_for, check_precision, dtype_name, set_matmul
 from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
 from cs336_tui.measure.timing import StepTime, StepTimer, WindowBroken, time_window
 from cs336_tui.spec import RunSpec
+from cs336_tui.stats import summarize
 from cs336_tui.workload.batch import random_batch
 from cs336_tui.workload.passes import Step, Training
 from cs336_tui.workload.transformer import Transformer
@@ -48,11 +49,15 @@ def run_cell(spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled:
             error=error,
             stage=stage,
             step=step,
+            phase=run.failed_in,
+            failed_allocation_bytes=run.failed_allocation_bytes,
             logits_dtype=run.logits_dtype,
             peak_allocated_bytes=peaks and peaks.allocated,
             peak_reserved_bytes=peaks and peaks.reserved,
             peak_rss_bytes=peaks and peaks.rss,
             num_alloc_retries=peaks and peaks.num_alloc_retries,
+            warmup_steps_done=len(run.times_s["warm-up"]),
+            summary=summarize(run.times_s["measured"]),
         )
     )
 
@@ -68,8 +73,13 @@ class _Run:
         self.spec = spec
         self.cell = cell
         self.logits_dtype: str | None = None
+        self.failed_in: str | None = None
+        """The phase of the step that raised."""
+        self.failed_allocation_bytes: int | None = None
         self.reached: tuple[Stage, int | None] = ("building", None)
         """The stage, and the step within it that is running or comes next."""
+        self.times_s: dict[StepKind, list[float]] = {"warm-up": [], "measured": []}
+        """Of the finished steps."""
         self._emit = emit
         self._cancelled = cancelled
         self._meter: PeakMeter | None = None
@@ -80,6 +90,7 @@ class _Run:
 
     def outcome(self) -> tuple[Status, str | None]:
         """Build and time, holding on to nothing that was built."""
+        step: Step | None = None
         try:
             self.enter("building")
             step = self._build()
@@ -88,6 +99,8 @@ class _Run:
         except _Cancelled:
             return "cancelled", None
         except Exception as error:
+            self.failed_in = step.failed_in if step else None
+            self.failed_allocation_bytes = failed_allocation(error)
             return outcome_of(error)
         return "ok", None
 
@@ -171,6 +184,7 @@ class _Run:
         if times:
             assert step.logits_dtype is not None
             self.logits_dtype = dtype_name(step.logits_dtype)
+            self.times_s[kind] += [t.total_s for t in times]
             by_phase = zip(*(t.phases_s for t in times), strict=True)
             self._emit(
                 StepsTimed(

@@ -23,12 +23,24 @@ _OUT_OF_MEMORY = (
 _ALLOCATOR_PREFIX = re.compile(r"^\[enforce fail at [^\]]*\] err == 0\. ")
 """Where in torch's source its CPU allocator gave up, which tells a reader nothing."""
 
+_TRIED = re.compile(r"tried to allocate (?P<number>\d+(\.\d+)?) ?(?P<unit>bytes|[KMGT]i?B)", re.IGNORECASE)
+
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether memory ran out: the device's, the host's, or any that could be addressed."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
+
+
+def failed_allocation(error: Exception) -> int | None:
+    """Bytes that could not be allocated, where torch's message says; None for any other error."""
+    found = _TRIED.search(str(error)) if is_out_of_memory(error) else None
+    if found is None:
+        return None
+    unit = found["unit"][0].upper()
+    # Torch counts in powers of 1024, also where it writes GB.
+    return round(float(found["number"]) * 1024 ** "BKMGT".index(unit))
 
 
 def outcome_of(error: Exception) -> tuple[Literal["oom", "failed"], str]:

@@ -18,21 +18,25 @@ from cs336_tui.environment import DeviceInfo, Environment
 from cs336_tui.events import (
     SCHEMA,
     CellFinished,
-    CellsQueued,
+    CellRequeued,
     CellStarted,
     DeviceSampled,
     EnvironmentRead,
+    Event,
     SessionEnded,
+    SessionResumed,
     SessionStarted,
 )
 from cs336_tui.runner import door
 from cs336_tui.runner.child import ProbeReport
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.machine import read_environment
+from cs336_tui.runner.queue import CellQueue
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
-from cs336_tui.session.log import new_session_id
+from cs336_tui.session.log import LogError, LogReader, new_session_id
 from cs336_tui.session.recorder import Recorder, Sink
+from cs336_tui.session.state import fold
 from cs336_tui.spec import RunSpec, SpecError
 from cs336_tui.sweep import Sweep
 
@@ -46,11 +50,13 @@ class Bench:
     """Owns the child processes, the device sampler and the session log; every event goes to `sink`.
 
     Call `prepare` before a user interface takes over the terminal, and `start` (or `probe`) when it has painted.
-    `probe` and `run` block and belong on a worker thread; the others may be called from any thread. `sink` is called
-    from worker threads, in the order in which things happened.
+    `probe`, `add`, `reopen` and `work` block and belong on a worker thread; the others may be called from any thread.
+    `sink` is called from worker threads, in the order in which things happened. What waits to run is `queue`.
 
-    `timeout_s` bounds a cell's whole life. `device_interval_s` 0 switches device sampling off. With `in_process`
-    the cells run in the thread that calls `run`, for external profilers.
+    `session` is a new session's log unless `reopen` goes on with it. `timeout_s` bounds a cell's whole life. When a
+    cell ran out of memory, `skip_after_oom` skips the waiting ones that surely need as much. `device_interval_s` 0
+    switches device sampling off. With `in_process` the cells run in the thread that calls `work`, for external
+    profilers.
     """
 
     def __init__(
@@ -58,27 +64,34 @@ class Bench:
         sink: Sink,
         *,
         session_dir: Path,
+        session: str | None = None,
         ddof: int = 1,
         timeout_s: float | None = None,
+        skip_after_oom: bool = True,
         device_interval_s: float = 0.5,
         in_process: bool = False,
     ) -> None:
         self.ddof = ddof
         self.timeout_s = timeout_s
+        self.skip_after_oom = skip_after_oom
         self._in_process = in_process
         self._device_interval_s = device_interval_s
-        self._recorder = Recorder(session_dir, new_session_id(), sink)
+        self._recorder = Recorder(session_dir, session or new_session_id(), sink)
         self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-"))
         self._launcher = Launcher(self._scratch)
         self._sampler: DeviceSampler | None = None
         self._stop = StopSignal()
+        self.queue = CellQueue(self._recorder.record, self._stop)
         self._starting = threading.Lock()
         self._started = False
         self._probing = threading.Lock()
         self._running = threading.Lock()
+        self._opening = threading.Lock()
         self._environment: Environment | None = None
-        self._next_cell = 0
+        self._has_begun = False
         self._was_cancelled = False
+        self._ending: CellFinished | None = None
+        """Of the cell that ran last."""
         self._closed = False
 
     @property
@@ -133,42 +146,85 @@ class Bench:
         return resolved
 
     def run(self, specs: Sequence[RunSpec], command: str) -> None:
-        """Run the cells one after another; returns when all are over or cancelled.
+        """Run the cells in this order, and whatever else waits; returns when all are over or cancelled.
 
         Raises `LogError` when the session's log cannot be made; then nothing was run.
         """
+        self.add([(spec, 1) for spec in specs], command)
+        self.work()
+
+    def add(self, cells: Sequence[tuple[RunSpec, int]], command: str | None = None) -> None:
+        """Let cells wait, each with which run of its spec it is. Raises `LogError` like `run`."""
+        if self._closed:
+            return
+        self._open_log(self.probe())
+        self.queue.add(cells, command=command, ddof=self.ddof)
+
+    def work(self) -> None:
+        """Run what waits until nothing does, or nothing when another thread is at it."""
+        if self._closed or not self.queue.claim():
+            return
         with self._running:
-            if self._closed:
-                return
             environment = self.probe()
-            self._open_log(environment)
-            first, self._next_cell = self._next_cell, self._next_cell + len(specs)
-            self._recorder.record(
-                [CellsQueued(at=time.time(), first=first, specs=tuple(specs), command=command, ddof=self.ddof)]
-            )
-            for cell, spec in enumerate(specs, first):
-                if self._stop.is_set():
-                    self._was_cancelled = True
-                    self._finish(cell, "cancelled", "not started: the run was stopped")
-                else:
-                    self._run_cell(cell, spec, environment)
+            while (taken := self.queue.take()) is not None:
+                self._ending = None
+                self._run_cell(taken.cell, taken.spec, environment)
+                if self.skip_after_oom and self._ran_out_of_memory():
+                    reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
+                    self.queue.skip_larger(taken.spec, reason)
             self._watch(None, None)
-            if not self._closed:
-                self._stop.clear()
+
+    def _ran_out_of_memory(self) -> bool:
+        return self._ending is not None and self._ending.status == "oom"
+
+    def reopen(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
+        """Go on with the session's log; returns the cells that now wait, in order.
+
+        Those are the cells without a result, and with `failed` those that failed or were killed. What the log holds
+        goes to `sink`, or to the one that takes all events. Raises `LogError` when the log cannot be read or another
+        process writes it, `SpecError` when this machine cannot run a cell; then the log is as it was.
+        """
+        environment = self.probe()
+        with self._opening:
+            self._recorder.open(resume=True, take_over=take_over)
+            try:
+                history = list(LogReader(self.log_path))
+                state = fold(history)
+                now = time.time()
+                went_on: list[Event] = [
+                    SessionResumed(at=now, app=__version__),
+                    EnvironmentRead(at=now, environment=environment),
+                ]
+                again = ("cancelled", "failed", "killed") if failed else ("cancelled",)
+                went_on += [
+                    CellRequeued(at=now, cell=cell.cell) for cell in state.cells.values() if cell.status in again
+                ]
+                for event in went_on:
+                    state.apply(event)
+                for cell in state.waiting:
+                    environment.check(state.cells[cell].spec)
+            except (LogError, SpecError):
+                self._recorder.close()
+                raise
+            self._has_begun = True
+            self.ddof = state.ddof
+            (sink or self._recorder.pass_on)(history)
+            self._recorder.record(went_on)
+            self.queue.restore(state)
+            return tuple(state.waiting)
 
     def cancel(self) -> bool:
-        """Stop the running cell and those after it, within 2 s. Does nothing, and says False, between runs."""
-        running = self._running.locked()
-        if running:
-            self._stop.set()
-        return running
+        """Stop the running cell, within 2 s, and run none that waits. Does nothing, and says False, between runs."""
+        stopped = self.queue.cancel()
+        self._was_cancelled |= stopped
+        return stopped
 
     def close(self, *, interrupted: bool = False) -> None:
         """End everything: the running cell, the sampler, the log. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
-        self._stop.set()
+        self._was_cancelled |= self.queue.close()
         with self._running:
             pass
         if self._sampler is not None:
@@ -183,22 +239,31 @@ class Bench:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _open_log(self, environment: Environment) -> None:
-        if self._next_cell == 0 and not self._recorder.is_open:
-            self._recorder.open()
-            now = time.time()
-            started = SessionStarted(at=now, schema=SCHEMA, session=self.session, app=__version__)
-            self._recorder.record([started, EnvironmentRead(at=now, environment=environment)])
+        with self._opening:
+            if not self._has_begun:
+                self._recorder.open()
+                self._has_begun = True
+                now = time.time()
+                started = SessionStarted(at=now, schema=SCHEMA, session=self.session, app=__version__)
+                self._recorder.record([started, EnvironmentRead(at=now, environment=environment)])
+
+    def _record(self, events: Sequence[Event]) -> None:
+        """Record what the running cell tells."""
+        self._recorder.record(events)
+        for event in events:
+            if isinstance(event, CellFinished):
+                self._ending = event
 
     def _run_cell(self, cell: int, spec: RunSpec, environment: Environment) -> None:
         try:
             environment.check(spec)
         except SpecError as error:
-            self._finish(cell, "failed", str(error))
+            self._fail(cell, str(error))
             return
         if self._in_process:
             self._recorder.record([CellStarted(at=time.time(), cell=cell)])
             self._watch(environment.device(spec.device), os.getpid())
-            door.run_cell(spec, cell, lambda event: self._recorder.record([event]), self._stop.is_set)
+            door.run_cell(spec, cell, lambda event: self._record([event]), self._stop.is_set)
         else:
             self._run_child(cell, spec, environment)
 
@@ -207,12 +272,12 @@ class Bench:
         try:
             child = self._launcher.start_cell(cell, spec)
         except (OSError, EOFError) as error:
-            self._finish(cell, "failed", f"no process could be started: {error or type(error).__name__}")
+            self._fail(cell, f"no process could be started: {error or type(error).__name__}")
             return
         self._recorder.record([CellStarted(at=started_at, cell=cell, pid=child.process.pid)])
         self._watch(environment.device(spec.device), child.process.pid)
         try:
-            Supervisor(child, cell, self._recorder.record, self._stop, self.timeout_s).run()
+            Supervisor(child, cell, self._record, self._stop, self.timeout_s).run()
         finally:
             child.close()
 
@@ -221,8 +286,8 @@ class Bench:
         if self._sampler is not None:
             self._sampler.watch(device.uuid if device else None, pid)
 
-    def _finish(self, cell: int, status: Literal["cancelled", "failed"], error: str) -> None:
-        self._recorder.record([CellFinished(at=time.time(), cell=cell, status=status, error=error)])
+    def _fail(self, cell: int, error: str) -> None:
+        self._recorder.record([CellFinished(at=time.time(), cell=cell, status="failed", error=error)])
 
     def _on_sample(self, sample: DeviceSampled) -> None:
         # Between runs samples are for the eye only; the log tells of runs.

@@ -2,23 +2,8 @@
 
 from __future__ import annotations
 
+from cs336_tui.order import relative_work
 from cs336_tui.session.state import CellState, SessionState
-from cs336_tui.spec import RunSpec
-
-_PASS_WORK = {"inference": 1.0, "forward": 1.0, "backward": 3.0, "forward+backward": 3.0, "train-step": 3.0}
-
-
-def relative_work(spec: RunSpec) -> float:
-    """Work of one step in arbitrary units, about proportional to its FLOPs.
-
-    2 FLOPs per matmul weight and token plus the attention scores, times 3 with a backward (Kaplan et al. 2020,
-    section 2.1). The `backward` pass counts its untimed forward, since that takes time too.
-    """
-    matrices = 3 if spec.arch == "swiglu-rope" else 2
-    weights = spec.num_layers * (4 * spec.d_model**2 + matrices * spec.d_model * spec.d_ff)
-    weights += spec.d_model * spec.vocab_size
-    scores = 2 * spec.num_layers * spec.context_length * spec.d_model
-    return spec.tokens_per_step * (weights + scores) * _PASS_WORK[spec.pass_]
 
 
 def remaining_s(state: SessionState) -> float | None:

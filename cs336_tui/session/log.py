@@ -8,11 +8,23 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import platformdirs
 
-from cs336_tui.events import SCHEMA, Event, SessionStarted, from_line, to_line
+from cs336_tui.events import (
+    SCHEMA,
+    Event,
+    SessionStarted,
+    from_line,
+    to_line,
+)
+from cs336_tui.session.lock import SessionInUse, SessionLock
+
+_TAIL_BYTES = 1 << 16
+DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError)
+"""What `from_line` raises for a line that is not an event."""
 
 
 class LogError(Exception):
@@ -29,20 +41,56 @@ def new_session_id(now: float | None = None) -> str:
     return time.strftime("%Y-%m-%dT%H-%M-%S", time.localtime(now)) + "-" + secrets.token_hex(2)
 
 
-class SessionLog:
-    """Appends events to ``DIRECTORY/SESSION.jsonl``, unbuffered, so that a killed app loses no written step.
+def line_prefix(kind: type[msgspec.Struct]) -> bytes:
+    """How every line of an event of this kind begins."""
+    return f'{{"type":"{kind.__name__}"'.encode()
 
-    Raises `LogError` when the directory or file cannot be created or a write fails. An existing file is never
-    reused. A failed write leaves no half line behind.
+
+class SessionLog:
+    """Appends events to a session's file, unbuffered, so that a killed app loses no written step.
+
+    A new log never reuses an existing file. With `resume` an existing one goes on; a last line that was cut while
+    being written is removed from it. One process at a time writes a log: `take_over` says that the one that is named
+    as its writer is known to be gone. Raises `LogError` when the file cannot be had or a write fails. A failed write
+    leaves no half line behind.
     """
 
-    def __init__(self, directory: Path, session: str) -> None:
-        self.path = directory / f"{session}.jsonl"
+    def __init__(self, path: Path, *, resume: bool = False, take_over: bool = False) -> None:
+        self.path = path
+        self._lock = SessionLock(path)
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("xb", buffering=0)
+            if not resume:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(take_over=take_over)
+            self._file = path.open("r+b" if resume else "xb", buffering=0)
+        except SessionInUse as error:
+            raise LogError(
+                f"session {path.stem} {error}; stop that one first, or if it is surely gone: --take-over"
+            ) from None
         except OSError as error:
-            raise LogError(f"session log {self.path}: {error.strerror}; choose another --session-dir") from None
+            self._lock.release()
+            raise LogError(f"session log {path}: {error.strerror}; choose another --session-dir") from None
+        if resume:
+            self._mend()
+
+    def _mend(self) -> None:
+        """Put the file's end after its last whole event."""
+        size = self._file.seek(0, os.SEEK_END)
+        tail = b""
+        while b"\n" not in tail and len(tail) < size:
+            start = max(0, size - len(tail) - _TAIL_BYTES)
+            self._file.seek(start)
+            tail = self._file.read(size - len(tail) - start) + tail
+        cut = tail[tail.rfind(b"\n") + 1 :]
+        self._file.seek(size)
+        if cut:
+            try:
+                from_line(cut)
+            except DAMAGE:
+                self._file.truncate(size - len(cut))
+                self._file.seek(size - len(cut))
+            else:
+                self._file.write(b"\n")
 
     def write(self, events: Iterable[Event]) -> None:
         data = b"".join(map(to_line, events))
@@ -62,6 +110,14 @@ class SessionLog:
 
     def close(self) -> None:
         self._file.close()
+        self._lock.release()
+
+
+class Run(NamedTuple):
+    """Neighbouring lines of a log that were passed over: where they are in the file, in bytes."""
+
+    start: int
+    end: int
 
 
 class LogReader:
@@ -76,15 +132,35 @@ class LogReader:
         self.torn = False
 
     def __iter__(self) -> Iterator[Event]:
+        for event in self.skim(()):
+            assert not isinstance(event, Run)
+            yield event
+
+    def skim(self, pass_over: tuple[bytes, ...]) -> Iterator[Event | Run]:
+        """As iterating, except that lines which begin with one of `pass_over` (see `line_prefix`) are not decoded."""
         started = False
+        number = end = 0
         try:
             with self.path.open("rb") as file:
-                for number, line in enumerate(file, 1):
+                for line in file:
+                    number += 1
+                    start, end = end, end + len(line)
+                    if started and line.startswith(pass_over):
+                        for line in file:  # a million times in a long log, so nothing more than needed
+                            if not line.startswith(pass_over):
+                                break
+                            number += 1
+                            end += len(line)
+                        else:
+                            line = b""
+                        yield Run(start, end)
+                        number += 1
+                        end += len(line)
                     if not line.strip():
                         continue
                     try:
                         event = from_line(line)
-                    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    except DAMAGE as error:
                         if started and not line.endswith(b"\n"):
                             self.torn = True
                             return

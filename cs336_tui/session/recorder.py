@@ -34,11 +34,11 @@ class Recorder:
     def is_open(self) -> bool:
         return self._log is not None
 
-    def open(self) -> None:
-        """Create the log. Raises `LogError`."""
+    def open(self, *, resume: bool = False, take_over: bool = False) -> None:
+        """Create the log, or with `resume` go on with the one that is there. Raises `LogError`."""
         with self._lock:
             if self._log is None:
-                self._log = SessionLog(self._directory, self.session)
+                self._log = SessionLog(self.path, resume=resume, take_over=take_over)
 
     def record(self, events: Sequence[Event]) -> None:
         with self._lock:

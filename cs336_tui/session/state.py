@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -10,6 +12,8 @@ import msgspec
 from cs336_tui.environment import Environment
 from cs336_tui.events import (
     CellFinished,
+    CellRequeued,
+    CellSkipped,
     CellsQueued,
     CellStarted,
     ChildOutput,
@@ -19,7 +23,10 @@ from cs336_tui.events import (
     InForce,
     ModelBuilt,
     Notice,
+    QueueOrdered,
+    SessionAnnotated,
     SessionEnded,
+    SessionResumed,
     SessionStarted,
     Stage,
     StageChanged,
@@ -31,57 +38,30 @@ from cs336_tui.stats import RunningStats, Summary, summarize
 
 DEVICE_HISTORY = 1200
 """Device samples kept for the graphs."""
+CellEvent = CellSkipped | CellRequeued | CellStarted | StageChanged | ModelBuilt | StepsTimed | CellFinished
 OUTPUT_LIMIT = 64 * 1024
 """Characters of a cell's output kept in memory; the log has all of it."""
 
 
-class CellState:
-    """One cell: what was asked and what is known so far. Times in seconds, oldest first."""
+class StepTimes:
+    """The times of one cell's steps, seconds, oldest first; those of a phase or of the host as long as the steps'."""
 
-    def __init__(self, cell: int, spec: RunSpec) -> None:
-        self.cell = cell
-        self.spec = spec
-        self.status: Status | Literal["queued", "running"] = "queued"
-        self.stage: Stage | None = None
-        self.pid: int | None = None
-        self.started_at: float | None = None
-        self.finished: CellFinished | None = None
-        self.num_params: int | None = None
-        self.num_params_without_head: int | None = None
-        self.in_force: InForce | None = None
-        self.warmup_times_s: list[float] = []
-        self.step_times_s: list[float] = []
-        self.warmup_phase_times_s: dict[str, list[float]] = {}
-        self.phase_times_s: dict[str, list[float]] = {}
-        self.warmup_host_times_s: list[float] = []
-        self.host_times_s: list[float] = []
+    def __init__(self) -> None:
+        self.warmup_s: list[float] = []
+        self.measured_s: list[float] = []
+        self.warmup_phases_s: dict[str, list[float]] = {}
+        self.measured_phases_s: dict[str, list[float]] = {}
+        self.warmup_host_s: list[float] = []
+        self.measured_host_s: list[float] = []
         self.running = RunningStats()
         """Over the measured steps."""
-        self.output = ""
 
-    @property
-    def steps_done(self) -> int:
-        return len(self.warmup_times_s) + len(self.step_times_s)
-
-    @property
-    def is_over(self) -> bool:
-        return self.finished is not None
-
-    def summary(self, ddof: int) -> Summary | None:
-        """Summary of the measured steps, None before the first."""
-        return summarize(self.step_times_s, ddof) if self.step_times_s else None
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        """Tokens of one step over the mean measured step time."""
-        return self.spec.tokens_per_step / self.running.mean if self.running.n and self.running.mean else None
-
-    def add_steps(self, steps: StepsTimed) -> None:
+    def add(self, steps: StepsTimed) -> None:
         measured = steps.kind == "measured"
         times, phases, host = (
-            (self.step_times_s, self.phase_times_s, self.host_times_s)
+            (self.measured_s, self.measured_phases_s, self.measured_host_s)
             if measured
-            else (self.warmup_times_s, self.warmup_phase_times_s, self.warmup_host_times_s)
+            else (self.warmup_s, self.warmup_phases_s, self.warmup_host_s)
         )
         times.extend(steps.times_s)
         host.extend(steps.host_s)
@@ -92,17 +72,137 @@ class CellState:
                 self.running.add(time_s)
 
 
+class CellState:
+    """One cell: what was asked and what is known so far. Times in seconds, oldest first.
+
+    The steps of a finished cell may be read when somebody asks for them (`read_steps_later`); its summary is known
+    before.
+    """
+
+    def __init__(self, cell: int, spec: RunSpec, repeat: int = 1) -> None:
+        self.cell = cell
+        self.spec = spec
+        self.repeat = repeat
+        """Which run of its spec it is, from 1."""
+        self.status: Status | Literal["queued", "running", "skipped"] = "queued"
+        self.skipped_because: str | None = None
+        self.earlier: list[CellState] = []
+        """What it was when it was started again, oldest first."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self.stage: Stage | None = None
+        self.pid: int | None = None
+        self.started_at: float | None = None
+        self.finished: CellFinished | None = None
+        self.environment: Environment | None = None
+        """The machine that it runs or ran on."""
+        self.num_params: int | None = None
+        self.num_params_without_head: int | None = None
+        self.in_force: InForce | None = None
+        self._times: StepTimes | None = StepTimes()
+        self._later: Iterable[StepsTimed] = ()
+        self.output = ""
+
+    def start_again(self) -> None:
+        """Wait again; what was known so far goes to `earlier`."""
+        if self.started_at is not None:
+            before = copy.copy(self)
+            before.earlier = []
+            self.earlier.append(before)
+        self._forget()
+        self.status, self.skipped_because = "queued", None
+
+    @property
+    def times(self) -> StepTimes:
+        if self._times is None:
+            self._times = StepTimes()
+            for steps in self._later:
+                self._times.add(steps)
+        return self._times
+
+    @property
+    def warmup_times_s(self) -> list[float]:
+        return self.times.warmup_s
+
+    @property
+    def step_times_s(self) -> list[float]:
+        """Of the measured steps."""
+        return self.times.measured_s
+
+    @property
+    def warmup_phase_times_s(self) -> dict[str, list[float]]:
+        return self.times.warmup_phases_s
+
+    @property
+    def phase_times_s(self) -> dict[str, list[float]]:
+        return self.times.measured_phases_s
+
+    @property
+    def warmup_host_times_s(self) -> list[float]:
+        return self.times.warmup_host_s
+
+    @property
+    def host_times_s(self) -> list[float]:
+        return self.times.measured_host_s
+
+    @property
+    def running(self) -> RunningStats:
+        """Over the measured steps."""
+        if self._times is None and (known := self._known_summary):
+            return RunningStats.of(known)
+        return self.times.running
+
+    @property
+    def _known_summary(self) -> Summary | None:
+        return self.finished.summary if self.finished else None
+
+    def read_steps_later(self, steps: Iterable[StepsTimed]) -> None:
+        """Have the steps read from somewhere when they are first asked for, instead of those that were added."""
+        self._times, self._later = None, steps
+
+    @property
+    def steps_done(self) -> int:
+        if self._times is None and self.finished and (known := self.finished.summary):
+            return self.finished.warmup_steps_done + known.n
+        return len(self.warmup_times_s) + len(self.step_times_s)
+
+    @property
+    def is_over(self) -> bool:
+        return self.finished is not None
+
+    def summary(self, ddof: int) -> Summary | None:
+        """Summary of the measured steps, None before the first."""
+        if self._times is None and (known := self._known_summary):
+            return known.with_ddof(ddof) if known.n else None
+        return summarize(self.step_times_s, ddof) if self.step_times_s else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens of one step over the mean measured step time."""
+        running = self.running
+        return self.spec.tokens_per_step / running.mean if running.n and running.mean else None
+
+    def add_steps(self, steps: StepsTimed) -> None:
+        self.times.add(steps)
+
+
 class SessionState:
     """Everything known of a session; `apply` is the only way to change it."""
 
     def __init__(self) -> None:
         self.started: SessionStarted | None = None
+        self.name = ""
+        self.note = ""
         self.environment: Environment | None = None
+        """The machine as it was read last."""
         self.ddof = 1
         """Of every std that is shown, as the latest run asked."""
         self.commands: list[str] = []
         """Command lines that repeat the session's runs headless, in order."""
         self.cells: dict[int, CellState] = {}
+        self.waiting: dict[int, None] = {}
+        """Cells that will run, as ordered keys."""
         self.current: int | None = None
         """The cell that is running, None between cells."""
         self.devices: deque[tuple[DeviceSampled, int | None]] = deque(maxlen=DEVICE_HISTORY)
@@ -141,8 +241,22 @@ class SessionState:
                 self.ended, self.ddof = None, event.ddof
                 if event.command:
                     self.commands.append(event.command)
-                for offset, spec in enumerate(event.specs):
-                    self.cells[event.first + offset] = CellState(event.first + offset, spec)
+                repeats = event.repeats or (1,) * len(event.specs)
+                for number, (spec, repeat) in enumerate(zip(event.specs, repeats, strict=False), event.first):
+                    self.cells[number] = CellState(number, spec, repeat)
+                    self.waiting[number] = None
+            case QueueOrdered():
+                first = {cell: None for cell in event.cells if cell in self.waiting}
+                self.waiting = first | self.waiting
+            case SessionResumed():
+                self.ended = None
+                if interrupted := self.running_cell:
+                    interrupted.start_again()
+                    self.waiting = {interrupted.cell: None} | self.waiting
+                self.current = None
+            case SessionAnnotated():
+                self.name = self.name if event.name is None else event.name
+                self.note = self.note if event.note is None else event.note
             case DeviceSampled():
                 self.devices.append((event, self.current))
             case Notice():
@@ -153,17 +267,26 @@ class SessionState:
                 self.output.append(event)
                 if event.cell is not None and (cell := self.cells.get(event.cell)):
                     cell.output = (cell.output + event.text)[-OUTPUT_LIMIT:]
-            case CellStarted() | StageChanged() | ModelBuilt() | StepsTimed() | CellFinished():
+            case _:
                 if cell := self.cells.get(event.cell):
                     self._apply_to_cell(cell, event)
 
-    def _apply_to_cell(
-        self, cell: CellState, event: CellStarted | StageChanged | ModelBuilt | StepsTimed | CellFinished
-    ) -> None:
+    def _wait_again(self, cell: CellState) -> None:
+        cell.start_again()
+        self.waiting[cell.cell] = None
+
+    def _apply_to_cell(self, cell: CellState, event: CellEvent) -> None:
         match event:
+            case CellSkipped():
+                cell.status, cell.skipped_because = "skipped", event.reason
+                self.waiting.pop(cell.cell, None)
+            case CellRequeued():
+                self._wait_again(cell)
             case CellStarted():
+                cell.start_again()
                 cell.status, cell.stage = "running", "starting"
-                cell.started_at, cell.pid = event.at, event.pid
+                cell.started_at, cell.pid, cell.environment = event.at, event.pid, self.environment
+                self.waiting.pop(cell.cell, None)
                 self.current = cell.cell
             case StageChanged():
                 cell.stage = event.stage
@@ -175,8 +298,17 @@ class SessionState:
                 cell.add_steps(event)
             case CellFinished():
                 cell.status, cell.finished = event.status, event
+                self.waiting.pop(cell.cell, None)
                 cell.stage = event.stage or cell.stage
                 if cell.in_force and event.logits_dtype:
                     cell.in_force = msgspec.structs.replace(cell.in_force, logits_dtype=event.logits_dtype)
                 if self.current == cell.cell:
                     self.current = None
+
+
+def fold(events: Iterable[Event]) -> SessionState:
+    """The state after all of these."""
+    state = SessionState()
+    for event in events:
+        state.apply(event)
+    return state

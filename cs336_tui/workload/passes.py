@@ -68,6 +68,8 @@ class Step:
         self.phases = PHASES[pass_]
         self.logits_dtype: torch.dtype | None = None
         """dtype of the last step's logits, None before the first."""
+        self.failed_in: str | None = None
+        """The phase that raised, None while none has."""
         self._pass = pass_
         self._model = model
         self._batch = batch
@@ -88,11 +90,15 @@ class Step:
     def prepare(self) -> None:
         """What must have run before the timed phases: forward and loss, for `backward`."""
         if self._pass == "backward":
-            self._forward()
-            self._compute_loss()
+            self.run("forward")
+            self.run("loss")
 
     def run(self, phase: str) -> None:
-        self._RUN[phase](self)
+        try:
+            self._RUN[phase](self)
+        except BaseException:
+            self.failed_in = phase
+            raise
 
     def clear(self) -> None:
         """Drop what the step left (outputs, graph, gradients), so that no later step holds it in memory."""

@@ -33,7 +33,7 @@ def refusal(reader: LogReader) -> str:
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    log = SessionLog(tmp_path / "new" / "folder", "s")
+    log = SessionLog(tmp_path / "new" / "folder" / "s.jsonl")
     for event in mixed_session():
         log.write([event])
     reader = LogReader(log.path)
@@ -49,7 +49,7 @@ def test_any_events_are_read_as_written(tmp_path: Path, events: list[Event]) -> 
 
 
 def test_a_write_is_in_the_file_at_once(tmp_path: Path) -> None:
-    log = SessionLog(tmp_path, "s")
+    log = SessionLog(tmp_path / "s.jsonl")
     log.write([HEADER])
     log.sync()
     assert list(LogReader(log.path)) == [HEADER]
@@ -57,16 +57,18 @@ def test_a_write_is_in_the_file_at_once(tmp_path: Path) -> None:
 
 
 def test_an_existing_log_is_never_reused(tmp_path: Path) -> None:
-    SessionLog(tmp_path, "s").write([HEADER])
+    log = SessionLog(tmp_path / "s.jsonl")
+    log.write([HEADER])
+    log.close()
     with pytest.raises(LogError, match=r"s\.jsonl: .*exists.*--session-dir"):
-        SessionLog(tmp_path, "s")
+        SessionLog(tmp_path / "s.jsonl")
     assert list(LogReader(tmp_path / "s.jsonl")) == [HEADER]
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LogError, match=r"file/s\.jsonl: .*--session-dir"):
-        SessionLog(tmp_path / "file", "s")
+        SessionLog(tmp_path / "file" / "s.jsonl")
 
 
 @pytest.mark.parametrize("kept", [1, 10, -2, -1])
@@ -148,7 +150,7 @@ from pathlib import Path
 from cs336_tui.session.log import LogError, LogReader, SessionLog
 from tests.session.test_log import HEADER, Notice
 
-log = SessionLog(Path(sys.argv[1]), "s")
+log = SessionLog(Path(sys.argv[1]) / "s.jsonl")
 log.write([HEADER])
 room = log.path.stat().st_size + 1000
 resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
@@ -184,7 +186,7 @@ from pathlib import Path
 from cs336_tui.session.log import SessionLog
 from tests.session.test_log import HEADER, Notice
 
-log = SessionLog(Path(sys.argv[1]), "s")
+log = SessionLog(Path(sys.argv[1]) / "s.jsonl")
 log.write([HEADER])
 for number in itertools.count():
     log.write([Notice(at=float(number), text="a step that is finished")])

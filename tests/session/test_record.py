@@ -3,8 +3,10 @@
 import msgspec
 import pytest
 
+from cs336_tui.events import CellSkipped
 from cs336_tui.session.record import document_of, record_of
-from tests.samples import MEASURED_S, WARMUP_S, a_spec, cell_start, mixed_session, session_start, state_of
+from tests.export.grids import moved_session
+from tests.samples import MEASURED_S, WARMUP_S, a_spec, cell_end, cell_start, mixed_session, session_start, state_of
 
 SPEC_FIELDS = {
     "size", "edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length",
@@ -47,3 +49,29 @@ def test_a_running_cell_has_no_record() -> None:
     state = state_of([*session_start([a_spec()]), *cell_start(0)])
     with pytest.raises(ValueError, match="cell 0 is running"):
         record_of(state.cells[0], 1)
+
+
+def test_a_cell_without_a_result_is_listed_with_its_reason() -> None:
+    events = [*mixed_session(), CellSkipped(at=1.0, cell=3, reason="needs more memory than cell 2, which ran out")]
+    (left,) = document_of(state_of(events)).without_result
+    assert (left.cell, left.status, left.reason) == (3, "skipped", "needs more memory than cell 2, which ran out")
+    assert [cell.status for cell in document_of(state_of(mixed_session())).without_result] == ["queued"]
+    running = state_of([*session_start([a_spec()]), *cell_start(0)])
+    assert [cell.status for cell in document_of(running).without_result] == ["running"]
+
+
+def test_each_run_says_on_which_machine_it_ran() -> None:
+    document = document_of(moved_session())
+    assert [run.environment for run in document.runs] == [0, 1]
+    assert [environment.torch for environment in document.environments] == ["2.13.0", "2.14.0"]
+    assert document.environment == document.environments[1]
+
+
+def test_which_run_of_its_spec_a_cell_is_and_what_could_not_be_allocated() -> None:
+    events = [
+        *session_start([a_spec()]),
+        *cell_start(0),
+        cell_end(0, "oom", stage="measuring", step=3, failed_allocation_bytes=2 << 30),
+    ]
+    (run,) = document_of(state_of(events)).runs
+    assert (run.repeat, run.stage, run.step, run.failed_allocation_bytes) == (1, "measuring", 3, 2 << 30)

@@ -37,7 +37,7 @@ from tests.strategies import any_event
 
 
 def test_a_replayed_log_gives_the_document_of_the_live_session(tmp_path: Path) -> None:
-    log = SessionLog(tmp_path, "s")
+    log = SessionLog(tmp_path / "s.jsonl")
     live = SessionState()
     for event in mixed_session():
         log.write([event])

@@ -1,0 +1,146 @@
+"""Options and parameter types that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from cs336_tui.spec import ARCHES, EDITIONS, PASSES, PRECISIONS, SYNCS
+from cs336_tui.sweep import Sweep
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class CommaList(click.ParamType[tuple[str | int, ...]]):
+    """``a,b,c`` as a tuple of words, or of whole numbers."""
+
+    def __init__(self, kind: type[str] | type[int]) -> None:
+        self._kind = kind
+        self.name = "LIST" if kind is str else "N,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str | int, ...]:
+        if isinstance(value, tuple):
+            return value
+        words = [word.strip() for word in str(value).split(",")]
+        if not all(words):
+            self.fail(f"{value!r}: expected values separated by single commas", param, ctx)
+        if self._kind is str:
+            return tuple(words)
+        try:
+            return tuple(int(word) for word in words)
+        except ValueError:
+            self.fail(f"{value!r}: expected whole numbers separated by commas", param, ctx)
+
+
+WORDS, NUMBERS = CommaList(str), CommaList(int)
+FILE = click.Path(dir_okay=False, path_type=Path)
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+
+
+def _text(about: str, default: object) -> str:
+    """Help of a choice with the value it has when not given."""
+    words = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    return f"{about.rstrip('.')}. [default: {words}]"
+
+
+_DEFAULT = Sweep()
+_CHOICES = (
+    click.option("--preset", "preset_name", metavar="NAME", help="Start from this preset; other options change it."),
+    click.option(
+        "--size", "sizes", type=WORDS, help=_text("Model sizes of the edition, such as small,medium", _DEFAULT.sizes)
+    ),
+    click.option("--d-model", type=int, help="Raw dimensions replace --size."),
+    click.option("--d-ff", type=int, help="With --d-model."),
+    click.option("--num-layers", type=int, help="With --d-model."),
+    click.option("--num-heads", type=int, help="With --d-model."),
+    click.option("--vocab-size", type=int, help=_text("Vocabulary", _DEFAULT.vocab_size)),
+    click.option("--context", "contexts", type=NUMBERS, help=_text("Context lengths", _DEFAULT.contexts)),
+    click.option("--batch", "batches", type=NUMBERS, help=_text("Batch sizes", _DEFAULT.batches)),
+    click.option("--pass", "passes", type=WORDS, help=_text(", ".join(PASSES), _DEFAULT.passes)),
+    click.option("--precision", "precisions", type=WORDS, help=_text(", ".join(PRECISIONS), _DEFAULT.precisions)),
+    click.option(
+        "--device", "devices", type=WORDS, help=_text("auto, every, cpu, mps, cuda, cuda:N", _DEFAULT.devices)
+    ),
+    click.option(
+        "--warmup",
+        "warmups",
+        type=NUMBERS,
+        help=_text("Warm-up steps; several values make several cells", _DEFAULT.warmups),
+    ),
+    click.option("--steps", type=int, help=_text("Measured steps", _DEFAULT.steps)),
+    click.option(
+        "--edition", help=_text(f"Handout edition, which names the sizes: {', '.join(EDITIONS)}", _DEFAULT.edition)
+    ),
+    click.option("--arch", help=_text(", ".join(ARCHES), _DEFAULT.arch)),
+    click.option("--sync", help=_text(", ".join(SYNCS), _DEFAULT.sync)),
+    click.option("--seed", type=int, help=_text("Of parameters and tokens", _DEFAULT.seed)),
+    click.option("--threads", type=int, help=_text("torch's intra-op threads", "torch's own")),
+)
+
+
+def choice_options(command: F) -> F:
+    """The options that choose what to run, the same for the app and headless."""
+    for option in reversed(_CHOICES):
+        command = option(command)
+    return command
+
+
+session_dir_option = click.option(
+    "--session-dir", type=DIRECTORY, help="Where session logs are kept. [default: this platform's user data folder]"
+)
+device_interval_option = click.option(
+    "--device-interval",
+    type=click.FloatRange(min=0),
+    default=0.5,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between samples of the GPU and the host during a run; 0 switches them off.",
+)
+order_options = (
+    click.option(
+        "--repeats",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        metavar="R",
+        help="Run all cells R times, round after round, so that a drifting machine drifts for all alike.",
+    ),
+    click.option(
+        "--order", type=click.Choice(["smallest-first", "as-given"]), default="smallest-first", show_default=True
+    ),
+)
+oom_option = click.option(
+    "--oom-skip/--no-oom-skip",
+    default=True,
+    show_default=True,
+    help="After a cell that ran out of memory, skip waiting ones of its kind that need at least as much.",
+)
+session_argument = click.argument("session", default="last")
+data_options = (
+    click.option("--format", "format_", type=click.Choice(["markdown", "json", "csv"]), default="markdown"),
+    click.option("-o", "--output", type=FILE, help="Write the data here instead of standard output."),
+    click.option("--summary", metavar="FILE|auto", help="Also keep a session summary here; auto names it."),
+    click.option("--force", is_flag=True, help="Overwrite existing files."),
+)
+
+
+def options(*several: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order in which help lists them."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(several):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+timeout_option = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End a cell that takes longer than this, and go on with the next.",
+)

@@ -1,0 +1,114 @@
+"""A run without a screen: folds events, shows progress, keeps its files up to date, says how it went."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from cs336_tui.events import CellFinished, Event, Notice, SessionEnded
+from cs336_tui.export.files import ExportError, LivingFile
+from cs336_tui.headless.progress import Progress
+from cs336_tui.headless.signals import StopOnSignal
+from cs336_tui.runner.bench import Bench
+from cs336_tui.session.log import LogError
+from cs336_tui.session.state import SessionState
+
+EXIT_OK, EXIT_CELL_FAILED, EXIT_INTERRUPTED = 0, 1, 130
+
+Render = Callable[[SessionState], str]
+"""Turns a session into the text of an export."""
+
+
+class Outputs:
+    """Where the data and the summary of a run go; None for standard output and for no summary."""
+
+    def __init__(self, format_: str, output: Path | None, summary: str | None, *, overwrite: bool) -> None:
+        self.render = _renderer(format_)
+        self.output, self.summary, self.overwrite = output, summary, overwrite
+
+    def files(self, session: str) -> list[tuple[Path, Render]]:
+        """The files to keep, each with what belongs in it."""
+        found = [(self.output, self.render)] if self.output is not None else []
+        if self.summary is not None:
+            auto = Path(f"cs336-tui-summary-{session}.md")
+            found.append((auto if self.summary == "auto" else Path(self.summary), _renderer("summary")))
+        return found
+
+
+class HeadlessRun:
+    """The sink of a headless run: folds events, shows progress, rewrites its files after every finished cell."""
+
+    def __init__(self) -> None:
+        self.state = SessionState()
+        self._progress = Progress(self.state, sys.stderr)
+        self._files: list[tuple[LivingFile, Render]] = []
+
+    def keep(self, path: Path, render: Render, *, overwrite: bool) -> None:
+        """Keep a rendering of the session in `path`. Raises `ExportError` when it cannot be written."""
+        self._files.append((LivingFile(path, overwrite=overwrite), render))
+
+    def sink(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self.state.apply(event)
+            self._progress.show(event)
+        if any(isinstance(event, CellFinished | SessionEnded) for event in events):
+            for file, render in self._files:
+                try:
+                    file.write(render(self.state))
+                except ExportError as error:  # the run goes on; the log still has everything
+                    self._progress.show(Notice(at=time.time(), text=str(error)))
+
+    def recall(self, events: Iterable[Event]) -> None:
+        """Take what happened before, without showing it as news."""
+        for event in events:
+            self.state.apply(event)
+
+    def clear_progress(self) -> None:
+        self._progress.clear()
+
+    @property
+    def exit_code(self) -> int:
+        """0 when every cell has a result (out-of-memory is one) or was skipped, 1 when one failed, 130 when one was
+        cancelled."""
+        statuses = {cell.status for cell in self.state.cells.values()}
+        if statuses & {"cancelled", "queued", "running"}:
+            return EXIT_INTERRUPTED
+        return EXIT_CELL_FAILED if statuses & {"failed", "killed"} else EXIT_OK
+
+
+def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs: Outputs) -> int:
+    """Let `work` run cells on the bench, then print or write the data; returns the exit code.
+
+    Raises `click.UsageError` when a file or the session's log cannot be had.
+    """
+    files = outputs.files(bench.session)
+    try:
+        with StopOnSignal(bench.cancel):
+            for path, render in files:
+                run.keep(path, render, overwrite=outputs.overwrite)
+            bench.prepare()
+            bench.start()
+            work()
+    except (LogError, ExportError) as error:
+        raise click.UsageError(str(error)) from None
+    finally:
+        bench.close(interrupted=run.exit_code == EXIT_INTERRUPTED)
+        run.clear_progress()
+    if outputs.output is None:
+        click.echo(outputs.render(run.state), nl=False)
+    for path, _ in files:
+        click.echo(f"wrote {path}", err=True)
+    click.echo(f"session log: {bench.log_path}", err=True)
+    return run.exit_code
+
+
+def _renderer(format_: str) -> Render:
+    from cs336_tui.export.data import to_csv, to_json
+    from cs336_tui.export.summary import summary_markdown
+    from cs336_tui.export.table import results_markdown
+
+    return {"json": to_json, "csv": to_csv, "markdown": results_markdown, "summary": summary_markdown}[format_]

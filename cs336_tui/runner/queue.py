@@ -1,0 +1,182 @@
+"""The cells that wait to run: added, ordered, skipped, held back and cancelled from any thread, taken by one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from cs336_tui.events import (
+    CellFinished,
+    CellRequeued,
+    CellSkipped,
+    CellsQueued,
+    Event,
+    QueueOrdered,
+)
+from cs336_tui.order import needs_at_least
+from cs336_tui.runner.stop import StopSignal
+from cs336_tui.session.state import SessionState
+from cs336_tui.spec import RunSpec
+
+NOT_STARTED = "not started: the run was stopped"
+
+
+class Waiting(NamedTuple):
+    """A cell that is to run next."""
+
+    cell: int
+    spec: RunSpec
+
+
+class CellQueue:
+    """Every change is told to `record` as an event, in the order in which the changes take effect.
+
+    `stop` is set while the cell that was taken is to be stopped.
+    """
+
+    def __init__(self, record: Callable[[Sequence[Event]], None], stop: StopSignal) -> None:
+        self._record, self._stop = record, stop
+        self._closed = False
+        self._changed = threading.Condition(threading.RLock())
+        self._specs: dict[int, RunSpec] = {}
+        self._waiting: list[int] = []
+        self._current: int | None = None
+        self._claimed = False
+        self._paused = False
+
+    def restore(self, state: SessionState) -> None:
+        """Hold the cells of a session that goes on."""
+        with self._changed:
+            self._specs = {number: cell.spec for number, cell in state.cells.items()}
+            self._waiting = list(state.waiting)
+
+    # What waits.
+
+    def add(
+        self, cells: Sequence[tuple[RunSpec, int]], *, command: str | None = None, ddof: int = 1
+    ) -> tuple[int, ...]:
+        """Let cells wait behind all others, each with which run of its spec it is; returns their numbers."""
+        with self._changed:
+            first = max(self._specs, default=-1) + 1
+            numbers = tuple(range(first, first + len(cells)))
+            self._specs |= zip(numbers, (spec for spec, _ in cells), strict=True)
+            self._waiting += numbers
+            repeats = tuple(repeat for _, repeat in cells)
+            self._record(
+                [
+                    CellsQueued(
+                        at=time.time(),
+                        first=first,
+                        specs=tuple(spec for spec, _ in cells),
+                        command=command,
+                        ddof=ddof,
+                        repeats=repeats if any(repeat != 1 for repeat in repeats) else (),
+                    )
+                ]
+            )
+            self._changed.notify_all()
+            return numbers
+
+    def order(self, cells: Sequence[int]) -> None:
+        """Run these of the waiting cells first, in this order; the others keep theirs behind them."""
+        with self._changed:
+            first = [cell for cell in dict.fromkeys(cells) if cell in self._waiting]
+            wanted = first + [cell for cell in self._waiting if cell not in first]
+            if wanted != self._waiting:
+                self._waiting = wanted
+                self._record([QueueOrdered(at=time.time(), cells=tuple(wanted))])
+
+    def move(self, cell: int, by: int) -> None:
+        """Let a waiting cell run `by` places later, or earlier when negative; as far as there are places."""
+        with self._changed:
+            if cell in self._waiting:
+                others = [other for other in self._waiting if other != cell]
+                place = min(max(self._waiting.index(cell) + by, 0), len(others))
+                self.order([*others[:place], cell, *others[place:]])
+
+    def skip(self, cells: Iterable[int], reason: str) -> None:
+        """Do not run these of the waiting cells."""
+        with self._changed:
+            skipped = [cell for cell in cells if cell in self._waiting]
+            self._waiting = [cell for cell in self._waiting if cell not in skipped]
+            if skipped:
+                self._record([CellSkipped(at=time.time(), cell=cell, reason=reason) for cell in skipped])
+
+    def skip_larger(self, failed: RunSpec, reason: str) -> None:
+        """Do not run the waiting cells that surely need as much memory as `failed`."""
+        with self._changed:
+            self.skip([cell for cell in self._waiting if needs_at_least(self._specs[cell], failed)], reason)
+
+    def requeue(self, cells: Iterable[int]) -> None:
+        """Let cells that were skipped or are over wait again, behind all others."""
+        with self._changed:
+            again = [
+                cell
+                for cell in dict.fromkeys(cells)
+                if cell in self._specs and cell not in self._waiting and cell != self._current
+            ]
+            self._waiting += again
+            if again:
+                self._record([CellRequeued(at=time.time(), cell=cell) for cell in again])
+            self._changed.notify_all()
+
+    def cancel(self) -> bool:
+        """Stop the cell that runs and run none that waits; False when there was neither."""
+        with self._changed:
+            cancelled, self._waiting = self._waiting, []
+            if cancelled:
+                now = time.time()
+                self._record(
+                    [CellFinished(at=now, cell=cell, status="cancelled", error=NOT_STARTED) for cell in cancelled]
+                )
+            if self._current is not None:
+                self._stop.set()
+            self._paused = False
+            self._changed.notify_all()
+            return bool(cancelled) or self._current is not None
+
+    def close(self) -> bool:
+        """As `cancel`, and nothing will run any more."""
+        with self._changed:
+            self._closed = True
+            return self.cancel()
+
+    # Whoever runs them.
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    def pause(self, paused: bool = True) -> None:
+        """Hold the waiting cells back once the current one is over, or let them go on."""
+        with self._changed:
+            self._paused = paused
+            self._changed.notify_all()
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody takes cells."""
+        return self._claimed
+
+    def claim(self) -> bool:
+        """Become the one who takes; False when somebody already is. It lasts until `take` gives None."""
+        with self._changed:
+            claimed, self._claimed = not self._claimed, True
+            return claimed
+
+    def take(self) -> Waiting | None:
+        """The next cell to run, the one taken before being over; None when none waits. Blocks while paused."""
+        with self._changed:
+            self._current = None
+            self._stop.clear()
+            self._changed.wait_for(lambda: not (self._paused and self._waiting))
+            if self._closed or not self._waiting:
+                self._claimed = self._paused = False
+                return None
+            self._current = self._waiting.pop(0)
+            return Waiting(self._current, self._specs[self._current])
+
+    def __len__(self) -> int:
+        return len(self._waiting)

@@ -1,0 +1,89 @@
+"""A whole session from its log at once. A long one opens quickly: steps are read when somebody asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from cs336_tui.events import CellRequeued, CellsQueued, CellStarted, DeviceSampled, Event, StepsTimed, from_line
+from cs336_tui.session.log import DAMAGE, LogError, LogReader, Run, line_prefix
+from cs336_tui.session.state import DEVICE_HISTORY, CellState, SessionState
+
+_SAMPLE = line_prefix(DeviceSampled)
+_LONG = (line_prefix(StepsTimed), _SAMPLE)
+"""Lines that make a log long: those of device samples, and of the steps of the cell that runs."""
+
+
+def load(path: Path) -> SessionState:
+    """The session as its log tells it; a torn last line is left out.
+
+    Damage raises `LogError`, except in the lines of steps and device samples: such a line is left out.
+    """
+    try:
+        file = path.open("rb")  # kept open while steps may be asked for, so that the log may be deleted meanwhile
+    except OSError as error:
+        raise LogError(f"{path}: {error.strerror}") from None
+    state = SessionState()
+    steps: _Steps | None = None
+    runs: list[tuple[Run, int | None]] = []
+    at_end: Run | None = None
+    for event in LogReader(path).skim(_LONG):
+        if isinstance(event, Run):
+            at_end = event
+            runs.append((event, state.current))
+            if cell := state.running_cell:
+                steps = steps if steps and steps.cell is cell else _Steps(file, cell)
+                steps.runs.append(event)
+        else:
+            at_end = None
+            state.apply(event)
+            if isinstance(event, CellStarted | CellRequeued | CellsQueued):
+                steps = None
+    _read_samples(state, file, runs)
+    if at_end is not None:
+        *_, state.last_at = state.last_at, *(event.at for event in _events(_text(file, at_end)))
+    return state
+
+
+class _Steps:
+    """Where the steps of one attempt at a cell are; the cell reads them from there."""
+
+    def __init__(self, file: BinaryIO, cell: CellState) -> None:
+        self._file, self.cell = file, cell
+        self.runs: list[Run] = []
+        cell.read_steps_later(self)
+
+    def __iter__(self) -> Iterator[StepsTimed]:
+        for run in self.runs:
+            for event in _events(_text(self._file, run)):
+                if isinstance(event, StepsTimed) and event.cell == self.cell.cell:
+                    yield event
+
+
+def _text(file: BinaryIO, run: Run) -> bytes:
+    file.seek(run.start)
+    return file.read(run.end - run.start)
+
+
+def _events(lines: bytes) -> Iterator[Event]:
+    """The events of lines of a log."""
+    for line in lines.splitlines():
+        try:
+            event = from_line(line)
+        except DAMAGE:
+            continue
+        yield event
+
+
+def _read_samples(state: SessionState, file: BinaryIO, runs: list[tuple[Run, int | None]]) -> None:
+    """Bring back the latest device samples, each with the cell that ran."""
+    found: list[tuple[DeviceSampled, int | None]] = []
+    for run, cell in reversed(runs):
+        lines = _text(file, run)
+        if _SAMPLE not in lines:
+            continue
+        found += [(event, cell) for event in reversed([*_events(lines)]) if isinstance(event, DeviceSampled)]
+        if len(found) >= DEVICE_HISTORY:
+            break
+    state.devices.extend(reversed(found))

@@ -1,0 +1,137 @@
+"""One writer a session: a small file beside the log says who writes it.
+
+Made by exclusive creation alone, so that it holds on a network file system too; no file locks, no mmap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+from pathlib import Path
+
+import msgspec
+
+
+class Writer(msgspec.Struct, frozen=True, kw_only=True):
+    """Who writes a session. `since` is when the process began (Unix seconds), as a pid may be given twice."""
+
+    host: str
+    pid: int
+    since: float
+    token: str
+
+    @property
+    def may_live(self) -> bool:
+        """Whether this process may still run; what another host does cannot be known from here."""
+        if self.host != socket.gethostname():
+            return True
+        import psutil
+
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.since) < 2.0
+        except psutil.NoSuchProcess:
+            return False
+        except psutil.Error:
+            return True
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+class SessionInUse(Exception):
+    """Another process writes this session, or may."""
+
+    def __init__(self, path: Path, writer: Writer | None) -> None:
+        self.path, self.writer = path, writer
+        super().__init__(f"is being written by {writer or 'another process'}")
+
+
+def lock_path(log: Path) -> Path:
+    """Where the writer of this log is named."""
+    return log.with_suffix(".writer")
+
+
+def writer_of(log: Path) -> Writer | None:
+    """Who writes this log now, None when nobody does. A lock that cannot be read counts as nobody's."""
+    try:
+        writer = msgspec.json.decode(lock_path(log).read_bytes(), type=Writer)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return writer if writer.may_live else None
+
+
+class SessionLock:
+    """Held from `acquire` to `release` by the one process that appends to `log`."""
+
+    def __init__(self, log: Path) -> None:
+        self.path = lock_path(log)
+        self._held = False
+
+    def acquire(self, *, take_over: bool = False) -> None:
+        """Become the writer. The lock of a process that has died is taken over; with `take_over` any is.
+
+        Raises `SessionInUse`, or OSError when the file cannot be made.
+        """
+        import psutil
+
+        own = Writer(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            since=psutil.Process().create_time(),
+            token=secrets.token_hex(8),
+        )
+        # Written whole before it gets its name, so that nobody reads half a lock.
+        draft = self.path.with_suffix(f".writer-{own.token}")
+        draft.write_bytes(msgspec.json.encode(own))
+        try:
+            for _ in range(2):
+                try:
+                    _name(draft, self.path)
+                except FileExistsError:
+                    self._clear(take_over=take_over)
+                else:
+                    self._held = True
+                    return
+            raise SessionInUse(self.path, writer_of(self.path))
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _clear(self, *, take_over: bool) -> None:
+        """Remove a dead writer's lock; of two that try at once, only one finds it there."""
+        aside = self.path.with_suffix(f".writer-{secrets.token_hex(8)}")
+        before = self._read(self.path)
+        if before is not None and before.may_live and not take_over:
+            raise SessionInUse(self.path, before)
+        with contextlib.suppress(FileNotFoundError):
+            self.path.rename(aside)
+            if self._read(aside) != before:  # somebody else was quicker, and this lock is theirs
+                with contextlib.suppress(FileExistsError):
+                    _name(aside, self.path)
+                aside.unlink()
+                raise SessionInUse(self.path, self._read(self.path))
+            aside.unlink()
+
+    @staticmethod
+    def _read(path: Path) -> Writer | None:
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Writer)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def release(self) -> None:
+        if self._held:
+            self._held = False
+            self.path.unlink(missing_ok=True)
+
+
+def _name(file: Path, path: Path) -> None:
+    """Give the file's content the name `path`, if nothing has it. Raises FileExistsError."""
+    try:
+        os.link(file, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        with path.open("xb") as copy:
+            copy.write(file.read_bytes())

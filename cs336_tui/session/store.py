@@ -1,0 +1,143 @@
+"""The sessions in a folder: finding, listing, naming and deleting them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from cs336_tui.events import ChildOutput, DeviceSampled, Event, SessionAnnotated, StepsTimed
+from cs336_tui.session.load import load as load
+from cs336_tui.session.lock import writer_of
+from cs336_tui.session.log import LogError, LogReader, Run, SessionLog, line_prefix
+from cs336_tui.session.state import SessionState
+
+_SUFFIX = ".jsonl"
+_LONG = (line_prefix(StepsTimed), line_prefix(DeviceSampled), line_prefix(ChildOutput))
+"""Lines that make a log long and say nothing at a glance."""
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A session at a glance. Counts are of cells; `state` says whether it runs now, and whether cells wait."""
+
+    session: str
+    path: Path
+    name: str = ""
+    note: str = ""
+    started_at: float | None = None
+    host: str = ""
+    devices: tuple[str, ...] = ()
+    """Devices that cells were to run on, as torch calls them, with the machine's name for each."""
+    torch: str | None = None
+    cells: int = 0
+    ok: int = 0
+    oom: int = 0
+    failed: int = 0
+    """Failed or killed."""
+    left: int = 0
+    """Without a result, so that resuming would run them."""
+    skipped: int = 0
+    writer: str | None = None
+    """The process that writes it now."""
+    problem: str | None = None
+    """Why the log cannot be read to its end."""
+
+    @property
+    def title(self) -> str:
+        return self.name or self.session
+
+
+def folder_sessions(directory: Path) -> list[Path]:
+    """The logs in a folder, oldest first; none when there is no such folder."""
+    return sorted(directory.glob(f"*{_SUFFIX}"))
+
+
+def find(name: str, directory: Path) -> Path:
+    """The log that a person means: an id, a unique prefix of one, ``last``, or a path.
+
+    Raises `LogError` naming what was asked for and what there is.
+    """
+    known = folder_sessions(directory)
+    if name == "last":
+        if not known:
+            raise LogError(f"no session in {directory} yet; run one, or name another --session-dir")
+        return known[-1]
+    for candidate in (directory / f"{name}{_SUFFIX}", Path(name)):
+        if candidate.is_file():
+            return candidate
+    fitting = [path for path in known if path.stem.startswith(name)]
+    if len(fitting) == 1 and name:
+        return fitting[0]
+    if fitting:
+        shown = ", ".join(path.stem for path in fitting[:4]) + (" ..." if len(fitting) > 4 else "")
+        raise LogError(f"session {name!r} fits {len(fitting)}: {shown}; give more of the one that is meant")
+    raise LogError(f"no session {name!r} in {directory}; `cs336-tui sessions` lists them")
+
+
+def list_sessions(directory: Path) -> Iterator[SessionInfo]:
+    """Every session of the folder, newest first; one that cannot be read says so instead of hiding."""
+    for path in reversed(folder_sessions(directory)):
+        yield info_of(path)
+
+
+def info_of(path: Path) -> SessionInfo:
+    """The session at a glance; read from the lines that tell of it, step times left out."""
+    state, problem = SessionState(), None
+    try:
+        for event in LogReader(path).skim(_LONG):
+            if not isinstance(event, Run):
+                state.apply(event)
+    except LogError as error:
+        problem = str(error)
+    return describe(state, path, problem)
+
+
+def describe(state: SessionState, path: Path, problem: str | None = None) -> SessionInfo:
+    """What `info_of` says, of a session that is in memory."""
+    cells = tuple(state.cells.values())
+    statuses = [cell.status for cell in cells]
+    writer = writer_of(path)
+    labels: dict[str, None] = {}
+    for cell in cells:
+        device = cell.environment.device(cell.spec.device) if cell.environment else None
+        labels[f"{cell.spec.device} ({device.label})" if device else cell.spec.device] = None
+    return SessionInfo(
+        session=path.stem,
+        path=path,
+        name=state.name,
+        note=state.note,
+        started_at=state.started.at if state.started else None,
+        host=state.environment.host if state.environment else "",
+        devices=tuple(labels),
+        torch=state.environment.torch if state.environment else None,
+        cells=len(cells),
+        ok=statuses.count("ok"),
+        oom=statuses.count("oom"),
+        failed=statuses.count("failed") + statuses.count("killed"),
+        left=sum(status in ("queued", "running", "cancelled") for status in statuses),
+        skipped=statuses.count("skipped"),
+        writer=str(writer) if writer else None,
+        problem=problem,
+    )
+
+
+def annotate(path: Path, *, name: str | None = None, note: str | None = None) -> None:
+    """Give the session a name or a note; an empty text takes it away. Raises `LogError`, also while it is written."""
+    log = SessionLog(path, resume=True)
+    try:
+        event: Event = SessionAnnotated(at=time.time(), name=name, note=note)
+        log.write([event])
+    finally:
+        log.close()
+
+
+def delete(path: Path) -> None:
+    """Remove the session's log for good. Raises `LogError` while a process writes it or when it cannot be removed."""
+    if writer := writer_of(path):
+        raise LogError(f"session {path.stem} is being written by {writer}; stop that first")
+    try:
+        path.unlink()
+    except OSError as error:
+        raise LogError(f"{path}: {error.strerror}; it was not deleted") from None

@@ -1,0 +1,181 @@
+"""What waits to run: every change takes effect and is told, from whatever thread it comes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from cs336_tui.events import CellFinished, CellStarted
+from cs336_tui.runner.queue import NOT_STARTED, CellQueue
+from cs336_tui.runner.stop import StopSignal
+from tests.watching import PATIENCE_S, Watch, small_spec
+
+
+class Held:
+    """A queue, what it told, and its stop signal."""
+
+    def __init__(self) -> None:
+        self.watch, self.stop = Watch(), StopSignal()
+        self.queue = CellQueue(self.watch, self.stop)
+
+    def add(self, count: int, **changes: object) -> tuple[int, ...]:
+        return self.queue.add([(small_spec(**changes), 1)] * count)
+
+    def take(self) -> int | None:
+        taken = self.queue.take()
+        return taken.cell if taken else None
+
+    @property
+    def waiting(self) -> list[int]:
+        return list(self.watch.state.waiting)
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    found = Held()
+    yield found
+    found.stop.close()
+
+
+def test_cells_are_taken_in_the_order_in_which_they_wait(held: Held) -> None:
+    assert held.add(3) == (0, 1, 2)
+    assert held.add(1) == (3,)
+    held.queue.order([2, 0])
+    assert held.waiting == [2, 0, 1, 3]
+    held.queue.move(3, -2)
+    assert held.waiting == [2, 3, 0, 1]
+    held.queue.move(2, 99)
+    assert held.waiting == [3, 0, 1, 2]
+    assert [held.take() for _ in range(5)] == [3, 0, 1, 2, None]
+
+
+def test_a_skipped_cell_does_not_run_until_it_is_wanted_again(held: Held) -> None:
+    held.add(3)
+    held.queue.skip([1], "by hand")
+    assert held.watch.state.cells[1].status == "skipped"
+    assert held.watch.state.cells[1].skipped_because == "by hand"
+    held.queue.requeue([1, 1])
+    assert held.waiting == [0, 2, 1]
+    assert held.watch.state.cells[1].status == "queued"
+
+
+def test_after_one_ran_out_of_memory_only_cells_that_need_as_much_are_skipped(held: Held) -> None:
+    held.queue.add(
+        [(small_spec(batch_size=size, pass_=pass_), 1) for pass_ in ("forward", "backward") for size in (2, 4, 8)]
+    )
+    held.queue.skip_larger(small_spec(batch_size=4, pass_="forward"), "too large")
+    assert held.waiting == [0, 3, 4, 5]
+
+
+def test_the_queue_waits_while_it_is_paused(held: Held) -> None:
+    held.add(1)
+    held.queue.pause()
+    taken: list[int | None] = []
+    thread = threading.Thread(target=lambda: taken.append(held.take()))
+    thread.start()
+    assert held.queue.paused
+    assert not taken
+    held.queue.pause(False)
+    thread.join(PATIENCE_S)
+    assert taken == [0]
+
+
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_cancelling_reaches_what_waits_also_in_a_paused_queue(held: Held, end: str) -> None:
+    held.add(2)
+    held.queue.pause()
+    taken: list[int | None] = []
+    thread = threading.Thread(target=lambda: taken.append(held.take()))
+    thread.start()
+    assert getattr(held.queue, end)()
+    thread.join(PATIENCE_S)
+    assert taken == [None]
+    finished = held.watch.of(CellFinished)
+    assert [(event.cell, event.status, event.error) for event in finished] == [
+        (0, "cancelled", NOT_STARTED),
+        (1, "cancelled", NOT_STARTED),
+    ]
+    assert not held.stop.is_set()
+
+
+def test_cancelling_stops_the_cell_that_runs_and_no_later_one(held: Held) -> None:
+    held.add(1)
+    assert held.take() == 0
+    assert held.queue.cancel()
+    assert held.stop.is_set()
+    held.add(1)
+    assert held.take() == 1
+    assert not held.stop.is_set()
+    assert held.take() is None
+    assert not held.queue.cancel()
+    assert not held.stop.is_set()
+
+
+def test_one_takes_at_a_time_and_the_next_may_when_nothing_waits(held: Held) -> None:
+    assert held.queue.claim()
+    assert not held.queue.claim()
+    assert held.queue.busy
+    assert held.take() is None
+    assert not held.queue.busy
+    assert held.queue.claim()
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Whatever is done in whatever order: what was told folds into just what the queue holds, and no cell is lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = Held()
+        self.running: int | None = None
+
+    @rule(count=st.integers(1, 3))
+    def add(self, count: int) -> None:
+        self.held.add(count)
+
+    @rule(cells=st.lists(st.integers(0, 8)))
+    def order(self, cells: list[int]) -> None:
+        self.held.queue.order(cells)
+
+    @rule(cell=st.integers(0, 8), by=st.integers(-4, 4))
+    def move(self, cell: int, by: int) -> None:
+        self.held.queue.move(cell, by)
+
+    @rule(cells=st.lists(st.integers(0, 8)))
+    def skip(self, cells: list[int]) -> None:
+        self.held.queue.skip(cells, "why not")
+
+    @rule(cells=st.lists(st.integers(0, 8)))
+    def requeue(self, cells: list[int]) -> None:
+        self.held.queue.requeue(cells)
+
+    @rule()
+    def take(self) -> None:
+        if self.running is not None:
+            self.held.watch([CellFinished(at=0.0, cell=self.running, status="ok")])
+        self.running = self.held.take()
+        if self.running is not None:
+            self.held.watch([CellStarted(at=0.0, cell=self.running)])
+
+    @rule()
+    def cancel(self) -> None:
+        self.held.queue.cancel()
+
+    @invariant()
+    def told_and_held_agree(self) -> None:
+        state = self.held.watch.state
+        assert len(self.held.queue) == len(state.waiting)
+        assert [cell for cell in state.waiting if state.cells[cell].status != "queued"] == []
+        statuses = [cell.status for cell in state.cells.values()]
+        assert statuses.count("queued") == len(state.waiting)
+
+    def teardown(self) -> None:
+        self.held.stop.close()
+
+
+TestQueue = QueueMachine.TestCase
+TestQueue.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)

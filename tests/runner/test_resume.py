@@ -1,0 +1,175 @@
+"""A session that was broken off goes on: exactly the cells without a result run, into the same log."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.events import CellsQueued, SessionResumed, StepsTimed
+from cs336_tui.runner.bench import Bench
+from cs336_tui.session.log import LogError, LogReader
+from cs336_tui.session.state import SessionState
+from cs336_tui.session.store import load
+from cs336_tui.spec import RunSpec, SpecError
+from tests.watching import Watch, endless_spec, small_spec, wait_gone
+
+
+def run(directory: Path, *specs: RunSpec) -> tuple[Path, Watch]:
+    """A session of these cells, run to its end."""
+    watch = Watch()
+    bench = Bench(watch, session_dir=directory, device_interval_s=0)
+    bench.prepare()
+    try:
+        bench.run(specs, "a command")
+    finally:
+        bench.close()
+    return bench.log_path, watch
+
+
+def resume(path: Path, **options: bool) -> tuple[tuple[int, ...], Watch]:
+    """Go on with the session to its end; returns the cells that were left."""
+    watch = Watch()
+    bench = Bench(watch, session_dir=path.parent, session=path.stem, device_interval_s=0)
+    bench.prepare()
+    try:
+        left = bench.reopen(**options)
+        bench.work()
+    finally:
+        bench.close()
+    return left, watch
+
+
+def broken_off(path: Path, upto: type, *, torn: bytes = b"") -> None:
+    """Cut the log after its last event of a kind, as a killed app leaves it, with part of a line at the end."""
+    events = list(LogReader(path))
+    last = max(i for i, event in enumerate(events) if isinstance(event, upto))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: last + 1]) + torn)
+
+
+def test_a_session_that_was_killed_runs_what_has_no_result(tmp_path: Path) -> None:
+    specs = [small_spec(batch_size=size) for size in (1, 2, 3)]
+    path, first = run(tmp_path, *specs)
+    of_first = list(first.state.cells[0].step_times_s)
+    lines = path.read_bytes().splitlines(keepends=True)
+    steps = [i for i, event in enumerate(LogReader(path)) if isinstance(event, StepsTimed) and event.cell == 1]
+    path.write_bytes(b"".join(lines[: steps[0] + 1]) + b'{"type":"StepsTimed","at":17')
+    left, watch = resume(path)
+    assert left == (1, 2)
+    state = load(path)
+    assert [cell.status for cell in state.cells.values()] == ["ok"] * 3
+    assert state.cells[0].step_times_s == of_first
+    assert len(state.cells[1].earlier) == 1
+    assert state.cells[1].earlier[0].warmup_times_s or state.cells[1].earlier[0].step_times_s
+    assert [len(cell.step_times_s) for cell in state.cells.values()] == [3, 3, 3]
+    assert [cell.step_times_s for cell in watch.state.cells.values()] == [
+        cell.step_times_s for cell in state.cells.values()
+    ]
+    assert len(watch.of(SessionResumed)) == 1
+
+
+def test_nothing_is_left_of_a_session_that_is_complete(tmp_path: Path) -> None:
+    path, _ = run(tmp_path, small_spec())
+    left, watch = resume(path)
+    assert left == ()
+    assert len(watch.of(CellsQueued)) == 1
+    assert load(path).cells[0].earlier == []
+
+
+def test_cancelled_cells_run_and_failed_ones_when_asked(tmp_path: Path) -> None:
+    watch = Watch()
+    bench = Bench(watch, session_dir=tmp_path, device_interval_s=0)
+    bench.prepare()
+    bench.add([(endless_spec(), 1), (small_spec(), 1), (small_spec(batch_size=2), 1)])
+    import threading
+
+    thread = threading.Thread(target=bench.work)
+    thread.start()
+    watch.until(lambda state: state.cells[0].step_times_s)
+    os.kill(watch.state.cells[0].pid, signal.SIGKILL)
+    bench.queue.pause()
+    watch.until(lambda state: state.cells[0].is_over)
+    bench.cancel()
+    thread.join(60)
+    bench.close()
+    assert watch.state.cells[0].status == "killed"
+    assert watch.state.cells[2].status == "cancelled"
+    cancelled = tuple(cell.cell for cell in watch.state.cells.values() if cell.status == "cancelled")
+    left, _ = resume(bench.log_path)
+    assert left == cancelled
+    assert load(bench.log_path).cells[0].status == "killed"
+
+
+def test_a_log_that_another_process_writes_is_left_alone(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from cs336_tui.events import Notice
+from cs336_tui.session.log import SessionLog
+log = SessionLog(Path(sys.argv[1]), resume=True)
+print("open", flush=True)
+sys.stdin.read()
+"""
+    path, _ = run(tmp_path, small_spec())
+    before = path.read_bytes()
+    writer = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "open\n"
+        with pytest.raises(LogError, match=rf"process {writer.pid} .*--take-over"):
+            resume(path)
+        assert path.read_bytes() == before
+    finally:
+        writer.kill()
+        writer.communicate()
+    assert wait_gone(writer.pid)
+    resume(path)  # a writer that died holds nothing up
+
+
+def test_a_cell_that_this_machine_cannot_run_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    path, _ = run(tmp_path, small_spec())
+    text = path.read_text().replace('"device":"cpu"', '"device":"cuda:77"')
+    path.write_text(text)
+    broken_off(path, CellsQueued)
+    before = path.read_bytes()
+    with pytest.raises(SpecError, match="cuda:77"):
+        resume(path)
+    assert path.read_bytes() == before
+    assert not list(tmp_path.glob("*.writer*"))
+
+
+def test_skipped_cells_stay_skipped(tmp_path: Path) -> None:
+    watch = Watch()
+    bench = Bench(watch, session_dir=tmp_path, device_interval_s=0)
+    bench.prepare()
+    bench.add([(small_spec(), 1), (small_spec(batch_size=2), 1)])
+    bench.queue.skip([1], "not wanted")
+    bench.work()
+    bench.close()
+    left, _ = resume(bench.log_path)
+    assert left == ()
+    state = load(bench.log_path)
+    assert (state.cells[1].status, state.cells[1].skipped_because) == ("skipped", "not wanted")
+
+
+def test_every_cell_keeps_the_machine_that_it_ran_on(tmp_path: Path) -> None:
+    path, _ = run(tmp_path, small_spec(), small_spec(batch_size=2))
+    path.write_text(path.read_text().replace('"torch":"', '"torch":"other-'))
+    broken_off(path, StepsTimed)
+    state = resumed_state(path)
+    first, second = (cell.environment for cell in state.cells.values())
+    assert first is not None
+    assert second is not None
+    assert first.torch == f"other-{second.torch}"
+
+
+def resumed_state(path: Path) -> SessionState:
+    resume(path)
+    return load(path)

@@ -1,0 +1,103 @@
+"""One writer a session."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from cs336_tui.session.lock import SessionInUse, SessionLock, Writer, lock_path, writer_of
+
+
+def write_lock(log: Path, **changes: object) -> Writer:
+    fields = {"host": socket.gethostname(), "pid": os.getpid(), "since": psutil.Process().create_time(), "token": "t"}
+    writer = Writer(**(fields | changes))  # type: ignore[arg-type]
+    lock_path(log).write_bytes(msgspec.json.encode(writer))
+    return writer
+
+
+def test_two_cannot_write_one_session(tmp_path: Path) -> None:
+    log = tmp_path / "s.jsonl"
+    first, second = SessionLock(log), SessionLock(log)
+    first.acquire()
+    with pytest.raises(SessionInUse, match=f"process {os.getpid()}"):
+        second.acquire()
+    second.release()
+    assert writer_of(log) is not None, "only the holder releases"
+    first.release()
+    second.acquire()
+    second.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dead_writers_lock_is_taken_over(tmp_path: Path) -> None:
+    log = tmp_path / "s.jsonl"
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    process.wait()
+    write_lock(log, pid=process.pid)
+    assert writer_of(log) is None
+    lock = SessionLock(log)
+    lock.acquire()
+    assert writer_of(log).pid == os.getpid()
+    lock.release()
+
+
+def test_a_pid_that_was_given_again_is_no_writer(tmp_path: Path) -> None:
+    log = tmp_path / "s.jsonl"
+    write_lock(log, since=1.0)
+    SessionLock(log).acquire()
+
+
+def test_a_writer_on_another_host_is_believed_until_taken_over(tmp_path: Path) -> None:
+    log = tmp_path / "s.jsonl"
+    write_lock(log, host="elsewhere", pid=1)
+    with pytest.raises(SessionInUse, match="process 1 on elsewhere"):
+        SessionLock(log).acquire()
+    lock = SessionLock(log)
+    lock.acquire(take_over=True)
+    lock.release()
+
+
+def test_a_lock_that_says_nothing_is_nobodys(tmp_path: Path) -> None:
+    log = tmp_path / "s.jsonl"
+    lock_path(log).write_bytes(b"")
+    SessionLock(log).acquire()
+    assert writer_of(log).pid == os.getpid()
+
+
+def test_of_many_that_try_at_once_one_gets_it(tmp_path: Path) -> None:
+    log = tmp_path / "s.jsonl"
+    write_lock(log, since=1.0)
+    code = """
+import sys
+from pathlib import Path
+from cs336_tui.session.lock import SessionInUse, SessionLock
+sys.stdin.readline()
+try:
+    SessionLock(Path(sys.argv[1])).acquire()
+    print("got", flush=True)
+except SessionInUse:
+    print("refused", flush=True)
+sys.stdin.read()
+"""
+    rivals = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(log)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(6)
+    ]
+    try:
+        for rival in rivals:
+            rival.stdin.write("go\n")
+            rival.stdin.flush()
+        answers = [rival.stdout.readline().strip() for rival in rivals]
+    finally:
+        for rival in rivals:
+            rival.communicate()
+    assert sorted(answers) == ["got"] + ["refused"] * 5

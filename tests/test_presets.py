@@ -1,0 +1,101 @@
+"""Presets are data: what comes with the product is as the handouts say, and a person's own are read as kindly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+from cs336_tui.presets import QUICK, Preset, PresetError, all_presets, bundled, from_toml, save, to_toml
+from cs336_tui.spec import SpecError
+from cs336_tui.sweep import Sweep
+from tests.strategies import sweeps
+
+EXPECTED = {
+    "quick": 3,
+    "2026/benchmarking_script": 15,
+    "2026/warmup": 45,
+    "2026/mixed_precision": 30,
+    "2026/memory": 8,
+    "2025/end_to_end": 30,
+    "2025/contexts": 40,
+    "2025/memory": 12,
+    "2024/timeit": 24,
+    "8gb": 8,
+    "devices": 10,
+}
+"""How many cells each has, `every` device counted as one."""
+
+
+def test_every_edition_has_its_presets() -> None:
+    counts = {preset.name: len(preset.sweep) for preset in bundled()}
+    assert counts == EXPECTED
+    assert next(iter(bundled())) == QUICK
+
+
+@pytest.mark.parametrize("preset", bundled(), ids=lambda preset: preset.name)
+def test_every_cell_of_a_bundled_preset_can_be(preset: Preset) -> None:
+    assert preset.about
+    assert len(preset.sweep.with_devices(("cuda:0",)).cells()) == len(preset.sweep)
+    assert from_toml(preset.name, to_toml(preset)) == preset
+
+
+@given(sweep=sweeps())
+def test_a_saved_preset_is_read_back(sweep: Sweep) -> None:
+    # The vocabulary of named sizes is not said where raw dimensions say it.
+    found = from_toml("mine", to_toml(Preset("mine", "about it", sweep))).sweep
+    canonical = found.with_devices(("cpu",)).cells()
+    assert canonical == sweep.with_devices(("cpu",)).cells()
+    assert found.devices == sweep.devices
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("sizes = ['small']", "unknown key sizes: expected one of about, size, context"),
+        ("size = 3", "size 3: expected a text"),
+        ("steps = 'ten'", "steps ten: expected a whole number"),
+        ("steps = true", "steps True: expected a whole number"),
+        ("size = 'huge'", "size huge: edition 2026 has tiny, small"),
+        ("edition = '1999'", "edition 1999: expected one of 2024"),
+        ("context = [128, 128]", "names the same value twice"),
+        ("steps = 0", "measure steps 0: expected a whole number, at least 1"),
+        ("d_model = 64", "raw dimensions incomplete: d_ff, num_layers, num_heads missing"),
+        ("size = ", "not TOML"),
+    ],
+)
+def test_what_is_wrong_with_a_preset_is_said_in_one_line(text: str, says: str) -> None:
+    with pytest.raises(PresetError, match=says) as caught:
+        from_toml("mine", text)
+    assert str(caught.value).startswith("preset mine: ")
+    assert "\n" not in str(caught.value).replace("not TOML", "")
+
+
+def test_own_presets_join_and_replace_the_bundled_ones(tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "night.toml").write_text('size = "small"\nabout = "while nobody looks"')
+    (tmp_path / "8gb.toml").write_text('size = "medium"')
+    (tmp_path / "wrong.toml").write_text("colour = 1")
+    found = all_presets(tmp_path)
+    assert found.find("lab/night").about == "while nobody looks"
+    assert found.find("8gb").sweep.sizes == ("medium",)
+    assert [preset.name for preset in found.presets].count("8gb") == 1
+    (problem,) = found.problems
+    assert problem.startswith("preset wrong: unknown key colour")
+    with pytest.raises(SpecError, match="preset wrong: unknown key colour"):
+        found.find("wrong")
+    with pytest.raises(SpecError, match="expected one of quick, 2026/"):
+        found.find("nothing")
+
+
+def test_saving_never_replaces_unasked(tmp_path: Path) -> None:
+    first, second = (Preset("lab/mine", "", Sweep(seed=seed)) for seed in (1, 2))
+    save(first, tmp_path)
+    with pytest.raises(PresetError, match="exists already"):
+        save(second, tmp_path)
+    assert all_presets(tmp_path).find("lab/mine") == first
+    save(second, tmp_path, overwrite=True)
+    assert all_presets(tmp_path).find("lab/mine") == second
+    with pytest.raises(PresetError, match=r"preset name '\.\./out'"):
+        save(Preset("../out", "", Sweep()), tmp_path)
