@@ -1,0 +1,155 @@
+"""What tells results apart, by name: every field that a table can be pivoted on, filtered by or show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from cs336_tui.quantities import count
+from cs336_tui.session.merge import Result
+from cs336_tui.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SYNCS, RunSpec
+
+Kind = Literal["choice", "model", "place", "run"]
+
+
+class Field(NamedTuple):
+    """One thing that can differ between results. `order` is a sort key, comparable within the field.
+
+    `kind`: a ``choice`` of what to run; a dimension of the ``model``, which its size implies; the ``place`` where it
+    ran; which ``run`` of its spec it is.
+    """
+
+    key: str
+    title: str
+    kind: Kind
+    show: Callable[[Result], str]
+    order: Callable[[Result], Any]
+
+
+def size_label(spec: RunSpec) -> str:
+    """The size's name; a custom size is told by its dimensions."""
+    if spec.size != CUSTOM_SIZE:
+        return spec.size
+    return f"{spec.size} {spec.d_model}/{spec.d_ff}/{spec.num_layers}/{spec.num_heads}"
+
+
+def num_params(result: Result) -> int:
+    """Parameters of the model as it was built; for one that was not, as its dimensions imply."""
+    return result.cell.num_params or implied_params(result.spec)
+
+
+def implied_params(spec: RunSpec) -> int:
+    """Parameters of the reference model with these dimensions.
+
+    A layer has four attention matrices, three (SwiGLU) or two (GELU) feed-forward ones and two norms; round the layers
+    are the embedding, the final norm and the head, and learned positions where the architecture has them.
+    """
+    matrices = 3 if spec.arch == "swiglu-rope" else 2
+    layer = 4 * spec.d_model**2 + matrices * spec.d_model * spec.d_ff + 2 * spec.d_model
+    positions = spec.context_length * spec.d_model if spec.arch == "gelu-learned" else 0
+    return 2 * spec.vocab_size * spec.d_model + spec.num_layers * layer + spec.d_model + positions
+
+
+def device_label(result: Result) -> str:
+    """The name of the cell's device, such as the GPU's; torch's name for it where the machine is unknown."""
+    environment, name = result.environment, result.spec.device
+    device = environment.device(name) if environment else None
+    return device.label if device else name
+
+
+def machine(result: Result) -> str:
+    """The cell's device and the host that it is in."""
+    host = result.environment.host if result.environment else ""
+    return f"{device_label(result)} · {host or 'unknown machine'}"
+
+
+def values(results: Iterable[Result], key: str) -> tuple[str, ...]:
+    """What the results show in this field, each once, in the field's natural order."""
+    field = FIELDS[key]
+    found: dict[str, Any] = {}
+    for result in results:
+        found.setdefault(field.show(result), result)
+    return tuple(sorted(found, key=lambda shown: field.order(found[shown])))
+
+
+def shown_of(spec: RunSpec, key: str) -> str:
+    """What a choice, or a dimension of the model, shows of a spec."""
+    return size_label(spec) if key == "size" else str(getattr(spec, _ATTRIBUTES[key]))
+
+
+_SAME_NAME = ("edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "precision", "device", "sync", "seed")
+_ATTRIBUTES = {name: name for name in _SAME_NAME} | {
+    "vocab": "vocab_size",
+    "context": "context_length",
+    "batch": "batch_size",
+    "pass": "pass_",
+    "warmup": "warmup_steps",
+    "steps": "measure_steps",
+}
+
+
+def _choice(key: str, title: str, among: tuple[str, ...] = ()) -> Field:
+    """A field of the spec: in the order of `among`, else a number in its own."""
+    attribute = _ATTRIBUTES[key]
+
+    def order(result: Result) -> Any:
+        value = getattr(result.spec, attribute)
+        return among.index(value) if among else value
+
+    return Field(key, title, "choice", lambda result: str(getattr(result.spec, attribute)), order)
+
+
+def _dimension(key: str, title: str) -> Field:
+    return _choice(key, title)._replace(kind="model")
+
+
+def _size_order(result: Result) -> tuple[int, str]:
+    return implied_params(result.spec), size_label(result.spec)
+
+
+def _device_order(result: Result) -> tuple[int, int]:
+    kind, _, number = result.spec.device.partition(":")
+    return ("cpu", "mps", "cuda").index(kind), int(number or 0)
+
+
+def _threads(result: Result) -> int:
+    """torch's intra-op threads as asked for, else as read back, else 0: unknown."""
+    in_force = result.cell.in_force
+    return result.spec.threads or (in_force.threads if in_force else None) or 0
+
+
+def _torch(result: Result) -> str:
+    return (result.environment.torch if result.environment else None) or "unknown"
+
+
+def _torch_order(result: Result) -> tuple[list[int], str]:
+    return [int(number) for number in re.findall(r"\d+", _torch(result))], _torch(result)
+
+
+_ALL = (
+    Field("size", "size", "choice", lambda result: size_label(result.spec), _size_order),
+    _choice("edition", "edition", EDITIONS),
+    _choice("arch", "arch", ARCHES),
+    Field("params", "parameters", "model", lambda result: count(num_params(result)), num_params),
+    _dimension("d_model", "d_model"),
+    _dimension("d_ff", "d_ff"),
+    _dimension("num_layers", "layers"),
+    _dimension("num_heads", "heads"),
+    _choice("vocab", "vocabulary"),
+    _choice("context", "context"),
+    _choice("batch", "batch"),
+    _choice("pass", "pass", PASSES),
+    _choice("precision", "precision", PRECISIONS),
+    Field("device", "device", "choice", lambda result: result.spec.device, _device_order),
+    _choice("warmup", "warm-up"),
+    _choice("steps", "steps"),
+    _choice("sync", "sync", SYNCS),
+    _choice("seed", "seed"),
+    Field("threads", "threads", "place", lambda result: str(_threads(result) or "unknown"), _threads),
+    Field("machine", "machine", "place", machine, lambda result: (_device_order(result), machine(result))),
+    Field("torch", "torch", "place", _torch, _torch_order),
+    Field("session", "session", "place", lambda result: result.session, lambda result: result.source),
+    Field("repeat", "repeat", "run", lambda result: str(result.cell.repeat), lambda result: result.cell.repeat),
+)
+FIELDS: Mapping[str, Field] = {field.key: field for field in _ALL}

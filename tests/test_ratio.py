@@ -1,0 +1,179 @@
+"""Intervals, ratios and verdicts: known values, laws, and coverage on simulated runs."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs336_tui.ratio import FROM_RUNS, FROM_STEPS, Ratio, Verdict, explain, interval, ratio_of, t_quantile, verdict
+
+times = st.floats(1e-6, 1e3)
+step_lists = st.lists(times, min_size=2, max_size=12)
+run_lists = st.lists(st.lists(times, min_size=1, max_size=5), min_size=2, max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("p", "df", "expected"),
+    [
+        # NIST/SEMATECH e-Handbook 1.3.6.7.2, there to three decimals; closed forms for 1 and 2 degrees of freedom.
+        (0.975, 1, math.tan(math.pi * 0.475)),
+        (0.995, 1, math.tan(math.pi * 0.495)),
+        (0.975, 2, 0.95 * math.sqrt(2 / (1 - 0.95**2))),
+        (0.90, 2, 0.8 * math.sqrt(2 / (1 - 0.8**2))),
+        (0.9995, 2, 0.999 * math.sqrt(2 / (1 - 0.999**2))),
+    ],
+)
+def test_t_quantiles_are_those_of_closed_forms(p: float, df: float, expected: float) -> None:
+    assert t_quantile(p, df) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("p", "df", "expected"),
+    [
+        (0.975, 3, 3.182), (0.975, 5, 2.571), (0.975, 9, 2.262), (0.975, 10, 2.228), (0.975, 30, 2.042),
+        (0.975, 100, 1.984), (0.95, 9, 1.833), (0.99, 4, 3.747), (0.995, 20, 2.845), (0.999, 7, 4.785),
+    ],
+)  # fmt: skip
+def test_t_quantiles_are_those_of_the_printed_table(p: float, df: float, expected: float) -> None:
+    assert t_quantile(p, df) == pytest.approx(expected, abs=0.0006)
+
+
+def test_t_quantiles_join_where_the_expansion_takes_over() -> None:
+    below, above = t_quantile(0.975, 9_999.999), t_quantile(0.975, 10_000)
+    assert below == pytest.approx(above, rel=1e-9)
+    assert t_quantile(0.975, 1e15) == pytest.approx(1.959963984540054, rel=1e-12)
+
+
+@given(st.floats(0.001, 0.999), st.floats(1, 500))
+def test_t_quantiles_are_symmetric_and_wider_than_the_normal(p: float, df: float) -> None:
+    assert t_quantile(p, df) == pytest.approx(-t_quantile(1 - p, df), rel=1e-6, abs=1e-9)
+    if p > 0.5:
+        assert t_quantile(p, df) >= t_quantile(p, 2 * df) > 0
+
+
+@pytest.mark.parametrize(("p", "df"), [(0.0, 3), (1.0, 3), (0.5, 0), (math.nan, 3)])
+def test_a_quantile_that_does_not_exist_is_refused(p: float, df: float) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        t_quantile(p, df)
+
+
+def test_an_interval_of_a_mean_is_students() -> None:
+    found = interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert found is not None
+    half = 2.7764451 * math.sqrt(2.5 / 5)  # t(0.975, 4) from the table to 7 digits
+    assert (found.mean, found.n) == (3.0, 5)
+    assert found.low == pytest.approx(3 - half, rel=1e-7)
+    assert found.high == pytest.approx(3 + half, rel=1e-7)
+
+
+def test_an_interval_needs_two_finite_times() -> None:
+    assert interval([1.0]) is None
+    assert interval([1.0, math.inf]) is None
+    assert interval([0.1, 0.1, 0.1]) is not None
+    with pytest.raises(ValueError, match="level 95"):
+        interval([1.0, 2.0], level=95)
+
+
+@given(step_lists, step_lists)
+def test_swapping_the_sides_gives_the_reciprocal(a: list[float], b: list[float]) -> None:
+    there, back = ratio_of([a], [b]), ratio_of([b], [a])
+    assert there is not None
+    assert back is not None
+    assert there.ratio * back.ratio == pytest.approx(1)
+    assert there.low * back.high == pytest.approx(1)
+    assert there.low <= there.ratio <= there.high
+
+
+@given(run_lists, run_lists, st.floats(1e-3, 1e3))
+def test_a_ratio_does_not_depend_on_the_unit(a: list[list[float]], b: list[list[float]], unit: float) -> None:
+    plain = ratio_of(a, b)
+    scaled = ratio_of(*([[time_s * unit for time_s in run] for run in side] for side in (a, b)))
+    assert plain is not None
+    assert scaled is not None
+    assert scaled.method == plain.method == FROM_RUNS
+    assert scaled.ratio == pytest.approx(plain.ratio)
+    assert math.log(scaled.high / scaled.ratio) == pytest.approx(math.log(plain.high / plain.ratio), rel=1e-4, abs=1e-6)
+
+
+def test_times_that_never_vary_have_a_ratio_without_width() -> None:
+    found = ratio_of([[0.1, 0.1, 0.1]], [[0.3, 0.3]])
+    assert found is not None
+    assert found.low == found.ratio == found.high == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ([[1.0]], [[1.0, 2.0]]),
+        ([], [[1.0, 2.0]]),
+        ([[1.0, math.nan]], [[1.0, 2.0]]),
+        ([[1.0, math.inf]], [[1.0, 2.0]]),
+        ([[0.0, 0.0]], [[1.0, 2.0]]),
+        ([[1.0, 2.0]], [[0.0, 0.0]]),
+    ],
+)
+def test_there_is_no_ratio_without_two_finite_times_a_side(a: list[list[float]], b: list[list[float]]) -> None:
+    assert ratio_of(a, b) is None
+
+
+def test_repeats_widen_the_interval_when_runs_differ_more_than_steps() -> None:
+    a = [[1.00, 1.001, 0.999], [1.10, 1.101, 1.099], [1.05, 1.051, 1.049]]
+    b = [[1.02, 1.021, 1.019], [1.12, 1.121, 1.119], [1.07, 1.071, 1.069]]
+    by_run, by_step = ratio_of(a, b), ratio_of([[time_s for run in a for time_s in run]], b)
+    assert by_run is not None
+    assert by_step is not None
+    assert (by_run.method, by_step.method) == (FROM_RUNS, FROM_STEPS)
+    assert by_run.ratio == pytest.approx(by_step.ratio)
+    assert by_run.high - by_run.low > 2 * (by_step.high - by_step.low)
+
+
+@pytest.mark.parametrize(("runs", "steps"), [(1, 10), (1, 5), (5, 4)])
+def test_95_percent_intervals_hold_the_true_ratio_95_times_in_100(runs: int, steps: int) -> None:
+    random.seed(336)
+    held = 0
+    for _ in range(2000):
+        a, b = (
+            [[random.gauss(mean, mean * noise) for _ in range(steps)] for _ in range(runs)]
+            for mean, noise in ((0.050, 0.03), (0.080, 0.06))
+        )
+        found = ratio_of(a, b)
+        assert found is not None
+        held += found.low <= 0.050 / 0.080 <= found.high
+    assert 0.93 * 2000 <= held <= 0.97 * 2000
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "expected"),
+    [
+        (0.80, 0.78, 0.82, "faster"),
+        (0.985, 0.975, 0.995, "faster"),  # the interval need not leave the margin, only 1
+        (1.25, 1.20, 1.30, "slower"),
+        (1.000, 0.995, 1.005, "same"),
+        (0.995, 0.992, 0.998, "same"),  # surely below 1, and surely by too little to matter
+        (0.80, 0.50, 1.20, "ambiguous"),
+        (0.992, 0.985, 0.999, "ambiguous"),  # below 1, and nobody can tell whether it matters
+        (1.008, 1.001, 1.015, "ambiguous"),
+        (1.000, 0.900, 1.100, "ambiguous"),
+    ],
+)
+def test_verdicts(ratio: float, low: float, high: float, expected: Verdict) -> None:
+    found = Ratio(ratio, low, high, 0.95, FROM_STEPS)
+    assert verdict(found) == expected
+    said = explain(found, a="left", b="right")
+    assert ("the same" if expected == "same" else expected) in said
+    assert said.startswith("left takes ")
+    assert said.endswith(".")
+
+
+def test_no_ratio_is_ambiguous_and_says_why() -> None:
+    assert verdict(None) == "ambiguous"
+    assert "at least 2 measured steps" in explain(None)
+
+
+def test_a_ratio_reads_in_four_digits() -> None:
+    assert str(Ratio(1.0, 0.98765, 12.3456, 0.95, "")) == "1.000 [0.9877, 12.35]"
+    assert str(Ratio(1234.4, 999.96, 2000, 0.95, "")) == "1234 [1000, 2000]"
