@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from cs336_tui.quantities import gigabytes
+from cs336_tui.session.fields import size_label as size_label
 from cs336_tui.session.state import CellState, SessionState
-from cs336_tui.spec import CUSTOM_SIZE, RunSpec
 
 
 def cells_with_results(state: SessionState) -> list[CellState]:
     """Cells that have something to show: those that ended by themselves and those with a timed step."""
-    return [cell for cell in state.cells.values() if _ended_by_itself(cell) or cell.steps_done]
+    return [cell for cell in state.cells.values() if has_result(cell)]
 
 
 def progress(state: SessionState) -> str:
@@ -26,13 +27,6 @@ def progress(state: SessionState) -> str:
 
 def failed_cells(state: SessionState) -> list[CellState]:
     return [cell for cell in state.cells.values() if cell.status in ("oom", "failed", "killed")]
-
-
-def size_label(spec: RunSpec) -> str:
-    """The size's name; a custom size is told by its dimensions."""
-    if spec.size != CUSTOM_SIZE:
-        return spec.size
-    return f"{spec.size} {spec.d_model}/{spec.d_ff}/{spec.num_layers}/{spec.num_heads}"
 
 
 def title_of(cell: CellState) -> str:
@@ -55,8 +49,21 @@ def ending_of(cell: CellState) -> str:
     spec = cell.spec
     warmup = f"{len(cell.warmup_times_s)} of {spec.warmup_steps} warm-up"
     measured = f"{len(cell.step_times_s)} of {spec.measure_steps} measured steps"
-    error = cell.finished.error if cell.finished and cell.finished.error else "no reason reported"
-    return f"{cell.status}{stage}, after {warmup} and {measured}: {error}"
+    finished = cell.finished
+    if finished and finished.phase:
+        stage += f", phase {finished.phase}"
+    error = finished.error if finished and finished.error else "no reason reported"
+    return f"{cell.status}{stage}, after {warmup} and {measured}: {error}{_memory_at_the_end(cell)}"
+
+
+def _memory_at_the_end(cell: CellState) -> str:
+    """What could not be allocated and the largest peak before that, where they are known."""
+    if cell.status != "oom" or cell.finished is None:
+        return ""
+    failed, peak = cell.finished.failed_allocation_bytes, cell.finished.peak_allocated_bytes
+    parts = [f"{gigabytes(failed)} GB could not be allocated"] if failed else []
+    parts += [f"peak allocated until then {gigabytes(peak)} GB"] if peak else []
+    return "".join(f"; {part}" for part in parts)
 
 
 def peak_allocated(cell: CellState) -> int | None:
@@ -77,6 +84,11 @@ def shows_rss(cells: Iterable[CellState]) -> bool:
         peak_rss(cell) is not None and peak_allocated(cell) is None and not cell.spec.device.startswith("cuda")
         for cell in cells
     )
+
+
+def has_result(cell: CellState) -> bool:
+    """Whether the cell has something to show: it ended by itself, or has a timed step."""
+    return _ended_by_itself(cell) or bool(cell.steps_done)
 
 
 def _ended_by_itself(cell: CellState) -> bool:

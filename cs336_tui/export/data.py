@@ -1,16 +1,17 @@
-"""A session's finished cells for other programs: JSON and CSV."""
+"""The finished cells of sessions for other programs: JSON and CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from cs336_tui.events import InForce
 from cs336_tui.export.markdown import plain
-from cs336_tui.session.record import RunRecord, document_of
+from cs336_tui.session.record import RECORD_SCHEMA, RunRecord, SessionDocument, document_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
@@ -22,7 +23,7 @@ _COLUMNS = (
     *_FIRST,
     *RunSpec.__struct_encode_fields__,
     *Summary.__struct_encode_fields__,
-    *(name for name in RunRecord.__struct_encode_fields__ if name not in _FIRST + _NESTED),
+    *(name for name in RunRecord.__struct_encode_fields__ if name not in (*_FIRST, *_NESTED, "environment")),
     *(f"in_force_{name}" for name in InForce.__struct_encode_fields__),
     *_MACHINE,
 )
@@ -30,7 +31,7 @@ _COLUMNS = (
 
 def to_json(state: SessionState) -> str:
     """The session as ``{"schema": 1, "environment": {...}, "runs": [...]}``; what is unknown is null, never NaN."""
-    return msgspec.json.format(msgspec.json.encode(document_of(state)), indent=2).decode() + "\n"
+    return documents_to_json([document_of(state)])
 
 
 def to_csv(state: SessionState) -> str:
@@ -38,20 +39,43 @@ def to_csv(state: SessionState) -> str:
 
     Lists (``*_times_s``) hold one value per step, joined by ``;``. What is unknown is empty.
     """
-    document = document_of(state)
-    machine = {name: _field(getattr(document.environment, name, None)) for name in _MACHINE}
-    rows = [_row(run) | machine for run in document.runs]
-    phases = dict.fromkeys(_phase_column(phase) for run in document.runs for phase in run.phase_times_s)
+    return documents_to_csv([document_of(state)])
+
+
+def documents_to_json(documents: Sequence[SessionDocument]) -> str:
+    """One session as its document, several as ``{"schema": 1, "sessions": [...]}``."""
+    found: Any = documents[0] if len(documents) == 1 else {"schema": RECORD_SCHEMA, "sessions": documents}
+    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+
+
+def documents_to_csv(documents: Sequence[SessionDocument]) -> str:
+    """As `to_csv`; the rows of several sessions begin with the session's id."""
+    first = ("session",) if len(documents) > 1 else ()
+    rows = [
+        dict.fromkeys(first, document.session or "") | _row(run) | _machine(document, run)
+        for document in documents
+        for run in document.runs
+    ]
+    phases = dict.fromkeys(
+        _phase_column(phase) for document in documents for run in document.runs for phase in run.phase_times_s
+    )
     text = io.StringIO()
-    writer = csv.DictWriter(text, (*_COLUMNS, *phases), lineterminator="\n")
+    writer = csv.DictWriter(text, (*first, *_COLUMNS, *phases), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
 
+def _machine(document: SessionDocument, run: RunRecord) -> dict[str, Any]:
+    """The machine that the cell ran on; the session's where that was not noted."""
+    environment = document.environment if run.environment is None else document.environments[run.environment]
+    return {name: _field(getattr(environment, name, None)) for name in _MACHINE}
+
+
 def _row(run: RunRecord) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(run)
     spec, summary, in_force, phases = (row.pop(name) for name in _NESTED)
+    del row["environment"]
     row |= spec | (summary or {})
     row |= {f"in_force_{name}": value for name, value in (in_force or {}).items()}
     row |= {_phase_column(phase): times for phase, times in phases.items()}

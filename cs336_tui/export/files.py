@@ -25,8 +25,8 @@ class AlreadyThere(ExportError):
         super().__init__(path, "already exists", "choose another name, or allow overwriting (--force)")
 
 
-def write_atomically(path: Path, text: str, *, overwrite: bool = False) -> None:
-    """Write `text` as UTF-8 to a temporary file beside `path` and rename it, so that no reader sees half of it.
+def write_atomically(path: Path, content: str | bytes, *, overwrite: bool = False) -> None:
+    """Write bytes, or text as UTF-8, to a temporary file beside `path` and rename it; no reader sees half of it.
 
     Without `overwrite` an existing file stays as it is, also when it appears at the last moment. A symbolic link is
     followed. Raises `AlreadyThere` or another `ExportError`; then nothing is left behind.
@@ -37,7 +37,7 @@ def write_atomically(path: Path, text: str, *, overwrite: bool = False) -> None:
         claimed = False
         try:
             with temporary.open("wb") as file:
-                file.write(text.encode())
+                file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
             if not overwrite:

@@ -8,15 +8,16 @@ from typing import Literal
 
 Align = Literal["left", "right"]
 
-_SPECIAL = re.compile(r"[\\`*\[\]<>|~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-"""What markdown could take as markup; an underscore inside a word is not."""
+_ARRAY = r"\[(?:[\d.]+(?:, [\d.]+)*)?\](?![(\[:])"
+_SPECIAL = re.compile(rf"({_ARRAY})|([\\`*\[\]<>|~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+"""What markdown could take as markup, second group; an underscore inside a word and an array of numbers are not."""
 _OPENING = re.compile(r"^(\d*)([-+#=.)])")
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def escape(text: str) -> str:
     """One line of text that renders as itself inside a line or a table cell."""
-    return _SPECIAL.sub(r"\\\g<0>", " ".join(plain(text).split()))
+    return _SPECIAL.sub(lambda found: found[1] or f"\\{found[2]}", " ".join(plain(text).split()))
 
 
 def plain(text: str) -> str:

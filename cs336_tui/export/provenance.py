@@ -1,18 +1,18 @@
 """Where numbers come from: the settings, devices, precisions and versions behind a session's results.
 
-Every function gives lines of markdown without bullets; settings that vary between cells are columns of the table
-instead (`SETTINGS`).
+Every function gives lines of plain text; settings that vary between cells are columns of the table instead
+(`SETTINGS`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from cs336_tui.environment import Environment
 from cs336_tui.events import InForce
 from cs336_tui.export.cells import shows_allocated, shows_rss, size_label
-from cs336_tui.export.markdown import escape
 from cs336_tui.quantities import count, gigabytes
 from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.spec import RunSpec
@@ -43,9 +43,9 @@ def std_kind(ddof: int) -> str:
             return f"square root of the squared deviations over n − {ddof}"
 
 
-def reading_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
+def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "ms") -> Iterator[str]:
     """What the table's numbers mean."""
-    yield "times: ms per step over the n measured steps, without the warm-up steps"
+    yield f"times: {unit} per step over the n measured steps, without the warm-up steps"
     yield f"std: {std_kind(state.ddof)}"
     for sync in _distinct(cell.spec.sync for cell in cells):
         yield f"a step's time, {sync}: {_SYNC[sync]}"
@@ -63,22 +63,69 @@ def setting_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[s
     if same := [f"{name} {values[0]}" for name, values in shared.items() if len(values) == 1]:
         yield ", ".join(same)
     yield from _sizes(cells)
-    for name in _distinct(cell.spec.device for cell in cells):
-        yield f"{name}: {device_label(state, name)}"
-    yield from _precisions(cells)
+    yield from device_notes(state, cells)
+    yield from precision_notes(cells)
 
 
-def version_notes(state: SessionState) -> Iterator[str]:
+def device_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
+    """Each device that the cells ran on, in words; a name that stood for two devices gives two lines."""
+    used = {(cell.spec.device, id(machine)): machine for cell in cells for machine in [environment_of(state, cell)]}
+    yield from _distinct(f"{name}: {device_label(machine, name)}" for (name, _), machine in used.items())
+
+
+def precision_notes(cells: Sequence[CellState]) -> Iterator[str]:
+    """Each precision once as it was read back, with the dtype of the logits if some cell of it finished a step."""
+    logits: dict[tuple[str, InForce], str | None] = {}
+    for cell in cells:
+        if found := cell.in_force:
+            name = f"{cell.spec.precision} on {cell.spec.device}, as read back"
+            key = name, msgspec.structs.replace(found, logits_dtype=None, optimizer=None)
+            logits[key] = logits.get(key) or found.logits_dtype
+    for (name, found), dtype in logits.items():
+        yield f"{name}: {precision_in_force(msgspec.structs.replace(found, logits_dtype=dtype))}"
+
+
+def version_notes(environment: Environment | None) -> Iterator[str]:
     """Versions and operating system, one line; none when the environment was not read."""
-    if env := state.environment:
+    if env := environment:
         versions = {"cs336-tui": env.app, "torch": env.torch, "CUDA": env.cuda, "cuDNN": env.cudnn}
         versions |= {"driver": env.driver, "Python": env.python}
-        yield escape(", ".join([*(f"{name} {value}" for name, value in versions.items() if value), env.os]))
+        yield ", ".join([*(f"{name} {value}" for name, value in versions.items() if value), env.os])
 
 
-def device_label(state: SessionState, name: str) -> str:
+def environment_of(state: SessionState, cell: CellState) -> Environment | None:
+    """The machine that the cell ran on; the session's for one that never started."""
+    return cell.environment or state.environment
+
+
+def first_environment(state: SessionState, cells: Iterable[CellState]) -> Environment | None:
+    """The machine of the first of these cells that ran: what others are told apart from."""
+    return next((cell.environment for cell in cells if cell.environment), state.environment)
+
+
+def departures(first: Environment, other: Environment, device: str) -> tuple[str, ...]:
+    """In what a cell's machine differs from the session's first, as far as step times depend on it; often nothing."""
+    if first is other or first == other:
+        return ()
+    ours, theirs = first.device(device), other.device(device)
+    pairs = {
+        "host": (first.host, other.host),
+        "processor": (first.cpu, other.cpu),
+        "torch": (first.torch, other.torch),
+        "CUDA": (first.cuda, other.cuda),
+        "cuDNN": (first.cudnn, other.cudnn),
+        "driver": (first.driver, other.driver),
+        device: (ours and ours.label, theirs and theirs.label),
+        f"{device} is the GPU": (ours and ours.uuid, theirs and theirs.uuid),
+    }
+    return tuple(
+        f"{name} {now or 'unknown'} instead of {was or 'unknown'}" for name, (was, now) in pairs.items() if was != now
+    )
+
+
+def device_label(environment: Environment | None, name: str) -> str:
     """The device's name in words, its memory and compute capability where known."""
-    info = state.environment.device(name) if state.environment else None
+    info = environment.device(name) if environment else None
     if info is None:
         return "unknown device"
     parts = [info.label]
@@ -86,7 +133,7 @@ def device_label(state: SessionState, name: str) -> str:
         parts.append(f"{gigabytes(info.memory_bytes)} GB")
     if info.capability:
         parts.append(f"compute capability {info.capability}")
-    return escape(", ".join(parts))
+    return ", ".join(parts)
 
 
 def precision_in_force(found: InForce) -> str:
@@ -101,19 +148,7 @@ def precision_in_force(found: InForce) -> str:
         parts.append("GradScaler in the train-step")
     if found.threads is not None:
         parts.append(f"{found.threads} CPU threads")
-    return escape(", ".join(parts))
-
-
-def _precisions(cells: Sequence[CellState]) -> Iterator[str]:
-    """Each precision once as it was read back, with the dtype of the logits if some cell of it finished a step."""
-    logits: dict[tuple[str, InForce], str | None] = {}
-    for cell in cells:
-        if found := cell.in_force:
-            name = f"{cell.spec.precision} on {cell.spec.device}, as read back"
-            key = name, msgspec.structs.replace(found, logits_dtype=None, optimizer=None)
-            logits[key] = logits.get(key) or found.logits_dtype
-    for (name, found), dtype in logits.items():
-        yield f"{name}: {precision_in_force(msgspec.structs.replace(found, logits_dtype=dtype))}"
+    return ", ".join(parts)
 
 
 def _sizes(cells: Sequence[CellState]) -> Iterator[str]:
@@ -129,8 +164,8 @@ def _sizes(cells: Sequence[CellState]) -> Iterator[str]:
         counts[model] = counts.get(model) or cell.num_params
     for (name, *dims), num_params in counts.items():
         params = [f"{count(num_params)} parameters"] if num_params is not None else []
-        yield escape(f"{name}: {', '.join(dims + params)}")
+        yield f"{name}: {', '.join(dims + params)}"
 
 
-def _distinct(values: Iterator[str]) -> list[str]:
+def _distinct(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(values))

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 from cs336_tui.export import markdown, provenance
 from cs336_tui.export.cells import cells_with_results, ending_of, failed_cells, progress, status_of, title_of
-from cs336_tui.export.table import NO_RESULTS, results_table
+from cs336_tui.export.footnotes import machine_marks
+from cs336_tui.export.table import NO_RESULTS, results_of, results_table
 from cs336_tui.quantities import fixed_milliseconds, gigabytes, millisecond_decimals, milliseconds, sparkline
 from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.stats import summarize
@@ -27,7 +28,7 @@ def summary_markdown(state: SessionState) -> str:
     Reads well at any moment of a session; sections without content are left out.
     """
     sections = (
-        ("Environment", markdown.bullets(_environment(state))),
+        ("Environment", markdown.bullets(map(markdown.escape, _environment(state)))),
         ("Command", markdown.code_block("\n".join(state.commands), "sh") if state.commands else ""),
         ("Results", _results(state)),
         ("Phases", _phases(state)),
@@ -36,7 +37,9 @@ def summary_markdown(state: SessionState) -> str:
         ("Notices", markdown.bullets(markdown.escape(notice.text) for notice in state.notices)),
     )
     session = state.started.session if state.started else "unnamed"
-    parts = [f"# cs336-tui session {session}", _opening(state)]
+    named = f": {markdown.escape(state.name)}" if state.name else ""
+    parts = [f"# cs336-tui session {session}{named}", _opening(state)]
+    parts += [f"Note: {markdown.escape(state.note)}"] if state.note else []
     parts += [f"## {title}\n\n{body}" for title, body in sections if body]
     return "\n\n".join(parts) + "\n"
 
@@ -51,26 +54,24 @@ def _opening(state: SessionState) -> str:
 
 
 def _environment(state: SessionState) -> Iterator[str]:
-    yield from provenance.version_notes(state)
+    yield from provenance.version_notes(state.environment)
     if env := state.environment:
-        yield markdown.escape(
-            f"host {env.host}: {env.cpu}, {env.cpu_count} CPUs, {gigabytes(env.memory_bytes)} GB memory"
-        )
+        yield (f"host {env.host}: {env.cpu}, {env.cpu_count} CPUs, {gigabytes(env.memory_bytes)} GB memory")
         if env.threads is not None:
             yield f"torch's default thread count: {env.threads}"
         if env.start_method:
             yield f"start method of the cells' processes: {env.start_method}"
     yield from provenance.setting_notes(state, list(state.cells.values()))
     if env:
-        yield from map(markdown.escape, env.problems)
+        yield from env.problems
 
 
 def _results(state: SessionState) -> str:
     cells = cells_with_results(state)
     if not cells:
         return NO_RESULTS
-    notes = provenance.reading_notes(state, cells)
-    return f"{results_table(state)}\n\n{markdown.bullets(notes)}"
+    notes = (*provenance.reading_notes(state, cells), *machine_marks(results_of(state)).notes)
+    return f"{results_table(state)}\n\n{markdown.bullets(map(markdown.escape, notes))}"
 
 
 def _phases(state: SessionState) -> str:

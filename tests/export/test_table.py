@@ -191,3 +191,11 @@ def test_text_from_outside_cannot_break_the_table() -> None:
 def test_a_session_without_results_says_so() -> None:
     assert results_markdown(SessionState()) == f"{NO_RESULTS}\n"
     assert results_markdown(state_of(session_start([a_spec()]))) == f"{NO_RESULTS}\n"
+
+
+def test_out_of_memory_says_what_could_not_be_allocated_and_the_peak() -> None:
+    end = cell_end(
+        0, "oom", error="CUDA out of memory", failed_allocation_bytes=2 * 10**9, peak_allocated_bytes=78 * 10**9
+    )
+    text = results_markdown(state_of([*session_start([a_spec()]), *cell_start(0), end]))
+    assert "CUDA out of memory; 2.00 GB could not be allocated; peak allocated until then 78.0 GB" in text

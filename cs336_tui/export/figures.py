@@ -1,0 +1,338 @@
+"""Figures of results, drawn with matplotlib, which is imported by the first one that is drawn.
+
+Each function takes results and gives a `Drawing`, or an `Absent` with the reason for which there is nothing to draw.
+A drawing is the same bytes every time: its file holds no date. What colours tell apart, hatches or markers do too.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from cs336_tui.export.grouping import TELLING, groups, label, telling
+from cs336_tui.export.provenance import std_kind
+from cs336_tui.session.fields import FIELDS, values
+from cs336_tui.session.merge import Result, ddof_of, measured, pooled
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FigureFormat = Literal["svg", "pdf", "png"]
+FIGURE_FORMATS: tuple[str, ...] = get_args(FigureFormat)
+
+MOST_PANELS = 24
+MOST_LINES = 14
+MOST_GROUPS = 30
+"""More of each than these cannot be told apart; the title then says how many there are."""
+
+# Okabe and Ito 2008: told apart with every common kind of colour vision.
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
+_HATCHES = ("", "///", "...", "xxx", "\\\\\\")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#dddddd",
+    "legend.frameon": False,
+    "hatch.linewidth": 0.5,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "cs336-tui",
+    "pdf.fonttype": 42,
+}
+_NO_DATE: Mapping[str, dict[str, None]] = {
+    "svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None},
+}  # fmt: skip
+
+
+class Drawing(NamedTuple):
+    """A figure that can be drawn. `name` is its file's, without a suffix; `size` is in inches."""
+
+    name: str
+    title: str
+    size: tuple[float, float]
+    draw: Callable[[Figure], None]
+
+    def render(self, format_: str, dpi: float = 150) -> bytes:
+        """The figure as a file of one of `FIGURE_FORMATS`."""
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+
+        with mpl.rc_context(_STYLE):
+            figure = Figure(figsize=self.size, layout="constrained")
+            self.draw(figure)
+            figure.suptitle(self.title, fontsize=11)
+            file = io.BytesIO()
+            figure.savefig(file, format=format_, dpi=dpi, metadata=_NO_DATE[format_])
+        return file.getvalue()
+
+
+class Absent(NamedTuple):
+    """A figure for which there is no data, and why."""
+
+    name: str
+    reason: str
+
+
+def drawings(results: Sequence[Result]) -> tuple[Drawing | Absent, ...]:
+    """Every figure that these results may have."""
+    return step_times(results), passes_by_size(results), by_context(results), by_precision(results)
+
+
+def step_times(results: Sequence[Result]) -> Drawing | Absent:
+    """A panel a cell: every step's time in order, warm-up steps hollow on a shaded ground."""
+    timed = [result for result in results if result.cell.steps_done]
+    if not timed:
+        return Absent("step-times", "no cell has a timed step")
+    shown = timed[:MOST_PANELS]
+    keys = telling(timed, among=(*TELLING, "repeat"))
+    columns = min(4, len(shown))
+    rows = math.ceil(len(shown) / columns)
+
+    def draw(figure: Figure) -> None:
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for result, axis in zip(shown, axes, strict=False):
+            _steps_panel(axis, result)
+            axis.set_title(_wrapped(label(result, keys) or "one cell"))
+        for axis in axes[len(shown) :]:
+            axis.set_visible(False)
+        figure.supxlabel("step (hollow, shaded: warm-up; filled: measured)")
+        figure.supylabel("time (ms)")
+
+    some = f": the first {len(shown)} of {len(timed)} cells" if len(shown) < len(timed) else ""
+    return Drawing("step-times", f"Step times{some}", (max(4.5, 3 * columns), 0.8 + 2.5 * rows), draw)
+
+
+def _steps_panel(axis: Axes, result: Result) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    warmup = [1e3 * time_s for time_s in result.cell.warmup_times_s]
+    steps = [1e3 * time_s for time_s in result.cell.step_times_s]
+    if warmup:
+        axis.axvspan(0.5, len(warmup) + 0.5, color="#eeeeee", zorder=0)
+    numbers = range(1, len(warmup) + len(steps) + 1)
+    axis.plot(numbers, warmup + steps, color=_COLOURS[0], linewidth=0.8)
+    style: Any = {"linestyle": "none", "marker": "o", "markersize": 3.5, "markeredgecolor": _COLOURS[0]}
+    axis.plot(numbers[: len(warmup)], warmup, markerfacecolor="white", **style)
+    axis.plot(numbers[len(warmup) :], steps, markerfacecolor=_COLOURS[0], **style)
+    # From 0, so that noise looks as small as it is, unless a cold step would flatten all others.
+    typical, slowest = median(steps or warmup), max(warmup + steps)
+    if 0 < 5 * typical < slowest:
+        axis.set_yscale("log")
+        axis.set_ylim(typical / 2, slowest * 1.5)
+        _plain_ticks(axis)
+    else:
+        axis.set_ylim(0, slowest * 1.15 or 1.0)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def passes_by_size(results: Sequence[Result]) -> Drawing | Absent:
+    """Bars of the mean step time of each pass by size, with the std as error bars; other choices are panels."""
+    name = "passes-by-size"
+    if not measured(results):
+        return Absent(name, "no cell has measured steps")
+    tried = [result for result in results if result.cell.is_over]
+    keys = telling(tried, but=("size", "pass"))
+    panels = groups(tried, keys)
+    shown = list(panels.items())[:MOST_PANELS]
+    passes = values(tried, "pass")
+    most_sizes = max(len(values(members, "size")) for members in panels.values())
+    columns = 1 if len(shown) == 1 else 2 if len(shown) <= 4 or most_sizes > 3 else 3
+    rows = math.ceil(len(shown) / columns)
+    ddof = ddof_of(results)
+
+    def draw(figure: Figure) -> None:
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for (_, members), axis in zip(shown, axes, strict=False):
+            bars, sizes = groups(members, ("size", "pass")), values(members, "size")
+            for index, pass_ in enumerate(passes):
+                heights = [bars.get((size, pass_), []) for size in sizes]
+                _bars(axis, heights, index, len(passes), ddof)
+            axis.set_xticks(range(len(sizes)), sizes)
+            axis.set_xlim(-0.5, len(sizes) - 0.5)
+            axis.set_ylim(bottom=0)
+            axis.grid(visible=False, axis="x")
+            axis.set_title(_wrapped(label(members[0], keys), 40))
+            axis.set_ylabel("mean step time (ms)")
+        for axis in axes[len(shown) :]:
+            axis.set_visible(False)
+        _legend_below(figure)
+
+    some = f" (the first {len(shown)} of {len(panels)} settings)" if len(shown) < len(panels) else ""
+    title = f"Step time by size and pass{some}\nerror bars: {std_kind(ddof)}"
+    width = max(4.5, 1.1 * most_sizes * max(1.0, len(passes) / 2))
+    return Drawing(name, title, (width * columns, 1 + 3 * rows), draw)
+
+
+def _bars(axis: Axes, members: Sequence[Sequence[Result]], index: int, of: int, ddof: int) -> None:
+    """One bar a group, the `index`th of `of` beside each other; a word where there is no time."""
+    width = 0.8 / of
+    for place, group in enumerate(members):
+        position = place - 0.4 + width * (index + 0.5)
+        if found := pooled(group, ddof):
+            height, spread = 1e3 * (found.mean_s or 0.0), 1e3 * (found.std_s or 0.0)
+            axis.bar(position, height, width, yerr=spread, label=FIELDS["pass"].show(group[0]), **_look(index))
+        elif group:
+            word = group[0].ending
+            axis.annotate(word, (position, 0), (0, 2), textcoords="offset points", rotation=90, ha="center", fontsize=7)
+
+
+def by_context(results: Sequence[Result]) -> Drawing | Absent:
+    """Mean step time, and peak memory where it is known, against context length; a line for each other choice."""
+    name, timed = "context-length", measured(results)
+    keys = telling(timed, but=("context",))
+    every = {key: group for key, group in groups(timed, keys).items() if len(values(group, "context")) > 1}
+    if not every:
+        return Absent(name, "no choice was timed at two context lengths")
+    lines = dict(list(every.items())[:MOST_LINES])
+    memories = {
+        key: found for key, group in lines.items() if (found := [result for result in group if _peak_gb(result)])
+    }
+    ddof = ddof_of(results)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots(1, 2 if memories else 1, squeeze=False)[0]
+        for index, (key, group) in enumerate(lines.items()):
+            by_length = groups(group, ("context",))
+            means = [pooled(members, ddof) for members in by_length.values()]
+            lengths = [members[0].spec.context_length for members in by_length.values()]
+            style = {"color": _COLOURS[index % len(_COLOURS)], "marker": _MARKERS[index % len(_MARKERS)]}
+            axes[0].errorbar(
+                lengths,
+                [1e3 * (found.mean_s or 0.0) for found in means if found],
+                yerr=[1e3 * (found.std_s or 0.0) for found in means if found],
+                capsize=2,
+                label=label(group[0], keys) or group[0].spec.size,
+                **style,
+            )
+            if known := groups(memories.get(key, []), ("context",)):
+                axes[1].plot(
+                    [members[0].spec.context_length for members in known.values()],
+                    [max(_peak_gb(result) or 0.0 for result in members) for members in known.values()],
+                    **style,
+                )
+        ticks = sorted({result.spec.context_length for group in lines.values() for result in group})
+        for axis, what in zip(axes, ("mean step time (ms)", "peak memory (GB)"), strict=False):
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log")
+            axis.set_xticks(ticks, [str(tick) for tick in ticks])
+            axis.set_xticks([], minor=True)
+            axis.set_xlabel("context length (tokens)")
+            axis.set_ylabel(what)
+            _plain_ticks(axis)
+        _legend_below(figure)
+
+    some = f" (the first {len(lines)} of {len(every)} lines)" if len(lines) < len(every) else ""
+    kinds = "; ".join(dict.fromkeys(_peak_kind(group[0]) for group in memories.values()))
+    what = f"Step time{' and memory' if memories else ''} against context length{some}"
+    title = f"{what}\n{kinds}" if kinds else what
+    height = 4.2 + 0.2 * math.ceil(len(lines) / 2)
+    return Drawing(name, title, (10 if memories else 6, height), draw)
+
+
+def by_precision(results: Sequence[Result]) -> Drawing | Absent:
+    """Bars of the mean step time in fp32 and in each other precision of the same cell, with the speed-up over fp32."""
+    name, timed = "precision", measured(results)
+    keys = telling(timed, but=("precision",))
+    pairs = {
+        key: group
+        for key, group in groups(timed, keys).items()
+        if len(found := values(group, "precision")) > 1 and "fp32" in found
+    }
+    if not pairs:
+        return Absent(name, "no cell was timed in fp32 and in another precision")
+    shown = list(pairs.values())[:MOST_GROUPS]
+    precisions = values([result for group in shown for result in group], "precision")
+    ddof = ddof_of(results)
+
+    def draw(figure: Figure) -> None:
+        axis = figure.subplots()
+        width = 0.8 / len(precisions)
+        for index, precision in enumerate(precisions):
+            for place, group in enumerate(shown):
+                by_name = groups(group, ("precision",))
+                base, found = (pooled(by_name.get((each,), []), ddof) for each in ("fp32", precision))
+                if found is None or not found.mean_s:
+                    continue
+                position = place - 0.4 + width * (index + 0.5)
+                spread = 1e3 * (found.std_s or 0.0)
+                axis.barh(position, 1e3 * found.mean_s, width, xerr=spread, label=precision, **_look(index))
+                if precision != "fp32" and base and base.mean_s:
+                    end = 1e3 * (found.mean_s + (found.std_s or 0.0))
+                    speedup = f"{base.mean_s / found.mean_s:.2f}×"
+                    axis.annotate(speedup, (end, position), (4, 0), textcoords="offset points", va="center", fontsize=8)
+        axis.set_yticks(range(len(shown)), [label(group[0], keys) or group[0].spec.size for group in shown])
+        axis.invert_yaxis()
+        axis.set_xlim(left=0)
+        axis.grid(visible=False, axis="y")
+        axis.set_xlabel("mean step time (ms); ×: speed-up over fp32")
+        _legend_below(figure)
+
+    some = f" (the first {len(shown)} of {len(pairs)})" if len(shown) < len(pairs) else ""
+    title = f"fp32 against other precisions{some}\nerror bars: {std_kind(ddof)}"
+    return Drawing(name, title, (7.5, 1.8 + 0.28 * len(precisions) * len(shown)), draw)
+
+
+def _peak_gb(result: Result) -> float | None:
+    """Peak memory in GB: allocated where an allocator counts, else, off CUDA, the process's resident memory."""
+    finished = result.cell.finished
+    if finished is None:
+        return None
+    if finished.peak_allocated_bytes is not None:
+        return finished.peak_allocated_bytes / 1e9
+    if result.spec.device.startswith("cuda") or finished.peak_rss_bytes is None:
+        return None
+    return finished.peak_rss_bytes / 1e9
+
+
+def _peak_kind(result: Result) -> str:
+    finished = result.cell.finished
+    allocated = finished is not None and finished.peak_allocated_bytes is not None
+    device = result.spec.device
+    return f"{device}: peak allocated" if allocated else f"{device}: peak RSS of the process"
+
+
+def _look(index: int) -> Any:
+    """How the bars of one kind look; their errors, too."""
+    return {
+        "color": _COLOURS[index % len(_COLOURS)],
+        "hatch": _HATCHES[index % len(_HATCHES)],
+        "edgecolor": "white",
+        "ecolor": "#333333",
+        "capsize": 2,
+    }
+
+
+def _wrapped(text: str, width: int = 30) -> str:
+    """Lines of about this width; a dot between fields stays at the end of its line."""
+    kept = text.replace(" · ", "\N{NO-BREAK SPACE}· ")
+    return "\n".join(textwrap.wrap(kept, width, break_long_words=False, break_on_hyphens=False))
+
+
+def _plain_ticks(axis: Axes) -> None:
+    """Ticks of a logarithmic axis as plain numbers: 1, 2, 5, 10."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_locator(NullLocator())
+
+
+def _legend_below(figure: Figure) -> None:
+    """One legend for all panels, each name once."""
+    found: dict[str, Artist] = {}
+    for axis in figure.axes:
+        for handle, text in zip(*axis.get_legend_handles_labels(), strict=True):
+            found.setdefault(text, handle)
+    if found:
+        columns = 1 if max(map(len, found)) > 30 else min(4, len(found))
+        figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns)

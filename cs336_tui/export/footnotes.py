@@ -1,0 +1,115 @@
+"""What stands under a table: where its numbers come from, and what signs in it mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from cs336_tui.export import provenance
+from cs336_tui.export.cells import ending_of, has_result, progress, title_of
+from cs336_tui.export.notation import MILLISECONDS, Notation
+from cs336_tui.session.merge import Result
+from cs336_tui.session.state import CellState, SessionState
+
+
+class Signs:
+    """Gives every different remark a sign: †, ‡, §, ¶, †2 and so on."""
+
+    def __init__(self) -> None:
+        self._signs: dict[str, str] = {}
+
+    def of(self, remark: str) -> str:
+        again, which = divmod(len(self._signs), 4)
+        return self._signs.setdefault(remark, "†‡§¶"[which] + (str(again + 1) if again else ""))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A line for each sign that was given."""
+        return tuple(f"{sign} {remark}" for remark, sign in self._signs.items())
+
+
+class Marks(NamedTuple):
+    """Signs of single cells, by source and number, and what each sign says."""
+
+    signs: Mapping[tuple[int, int], str]
+    notes: tuple[str, ...]
+
+    def of(self, result: Result) -> str:
+        """The cell's sign, empty for most."""
+        return self.signs.get((result.source, result.cell.cell), "")
+
+
+def machine_marks(results: Sequence[Result]) -> Marks:
+    """Marks the cells that ran on another machine, device or torch than the first cell of their session."""
+    signs, marks = Signs(), {}
+    bases: dict[int, CellState] = {}
+    known: dict[tuple[int, str, int], tuple[str, ...]] = {}
+    for result in results:
+        cell = result.cell
+        base = bases.setdefault(result.source, cell).environment if cell.environment else None
+        if base is None or cell.environment is None:
+            continue
+        key = result.source, cell.spec.device, id(cell.environment)
+        if key not in known:
+            known[key] = provenance.departures(base, cell.environment, cell.spec.device)
+        if known[key]:
+            marks[result.source, cell.cell] = signs.of(f"ran after a change of the machine: {', '.join(known[key])}")
+    return Marks(marks, signs.notes)
+
+
+def results_notes(results: Sequence[Result], notation: Notation = MILLISECONDS) -> tuple[str, ...]:
+    """How far the sessions came, what the numbers mean and where they come from, which cells failed and why."""
+
+    def notes(state: SessionState, cells: Sequence[CellState]) -> Iterable[str]:
+        shown = [cell for cell in cells if has_result(cell)]
+        yield progress(state)
+        yield from provenance.reading_notes(state, shown, notation.symbol)
+        yield from provenance.setting_notes(state, shown)
+        yield from provenance.version_notes(provenance.first_environment(state, shown))
+        yield from _endings(cells)
+
+    return _for_each_session(results, notes)
+
+
+def provenance_notes(results: Sequence[Result], *, std: bool = True) -> tuple[str, ...]:
+    """What any table of step times must say: std's kind, devices, precisions in force, versions."""
+
+    def notes(state: SessionState, cells: Sequence[CellState]) -> Iterable[str]:
+        shown = [cell for cell in cells if has_result(cell)]
+        if std:
+            yield f"std: {provenance.std_kind(state.ddof)}"
+        yield from provenance.device_notes(state, shown)
+        yield from provenance.precision_notes(shown)
+        yield from provenance.version_notes(provenance.first_environment(state, shown))
+
+    return _for_each_session(results, notes)
+
+
+def _endings(cells: Iterable[CellState]) -> Iterable[str]:
+    """A line for each cell that failed, and one for each reason for which cells were skipped."""
+    skipped: dict[str, int] = {}
+    for cell in cells:
+        if cell.status in ("oom", "failed", "killed"):
+            yield f"{title_of(cell)}: {ending_of(cell)}"
+        elif cell.status == "skipped":
+            reason = cell.skipped_because or "no reason noted"
+            skipped[reason] = skipped.get(reason, 0) + 1
+    for reason, number in skipped.items():
+        yield f"{number} skipped: {reason}"
+
+
+def _for_each_session(
+    results: Sequence[Result], notes: Callable[[SessionState, Sequence[CellState]], Iterable[str]]
+) -> tuple[str, ...]:
+    """The notes of every session; what all of them say is said once, the rest with the session's title."""
+    groups: dict[int, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.source, []).append(result)
+    said = [
+        (group[0].session, list(notes(group[0].state, [result.cell for result in group]))) for group in groups.values()
+    ]
+    if len(said) == 1:
+        return tuple(said[0][1])
+    common = set.intersection(*(set(lines) for _, lines in said)) if said else set()
+    shared = [line for line in said[0][1] if line in common] if said else []
+    return (*shared, *(f"{title}: {line}" for title, lines in said for line in lines if line not in common))

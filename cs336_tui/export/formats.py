@@ -1,0 +1,212 @@
+"""Tables as text: markdown, LaTeX, Typst, CSV, JSON and HTML.
+
+pandas lays out what it can (LaTeX, HTML, CSV) and is imported by the first table that needs it.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import msgspec
+
+from cs336_tui.export import markdown
+from cs336_tui.export.tables import Table, Value
+
+if TYPE_CHECKING:
+    from pandas.io.formats.style import Styler
+
+Format = Literal["markdown", "latex", "typst", "csv", "json", "html"]
+FORMATS: tuple[str, ...] = get_args(Format)
+SUFFIXES: Mapping[str, str] = {
+    "markdown": "md", "latex": "tex", "typst": "typ", "csv": "csv", "json": "json", "html": "html",
+}  # fmt: skip
+
+LATEX_PREAMBLE = "% needs \\usepackage{booktabs}"
+
+_CSS = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em; color: #1a1a1a; }
+table { border-collapse: collapse; margin: 1em 0; display: block; overflow-x: auto; }
+caption { caption-side: top; text-align: left; font-weight: bold; padding-bottom: .4em; }
+thead th { border-top: 2px solid; border-bottom: 1px solid; }
+tbody tr:last-child td { border-bottom: 2px solid; }
+th, td { font-variant-numeric: tabular-nums; padding: .2em .8em; text-align: left; white-space: nowrap; }
+th.right, td.right { text-align: right; }
+pre { background: #f4f4f4; padding: .8em; overflow-x: auto; }
+img { max-width: 100%; }
+.notes { font-size: .9em; }
+"""
+
+_LATEX = str.maketrans({
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", "±": r"$\pm$", "×": r"$\times$", "−": "$-$", "·": r"$\cdot$", "µ": r"\textmu{}",
+    "⁹": "$^9$", "†": r"\textdagger{}", "‡": r"\textdaggerdbl{}", "§": r"\S{}", "¶": r"\P{}", "…": r"\ldots{}",
+})  # fmt: skip
+
+
+def render(table: Table, format_: str) -> str:
+    """The table in one of `FORMATS`, with its caption and footnotes; ends with a newline.
+
+    HTML is a fragment, see `page`. CSV has the records only.
+    """
+    return render_all([table], format_)
+
+
+def render_all(tables: Sequence[Table], format_: str) -> str:
+    """Several tables one after another: in CSV one list of all records, in JSON ``{"tables": [...]}``."""
+    match format_:
+        case "csv":
+            return _csv([record for table in tables for record in table.records])
+        case "json":
+            documents = [_document(table) for table in tables]
+            found = documents[0] if len(documents) == 1 else {"tables": documents}
+            return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+        case "latex":
+            return "\n".join([LATEX_PREAMBLE, *map(_latex, tables)])
+    writers: dict[str, Callable[[Table], str]] = {"markdown": _markdown, "typst": _typst, "html": _html}
+    return "\n".join(map(writers[format_], tables))
+
+
+def page(title: str, body: str) -> str:
+    """A whole HTML page round a body of HTML; needs nothing but itself."""
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width">\n<title>{html.escape(_line(title))}</title>\n'
+        f"<style>{_CSS}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )
+
+
+def latex_escape(text: str) -> str:
+    """One line of text that LaTeX sets as itself; needs no package."""
+    return re.sub("-(?=-)", "-{}", _line(text).translate(_LATEX))
+
+
+def _label(table: Table) -> str:
+    return "tab:" + re.sub("[^A-Za-z0-9]+", "-", table.label).strip("-")
+
+
+def _line(text: str) -> str:
+    return " ".join(markdown.plain(text).split())
+
+
+def _markdown(table: Table) -> str:
+    parts = [f"**{markdown.escape(table.caption)}**"] if table.caption else []
+    headers, aligns = [column.header for column in table.columns], [column.align for column in table.columns]
+    parts.append(markdown.table(headers, aligns, table.rows))
+    if table.footnotes:
+        parts.append(markdown.bullets(map(markdown.escape, table.footnotes)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _styled(table: Table, escape: Callable[[str], str]) -> Styler:
+    """The table's texts, escaped, for pandas to lay out."""
+    import pandas as pd
+    from pandas.io.formats.style import Styler
+
+    # Headers may repeat, so that the frame's own column names are numbers.
+    frame = pd.DataFrame([[escape(cell) for cell in row] for row in table.rows], columns=range(len(table.columns)))
+    styler = Styler(frame, cell_ids=False).hide(axis="index")
+    return styler.relabel_index([escape(column.header) for column in table.columns], axis=1)
+
+
+def _whole() -> AbstractContextManager[None]:
+    """While entered, pandas leaves no row of a long table out."""
+    import pandas as pd
+
+    context: AbstractContextManager[None] = pd.option_context("styler.render.max_elements", 1 << 62)
+    return context
+
+
+def _latex(table: Table) -> str:
+    styler = _styled(table, latex_escape)
+    with _whole():
+        body: str = styler.to_latex(
+            hrules=True,
+            column_format="".join(column.align[0] for column in table.columns),
+            caption=latex_escape(table.caption) or None,
+            label=_label(table),
+            position="htbp",
+            position_float="centering",
+        )
+    if not table.footnotes:
+        return body
+    notes = "\\\\\n".join(map(latex_escape, table.footnotes))
+    notes = f"\\par\\smallskip\n\\begin{{minipage}}{{\\linewidth}}\\footnotesize\n{notes}\n\\end{{minipage}}\n"
+    head, end, tail = body.rpartition("\\end{table}")
+    return head + notes + end + tail
+
+
+def _html(table: Table) -> str:
+    import pandas as pd
+
+    styler = _styled(table, lambda text: html.escape(_line(text)))
+    sides = pd.DataFrame([[column.align for column in table.columns]] * len(table.rows), columns=styler.columns)
+    styler = styler.set_td_classes(sides)
+    if table.caption:
+        styler = styler.set_caption(html.escape(_line(table.caption)))
+    with _whole():
+        body: str = styler.to_html(table_uuid=_label(table))
+    body = body[body.index("<table") :]
+    for number, column in enumerate(table.columns):
+        heading = f'class="col_heading level0 col{number}"'
+        body = body.replace(heading, f'class="{column.align}"')
+    notes = "".join(f"<li>{html.escape(_line(note))}</li>\n" for note in table.footnotes)
+    return body + (f'<ul class="notes">\n{notes}</ul>\n' if notes else "")
+
+
+def _typst(table: Table) -> str:
+    def line(texts: Iterable[str]) -> str:
+        return ", ".join(map(_typst_string, texts))
+
+    aligns = "".join(f"{column.align}, " for column in table.columns)
+    lines = ["#figure("]
+    if table.caption:
+        lines.append(f"  caption: {_typst_string(table.caption)},")
+    lines += [
+        "  table(",
+        f"    columns: {len(table.columns)}, align: ({aligns}), stroke: none,",
+        "    table.hline(),",
+        f"    table.header({line(column.header for column in table.columns)}),",
+        "    table.hline(stroke: 0.5pt),",
+        *(f"    {line(row)}," for row in table.rows),
+        "    table.hline(),",
+        "  ),",
+        f") <{_label(table)}>",
+    ]
+    if table.footnotes:
+        notes = [f"  - #{_typst_string(note)}" for note in table.footnotes]
+        lines += ["#[", "  #set text(size: 0.85em)", *notes, "]"]
+    return "\n".join(lines) + "\n"
+
+
+def _typst_string(text: str) -> str:
+    """A string of Typst's, which is shown letter by letter: nothing in it is markup."""
+    return '"' + _line(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _csv(records: Sequence[dict[str, Value]]) -> str:
+    import pandas as pd
+
+    rows = [{key: _csv_field(value) for key, value in record.items()} for record in records]
+    # Of type object, so that a whole number beside a missing one stays whole.
+    text: str = pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
+    return text
+
+
+def _csv_field(value: Value) -> Any:
+    if isinstance(value, tuple):
+        return ";".join(map(repr, value))
+    return markdown.plain(value) if isinstance(value, str) else value
+
+
+def _document(table: Table) -> dict[str, Any]:
+    return {
+        "caption": table.caption,
+        "columns": [column.header for column in table.columns],
+        "rows": list(table.records),
+        "notes": list(table.footnotes),
+    }

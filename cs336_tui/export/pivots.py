@@ -1,0 +1,165 @@
+"""A pivot as a table: rows by columns of what was chosen, one value in each crossing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from cs336_tui.export.footnotes import Signs, provenance_notes
+from cs336_tui.export.markdown import Align
+from cs336_tui.export.notation import MILLISECONDS, Notation
+from cs336_tui.export.results import LEFT, data_value
+from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.quantities import UNKNOWN, count, gigabytes
+from cs336_tui.session.fields import FIELDS
+from cs336_tui.session.merge import Result
+from cs336_tui.session.pivot import VALUES, WHOLE_PROCESS, Figure, Key, Pivot
+
+_BARE = ("size", "pass", "precision", "device", "machine", "session")
+"""Fields whose values speak for themselves in a header."""
+
+
+def pivot_table(
+    pivot: Pivot, results: Sequence[Result], *, notation: Notation = MILLISECONDS, caption: str = ""
+) -> Table:
+    """The pivot of these results. A record is one figure; without a value its `note` says why."""
+    signs = Signs()
+    aligns: list[Align] = ["left" if key in LEFT else "right" for key in pivot.rows]
+    columns = [Column(FIELDS[key].title, align) for key, align in zip(pivot.rows, aligns, strict=True)]
+    columns += [Column(_heading(pivot, key, notation)) for key in pivot.column_keys]
+    rows = [
+        (*row, *(_text(pivot, pivot.figure(row, column), notation, signs) for column in pivot.column_keys))
+        for row in pivot.row_keys
+    ]
+    return Table(
+        columns=tuple(columns),
+        rows=tuple(rows),
+        records=tuple(
+            _record(pivot, row, column, figure)
+            for row in pivot.row_keys
+            for column in pivot.column_keys
+            if (figure := pivot.figure(row, column)) is not None
+        ),
+        caption=caption or default_caption(pivot, notation),
+        footnotes=(*signs.notes, *pivot.notes, *_notes(pivot), *provenance_notes(results, std=_has_std(pivot))),
+        label=f"{pivot.value}-" + "-".join((*pivot.rows, *pivot.columns)).replace("_", "-"),
+    )
+
+
+def default_caption(pivot: Pivot, notation: Notation) -> str:
+    """What the figures are, by what, and over which baseline: ``Mean step time ± std (ms), size by pass``."""
+    rows, columns = (" and ".join(FIELDS[key].title for key in keys) for keys in (pivot.rows, pivot.columns))
+    named = ", ".join(filter(None, [value_title(pivot, notation), " by ".join(filter(None, (rows, columns)))]))
+    return named[0].upper() + named[1:]
+
+
+def value_title(pivot: Pivot, notation: Notation) -> str:
+    """The value with its unit; of a speed-up, also over what it is."""
+    title = VALUES[pivot.value]
+    match pivot.value:
+        case "mean":
+            return f"{title} ± std ({notation.symbol})"
+        case "std" | "median":
+            return f"{title} ({notation.symbol})"
+        case "memory":
+            return f"{WHOLE_PROCESS if _is_rss(pivot) else title} (GB)"
+        case "tokens":
+            return title
+    over = ", ".join(f"{FIELDS[key].title} {shown}" for key, shown in (pivot.baseline or {}).items())
+    return f"{title} over {over} [{pivot.level * 100:g} % interval]"
+
+
+def _heading(pivot: Pivot, key: Key, notation: Notation) -> str:
+    parts = (
+        shown if field in _BARE else f"{FIELDS[field].title} {shown}"
+        for field, shown in zip(pivot.columns, key, strict=True)
+    )
+    return " · ".join(parts) or value_title(pivot, notation)
+
+
+def _text(pivot: Pivot, figure: Figure | None, notation: Notation, signs: Signs) -> str:
+    if figure is None:
+        return ""
+    said = WHOLE_PROCESS if _is_rss(pivot) else None
+    marks = "".join(f" {signs.of(mark)}" for mark in figure.marks if mark != said)
+    return (figure.note or UNKNOWN if figure.value is None else _number(pivot, figure, notation)) + marks
+
+
+def _number(pivot: Pivot, figure: Figure, notation: Notation) -> str:
+    value = figure.value
+    assert value is not None
+    match pivot.value:
+        case "tokens":
+            return count(value)
+        case "memory":
+            return gigabytes(value)
+        case "speedup":
+            return _speedup(figure, value)
+    shown = notation.time(value, mean_s=value, std_s=figure.std)
+    if pivot.value == "mean" and figure.std is not None:
+        return f"{shown} ± {notation.time(figure.std, mean_s=value, std_s=figure.std)}"
+    return shown
+
+
+def _speedup(figure: Figure, value: float) -> str:
+    if figure.is_baseline:
+        return "1 (baseline)"
+    if figure.low is None or figure.high is None:
+        return f"{value:.2f}"
+    half = (figure.high - figure.low) / 2
+    decimals = min(max(1 - math.floor(math.log10(half)), 2), 4) if half > 0 else 4
+    return f"{value:.{decimals}f} [{figure.low:.{decimals}f}, {figure.high:.{decimals}f}]"
+
+
+def _record(pivot: Pivot, row: Key, column: Key, figure: Figure) -> dict[str, Value]:
+    keys = zip((*pivot.rows, *pivot.columns), (*row, *column), strict=True)
+    record: dict[str, Value] = {key: data_value(key, shown) for key, shown in keys}
+    match pivot.value:
+        case "mean" | "median":
+            record |= {f"{pivot.value}_s": figure.value, "std_s": figure.std}
+        case "std":
+            record |= {"std_s": figure.value}
+        case "speedup":
+            record |= {"speedup": figure.value, "low": figure.low, "high": figure.high}
+        case "memory":
+            record |= {"peak_bytes": figure.value}
+        case "tokens":
+            record |= {"tokens_per_s": figure.value}
+    return record | {"n": figure.n, "runs": figure.runs, "note": figure.note or None, "marks": "; ".join(figure.marks)}
+
+
+def _is_rss(pivot: Pivot) -> bool:
+    """Whether every memory figure is of a device whose memory no allocator counts."""
+    known = [figure for figure in pivot.figures.values() if figure.value is not None]
+    return pivot.value == "memory" and bool(known) and all(WHOLE_PROCESS in figure.marks for figure in known)
+
+
+def _has_std(pivot: Pivot) -> bool:
+    return pivot.value in ("mean", "std")
+
+
+def _notes(pivot: Pivot) -> Iterable[str]:
+    known = [figure for figure in pivot.figures.values() if figure.value is not None]
+    if counts := sorted({figure.n for figure in known}):
+        several = max(figure.runs for figure in known)
+        runs = f", the steps of up to {several} runs together" if several > 1 else ""
+        yield f"n: {_span(counts)} measured steps in each figure{runs}, without the warm-up steps"
+    match pivot.value:
+        case "speedup":
+            yield (
+                "speed-up: the baseline's mean step time over the figure's, more is faster; "
+                f"{pivot.level * 100:g} % confidence interval in brackets"
+            )
+        case "memory":
+            yield (
+                "1 GB is 10⁹ bytes" if _is_rss(pivot) else "1 GB is 10⁹ bytes; peak allocated is counted after warm-up"
+            )
+        case "tokens":
+            yield "tokens/s: tokens of one step over the mean step time"
+    shown = (key for key in pivot.fixed if key not in ("machine", "torch", "session", "params"))
+    if fixed := [f"{FIELDS[key].title} {pivot.fixed[key]}" for key in shown]:
+        yield f"every cell: {', '.join(fixed)}"
+
+
+def _span(counts: Sequence[int]) -> str:
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

@@ -1,0 +1,328 @@
+"""The kinds of table that are found in write-ups, by name, with the headers that they have there.
+
+Every choice for which a layout has no column gets tables of its own, so that rows that look alike are alike. Repeats of
+a cell are pooled: a row is over the steps of all its runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.export.footnotes import provenance_notes
+from cs336_tui.export.grouping import TELLING, groups, label, shown, telling
+from cs336_tui.export.markdown import Align
+from cs336_tui.export.notation import Notation
+from cs336_tui.export.results import TableError, data_value
+from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.quantities import UNKNOWN, millisecond_decimals
+from cs336_tui.session.fields import FIELDS, num_params
+from cs336_tui.session.merge import Result, ddof_of, measured, pooled
+from cs336_tui.session.warmup import array
+from cs336_tui.stats import Summary
+
+_FORWARDS = ("forward", "forward+backward")
+_PLACES = ("device", "machine", "session", "torch")
+_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
+
+
+class _Row(NamedTuple):
+    """All runs of one cell. `summary` is over their steps, None where no run was measured."""
+
+    runs: Sequence[Result]
+    summary: Summary | None
+
+    @property
+    def first(self) -> Result:
+        return self.runs[0]
+
+    @property
+    def times_s(self) -> tuple[float, ...]:
+        return tuple(time_s for run in measured(self.runs) for time_s in run.cell.step_times_s)
+
+
+class _Column(NamedTuple):
+    header: str
+    read: Callable[[_Row], Value]
+    show: Callable[[_Row], str] = lambda _: ""
+    align: Align = "right"
+
+
+class Layout(NamedTuple):
+    """A kind of table; `make` takes results and decimal places of the layout's own unit, None to follow the std."""
+
+    about: str
+    make: Callable[[Sequence[Result], int | None], tuple[Table, ...]]
+
+
+def layout_tables(
+    results: Sequence[Result], layout: str, *, decimals: int | None = None, caption: str = ""
+) -> tuple[Table, ...]:
+    """The tables of one of `LAYOUTS`, one for each setting that it has no column for.
+
+    Raises `TableError` for a layout that does not exist or has nothing to show.
+    """
+    if layout not in LAYOUTS:
+        raise TableError(f"layout {layout}: expected one of {', '.join(LAYOUTS)}")
+    if not measured(results):
+        raise TableError("no cell has measured steps")
+    tables = LAYOUTS[layout].make([result for result in results if result.cell.is_over], decimals)
+    if not tables:
+        raise TableError(f"layout {layout}: no cell with pass {' or '.join(_FORWARDS)}")
+    several = len(tables) > 1
+    return tuple(
+        msgspec.structs.replace(
+            table,
+            caption=(f"{caption} ({table.caption})" if several else caption) if caption else table.caption,
+            label=f"{layout}-{table.label}",
+        )
+        for table in tables
+    )
+
+
+def _forward_only(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+    notation = Notation("s", decimals)
+    columns = (
+        _setting("size", "size", "left"),
+        _Column("forward_only", lambda row: row.first.spec.pass_ == "forward", align="left"),
+        _setting("warmup_steps", "warmup"),
+        _setting("benchmark_steps", "steps"),
+        _statistic("avg", "mean_s", notation),
+        _statistic("std", "std_s", notation),
+    )
+    kept, left_out = _with_passes(results)
+    notes = ("avg and std: seconds a step", "forward_only False: forward, loss and backward", *left_out)
+    return _tables(kept, columns, "Step times in seconds", notes, rows_by=("pass", "size"), apart=("warmup",))
+
+
+def _min_max(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+    notation = Notation("s", decimals)
+    columns = (
+        _setting("Model", "size", "left"),
+        _setting("Pass", "pass", "left"),
+        _setting("Warmup", "warmup"),
+        _statistic("Min (s)", "min_s", notation),
+        _statistic("Max (s)", "max_s", notation),
+        _statistic("Avg (s)", "mean_s", notation),
+        _statistic("Std (s)", "std_s", notation),
+    )
+    return _tables(results, columns, "Step times", (), rows_by=("size", "pass", "warmup"))
+
+
+def _raw_steps(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+    def times(title: str, read: Callable[[Result], Sequence[float]]) -> _Column:
+        def text(row: _Row, run: Result) -> str:
+            median_s = row.summary.median_s if row.summary else None
+            return array(read(run), millisecond_decimals(median_s, None) if decimals is None else decimals)
+
+        return _Column(
+            f"{title} steps (ms)",
+            lambda row: tuple(time_s * 1e3 for run in row.runs for time_s in read(run)),
+            lambda row: " ".join(text(row, run) for run in row.runs),
+            "left",
+        )
+
+    columns = (
+        _setting("size", "size", "left"),
+        _setting("pass", "pass", "left"),
+        _setting("warm-up", "warmup"),
+        times("warm-up", lambda run: run.cell.warmup_times_s),
+        times("measured", lambda run: run.cell.step_times_s),
+    )
+    notes = ("a cell that ran several times has an array for each run", *_not_timed(results))
+    return _tables(measured(results), columns, "Every step's time", notes, rows_by=("size", "pass", "warmup"))
+
+
+def _by_mean(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+    notation = Notation("s", decimals)
+    names = telling(results, but=("pass",)) or ("size",)
+    timed = measured(results)
+    columns = (
+        _Column("name", lambda row: label(row.first, names), align="left"),
+        _setting("computation", "pass", "left"),
+        _Column("times", lambda row: row.times_s, lambda row: _seconds(row, notation), "left"),
+        _statistic("mean_time", "mean_s", notation),
+        _statistic("median_time", "median_s", notation),
+        _statistic("std_dev", "std_s", notation),
+        _statistic("min_time", "min_s", notation),
+        _statistic("max_time", "max_s", notation),
+        _Column("total_time", lambda row: sum(row.times_s), lambda row: f"{sum(row.times_s):.4g}"),
+        _Column("profile_steps", lambda row: len(row.times_s)),
+    )
+    notes = ("all times in seconds; total_time: of the measured steps", *_not_timed(results))
+    return _tables(
+        timed,
+        columns,
+        "Step times in seconds, sorted by mean",
+        notes,
+        rows_by=(*names, "pass"),
+        sort=lambda row: (row.summary and row.summary.mean_s) or 0.0,
+    )
+
+
+def _devices(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+    kept, left_out = _with_passes(results)
+    apart = telling(kept, but=("size", "pass", "threads", *_PLACES))
+    places = telling(kept, among=_PLACES) or ("device",)
+    titles = _device_titles({key: members[0] for key, members in groups(kept, places).items()}, places)
+    dims = (
+        _setting("Size", "size", "left"),
+        *(_setting(key, key) for key in _DIMS),
+        _Column("num_params", lambda row: num_params(row.first), lambda row: _parameters(num_params(row.first))),
+    )
+    notes = (
+        "forward_time, forward+backward: mean ms a step",
+        "num_params counts every parameter, the output head's among them",
+        *left_out,
+    )
+    tables: list[Table] = []
+    for members in groups(kept, apart).values():
+        times = (
+            _at(place, f"{titles[place]} {name} (ms)", pass_, places, Notation("ms", decimals))
+            for place in groups(members, places)
+            for name, pass_ in (("forward_time", "forward"), ("forward+backward", "forward+backward"))
+        )
+        caption = "Mean step time in ms by device"
+        tables += _tables(
+            members, (*dims, *times), caption, notes, rows_by=("size", *_DIMS), apart=apart, places=places
+        )
+    return tuple(tables)
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "forward-only": Layout(
+        "size, forward_only, warmup_steps, benchmark_steps, avg, std: seconds, a table for each warm-up setting",
+        _forward_only,
+    ),
+    "min-max": Layout("Model, Pass, Warmup, Min (s), Max (s), Avg (s), Std (s)", _min_max),
+    "raw-steps": Layout("every step's time as arrays in ms, warm-up steps and measured ones apart", _raw_steps),
+    "by-mean": Layout(
+        "name, computation, times, mean_time, median_time, std_dev, min_time, max_time, total_time, profile_steps: "
+        "seconds, sorted by mean",
+        _by_mean,
+    ),
+    "devices": Layout(
+        "Size, d_model, d_ff, num_layers, num_heads, num_params, then forward_time and forward+backward of each device "
+        "in ms; sessions of several machines side by side",
+        _devices,
+    ),
+}
+"""The five kinds of table, by the name that ``--layout`` takes."""
+
+
+def _tables(
+    results: Sequence[Result],
+    columns: Sequence[_Column],
+    caption: str,
+    notes: Sequence[str],
+    *,
+    rows_by: Sequence[str],
+    apart: Sequence[str] = (),
+    places: Sequence[str] = (),
+    sort: Callable[[_Row], float] | None = None,
+) -> tuple[Table, ...]:
+    """A table for each value of the fields in `apart` and of those that `rows_by` and `places` do not tell apart."""
+    keys = (*apart, *telling(results, but=(*rows_by, *apart, *(TELLING if places else ()))))
+    ddof = ddof_of(results)
+    tables: list[Table] = []
+    for members in groups(results, keys).values():
+        rows = [_Row(runs, pooled(runs, ddof)) for runs in groups(members, rows_by).values()]
+        if sort:
+            rows.sort(key=sort)
+        setting = dict(zip(keys, shown(members[0], keys), strict=True))
+        said = label(members[0], keys).replace(" · ", ", ")
+        # Where one CSV holds several tables, what tells them apart; the layout's own columns say the rest.
+        extra = {key: data_value(key, text) for key, text in setting.items() if key not in apart or places}
+        tables.append(
+            Table(
+                columns=tuple(Column(column.header, column.align) for column in columns),
+                rows=tuple(tuple(column.show(row) or _plain(column.read(row)) for column in columns) for row in rows),
+                records=tuple(extra | {column.header: column.read(row) for column in columns} for row in rows),
+                caption=f"{caption}, {said}" if said else caption,
+                footnotes=(*notes, *_fixed(members, (*rows_by, *keys, *places)), *provenance_notes(members)),
+                label="-".join(f"{key}-{text}" for key, text in setting.items()),
+            )
+        )
+    return tuple(tables)
+
+
+def _setting(header: str, key: str, align: Align = "right") -> _Column:
+    return _Column(header, lambda row: data_value(key, FIELDS[key].show(row.first)), align=align)
+
+
+def _statistic(header: str, field: str, notation: Notation) -> _Column:
+    """A field of the summary. Where there is none, the mean's column says why."""
+
+    def show(row: _Row) -> str:
+        if row.summary is None:
+            return row.first.ending if field == "mean_s" else "-"
+        return notation.of(row.summary, field)
+
+    return _Column(header, lambda row: row.summary[field] if row.summary else None, show)
+
+
+def _at(place: tuple[str, ...], header: str, pass_: str, places: Sequence[str], notation: Notation) -> _Column:
+    """The mean of one pass on one device, of a row that has all passes and devices of a model."""
+
+    def runs(row: _Row) -> list[Result]:
+        return [run for run in row.runs if run.spec.pass_ == pass_ and shown(run, places) == place]
+
+    def summary(row: _Row) -> Summary | None:
+        return pooled(runs(row), ddof_of(row.runs))
+
+    def read(row: _Row) -> Value:
+        found = summary(row)
+        return found.mean_s * 1e3 if found and found.mean_s is not None else None
+
+    def show(row: _Row) -> str:
+        found = summary(row)
+        return notation.of(found, "mean_s") if found else next((run.ending for run in runs(row)), "-")
+
+    return _Column(header, read, show)
+
+
+def _device_titles(ran: Mapping[tuple[str, ...], Result], places: Sequence[str]) -> dict[tuple[str, ...], str]:
+    """``CPU``, ``MPS``, ``CUDA``; with what tells them apart where there are several of a kind."""
+    kinds = {key: result.spec.device.partition(":")[0].upper() for key, result in ran.items()}
+    several = {kind for kind in kinds.values() if list(kinds.values()).count(kind) > 1}
+    return {key: f"{kind} ({label(ran[key], places)})" if kind in several else kind for key, kind in kinds.items()}
+
+
+def _with_passes(results: Sequence[Result]) -> tuple[list[Result], tuple[str, ...]]:
+    """The cells of the passes that a layout has columns for, and a line that says which were left out."""
+    kept = [result for result in results if result.spec.pass_ in _FORWARDS]
+    others = dict.fromkeys(result.spec.pass_ for result in results if result.spec.pass_ not in _FORWARDS)
+    note = f"left out, as this layout has no place for them: {', '.join(others)}"
+    return kept, (note,) if others else ()
+
+
+def _not_timed(results: Sequence[Result]) -> Iterator[str]:
+    for result in results:
+        if not result.is_measured:
+            yield f"{result.spec.title}: {result.ending}"
+
+
+def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:
+    """What all rows share and no column says."""
+    keys = [key for key in ("context", "batch", "precision", "device", "warmup", "steps", "edition", "arch")
+            if key not in named]  # fmt: skip
+    if same := [key for key in keys if len({FIELDS[key].show(result) for result in results}) == 1]:
+        yield f"every row: {', '.join(f'{FIELDS[key].title} {FIELDS[key].show(results[0])}' for key in same)}"
+
+
+def _seconds(row: _Row, notation: Notation) -> str:
+    times = (
+        notation.time(time_s, mean_s=time_s, std_s=row.summary.std_s if row.summary else None) for time_s in row.times_s
+    )
+    return f"[{', '.join(times)}]"
+
+
+def _parameters(number: int) -> str:
+    """As published tables have it: ``120.95M``, ``3.38B``."""
+    return f"{number / 1e9:.2f}B" if number >= 1e9 else f"{number / 1e6:.2f}M"
+
+
+def _plain(value: Value) -> str:
+    return UNKNOWN if value is None else str(value)

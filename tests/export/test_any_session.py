@@ -1,0 +1,40 @@
+"""Whatever a session holds, its tables are made and rendered, and no cell is left out of the results."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs336_tui.events import Event
+from cs336_tui.export.cells import has_result
+from cs336_tui.export.folder import tables_of
+from cs336_tui.export.formats import render_all
+from cs336_tui.export.writeups import layout_tables
+from cs336_tui.session.merge import merge
+from cs336_tui.spec import RunSpec
+from tests.export.grids import grid, merged
+from tests.samples import state_of
+from tests.strategies import any_event, run_specs
+
+
+@given(st.lists(st.lists(any_event, max_size=25), min_size=1, max_size=2))
+def test_any_sessions_have_their_tables(sessions: list[list[Event]]) -> None:
+    results = merge([("same title", state_of(events)) for events in sessions])
+    tables = tables_of(results)
+    for several in tables.values():
+        for table in several:
+            assert all(len(row) == len(table.columns) for row in table.rows)
+        for format_ in ("markdown", "typst", "json"):
+            render_all(several, format_)
+    shown = sum(has_result(result.cell) for result in results)
+    assert shown == (len(tables["results"][0].rows) if "results" in tables else 0)
+
+
+@given(st.lists(run_specs(), min_size=1, max_size=5), st.integers(1, 2))
+def test_every_measured_step_is_in_the_tables_of_a_layout_once(specs: list[RunSpec], sessions: int) -> None:
+    results = merged(*(grid(specs, times=lambda _: [0.01, 0.02]) for _ in range(sessions)))
+    steps = 2 * len(results)
+    assert (
+        sum(record["profile_steps"] for table in layout_tables(results, "by-mean") for record in table.records) == steps
+    )
+    raw = [record["measured steps (ms)"] for table in layout_tables(results, "raw-steps") for record in table.records]
+    assert sum(map(len, raw)) == steps
+    assert tables_of(results).keys() >= {"results", "by-mean", "min-max", "raw-steps", "reference"}

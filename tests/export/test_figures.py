@@ -1,0 +1,89 @@
+"""Figures are files that others can read, the same each time, and absent where there is nothing to draw."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from cs336_tui.export.figures import (
+    FIGURE_FORMATS,
+    MOST_LINES,
+    MOST_PANELS,
+    Absent,
+    Drawing,
+    by_context,
+    by_precision,
+    drawings,
+    passes_by_size,
+    step_times,
+)
+from tests.export.grids import MEDIUM, SMALL, by, grid, merged
+from tests.samples import a_spec, cell_start, session_start, state_of, steps
+
+MAGIC = {"svg": b"<?xml", "pdf": b"%PDF-", "png": b"\x89PNG\r\n\x1a\n"}
+
+
+def texts(figure: Drawing | Absent) -> str:
+    """Every text of the figure."""
+    assert isinstance(figure, Drawing), figure
+    root = ElementTree.fromstring(figure.render("svg"))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    found = ("".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text"))
+    return "\n".join(found).replace("\N{NO-BREAK SPACE}", " ")
+
+
+@pytest.mark.parametrize("format_", FIGURE_FORMATS)
+def test_every_format_is_what_it_says_and_the_same_each_time(format_: str) -> None:
+    figure = step_times(merged(grid(by([SMALL]))))
+    assert isinstance(figure, Drawing)
+    data = figure.render(format_, dpi=60)
+    assert data.startswith(MAGIC[format_])
+    assert data == figure.render(format_, dpi=60)
+
+
+def test_step_times_name_each_cell_and_the_unit() -> None:
+    text = texts(step_times(merged(grid(by(warmup_steps=[0, 2])))))
+    for words in ("time (ms)", "warm-up", "measured", "small · warm-up 0", "medium · warm-up 2"):
+        assert words in text
+
+
+def test_step_times_of_many_cells_say_how_many_are_shown() -> None:
+    specs = by([SMALL], seed=range(MOST_PANELS + 1))
+    assert f"the first {MOST_PANELS} of {MOST_PANELS + 1} cells" in texts(step_times(merged(grid(specs))))
+
+
+def test_bars_by_size_and_pass_show_out_of_memory() -> None:
+    text = texts(passes_by_size(merged(grid(by(pass_=["forward", "train-step"]), oom=[3]))))
+    for words in ("small", "medium", "forward", "train-step", "(ms)", "OOM", "sample standard deviation"):
+        assert words in text
+
+
+def test_time_and_memory_against_context_length() -> None:
+    text = texts(by_context(merged(grid(by(context_length=[128, 256])))))
+    for words in ("context length", "mean step time (ms)", "peak memory (GB)", "128", "256", "small", "medium"):
+        assert words in text
+
+
+def test_fp32_against_mixed_shows_the_speedup() -> None:
+    text = texts(by_precision(merged(grid(by([SMALL, MEDIUM], precision=["fp32", "bf16-mixed"])))))
+    assert text.count("2.00×") == 2
+    assert "bf16-mixed" in text
+
+
+def test_what_is_not_there_is_not_drawn() -> None:
+    one = merged(grid(by([SMALL])))
+    assert isinstance(by_context(one), Absent)
+    assert isinstance(by_precision(one), Absent)
+    nothing = merged(grid(by([SMALL]), oom=[0]))
+    assert [type(figure) for figure in drawings(nothing)] == [Absent] * 4
+    assert all(figure.reason for figure in drawings(nothing) if isinstance(figure, Absent))
+    assert all(isinstance(figure, Absent) for figure in drawings(()))
+
+
+def test_lines_of_many_choices_say_how_many_are_shown() -> None:
+    specs = by([SMALL], context_length=[128, 256], seed=range(MOST_LINES + 1))
+    assert f"the first {MOST_LINES} of {MOST_LINES + 1} lines" in texts(by_context(merged(grid(specs))))
+
+
+def test_a_running_cell_has_its_steps_drawn() -> None:
+    state = state_of([*session_start([a_spec()]), *cell_start(0), *steps(0, (0.2,), ())])
+    assert "Step times" in texts(step_times(merged(state)))

@@ -1,0 +1,155 @@
+"""One table in six formats: whole, escaped, and readable by what reads the format."""
+
+import csv
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from markdown_it import MarkdownIt
+
+from cs336_tui.export import markdown
+from cs336_tui.export.formats import FORMATS, latex_escape, page, render, render_all
+from cs336_tui.export.tables import Column, Table
+from tests.test_architecture import loaded_with
+
+HOSTILE = r'50 % & #1 a_b {x} ~ ^ $ \ <b> | "q" `c` *d* [e]'
+TABLE = Table(
+    columns=(Column("size", "left"), Column("mean (ms)"), Column("mean (ms)")),
+    rows=(("small", "16.10 ± 0.12", HOSTILE), ("2.7B", "OOM", "")),
+    records=(
+        {"size": "small", "n": 10, "mean_s": 0.0161, "note": None, "times_s": (0.1, 0.2)},
+        {"size": HOSTILE, "n": None, "mean_s": None, "note": "OOM", "times_s": ()},
+    ),
+    caption=f"Step times {HOSTILE}",
+    footnotes=("std: sample standard deviation, n − 1", f"- {HOSTILE}"),
+    label="some table+1",
+)
+
+
+class Reader(HTMLParser):
+    """Rows of cells, as a browser shows them, and what was opened and closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.open: list[str] = []
+        self.unclosed: list[str] = []
+        self.classes: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("meta", "br", "hr"):
+            return
+        self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+            self.classes.append(dict(attrs).get("class") or "")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Opens and closes nothing."""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_format_ends_its_last_line(format_: str) -> None:
+    assert render(TABLE, format_).endswith("\n")
+
+
+def test_markdown_shows_the_text_as_it_is() -> None:
+    html = MarkdownIt("commonmark").enable("table").render(render(TABLE, "markdown"))
+    rows = Reader(html).rows
+    assert rows == [["size", "mean (ms)", "mean (ms)"], ["small", "16.10 ± 0.12", HOSTILE], ["2.7B", "OOM", ""]]
+    assert html.count("<li>") == 2
+    assert html.startswith("<p><strong>Step times 50 % &amp; #1")
+
+
+def test_latex_is_a_booktabs_table_with_caption_label_and_notes() -> None:
+    text = render(TABLE, "latex")
+    for word in (r"\usepackage{booktabs}", r"\begin{tabular}{lrr}", r"\toprule", r"\midrule", r"\bottomrule"):
+        assert word in text
+    assert r"\label{tab:some-table-1}" in text
+    assert r"\caption{Step times 50 \% \& \#1 a\_b" in text
+    assert r"small & 16.10 $\pm$ 0.12 & 50 \% \& \#1" in text
+    assert text.index(r"\end{tabular}") < text.index("n $-$ 1") < text.index(r"\end{table}")
+    begun, ended = re.findall(r"\\begin\{(\w+)\}", text), re.findall(r"\\end\{(\w+)\}", text)
+    assert sorted(begun) == sorted(ended)
+
+
+def test_latex_leaves_nothing_unescaped() -> None:
+    text = latex_escape(HOSTILE)
+    assert not re.search(r"(?<!\\)[%&#_]", text)
+    assert r"\textbackslash{}" in text
+    assert r"\textasciitilde{}" in text
+    assert latex_escape("a -- b --- c") == r"a -{}- b -{}-{}- c"
+
+
+def test_typst_holds_strings_that_nothing_in_them_can_end() -> None:
+    text = render(TABLE, "typst")
+    assert text.startswith("#figure(\n")
+    assert "columns: 3, align: (left, right, right, )" in text
+    assert ") <tab:some-table-1>" in text
+    strings = [json.loads(found) for found in re.findall(r'"(?:[^"\\]|\\.)*"', text)]
+    assert strings == [
+        TABLE.caption, *(column.header for column in TABLE.columns), *(cell for row in TABLE.rows for cell in row),
+        *TABLE.footnotes,
+    ]  # fmt: skip
+    without = re.sub(r'"(?:[^"\\]|\\.)*"', "", text)
+    assert without.count("(") == without.count(")")
+
+
+def test_csv_has_the_records_in_base_units() -> None:
+    first, second = csv.DictReader(io.StringIO(render(TABLE, "csv")))
+    assert first == {"size": "small", "n": "10", "mean_s": "0.0161", "note": "", "times_s": "0.1;0.2"}
+    assert second == {"size": HOSTILE, "n": "", "mean_s": "", "note": "OOM", "times_s": ""}
+
+
+def test_json_has_the_records_and_says_what_they_are() -> None:
+    found = json.loads(render(TABLE, "json"))
+    assert found["caption"] == TABLE.caption
+    assert found["rows"][0] == {"size": "small", "n": 10, "mean_s": 0.0161, "note": None, "times_s": [0.1, 0.2]}
+    assert found["notes"] == list(TABLE.footnotes)
+
+
+def test_html_is_whole_escaped_and_sets_numbers_right() -> None:
+    reader = Reader(page("a < b", render(TABLE, "html")))
+    assert not reader.open
+    assert reader.rows[0] == ["size", "mean (ms)", "mean (ms)"]
+    assert reader.rows[1] == ["small", "16.10 ± 0.12", HOSTILE]
+    assert ["right" in name.split() for name in reader.classes] == [False, True, True] * 3
+
+
+def test_several_tables_make_one_csv_and_one_json() -> None:
+    assert len(list(csv.reader(io.StringIO(render_all([TABLE, TABLE], "csv"))))) == 5
+    assert len(json.loads(render_all([TABLE, TABLE], "json"))["tables"]) == 2
+    assert render_all([TABLE, TABLE], "latex").count("usepackage") == 1
+
+
+def test_what_draws_and_lays_out_is_loaded_by_the_first_export_only() -> None:
+    heavy = ("pandas", "matplotlib", "numpy", "jinja2", "markdown_it")
+    assert loaded_with(["cs336_tui.headless.export", "cs336_tui.export.table"], *heavy) == set()
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "[812.3, 41.2]", "1.8 [1.7, 1.9]", "[1](x)", "[1][2]", "[1]: x", "[x]", "[ ] y"]
+)
+def test_brackets_in_markdown_show_as_they_are(text: str) -> None:
+    table = Table(columns=(Column("a", "left"),), rows=((text,),), records=({"a": text},), footnotes=(text,))
+    source = render(table, "markdown")
+    html = MarkdownIt("commonmark").enable("table").render(source + "\n[1]: https://example.org\n")
+    assert Reader(html).rows[1] == [text]
+    assert "<a " not in html
+
+
+def test_an_array_is_copied_from_markdown_as_it_is() -> None:
+    assert "[812.3, 41.2]" in markdown.escape("[812.3, 41.2]")

@@ -1,0 +1,127 @@
+"""Pivots, comparisons and reference points as tables."""
+
+import re
+
+import pytest
+
+from cs336_tui.export.comparisons import comparison_table
+from cs336_tui.export.pivots import pivot_table
+from cs336_tui.export.references import reference_table
+from cs336_tui.export.results import TableError
+from cs336_tui.export.tables import Table
+from cs336_tui.session.comparison import compare
+from cs336_tui.session.merge import Result
+from cs336_tui.session.pivot import VALUES, pivot
+from cs336_tui.spec import RunSpec
+from tests.export.grids import LAPTOP, SMALL, by, grid, merged, usual_times
+from tests.samples import cell_end, cell_start, session_start, state_of, steps
+
+GRID = by(pass_=["forward", "train-step"])
+
+
+def of(results: tuple[Result, ...], value: str = "mean", **more: object) -> Table:
+    return pivot_table(pivot(results, ["size"], ["pass"], value, **more), results)
+
+
+def test_means_with_std_by_size_and_pass() -> None:
+    table = of(merged(grid(GRID)))
+    assert [column.header for column in table.columns] == ["size", "forward", "train-step"]
+    assert table.rows == (("small", "10.00 ± 0.12", "40.00 ± 0.46"), ("medium", "30.00 ± 0.35", "120.0 ± 1.4"))
+    assert table.caption == "Mean step time ± std (ms), size by pass"
+    assert len(table.records) == 4
+    assert table.records[0] == {
+        "size": "small", "pass": "forward", "mean_s": pytest.approx(0.01), "std_s": pytest.approx(0.0001155, rel=1e-3),
+        "n": 4, "runs": 1, "note": None, "marks": "",
+    }  # fmt: skip
+
+
+def test_the_footnotes_say_what_a_reader_must_know() -> None:
+    notes = "\n".join(of(merged(grid(GRID))).footnotes)
+    for words in ("n: 4 measured steps", "context 128", "precision fp32", "sample standard deviation", "NVIDIA H100",
+                  "as read back"):  # fmt: skip
+        assert words in notes
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_every_value_has_a_table(value: str) -> None:
+    baseline = {"pass": "forward"} if value == "speedup" else None
+    table = of(merged(grid(GRID)), value, baseline=baseline)
+    assert all(all(row) for row in table.rows)
+
+
+def test_a_speedup_has_its_interval_and_says_over_what() -> None:
+    results = merged(grid(by([SMALL], pass_=["forward", "train-step"], precision=["fp32", "bf16-mixed"])))
+    made = pivot(results, ["pass"], ["precision"], "speedup", {"precision": "fp32"})
+    table = pivot_table(made, results)
+    assert table.rows[0][1] == "1 (baseline)"
+    assert re.fullmatch(r"2\.00\d* \[1\.9\d*, 2\.0\d*\]", table.rows[0][2])
+    assert "over precision fp32" in table.caption
+
+
+def test_a_cell_without_a_time_says_why() -> None:
+    table = of(merged(grid(GRID, oom=[3])))
+    assert table.rows[1] == ("medium", "30.00 ± 0.35", "OOM")
+    assert table.records[3]["note"] == "OOM"
+    assert table.records[3]["mean_s"] is None
+
+
+def slower(spec: RunSpec) -> list[float]:
+    return [2 * time_s for time_s in usual_times(spec)]
+
+
+def test_a_comparison_has_a_row_for_each_pair() -> None:
+    one = merged(grid(GRID, session="one"))
+    other = merged(grid(GRID[:3], session="two", times=slower))
+    table = comparison_table(compare(one, other))
+    assert len(table.rows) == 3
+    title, a, b, ratio, interval, verdict = table.rows[0]
+    assert title.startswith("small · ctx 128 · forward · fp32 · cuda:0")
+    assert (a, b, ratio, verdict) == ("10.00 ± 0.12", "20.00 ± 0.23", "0.5", "faster")
+    assert interval.startswith("[0.49")
+    assert "one" in table.caption
+    assert "two" in table.caption
+    assert any(note.startswith("only in A: medium") for note in table.footnotes)
+    assert table.records[0]["verdict"] == "faster"
+
+
+def test_a_comparison_of_two_machines_says_what_differs() -> None:
+    laptop = merged(grid(by([SMALL], device=["mps"]), session="laptop", environment=LAPTOP))
+    table = comparison_table(compare(laptop, merged(grid(by([SMALL]), session="box"))))
+    assert len(table.rows) == 1
+    assert any("mps | cuda:0" in note for note in table.footnotes)
+
+
+def test_published_times_stand_below_ones_own_with_what_differs() -> None:
+    specs = by([SMALL], pass_=["forward"], context_length=[256], warmup_steps=[5], edition=["2025"])
+    table = reference_table(merged(grid(specs)))
+    own, published, *_ = table.rows
+    assert own[:3] == ("small · forward · fp32 · ctx 256 · batch 4 · warm-up 5", "20.00", "0.23")
+    assert published[0] == ""
+    assert published[3] == "1.27", "20 ms here over 15.797 there"
+    assert "write-up A" in published[5]
+    assert "batch assumed" in published[6]
+    assert table.records[0]["reference_mean_s"] == pytest.approx(0.0157969)
+    assert any("not truth" in note for note in table.footnotes)
+
+
+def test_a_caveat_is_always_said() -> None:
+    specs = by([SMALL], pass_=["forward"], context_length=[64], warmup_steps=[5])
+    rows = reference_table(merged(grid(specs))).rows
+    assert len(rows) > 1
+    assert all("64 here" in row[6] or "context unstated" in row[6] for row in rows[1:])
+
+
+def test_nothing_to_set_beside_is_an_error() -> None:
+    with pytest.raises(TableError, match="no cell has measured steps"):
+        reference_table(merged(grid(by([SMALL]), oom=[0])))
+
+
+def test_memory_of_the_whole_process_is_not_called_allocated() -> None:
+    specs = by(pass_=["forward"], device=["cpu"])
+    events = session_start(specs, environment=LAPTOP)
+    for cell in range(len(specs)):
+        events += [*cell_start(cell), *steps(cell, (), (0.1, 0.1)), cell_end(cell, peak_rss_bytes=900_000_000)]
+    results = merged(state_of(events))
+    table = pivot_table(pivot(results, ["size"], [], "memory"), results)
+    assert table.caption == "Peak RSS of the whole process (GB), size"
+    assert [row[1] for row in table.rows] == ["0.900", "0.900"]
