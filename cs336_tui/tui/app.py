@@ -1,56 +1,58 @@
-"""The terminal app: folds events into a session's state and shows it at a steady pace."""
+"""The terminal app: what people ask for, and who carries it out."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 
-from cs336_tui.events import CellsQueued, CellStarted, DeviceSampled, EnvironmentRead, Event, Notice
-from cs336_tui.presets import PRESETS, Preset
-from cs336_tui.session.state import SessionState
+from cs336_tui.events import CellsQueued, EnvironmentRead, Event, Notice, SessionResumed
+from cs336_tui.presets import QUICK, Preset
 from cs336_tui.sweep import Sweep
-from cs336_tui.tui import themes
+from cs336_tui.tui.actions import comparing, exports
+from cs336_tui.tui.actions.sessions import SessionDesk
+from cs336_tui.tui.display import Display
 from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.keys import APP_KEYS
 from cs336_tui.tui.messages import RunEnded, Trouble
+from cs336_tui.tui.panes.compare import ComparePane
 from cs336_tui.tui.panes.configure import ConfigurePane
-from cs336_tui.tui.panes.device import Run
 from cs336_tui.tui.panes.live import LivePane
-from cs336_tui.tui.panes.log import LogPane
-from cs336_tui.tui.screen import MainScreen, View
+from cs336_tui.tui.panes.queue import QueuePane
+from cs336_tui.tui.panes.results import ResultsPane
+from cs336_tui.tui.panes.sessions import SessionsPane
+from cs336_tui.tui.screen import View
+from cs336_tui.tui.session import Session
 from cs336_tui.tui.sources import LiveSource, ReplaySource, Sink, sweep_of
 from cs336_tui.tui.theme_choice import ThemeChoice
-from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.rows import Rows
 from cs336_tui.tui.widgets.tab_bar import TabBar
 
 if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench
 
-IDLE_REFRESH_S = 2.0
-"""How often the Device pane is shown while nothing runs."""
+    BenchFactory = Callable[[Sink, Path | None], Bench]
+    """Makes the bench of a new session, or of the one with this log. It is given the sink for the bench's events."""
+
 LOW_BANDWIDTH_HZ = 0.5
 LOW_BANDWIDTH_DETAIL_S = 5.0
 """With ``--low-bandwidth``: the most refreshes a second, and seconds between the Live pane's details."""
 
 
-class Cs336App(App[None]):
-    """Choose, run, watch and export benchmarks, or watch a session's log again.
+class Cs336App(Display):
+    """Choose, run, watch, compare and export benchmarks, or watch a session's log again.
 
-    With a `bench_factory` the app runs cells: the factory is called when something is on the screen, with the sink
-    that takes the bench's events. With `replay` it plays that log at `speed` instead. `initial` and `options` fill
-    the Configure pane. `summary_path` is rewritten after every finished cell. Call `close` when `run` has returned,
-    however it did.
+    With a `bench_factory` the app runs cells: the factory is called when something is on the screen. With `replay` it
+    plays that log at `speed` instead. `initial` and `options` fill the Configure pane. `summary_path` is rewritten
+    after every finished cell. `session_dir` is where the Sessions tab looks, unless given beside the bench's log. Call
+    `close` when `run` has returned, however it did.
     """
 
     TITLE = "cs336-tui"
@@ -60,7 +62,7 @@ class Cs336App(App[None]):
 
     def __init__(
         self,
-        bench_factory: Callable[[Sink], Bench] | None = None,
+        bench_factory: BenchFactory | None = None,
         *,
         replay: Path | None = None,
         speed: float = 1.0,
@@ -71,116 +73,69 @@ class Cs336App(App[None]):
         options: RunOptions | None = None,
         summary_path: Path | None = None,
         user_theme_dir: Path | None = None,
+        session_dir: Path | None = None,
     ) -> None:
-        super().__init__()
-        self.animation_level = "none"
-        self.state = SessionState()
-        self._inbox: deque[Sequence[Event]] = deque()
-        self.run_in_progress = False
-        self._stopping = False
-        self._latest_run: Run | None = None
-        self._looked_at: int | None = None
-        """The cell that the Live pane shows between cells."""
-        self._preset = Preset("command line", "", initial) if initial else PRESETS[0]
-        self._options = options
-        self._low_bandwidth = low_bandwidth
-        self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)
-        self._fresh = self._fresh_sample = False
-        self._painted_at = 0.0
-        self._themes = ThemeChoice(self, theme, user_theme_dir)
-        self._keeper = None
+        keeper = None
         if summary_path is not None:
             from cs336_tui.tui.keeper import SummaryKeeper
 
-            self._keeper = SummaryKeeper(summary_path, lambda why: self.post_message(Trouble(why)))
+            keeper = SummaryKeeper(summary_path, lambda why: self.post_message(Trouble(why)))
+        preset = Preset("command line", "", initial) if initial else QUICK
+        super().__init__(min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz, preset, options, keeper)
+        self._stopping = False
+        self._low_bandwidth = low_bandwidth
+        self._themes = ThemeChoice(self, theme, user_theme_dir)
         self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
         self._bench_factory = bench_factory
-        self._bench: LiveSource | None = None
+        self._desk = SessionDesk(self, session_dir)
+        self._marked = comparing.MarkedCells()
 
-    # From any thread into the state.
+    # What happens.
 
-    def sink(self, events: Sequence[Event]) -> None:
-        """Take a batch of events, from any thread, without waiting; the next refresh shows them.
-
-        A message for each would cost more than everything that is drawn.
-        """
-        if self._keeper is not None:
-            self._keeper.take(events)
-        self._inbox.append(events)
-
-    def _fold_inbox(self) -> None:
-        """Bring the state up to date with what has arrived."""
-        while self._inbox and self.screen_stack:  # none while the app closes; the session log has it all
-            self._fold(self._inbox.popleft())
-
-    def _fold(self, events: Sequence[Event]) -> None:
-        for event in events:
-            self.state.apply(event)
-            match event:
-                case EnvironmentRead() if not self.replaying:
-                    self._main.query_one(ConfigurePane).set_environment(event.environment)
-                case CellsQueued():
-                    self._latest_run = Run(event.at)
-                    if self.replaying and event.specs:
-                        self.load_preset(
-                            Preset(self._replay.path.stem if self._replay else "", "", sweep_of(event.specs))
-                        )
-                case CellStarted():
-                    self._looked_at = event.cell
-                case Notice():
-                    self.notify(event.text, severity="warning", markup=False)
-                case _:
-                    pass
-        self._main.query_one(LogPane).take(events, self.state)
-        if all(isinstance(event, DeviceSampled) for event in events):
-            self._fresh_sample = True
-        else:
-            self._fresh = True
+    def react(self, event: Event) -> None:
+        """What an event of the app's session means for the rest of the screen."""
+        match event:
+            case EnvironmentRead() if not self.replaying:
+                self.main.query_one(ConfigurePane).set_environment(event.environment)
+            case CellsQueued() if self._replay and event.specs:
+                self.load_preset(Preset(self._replay.path.stem, "", sweep_of(event.specs)))
+            case SessionResumed() if event.at >= self.live.news_since:
+                self._desk.resumed()
+            case Notice() if event.at >= self.live.news_since:
+                self.notify(event.text, severity="warning", markup=False)
+            case _:
+                pass
 
     @on(RunEnded)
     def _run_ended(self, message: RunEnded) -> None:
         if not self.screen_stack:
             return
         self._fold_inbox()
-        self.run_in_progress = self._stopping = False
-        if self._latest_run and self.state.last_at:
-            self._latest_run = Run(self._latest_run.started_at, self.state.last_at)
-        if not self.replaying:
-            self._main.query_one(ConfigurePane).set_running(False)
+        if self._inbox:  # the run is over when all that it told has been taken in
+            self.call_later(self._run_ended, message)
+            return
+        if self.live.source is None or not self.live.source.busy:  # else what was added went to whoever runs the cells
+            self.run_in_progress = self._stopping = False
+            self.live.end_run()
+            self._desk.run_ended()
+            if self.replaying:
+                gc.freeze()  # what was replayed is here to stay
+            else:
+                self.main.query_one(ConfigurePane).set_running(False)
+            self._fresh = True
+            self.refresh_bindings()
         if message.error:
-            self._report(message.error)
-        self._fresh = True
-        self.refresh_bindings()
+            self.report(message.error)
 
     @on(Trouble)
     def _trouble(self, message: Trouble) -> None:
         if self.screen_stack:
-            self._report(message.text)
-
-    def _report(self, text: str) -> None:
-        """Tell the person now, and keep it in the Log tab."""
-        self.notify(text, severity="error", markup=False, timeout=10)
-        self._main.query_one(LogPane).take([Notice(at=self.state.last_at or 0.0, text=text)], self.state)
-        self._fresh = True
-
-    # From the state to the screen.
-
-    def get_default_screen(self) -> Screen[object]:
-        return MainScreen(self._preset, self._options)  # type: ignore[return-value]
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return themes.VARIABLE_DEFAULTS
+            self.report(message.text)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
         from cs336_tui.tui.commands import commands
 
         return commands(self)
-
-    @property
-    def _main(self) -> MainScreen:
-        main = self.screen_stack[0]
-        assert isinstance(main, MainScreen)
-        return main
 
     @property
     def replaying(self) -> bool:
@@ -192,12 +147,7 @@ class Cs336App(App[None]):
         return self._themes.names
 
     def on_mount(self) -> None:
-        self.set_interval(self._refresh_s, self._tick)
         self.call_after_refresh(self._begin)
-
-    def on_resize(self) -> None:
-        """Repaint all: a terminal that shrank and grew back has lost its content, and Textual sees no new size."""
-        self.screen.refresh()
 
     def _begin(self) -> None:
         """What may wait until something is on the screen."""
@@ -208,87 +158,137 @@ class Cs336App(App[None]):
             gc.enable()
         end_on_signals(lambda code: self.exit(return_code=code))
         if problems := self._themes.load():
-            self._report("\n".join(problems))
+            self.report("\n".join(problems))
         if self._low_bandwidth:
-            self._main.query_one(LivePane).detail_interval_s = LOW_BANDWIDTH_DETAIL_S
-        bench = self._make_bench()
+            self.main.query_one(LivePane).detail_interval_s = LOW_BANDWIDTH_DETAIL_S
+        source = self._make_source()
         self.paint()
         if self._replay:
-            self._main.query_one(ConfigurePane).disabled = True
-            self._main.open("live")
+            self.main.query_one(ConfigurePane).disabled = True
+            self.main.open("live")
             self.run_in_progress = True
             self._replay.begin()
-        elif bench:
-            self._main.query_one(LogPane).where = str(bench.log_path)
-            bench.begin()
+        elif source:
+            source.begin()
         self.refresh_bindings()
 
-    def _make_bench(self) -> LiveSource | None:
+    def _make_source(self) -> LiveSource | None:
         """The bench, made when something is on the screen, or sooner for somebody who presses Run before that."""
-        if self._bench is None and self._bench_factory is not None:
-            self._bench = LiveSource(self._bench_factory(self.sink), self.post_message)
-        return self._bench
+        if self.live.source is None:
+            self.attach_bench(self.live, None)
+        return self.live.source
 
-    def _tick(self) -> None:
-        self._fold_inbox()
-        idle_for = time.monotonic() - self._painted_at
-        if self._fresh or (self._fresh_sample and (self.run_in_progress or idle_for >= IDLE_REFRESH_S)):
-            self.paint()
+    def attach_bench(self, session: Session, log: Path | None) -> bool:
+        """Give a session a bench that runs its cells into `log`, a new one when None; False if this app runs none."""
+        if self._bench_factory is None:
+            return False
+        bench = self._bench_factory(lambda events: self._take(session, events), log)
+        session.source = LiveSource(bench, self.post_message)
+        session.path = session.source.log_path
+        session.book.where = str(session.path)
+        self._desk.use_folder(session.path.parent)
+        return True
 
-    @on(Lines.Resized)
-    def paint(self) -> None:
-        """Show the newest state in every pane that is in sight; only what differs is sent to the terminal."""
-        self._fold_inbox()
-        self._painted_at = time.monotonic()
-        self._fresh = self._fresh_sample = False
-        session = self._bench.log_path.stem if self._bench else ""
-        cell = self.state.running_cell or self.state.cells.get(-1 if self._looked_at is None else self._looked_at)
-        mode = self._replay.mode if self._replay else "stopping ..." if self._stopping else ""
-        self._main.show(View(self.state, session, mode, cell, self._latest_run, self.replaying))
+    def look_at(self, session: Session | None) -> None:
+        """Show another session, or the app's own again."""
+        self._opened = None if session is self.live else session
+        if self._opened is not None and not self.main.wide:
+            self.action_open("results")
+        self.refresh_bindings()
+        self.refresh_panes()
+
+    def view(self) -> View:
+        running, marked = self.run_in_progress and not self.replaying, self._marked.cells
+        compared = self._marked.compared(self._desk.compared)
+        return View(self.shown, self.live, self._mode, self.replaying, running, compared, marked)
+
+    @property
+    def _mode(self) -> str:
+        """What is out of the ordinary, for the top line."""
+        source = self.live.source
+        if self._opened is not None:
+            return "opened, b goes back" + (" to what runs" if self.run_in_progress else "")
+        if self._replay:
+            return self._replay.mode
+        if self._stopping:
+            return "stopping ..."
+        return "paused" if source is not None and self.run_in_progress and source.queue.paused else ""
 
     # What people ask for.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        running = not self.replaying and self.run_in_progress
         match action:
             case "run_cells":
                 return not self.replaying and not self.run_in_progress
-            case "stop_cells":
-                return not self.replaying and self.run_in_progress and not self._stopping
+            case "add_cells" | "stop_cells":
+                return running and not self._stopping
             case "pause" | "faster":
                 return self.replaying and self.run_in_progress
+            case "leave_opened":
+                return self._opened is not None
+            case "save_preset":
+                return not self.replaying
             case _:
                 return True
 
     def action_run_cells(self) -> None:
         """Ask the Configure pane, which knows whether the choices are valid."""
-        pane = self._main.query_one(ConfigurePane)
+        pane = self.main.query_one(ConfigurePane)
         if pane.problems:
             self.notify(str(pane.problems[0]), title="Cannot run", severity="error", markup=False)
         pane.request_run()
 
+    action_add_cells = action_run_cells
+
     @on(ConfigurePane.RunRequested)
     def _run(self, message: ConfigurePane.RunRequested) -> None:
-        bench = self._make_bench()
-        if bench is None or self.run_in_progress:
+        source = self._make_source()
+        if source is None or self._stopping:
             return
-        self.run_in_progress = True
-        self._main.query_one(ConfigurePane).set_running(True)
-        bench.run(message.sweep, ddof=message.options.ddof, timeout_s=message.options.timeout_s)
-        if self._main.wide:
-            self._main.open_pane = "live"  # should the terminal become smaller
+        adding = self.run_in_progress
+        source.run(message.sweep, message.options)
+        if adding:
+            count = len(message.sweep) * message.options.repeats
+            self.notify(f"{count} cell{'s' * (count != 1)} added behind those that wait.", title="Added", timeout=3)
         else:
+            self.begin_run()
+
+    def begin_run(self) -> None:
+        """Cells of the app's session are about to run."""
+        self.run_in_progress = True
+        self._opened = None
+        self.main.query_one(ConfigurePane).set_running(True)
+        if self.main.wide:
+            self.main.open_pane = "live"  # should the terminal become smaller
+        elif self.main.open_pane != "queue":
             self.action_open("live")
+        self._fresh = True
         self.refresh_bindings()
 
     @on(ConfigurePane.StopRequested)
     def action_stop_cells(self) -> None:
         """Stop the running cell and those after it."""
-        if self._bench is not None and self.run_in_progress:
+        if self.live.source is not None and self.run_in_progress:
             self._stopping = True
-            self._main.query_one(ConfigurePane).set_running(True, stopping=True)
-            self._bench.cancel()
+            self.main.query_one(ConfigurePane).set_running(True, stopping=True)
+            self.live.source.cancel()
             self._fresh = True
             self.refresh_bindings()
+
+    @on(QueuePane.Changed)
+    def _queue_changed(self, message: QueuePane.Changed) -> None:
+        if message.waits and not self.run_in_progress and self.live.source is not None:
+            self.begin_run()
+            self.live.source.work()
+        self.paint()
+
+    @on(QueuePane.OomRuleTurned)
+    def _turn_oom_rule(self, message: QueuePane.OomRuleTurned) -> None:
+        self.main.query_one(ConfigurePane).set_skip_after_oom(message.skip)
+        if self.live.source is not None:
+            self.live.source.skip_after_oom = message.skip
+        self.refresh_panes()
 
     def action_pause(self) -> None:
         """Hold the replay, or let it go on."""
@@ -304,56 +304,71 @@ class Cs336App(App[None]):
 
     def action_open(self, pane: str) -> None:
         """Bring a pane into sight and put the focus into it."""
-        self._main.open(pane)
-        self.call_after_refresh(self._main.focus_pane, pane)
-        self.call_after_refresh(self.paint)
+        self._open(pane)
+        self.call_after_refresh(self.main.focus_pane, pane)
 
     @on(TabBar.Chosen)
     def _open_tab(self, message: TabBar.Chosen) -> None:
-        self._main.open(message.tab)
-        self.call_after_refresh(self.paint)
+        self._open(message.tab)
+
+    def _open(self, pane: str) -> None:
+        self.main.open(pane)
+        if pane == "sessions":
+            self._desk.reload()
+        self.refresh_panes()
 
     @on(Rows.Moved, "#results")
     def _look_at(self, message: Rows.Moved) -> None:
-        self._looked_at = list(self.state.cells)[message.index]
-        self._fresh = True
+        cells = tuple(self.state.cells)
+        if message.index < len(cells):  # the session that is shown may have changed meanwhile
+            self.shown.looked_at = cells[message.index]
+            self._fresh = True
 
     @on(Rows.Chosen, "#results")
     def _open_detail(self, message: Rows.Chosen) -> None:
-        from cs336_tui.tui.dialogs.cell_detail import cell_detail
-        from cs336_tui.tui.dialogs.reader import Reader
+        from cs336_tui.tui.actions import dialogs
 
-        cell = list(self.state.cells.values())[message.index]
-        self.push_screen(Reader(f"Cell {message.index + 1}", lambda width: cell_detail(self.state, cell, width)))
+        dialogs.read_cell(self, message.index)
+
+    @on(ResultsPane.Marked)
+    def _mark_cell(self, message: ResultsPane.Marked) -> None:
+        self._marked.turn(self.shown, message.cell)
+        self.paint()
+
+    @on(SessionsPane.Asked)
+    def _session_asked(self, message: SessionsPane.Asked) -> None:
+        self._desk.do(message.wish, message.info)
+
+    @on(SessionsPane.Marked)
+    def _sessions_marked(self) -> None:
+        self._desk.marked()
+
+    @on(ComparePane.KeepWanted)
+    def _keep_as_reference(self, message: ComparePane.KeepWanted) -> None:
+        comparing.keep_as_reference(self, message.results)
+
+    def action_leave_opened(self) -> None:
+        """From a session that was opened to the app's own."""
+        self.look_at(None)
 
     @on(ConfigurePane.ExportRequested)
     def action_export(self) -> None:
         """Ask where the results and the summary go."""
-        from cs336_tui.tui.dialogs.export import ExportDialog
-
-        if self._has_results():
-            self.push_screen(ExportDialog(self.state, self.copy_to_clipboard), self._exported)
-
-    def _exported(self, what: str | None) -> None:
-        if what:
-            self.notify(what, title="Exported", markup=False)
+        exports.export(self)
 
     def action_copy_table(self) -> None:
         """The results table to the clipboard of the terminal, also over SSH."""
-        from cs336_tui.export.table import results_markdown
-
-        if self._has_results():
-            self.copy_to_clipboard(results_markdown(self.state))
-            self.notify("The results table was sent to the terminal's clipboard.", title="Copied")
-
-    def _has_results(self) -> bool:
-        if not self.state.finished_cells:
-            self.notify("There are no results yet: no cell is over.", severity="warning")
-        return bool(self.state.finished_cells)
+        exports.copy_table(self)
 
     def load_preset(self, preset: Preset) -> None:
         """Fill the Configure pane with a preset."""
-        self._main.query_one(ConfigurePane).load(preset)
+        self.main.query_one(ConfigurePane).load(preset)
+
+    def action_save_preset(self) -> None:
+        """Keep the choices under a name."""
+        from cs336_tui.tui.actions.presets import save_preset
+
+        save_preset(self)
 
     def action_next_theme(self) -> None:
         """The next of our own and the person's themes."""
@@ -363,35 +378,22 @@ class Cs336App(App[None]):
 
     def action_help(self) -> None:
         """Keys, and what each number means."""
-        from cs336_tui.tui.dialogs.reader import Reader
-        from cs336_tui.tui.help import help_lines
+        from cs336_tui.tui.actions import dialogs
 
-        self.push_screen(Reader("Help", lambda width: help_lines(width, replaying=self.replaying)))
+        dialogs.read_help(self)
 
     def action_ask_quit(self) -> None:
         """Quit, after a question while cells run."""
-        from cs336_tui.tui.dialogs.confirm import Confirm
+        from cs336_tui.tui.actions import dialogs
 
-        if self.replaying or not self.run_in_progress:
-            self.exit()
-        elif not isinstance(self.screen, Confirm):
-            question = (
-                "Cells are still running. Finished steps are in the session log; the running cell will be stopped."
-            )
-            self.push_screen(Confirm(question, yes="Stop and quit", no="Keep running"), self._quit_if)
-
-    def _quit_if(self, yes: bool | None) -> None:
-        if yes:
-            self.exit()
-
-    # The end.
+        dialogs.ask_quit(self)
 
     async def on_unmount(self) -> None:
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
         """End the run, its processes, the log and the summary; blocks up to some seconds. Safe to call twice."""
-        for source in (self._bench, self._replay):
+        for source in (self.live.source, *self._desk.other_sources, self._replay):
             if source is not None:
                 source.close()
         if self._keeper is not None:

@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING
 
 from textual.app import SystemCommand
 
-from cs336_tui.presets import PRESETS
+from cs336_tui.presets import all_presets
+from cs336_tui.tui.screen import TABS
 
 if TYPE_CHECKING:
     from cs336_tui.tui.app import Cs336App
 
 
 def commands(app: Cs336App) -> Iterator[SystemCommand]:
-    """Every action by name, every preset, every theme."""
-    yield SystemCommand("Run", "Run the chosen cells (r)", app.action_run_cells)
+    """Every action by name, every tab, every preset, every theme."""
+    yield SystemCommand("Run", "Run the chosen cells, or add them to those that run (r)", app.action_run_cells)
     yield SystemCommand("Stop", "Stop the running cell and those after it (s)", app.action_stop_cells)
     yield SystemCommand("Export", "Write the results table and the session summary (e)", app.action_export)
     yield SystemCommand("Copy", "Copy the results table to the clipboard (c)", app.action_copy_table)
+    for tab in TABS.values():
+        yield SystemCommand(f"Tab {tab.label}", f"Bring it into sight ({tab.key})", partial(app.action_open, tab.id))
     if not app.replaying:
-        for preset in PRESETS:
+        yield SystemCommand("Save as preset", "Keep the choices under a name (w)", app.action_save_preset)
+        for preset in all_presets().presets:
             yield SystemCommand(f"Preset {preset.name}", preset.about, partial(app.load_preset, preset))
     for theme in app.theme_names:
         yield SystemCommand(f"Theme {theme}", "Change the colours", partial(setattr, app, "theme", theme))

@@ -14,13 +14,15 @@ import msgspec
 from cs336_tui.environment import Environment
 from cs336_tui.sizes import dims_of
 from cs336_tui.spec import CUSTOM_SIZE, ModelDims, SpecError
-from cs336_tui.sweep import Sweep
+from cs336_tui.sweep import UNRESOLVED, Sweep
 
 CONTEXTS = ("128", "256", "512", "1024")
 """Context lengths offered as choices; others are typed."""
 
 MAX_CELLS = 10_000
 """The most cells that the app runs at once: each is a row of its table."""
+AFTER_OOM = ("skip larger", "try all")
+"""What becomes of waiting cells that need at least as much memory as one that ran out of it."""
 DIMS = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
 
 _WHOLE = "expected a whole number"
@@ -28,10 +30,16 @@ _T = TypeVar("_T")
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to run and summarise, apart from what: `timeout_s` ends a cell that takes longer, None never."""
+    """How to run and summarise, apart from what.
+
+    `timeout_s` ends a cell that takes longer, None never. All cells run `repeats` times, round after round. After a
+    cell that ran out of memory, `skip_after_oom` skips waiting ones that need at least as much.
+    """
 
     ddof: int = 1
     timeout_s: float | None = None
+    repeats: int = 1
+    skip_after_oom: bool = True
 
 
 class Entries(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +66,8 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True):
     threads: str
     ddof: str
     timeout_s: str
+    repeats: str
+    after_oom: str
 
     def with_value(self, field: str, value: str | tuple[str, ...]) -> Entries:
         """The same with one field changed; where one choice only is held, that of a tuple of one."""
@@ -67,7 +77,8 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_options_of(self, other: Entries) -> Entries:
         """The same with the other's entries that are no part of a sweep."""
-        return msgspec.structs.replace(self, ddof=other.ddof, timeout_s=other.timeout_s)
+        kept = {name: getattr(other, name) for name in ("ddof", "timeout_s", "repeats", "after_oom")}
+        return msgspec.structs.replace(self, **kept)
 
     def text(self, field: str) -> str:
         """What was typed in a field."""
@@ -100,7 +111,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         """How much would run: cells, and steps of all cells, warm-up included."""
         if self.sweep is None:
             return ""
-        cells = len(self.sweep)
+        cells = len(self.sweep) * self.options.repeats
         steps = cells * self.sweep.steps + cells // len(self.sweep.warmups) * sum(self.sweep.warmups)
         return f"{_plural(cells, 'cell')} · {_plural(steps, 'step')}"
 
@@ -132,6 +143,8 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
         threads="" if sweep.threads is None else str(sweep.threads),
         ddof=str(options.ddof),
         timeout_s="" if options.timeout_s is None else str(options.timeout_s).removesuffix(".0"),
+        repeats=str(options.repeats),
+        after_oom=AFTER_OOM[0 if options.skip_after_oom else 1],
     )
 
 
@@ -160,12 +173,20 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
         seed=reader.number("seed", entries.seed, _PLAIN.seed),
         threads=reader.number("threads", entries.threads, 1) if entries.threads.strip() else None,
     )
-    options = RunOptions(ddof=reader.number("ddof", entries.ddof, 1), timeout_s=reader.seconds(entries.timeout_s))
+    options = RunOptions(
+        ddof=reader.number("ddof", entries.ddof, 1),
+        timeout_s=reader.seconds(entries.timeout_s),
+        repeats=reader.number("repeats", entries.repeats, 1),
+        skip_after_oom=entries.after_oom == AFTER_OOM[0],
+    )
+    if options.repeats < 1:
+        reader.add(SpecError("repeats", options.repeats, "expected a whole number, at least 1"))
     for part in _parts(sweep):
         reader.add(*part.problems())
     reader.add(*_device_problems(sweep, environment))
-    if not reader.problems and len(sweep) > MAX_CELLS:
-        reader.add(SpecError("sweep", f"of {len(sweep)} cells", f"expected at most {MAX_CELLS}"))
+    cells = len(sweep) * options.repeats
+    if not reader.problems and cells > MAX_CELLS:
+        reader.add(SpecError("sweep", f"of {cells} cells", f"expected at most {MAX_CELLS}"))
     problems = tuple(sorted(reader.problems.values(), key=lambda problem: _position(problem.field)))
     return Form(sweep=None if problems else sweep, options=options, problems=problems)
 
@@ -195,13 +216,14 @@ def _parts(sweep: Sweep) -> Iterator[Sweep]:
 def _device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[SpecError]:
     """What is wrong with the devices, and with each precision on each of them where they are known."""
     try:
-        devices = environment.resolve(sweep.devices) if environment else _auto_as_cpu(sweep.devices)
+        devices = environment.resolve(sweep.devices) if environment else _any_as_cpu(sweep.devices)
     except SpecError as error:
         yield error
         return
-    if "auto" in sweep.devices and len(set(devices)) != len(devices):
-        here = devices[sweep.devices.index("auto")]
-        yield SpecError("device", ",".join(sweep.devices), f"auto is {here} here, choose one of the two")
+    unresolved = next((name for name in sweep.devices if name in UNRESOLVED), None)
+    if unresolved and len(set(devices)) != len(devices):
+        here = ", ".join(environment.resolve((unresolved,)) if environment else ("one of them",))
+        yield SpecError("device", ",".join(sweep.devices), f"{unresolved} is {here} here, choose one of the two")
     else:
         yield from _PLAIN.with_devices(devices).problems()
     if environment is None:
@@ -213,8 +235,10 @@ def _device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[
             yield error
 
 
-def _auto_as_cpu(devices: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple("cpu" if device == "auto" else device for device in devices)
+def _any_as_cpu(devices: tuple[str, ...]) -> tuple[str, ...]:
+    """With one stand-in for all that is not known before the machine is."""
+    named = tuple(device for device in devices if device not in UNRESOLVED)
+    return named or ("cpu",)
 
 
 class _Reader:

@@ -10,10 +10,10 @@ from cs336_tui.tui.widgets.lines import Line, line, spread, width_of
 
 def heading(state: SessionState, session: str, mode: str, width: int) -> Line:
     """Session (and `mode`, such as ``replay ×2``) on the left; device, driver and torch on the right as they fit."""
-    name = state.started.session if state.started else session
+    session = format.plain(state.name or format.session_time(state.started.session if state.started else session))
     left = line(
         ("cs336-tui", "title"),
-        *([(f" · session {format.session_time(name)}", "text")] if name else []),
+        *([(f" · session {session}", "text")] if session else []),
         *([(f" · {mode}", "caution")] if mode else []),
     )
     if width_of(left) > width:

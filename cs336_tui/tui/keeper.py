@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 class SummaryKeeper:
     """Rewrites `path` after every finished cell, so that an interruption loses nothing.
 
-    It folds the events into a state of its own: the one on the screen belongs to the event loop. `complain` is
+    It folds the events into states of its own: those on the screen belong to the event loop. `complain` is
     called from the thread with one line when the file cannot be written.
     """
 
     def __init__(self, path: Path, complain: Callable[[str], object]) -> None:
         self._path, self._complain = path, complain
-        self._inbox: queue.SimpleQueue[Sequence[Event] | None] = queue.SimpleQueue()
-        self._state = SessionState()
+        self._inbox: queue.SimpleQueue[tuple[object, Sequence[Event]] | None] = queue.SimpleQueue()
+        self._states: dict[object, SessionState] = {}
         self._file: LivingFile | None = None
         self._thread = threading.Thread(target=self._work, name="cs336-summary", daemon=True)
         self._thread.start()
 
-    def take(self, events: Sequence[Event]) -> None:
-        """Hand over a batch; returns at once."""
-        self._inbox.put(events)
+    def take(self, events: Sequence[Event], session: object = None) -> None:
+        """Hand over a batch of this session's events; returns at once. The file is about the session that ran last."""
+        self._inbox.put((session, events))
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Wait until all that was taken is on disk."""
@@ -40,19 +40,21 @@ class SummaryKeeper:
         self._thread.join(timeout_s)
 
     def _work(self) -> None:
-        while (events := self._inbox.get()) is not None:
+        while (taken := self._inbox.get()) is not None:
+            session, events = taken
+            state = self._states.setdefault(session, SessionState())
             for event in events:
-                self._state.apply(event)
+                state.apply(event)
             if any(isinstance(event, CellFinished | SessionEnded) for event in events):
-                self._write()
+                self._write(state)
 
-    def _write(self) -> None:
+    def _write(self, state: SessionState) -> None:
         from cs336_tui.export.files import ExportError, LivingFile
         from cs336_tui.export.summary import summary_markdown
 
         try:
             if self._file is None:
                 self._file = LivingFile(self._path)
-            self._file.write(summary_markdown(self._state))
+            self._file.write(summary_markdown(state))
         except ExportError as error:
             self._complain(str(error))

@@ -6,7 +6,9 @@ from textual.binding import Binding
 
 APP_KEYS = (
     Binding("r", "run_cells", "Run", id="app.run"),
+    Binding("r", "add_cells", "Add", id="app.add"),
     Binding("s", "stop_cells", "Stop", id="app.stop"),
+    Binding("b", "leave_opened", "Back", id="app.back"),
     Binding("space", "pause", "Pause", id="replay.pause"),
     Binding("plus,equals_sign", "faster(1)", "Faster", key_display="+", id="replay.faster"),
     Binding("minus", "faster(-1)", "Slower", key_display="-", id="replay.slower"),
@@ -19,6 +21,10 @@ APP_KEYS = (
     Binding("3", "open('results')", "Results", show=False, id="app.open_results"),
     Binding("4", "open('log')", "Log", show=False, id="app.open_log"),
     Binding("5", "open('device')", "Device", show=False, id="app.open_device"),
+    Binding("6", "open('queue')", "Queue", show=False, id="app.open_queue"),
+    Binding("7", "open('sessions')", "Sessions", show=False, id="app.open_sessions"),
+    Binding("8", "open('compare')", "Compare", show=False, id="app.open_compare"),
+    Binding("w", "save_preset", "Save preset", id="app.save_preset"),
     Binding("t", "next_theme", "Theme", id="app.theme"),
     Binding("colon", "command_palette", "Commands", key_display=":", id="app.commands"),
     Binding("ctrl+c", "ask_quit", "Quit", show=False, id="app.interrupt"),

@@ -9,6 +9,7 @@ import click
 import platformdirs
 
 from cs336_tui.choices import sweep_from
+from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.recorder import Sink
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.form import RunOptions
@@ -46,14 +47,15 @@ def open_app(
             raise click.UsageError(str(error)) from None
     chosen = any(value is not None for value in choices.values())
     sweep = sweep_from(**choices) if chosen else None
+    folder = session_dir or default_session_dir()
 
-    def make_bench(sink: Sink) -> Bench:
+    def make_bench(sink: Sink, log: Path | None) -> Bench:
         from cs336_tui.runner.bench import Bench
-        from cs336_tui.session.log import default_session_dir
 
         return Bench(
             sink,
-            session_dir=session_dir or default_session_dir(),
+            session_dir=log.parent if log else folder,
+            session=log.stem if log else None,
             ddof=ddof,
             timeout_s=timeout,
             device_interval_s=device_interval,
@@ -70,6 +72,7 @@ def open_app(
         options=RunOptions(ddof=ddof, timeout_s=timeout),
         summary_path=summary,
         user_theme_dir=platformdirs.user_config_path("cs336-tui", appauthor=False) / "themes",
+        session_dir=folder,
     )
     try:
         app.run()

@@ -11,15 +11,20 @@ from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import Widget
 
-from cs336_tui.presets import PRESETS, Preset
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.presets import QUICK, Preset
+from cs336_tui.session.state import CellState
 from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.heading import heading
+from cs336_tui.tui.panes.compare import Compared, ComparePane
 from cs336_tui.tui.panes.configure import ConfigurePane
-from cs336_tui.tui.panes.device import DevicePane, Run
+from cs336_tui.tui.panes.device import DevicePane
 from cs336_tui.tui.panes.live import LivePane
 from cs336_tui.tui.panes.log import LogPane
+from cs336_tui.tui.panes.queue import QueuePane, QueueView
 from cs336_tui.tui.panes.results import ResultsPane
+from cs336_tui.tui.panes.sessions import SessionsPane
+from cs336_tui.tui.preview import Preview
+from cs336_tui.tui.session import Session
 from cs336_tui.tui.tight import TightCompositor
 from cs336_tui.tui.widgets.key_bar import KeyBar
 from cs336_tui.tui.widgets.lines import Lines
@@ -30,28 +35,45 @@ WIDE_COLUMNS, WIDE_ROWS = 110, 30
 PAIR_COLUMNS = 76
 """From this width on the Device pane stands beside the Live pane."""
 
-_TABS = {
-    "configure": Tab("configure", "Configure", "1"),
-    "live": Tab("live", "Live", "2"),
-    "results": Tab("results", "Results", "3"),
-    "log": Tab("log", "Log", "4"),
-    "device": Tab("device", "Device", "5"),
+_LOWER = ("results", "log", "queue", "sessions", "compare")
+"""The tabs of a large screen, which stand below its panes."""
+TABS = {
+    tab.id: tab
+    for tab in (
+        Tab("configure", "Configure", "1"),
+        Tab("live", "Live", "2"),
+        Tab("results", "Results", "3"),
+        Tab("log", "Log", "4"),
+        Tab("device", "Device", "5"),
+        Tab("queue", "Queue", "6"),
+        Tab("sessions", "Sessions", "7"),
+        Tab("compare", "Compare", "8"),
+    )
 }
 
 
 class View(NamedTuple):
-    """What there is to show: the session, and which part of it."""
+    """What there is to show: a session, and what the app is doing."""
 
-    state: SessionState
-    session: str
-    """Its name before it has begun."""
+    shown: Session
+    live: Session
+    """The session that the app runs or replays; mostly the one that is shown."""
     mode: str
     """Such as ``replay ×2``; mostly empty."""
-    cell: CellState | None
-    """The cell that runs, or was looked at last."""
-    run: Run | None
-    """The latest run."""
     replaying: bool
+    running: bool
+    compared: Compared
+    marked_cells: tuple[CellState, ...]
+    """Those that are to be compared, the first as A."""
+
+    @property
+    def is_live(self) -> bool:
+        return self.shown is self.live
+
+    @property
+    def held(self) -> bool:
+        """Whether what waits is held back."""
+        return self.is_live and self.live.source is not None and self.live.source.queue.paused
 
 
 class MainScreen(Screen[None]):
@@ -60,10 +82,11 @@ class MainScreen(Screen[None]):
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
     """As `Screen.focused`, but only the widgets concerned are repainted: 1 kB a Tab instead of 20."""
 
-    def __init__(self, preset: Preset = PRESETS[0], options: RunOptions | None = None) -> None:
+    def __init__(self, preset: Preset = QUICK, options: RunOptions | None = None) -> None:
         super().__init__()
         self._compositor = TightCompositor()
         self._preset, self._options = preset, options
+        self._preview = Preview(self, self._ask_to_paint)
         self.open_pane = "configure"
         """The pane that fills a small screen."""
         self.open_tab = "results"
@@ -80,6 +103,9 @@ class MainScreen(Screen[None]):
         with Container(id="content"):
             yield ResultsPane(id="results")
             yield LogPane(id="log")
+            yield QueuePane(id="queue")
+            yield SessionsPane(id="sessions")
+            yield ComparePane(id="compare")
         yield KeyBar(id="keys")
 
     @property
@@ -107,7 +133,7 @@ class MainScreen(Screen[None]):
 
     def open(self, pane: str) -> None:
         """Bring a pane into sight."""
-        if pane in ("results", "log"):
+        if pane in _LOWER:
             self.open_tab = pane
         self.open_pane = pane
         self.lay_out()
@@ -115,24 +141,48 @@ class MainScreen(Screen[None]):
     def shows(self, pane: str) -> bool:
         """Whether a pane is in sight at this size."""
         if self.wide:
-            return pane not in ("results", "log") or pane == self.open_tab
+            return pane not in _LOWER or pane == self.open_tab
         if pane == "device" and self.paired:
             return self.open_pane in ("live", "device")
         return pane == self.open_pane or (pane == "live" and self.paired and self.open_pane == "device")
 
     def show(self, view: View) -> None:
         """Bring every pane that is in sight up to date; only what differs is sent to the terminal."""
-        state = view.state
+        shown, state = view.shown, view.shown.state
         header = self.query_one("#header", Lines)
-        header.paint([heading(state, view.session, view.mode, header.content_size.width)])
+        header.paint([heading(state, shown.id, view.mode, header.content_size.width)])
         if self.shows("live"):
-            self.query_one(LivePane).show(state, view.cell, self._invitation(view.replaying))
+            self.query_one(LivePane).show(state, shown.cell, self._invitation(view.replaying), held=view.held)
         if self.shows("device"):
-            self.query_one(DevicePane).show(state, view.run)
+            self.query_one(DevicePane).show(state, shown.latest_run)
         if self.shows("results"):
-            self.query_one(ResultsPane).show(state, view.cell)
+            self.query_one(ResultsPane).show(state, shown.cell, view.marked_cells)
         if self.shows("log"):
-            self.query_one(LogPane).show()
+            log = self.query_one(LogPane)
+            log.book = shown.book
+            log.show()
+        if self.shows("queue"):
+            self.query_one(QueuePane).show(self._queue_view(view))
+        if self.shows("sessions"):
+            opened = None if view.is_live else shown.path
+            self.query_one(SessionsPane).show(None if view.replaying else view.live.path, opened)
+        if self.shows("compare"):
+            self.query_one(ComparePane).show(view.compared)
+
+    def _queue_view(self, view: View) -> QueueView:
+        source = view.live.source if view.is_live else None
+        pane = self.query_one(ConfigurePane)
+        waits = bool(view.shown.state.waiting) or view.running
+        return QueueView(
+            view.shown.state,
+            source.queue if source else None,
+            view.running,
+            source.skip_after_oom if source and view.running else pane.options.skip_after_oom,
+            self._preview.none if source is None or waits else self._preview.cells(pane.choices),
+        )
+
+    def _ask_to_paint(self) -> None:
+        self.post_message(Lines.Resized())
 
     def _invitation(self, replaying: bool) -> str:
         if replaying:
@@ -153,12 +203,8 @@ class MainScreen(Screen[None]):
         """Show what fits."""
         if self._classify():
             self.update_node_styles(animate=False)
-        names: tuple[str, ...] = ("configure", "live", "results", "log")
-        if self.wide:
-            names = ("results", "log")
-        elif not self.paired:
-            names = (*names, "device")
-        self.query_one(TabBar).offer([_TABS[name] for name in names], self._shown)
+        names = _LOWER if self.wide else tuple(name for name in TABS if name != "device" or not self.paired)
+        self.query_one(TabBar).offer([TABS[name] for name in names], self._shown)
 
     @property
     def _shown(self) -> str:
@@ -170,7 +216,7 @@ class MainScreen(Screen[None]):
     def _classify(self) -> bool:
         """Set the classes that the style sheet arranges panes by, all in one go; true if any changed."""
         on = {"-wide" if self.wide else "-compact", f"-show-{self._shown}", *(["-paired"] if self.paired else [])}
-        off = {"-wide", "-compact", "-paired", *(f"-show-{name}" for name in _TABS)} - on
+        off = {"-wide", "-compact", "-paired", *(f"-show-{name}" for name in TABS)} - on
         changed = not on <= self.classes or bool(off & self.classes)
         self.remove_class(*off, update=False)
         self.add_class(*on, update=False)

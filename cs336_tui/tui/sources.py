@@ -8,21 +8,24 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
 
 from cs336_tui.events import Event
+from cs336_tui.order import in_order, in_rounds
 from cs336_tui.session.log import LogError
 from cs336_tui.session.replay import Pace, replay
 from cs336_tui.spec import CUSTOM_SIZE, RunSpec, SpecError
 from cs336_tui.sweep import Sweep
+from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.messages import RunEnded, Trouble
 
 if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench
+    from cs336_tui.runner.queue import CellQueue
 
 Sink = Callable[[Sequence[Event]], None]
 Post = Callable[[Message], object]
@@ -32,12 +35,14 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 
 class LiveSource:
-    """Runs sweeps on a bench, one at a time, and never blocks its caller."""
+    """Runs sweeps on a bench and never blocks its caller."""
 
     def __init__(self, bench: Bench, post: Post) -> None:
         self._bench, self._post = bench, post
         self._closing = threading.Lock()
-        self._stop_wanted = threading.Event()
+        self._asking = threading.Lock()
+        self._asked = 0
+        """Runs asked for since the last stop that are not in the queue yet."""
         # The bench starts processes that inherit standard error; Textual's stand-in for it has no file descriptor.
         with contextlib.redirect_stderr(sys.__stderr__):
             bench.prepare()
@@ -46,20 +51,52 @@ class LiveSource:
     def log_path(self) -> Path:
         return self._bench.log_path
 
+    @property
+    def queue(self) -> CellQueue:
+        """What waits to run; its methods return at once."""
+        return self._bench.queue
+
+    @property
+    def busy(self) -> bool:
+        """Whether cells run or are about to."""
+        return bool(self._asked) or self._bench.queue.busy or len(self._bench.queue) > 0
+
+    @property
+    def skip_after_oom(self) -> bool:
+        """Whether larger cells than one that ran out of memory are skipped; may be changed during a run."""
+        return self._bench.skip_after_oom
+
+    @skip_after_oom.setter
+    def skip_after_oom(self, skip: bool) -> None:
+        self._bench.skip_after_oom = skip
+
     def begin(self) -> None:
         """Get ready to run cells and ask what the machine offers; the answer comes as an event."""
         _thread("probe", self._probe)
 
-    def run(self, sweep: Sweep, *, ddof: int, timeout_s: float | None) -> None:
-        """Run the sweep's cells; `RunEnded` is posted when they are over."""
-        self._bench.ddof, self._bench.timeout_s = ddof, timeout_s
-        self._stop_wanted.clear()
-        _thread("run", lambda: self._run(sweep))
+    def run(self, sweep: Sweep, options: RunOptions) -> None:
+        """Let the sweep's cells wait behind those that do, and run them; `RunEnded` is posted when all are over."""
+        self._bench.ddof, self._bench.timeout_s = options.ddof, options.timeout_s
+        self._bench.skip_after_oom = options.skip_after_oom
+        with self._asking:
+            self._asked += 1
+        _thread("run", lambda: self._work(lambda: self._add(sweep, options)))
+
+    def resume(self, *, failed: bool = False) -> None:
+        """Run what the session that the bench was made for has no result of."""
+        with self._asking:
+            self._asked += 1
+        _thread("run", lambda: self._work(lambda: self._reopen(failed)))
+
+    def work(self) -> None:
+        """Run what waits in the queue, if nobody does."""
+        _thread("run", lambda: self._work(lambda: None))
 
     def cancel(self) -> None:
-        """Stop the run, also when it still waits for the machine to be read."""
-        self._stop_wanted.set()
-        self._bench.cancel()
+        """Stop what runs and what waits, also what still waits for the machine to be read."""
+        with self._asking:
+            self._asked = 0
+            self._bench.cancel()
 
     def close(self) -> None:
         """End the run, its processes and the log; blocks up to 2 s. Safe to call twice and from any thread."""
@@ -72,12 +109,39 @@ class LiveSource:
         except Exception as error:  # the person must hear of it, whatever it was
             self._post(Trouble(f"this machine could not be examined: {error}"))
 
-    def _run(self, sweep: Sweep) -> None:
+    def _add(self, sweep: Sweep, options: RunOptions) -> None:
+        with self._once_asked():
+            resolved = self._bench.resolve(sweep)
+            cells = in_rounds(in_order(resolved.cells()), options.repeats)
+        with self._asking:  # a stop comes before this and is heeded, or after it and finds the cells in the queue
+            if self._asked:
+                self._asked -= 1
+                self._bench.add(cells, resolved.command(self._bench.ddof))
+
+    def _reopen(self, failed: bool) -> None:
+        with self._once_asked():
+            self._bench.reopen(failed=failed)
+        with self._asking:
+            if self._asked:
+                self._asked -= 1
+            else:
+                self._bench.cancel()
+
+    @contextlib.contextmanager
+    def _once_asked(self) -> Iterator[None]:
+        """What fails in here is asked for no more, so that it is not taken for a run that is about to begin."""
+        try:
+            yield
+        except Exception:
+            with self._asking:
+                self._asked = max(self._asked - 1, 0)
+            raise
+
+    def _work(self, begin: Callable[[], None]) -> None:
         error: str | None = None
         try:
-            resolved = self._bench.resolve(sweep)
-            if not self._stop_wanted.is_set():
-                self._bench.run(resolved.cells(), resolved.command(self._bench.ddof))
+            begin()
+            self._bench.work()
         except (LogError, SpecError) as refused:
             error = str(refused)
         except Exception as broken:  # a run must end on the screen too

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from cs336_tui.environment import DeviceInfo, Environment
 from cs336_tui.events import (
-    SCHEMA,
     CellFinished,
     CellsQueued,
     CellStarted,
@@ -206,7 +205,7 @@ def _cell(machine: _Machine, cell: int, spec: RunSpec) -> Iterator[Event]:
 def demo_events() -> Iterator[Event]:
     """A session of two runs: a sweep that succeeds and a cell that does not fit."""
     machine = _Machine()
-    yield SessionStarted(at=machine.now, schema=SCHEMA, session=SESSION, app="0.1.0")
+    yield SessionStarted(at=machine.now, schema=1, session=SESSION, app="0.1.0")
     yield EnvironmentRead(at=machine.now, environment=ENVIRONMENT)
     yield Notice(at=machine.now, text="demo data: this session is synthetic, no such run took place")
     first = 0

@@ -16,29 +16,15 @@ from cs336_tui.tui.panes.log import LogPane
 from cs336_tui.tui.panes.results import ResultsPane
 from cs336_tui.tui.widgets.rows import Rows
 from tests.samples import START
-from tests.tui.watched import SMALL, WIDE, ScriptedBench, a_step, demo, in_the_middle, log_of, main, screen_text, until
-
-
-class Bench:
-    """Makes the bench that the app asks for, and keeps it for the test."""
-
-    def __init__(self) -> None:
-        self.made: list[ScriptedBench] = []
-
-    def __call__(self, sink: Any) -> Any:
-        self.made.append(ScriptedBench(sink))
-        return self.made[0]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.made[0], name)
+from tests.tui.watched import SMALL, WIDE, Benches, a_step, demo, in_the_middle, log_of, main, screen_text, until
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench() -> Benches:
+    return Benches()
 
 
-async def test_a_run_from_key_to_result(bench: Bench) -> None:
+async def test_a_run_from_key_to_result(bench: Benches) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=WIDE) as pilot:
         text = await until(pilot, "NVIDIA H100 80GB HBM3")
@@ -61,7 +47,7 @@ async def test_a_run_from_key_to_result(bench: Bench) -> None:
     )
 
 
-async def test_stop_ends_the_run_and_keeps_the_app(bench: Bench) -> None:
+async def test_stop_ends_the_run_and_keeps_the_app(bench: Benches) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, "NVIDIA")
@@ -72,7 +58,7 @@ async def test_stop_ends_the_run_and_keeps_the_app(bench: Bench) -> None:
         assert not app.run_in_progress
 
 
-async def test_a_run_that_cannot_begin_says_why_in_place(bench: Bench) -> None:
+async def test_a_run_that_cannot_begin_says_why_in_place(bench: Benches) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=WIDE, notifications=True) as pilot:
         await until(pilot, "NVIDIA")
@@ -84,7 +70,7 @@ async def test_a_run_that_cannot_begin_says_why_in_place(bench: Bench) -> None:
         assert not app.run_in_progress
 
 
-async def test_in_a_small_terminal_a_run_is_shown_at_once(bench: Bench) -> None:
+async def test_in_a_small_terminal_a_run_is_shown_at_once(bench: Benches) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=SMALL) as pilot:
         text = await until(pilot, "2 Live")
@@ -171,7 +157,7 @@ async def test_the_results_say_which_rows_are_in_sight(tmp_path: Path) -> None:
         assert "tokens/s" in text
 
 
-async def test_options_of_the_command_line_reach_the_form(bench: Bench) -> None:
+async def test_options_of_the_command_line_reach_the_form(bench: Benches) -> None:
     app = Cs336App(bench, options=RunOptions(ddof=0, timeout_s=90.0))
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, "NVIDIA")
@@ -196,14 +182,14 @@ async def test_the_log_tells_how_a_cell_in_the_middle_of_a_sweep_failed(tmp_path
         assert "signal 9" in await until(pilot, "Cell 4")
 
 
-async def test_run_pressed_before_all_is_ready_still_runs(bench: Bench) -> None:
+async def test_run_pressed_before_all_is_ready_still_runs(bench: Benches) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("r")
         await until(pilot, "▶ running")
 
 
-async def test_the_log_follows_until_somebody_scrolls(bench: Bench) -> None:
+async def test_the_log_follows_until_somebody_scrolls(bench: Benches) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, "1 Configure")
@@ -226,7 +212,7 @@ async def test_the_log_forgets_its_oldest_rows() -> None:
         app.sink([ChildOutput(at=START, cell=None, text="x\n" * 20_000)])
         await pilot.press("4")
         await until(pilot, "  · x")
-        assert len(app.query_one(LogPane)._kept) == 5000
+        assert len(app.query_one(LogPane).book.rows) == 5000
 
 
 async def test_nothing_is_painted_when_nothing_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +228,7 @@ async def test_nothing_is_painted_when_nothing_happened(tmp_path: Path, monkeypa
         assert updates == []
 
 
-async def test_only_the_changed_columns_of_a_step_are_painted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_changed_columns_of_a_step_are_painted(bench: Benches, monkeypatch: pytest.MonkeyPatch) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, "NVIDIA")
@@ -307,12 +293,12 @@ async def test_the_palette_offers_actions_presets_and_themes() -> None:
         titles = {command.title for command in app.get_system_commands(app.screen)}
         assert {"Run", "Stop", "Export", "Copy", "Help", "Quit", "Preset 2026/warmup", "Theme cs336-light"} <= titles
         await pilot.press("colon")
-        await until(pilot, "Preset quick")
+        await until(pilot, "Preset 2026/warmup")
         await pilot.press(*"cs336-light", "enter")
         await until(pilot, lambda _: app.theme == "cs336-light")
 
 
-async def test_keys_are_letters_while_typing(bench: Bench) -> None:
+async def test_keys_are_letters_while_typing(bench: Benches) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, "NVIDIA")
@@ -324,7 +310,7 @@ async def test_keys_are_letters_while_typing(bench: Bench) -> None:
         assert not bench.commands
 
 
-async def test_quitting_asks_while_cells_run(bench: Bench) -> None:
+async def test_quitting_asks_while_cells_run(bench: Benches) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=SMALL) as pilot:
         await pilot.press("r")
@@ -340,7 +326,7 @@ async def test_quitting_asks_while_cells_run(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
-async def test_an_idle_app_quits_at_once(key: str, bench: Bench) -> None:
+async def test_an_idle_app_quits_at_once(key: str, bench: Benches) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=SMALL) as pilot:
         await pilot.press(key)
@@ -349,7 +335,7 @@ async def test_an_idle_app_quits_at_once(key: str, bench: Bench) -> None:
     assert bench.closed
 
 
-async def test_ctrl_q_quits_at_once_even_while_cells_run(bench: Bench) -> None:
+async def test_ctrl_q_quits_at_once_even_while_cells_run(bench: Benches) -> None:
     app = Cs336App(bench)
     async with app.run_test(size=SMALL) as pilot:
         await pilot.press("r")
@@ -360,7 +346,7 @@ async def test_ctrl_q_quits_at_once_even_while_cells_run(bench: Bench) -> None:
     assert bench.closed
 
 
-async def test_the_summary_file_is_kept_from_the_first_cell_on(bench: Bench, tmp_path: Path) -> None:
+async def test_the_summary_file_is_kept_from_the_first_cell_on(bench: Benches, tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     app = Cs336App(bench, summary_path=path)
     async with app.run_test(size=SMALL) as pilot:

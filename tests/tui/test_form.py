@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cs336_tui import spec
 from cs336_tui.environment import DeviceInfo, Environment
-from cs336_tui.presets import PRESETS, Preset
+from cs336_tui.presets import Preset, bundled
 from cs336_tui.spec import CUSTOM_SIZE, SpecError
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui.form import CONTEXTS, MAX_CELLS, Entries, RunOptions, entries_of, read
@@ -94,7 +94,7 @@ def test_a_sweep_shown_in_the_form_reads_as_itself(sweep: Sweep, options: RunOpt
     assert form.sweep == msgspec.structs.replace(sweep, **expected)
 
 
-@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
+@pytest.mark.parametrize("preset", bundled(), ids=lambda preset: preset.name)
 def test_every_preset_fits_the_form(preset: Preset) -> None:
     assert read(entries_of(preset.sweep)).sweep == preset.sweep
 

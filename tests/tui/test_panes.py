@@ -20,9 +20,11 @@ from cs336_tui.tui.heading import heading
 from cs336_tui.tui.help import help_lines
 from cs336_tui.tui.panes.device import Run, device_lines
 from cs336_tui.tui.panes.live import detail_of, live_lines
-from cs336_tui.tui.panes.results import table
+from cs336_tui.tui.panes.results import COLUMNS
+from cs336_tui.tui.panes.results import heading as results_heading
 from cs336_tui.tui.panes.status import status
-from cs336_tui.tui.widgets.lines import Line, Span
+from cs336_tui.tui.widgets.columns import lay_out
+from cs336_tui.tui.widgets.lines import Line
 from tests.samples import START, a_spec, cell_start, mixed_session, session_start, state_of, steps
 from tests.tui.watched import demo, in_the_middle
 
@@ -129,14 +131,12 @@ def test_the_results_table_keeps_what_tells_cells_apart_when_narrow() -> None:
         ("1", "small", "512", "4", "forward", "fp32", "cpu", "5", "10", "14.9", "0.06", "14.9", "137k", "4 GB"),
         ("2", "small", "512", "4", "train-step", "fp32", "cpu", "5", "10", "47.2", "0.10", "47.2", "43k", "5 GB"),
     ]
-    marks = [Span("✓ ok"), Span("▲ OOM")]
-    wide, _ = table(texts, marks, 140)
-    narrow, rows = table(texts, marks, 40)
-    assert "median" in text([wide])
-    assert len(text([narrow])) <= 42
-    for kept in ("size", "pass", "mean ms", "status"):
-        assert kept in text([narrow])
-    assert text(rows).splitlines()[1].endswith("▲ OOM")
+    wide, narrow = (lay_out(COLUMNS, texts, width) for width in (134, 34))
+    assert "median" in text([results_heading(wide, 140)])
+    assert len(narrow.heading) <= 34 or not any(COLUMNS[i].rank for i in narrow.kept)
+    for kept in ("size", "pass", "mean ms"):
+        assert kept in narrow.heading
+    assert "47.2" in narrow.row(texts[1])
 
 
 def test_every_status_differs_by_more_than_colour() -> None:

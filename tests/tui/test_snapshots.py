@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from textual.pilot import Pilot
 
 from cs336_tui.tui.app import Cs336App
+from tests.samples import mixed_session
+from tests.tui.test_sessions import MIXED, STOPPED, keep, stopped_session
 from tests.tui.watched import demo, in_the_middle, log_of, until
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
@@ -50,3 +53,38 @@ def test_at_the_end_of_a_session(keys: tuple[str, ...], snap_compare: Any, tmp_p
 def test_a_light_theme(snap_compare: Any, tmp_path: Path) -> None:
     app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0, theme="cs336-light")
     assert snap_compare(app, terminal_size=SIZES["120x40"], run_before=after())
+
+
+@pytest.fixture
+def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sessions say when they began in local time."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("key", ["6", "8"])
+@pytest.mark.parametrize("size", SIZES)
+def test_queue_and_compare(size: str, key: str, snap_compare: Any, tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0)
+    assert snap_compare(app, terminal_size=SIZES[size], run_before=after(key))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_sessions_of_a_folder(size: str, snap_compare: Any, tmp_path: Path, in_utc: None) -> None:  # noqa: ARG001
+    keep(tmp_path, STOPPED, stopped_session())
+    keep(tmp_path, MIXED, mixed_session())
+    replayed = tmp_path / "replayed"
+    replayed.mkdir()
+    app = Cs336App(replay=log_of(demo(in_the_middle), replayed), speed=0, session_dir=tmp_path)
+
+    async def prepare(pilot: Pilot[None]) -> None:
+        await until(pilot, "at its end")
+        await pilot.press("7")
+        await until(pilot, STOPPED)
+        pilot.app.clear_notifications()
+        await until(pilot, "at its end")
+
+    assert snap_compare(app, terminal_size=SIZES[size], run_before=prepare)

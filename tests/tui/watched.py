@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from textual.pilot import Pilot
 
@@ -12,16 +14,21 @@ from cs336_tui.environment import Environment
 from cs336_tui.events import (
     SCHEMA,
     CellFinished,
-    CellsQueued,
+    CellRequeued,
     CellStarted,
     EnvironmentRead,
     Event,
+    SessionResumed,
     SessionStarted,
+    Status,
     StepsTimed,
     to_line,
 )
+from cs336_tui.runner.queue import CellQueue
+from cs336_tui.runner.stop import StopSignal
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.recorder import Sink
+from cs336_tui.session.state import fold
 from cs336_tui.spec import RunSpec
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui.app import Cs336App
@@ -34,16 +41,25 @@ SMALL = (80, 24)
 
 
 class ScriptedBench:
-    """Stands where the real bench stands, starts no process, and takes its time until it is told to go on."""
+    """Stands where the real bench stands, with a real queue, starts no process, and takes its time: each cell ends
+    when `go_on` is set or `finish_one` is called. `outcomes` says how cells end, ok unless named."""
 
-    def __init__(self, sink: Sink, environment: Environment = ENVIRONMENT) -> None:
+    def __init__(self, sink: Sink, log: Path | None = None, environment: Environment = ENVIRONMENT) -> None:
         self.sink, self.environment = sink, environment
-        self.log_path = Path("/nowhere/2026-11-20T14-03-42-ab12.jsonl")
-        self.ddof, self.timeout_s = 1, None
+        self.log_path = log or Path("/nowhere/2026-11-20T14-03-42-ab12.jsonl")
+        self.ddof, self.timeout_s, self.skip_after_oom = 1, None, True
         self.prepared = self.closed = False
-        self.go_on, self.stopped = threading.Event(), threading.Event()
+        self.go_on = threading.Event()
         self.refuse: Exception | None = None
+        self.refuse_sweep: Exception | None = None
         self.commands: list[str] = []
+        self.outcomes: dict[int, Status] = {}
+        self.may_stop = threading.Event()
+        """Set unless a stop is to take its time."""
+        self.may_stop.set()
+        self._permits = threading.Semaphore(0)
+        self._stop = StopSignal()
+        self.queue = CellQueue(sink, self._stop)
 
     def prepare(self) -> None:
         self.prepared = True
@@ -53,29 +69,72 @@ class ScriptedBench:
         return self.environment
 
     def resolve(self, sweep: Sweep) -> Sweep:
+        if self.refuse_sweep:
+            raise self.refuse_sweep
         return sweep.with_devices(self.environment.resolve(sweep.devices))
 
-    def run(self, specs: Sequence[RunSpec], command: str) -> None:
+    def add(self, cells: Sequence[tuple[RunSpec, int]], command: str | None = None) -> None:
         if self.refuse:
             raise self.refuse
-        self.commands.append(command)
-        self.sink([SessionStarted(at=START, schema=SCHEMA, session=self.log_path.stem, app="0")])
-        self.sink([CellsQueued(at=START, first=0, specs=tuple(specs), command=command, ddof=self.ddof)])
-        self.sink([CellStarted(at=START + 1, cell=0, pid=1)])
-        while not (self.go_on.wait(0.01) or self.stopped.is_set()):
-            pass
-        status = "cancelled" if self.stopped.is_set() else "ok"
-        for cell in range(len(specs)):
-            if status == "ok":
-                self.sink([CellStarted(at=START + 2, cell=cell), a_step(cell, 0.1532)])
-            self.sink([CellFinished(at=START + 3, cell=cell, status=status)])
+        if not self.commands:
+            self.sink([SessionStarted(at=START, schema=SCHEMA, session=self.log_path.stem, app="0")])
+        self.commands.append(command or "")
+        self.queue.add(cells, command=command, ddof=self.ddof)
 
-    def cancel(self) -> None:
-        self.stopped.set()
+    def reopen(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
+        del sink, take_over
+        if self.refuse:
+            raise self.refuse
+        history = list(LogReader(self.log_path))
+        state = fold(history)
+        again = ("cancelled", "failed", "killed") if failed else ("cancelled",)
+        went_on: list[Event] = [SessionResumed(at=time.time(), app="0")]
+        went_on += [CellRequeued(at=time.time(), cell=c.cell) for c in state.cells.values() if c.status in again]
+        for event in went_on:
+            state.apply(event)
+        self.sink(history)
+        self.sink(went_on)
+        self.queue.restore(state)
+        return tuple(state.waiting)
+
+    def work(self) -> None:
+        if not self.queue.claim():
+            return
+        while (taken := self.queue.take()) is not None:
+            cell = taken.cell
+            self.sink([CellStarted(at=START + 1, cell=cell, pid=1)])
+            while not (self.go_on.is_set() or self._stop.is_set() or self._permits.acquire(timeout=0.005)):
+                pass
+            self.may_stop.wait(10)
+            status = "cancelled" if self._stop.is_set() else self.outcomes.get(cell, "ok")
+            steps = [a_step(cell, 0.1532)] if status == "ok" else []
+            self.sink([*steps, CellFinished(at=START + 3, cell=cell, status=status)])
+
+    def finish_one(self) -> None:
+        """Let the running cell end, or the next that runs."""
+        self._permits.release()
+
+    def cancel(self) -> bool:
+        return self.queue.cancel()
 
     def close(self) -> None:
         self.closed = True
-        self.stopped.set()
+        self.queue.close()
+
+
+class Benches:
+    """Makes the benches that an app asks for, and keeps them for the test; `made` holds all, attributes are the
+    first's."""
+
+    def __init__(self) -> None:
+        self.made: list[ScriptedBench] = []
+
+    def __call__(self, sink: Sink, log: Path | None = None) -> Any:
+        self.made.append(ScriptedBench(sink, log))
+        return self.made[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.made[0], name)
 
 
 def a_step(cell: int, time_s: float, first: int = 0, kind: str = "measured") -> StepsTimed:

@@ -46,6 +46,8 @@ def _row(label: str, value: object) -> Line:
 
 
 def _error(cell: CellState, width: int) -> list[Line]:
+    if cell.status == "skipped":
+        return [line(row) for row in textwrap.wrap(format.plain(cell.skipped_because or ""), max(width, 10))]
     problem = status.how_it_ended(cell)
     if not problem or cell.finished is None:
         return []

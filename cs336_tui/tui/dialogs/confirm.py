@@ -12,10 +12,11 @@ from textual.widgets import Button, Label
 
 
 class Confirm(ModalScreen[bool]):
-    """Answers true for `yes` (also by the keys given) and false for Escape."""
+    """Answers true for `yes` (also by y) and false for Escape; `q_means` is what q answers, with which people leave."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y,q", "answer(True)", "Yes", id="confirm.yes"),
+        Binding("y", "answer(True)", "Yes", id="confirm.yes"),
+        Binding("q", "quit_key", "Yes", show=False, id="confirm.quit"),
         Binding("escape,n", "answer(False)", "No", id="confirm.no"),
         Binding("left,right", "app.focus_next", "Other", show=False, id="confirm.other"),
     ]
@@ -33,9 +34,9 @@ class Confirm(ModalScreen[bool]):
     }
     """
 
-    def __init__(self, question: str, yes: str, no: str) -> None:
+    def __init__(self, question: str, yes: str, no: str, *, q_means: bool = False) -> None:
         super().__init__()
-        self._question, self._yes, self._no = question, yes, no
+        self._question, self._yes, self._no, self._q_means = question, yes, no, q_means
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box"):
@@ -43,6 +44,9 @@ class Confirm(ModalScreen[bool]):
             with Horizontal():
                 yield Button(self._no, id="no", compact=True)
                 yield Button(self._yes, id="yes", variant="error", compact=True)
+
+    def action_quit_key(self) -> None:
+        self.dismiss(self._q_means)
 
     def action_answer(self, yes: bool) -> None:
         self.dismiss(yes)

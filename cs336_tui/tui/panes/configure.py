@@ -13,11 +13,12 @@ from textual.message import Message
 from textual.widgets import Static
 
 from cs336_tui.environment import Environment
-from cs336_tui.presets import PRESETS, Preset
+from cs336_tui.presets import QUICK, Preset
 from cs336_tui.sizes import size_names
 from cs336_tui.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SYNCS, SpecError
 from cs336_tui.sweep import Sweep
-from cs336_tui.tui.form import CONTEXTS, DIMS, Entries, RunOptions, entries_of, read
+from cs336_tui.tui.form import AFTER_OOM, CONTEXTS, DIMS, Entries, RunOptions, entries_of, read
+from cs336_tui.tui.preview import Choices
 from cs336_tui.tui.widgets.chips import Chip, Chips
 from cs336_tui.tui.widgets.entry import Entry, TextEntry
 from cs336_tui.tui.widgets.fold import Fold
@@ -96,7 +97,7 @@ class ConfigurePane(Vertical):
         """Export the results so far."""
 
     def __init__(
-        self, preset: Preset = PRESETS[0], options: RunOptions | None = None, *, id: str | None = "configure"
+        self, preset: Preset = QUICK, options: RunOptions | None = None, *, id: str | None = "configure"
     ) -> None:
         super().__init__(id=id)
         self.border_title = "Configure"
@@ -104,7 +105,9 @@ class ConfigurePane(Vertical):
         self._entries = entries_of(preset.sweep, options)
         self._form = read(self._entries)
         self._environment: Environment | None = None
-        self._busy = False
+        self._cells_run = self._stopping = False
+        self._was_in_hand = False
+        """Whether the focus was on Run or Stop when both could no longer be pressed."""
 
     @property
     def sweep(self) -> Sweep | None:
@@ -118,6 +121,11 @@ class ConfigurePane(Vertical):
     @property
     def options(self) -> RunOptions:
         return self._form.options
+
+    @property
+    def choices(self) -> Choices:
+        """What decides which cells Run would add."""
+        return Choices(self.sweep, self.options.repeats, self._environment)
 
     def compose(self) -> ComposeResult:
         entries = self._entries
@@ -156,6 +164,17 @@ class ConfigurePane(Vertical):
         self._set(self._from_preset())
         self._refill()
 
+    @property
+    def preset_name(self) -> str:
+        """The preset that filled the entries last."""
+        return self._preset.name
+
+    def named(self, preset: Preset) -> None:
+        """The choices are this preset from here on."""
+        self._preset = preset
+        self.query_one(PresetEntry).preset = preset
+        self._show()
+
     def set_environment(self, environment: Environment) -> None:
         """Offer the machine's devices, and refuse what they cannot do."""
         self._environment = environment
@@ -163,20 +182,25 @@ class ConfigurePane(Vertical):
         self._set(self._entries)
 
     def set_running(self, running: bool, stopping: bool = False) -> None:
-        """Enable the buttons that make sense; a focused one that goes hands the focus to its counterpart."""
+        """Enable the buttons that make sense: while cells run, Run adds to them. The focus comes back to them when
+        it was there before."""
         run, stop = self.query_one("#run", PushButton), self.query_one("#stop", PushButton)
-        focused = self.screen.focused
-        self._busy = running
+        in_hand = self.screen.focused in (run, stop)
+        self._cells_run, self._stopping = running, running and stopping
         self._show()
-        stop.offer("Stop…" if running and stopping else "Stop", running and not stopping)
-        if running and focused is run:
-            stop.focus()
-        elif not running and focused is stop:
+        stop.offer("Stop…" if self._stopping else "Stop", running and not stopping)
+        if not running and (in_hand or self._was_in_hand):
             run.focus()
+        self._was_in_hand = self._stopping and in_hand
+
+    def set_skip_after_oom(self, skip: bool) -> None:
+        """Choose what becomes of larger cells after one that ran out of memory."""
+        self._set(self._entries.with_value("after_oom", AFTER_OOM[0 if skip else 1]))
+        self._refill()
 
     def request_run(self) -> None:
-        """Post `RunRequested`, unless something is wrong or already running."""
-        if self.sweep is not None and not self._busy:
+        """Post `RunRequested`, unless something is wrong or what runs is being stopped."""
+        if self.sweep is not None and not self._stopping:
             self.post_message(self.RunRequested(self.sweep, self.options))
 
     def action_to_buttons(self) -> None:
@@ -241,7 +265,9 @@ class ConfigurePane(Vertical):
         summary.set_class(bool(problems), "-bad")
         others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         summary.update(f"✗ {problems[0]}{others}" if problems else self._form.summary)
-        self.query_one("#run", PushButton).offer("Run", not self._busy and not problems)
+        self.query_one("#run", PushButton).offer(
+            "Add" if self._cells_run else "Run", not self._stopping and not problems
+        )
 
     def _group(self, id: str, shown: bool, entries: Callable[[], Iterable[Entry]]) -> None:
         """Show or hide a group of entries that exist once they were needed."""
@@ -264,6 +290,8 @@ class ConfigurePane(Vertical):
         yield TextEntry("threads", "threads", entries.threads, hint="torch's own")
         yield Chips("ddof", "std ddof", _chips(("1", "0")), (entries.ddof,), multiple=False)
         yield TextEntry("timeout_s", "timeout s", entries.timeout_s, hint="none, per cell")
+        yield TextEntry("repeats", "repeats", entries.repeats)
+        yield Chips("after_oom", "after OOM", _chips(AFTER_OOM), (entries.after_oom,), multiple=False)
 
     def _refill(self) -> None:
         """Show every entry's value anew."""

@@ -113,7 +113,7 @@ def _others(gpu: GpuSample) -> tuple[str, str]:
         return "none", "text"
     memory = [process.memory_bytes for process in others if process.memory_bytes is not None]
     used = f", {format.size(sum(memory))}" if memory else ""
-    return f"! {len(others)} process{'es' if len(others) > 1 else ''}{used}", "warn"
+    return f"! {len(others)} process{'es' if len(others) > 1 else ''}{used}", "caution"
 
 
 def _host(sample: DeviceSampled) -> list[Line]:
@@ -158,7 +158,7 @@ def _history(state: SessionState, sample: DeviceSampled, run: Run | None, width:
         line((f"{memory_name} 0–{top:.3g} GB", "muted")),
         *graph(memory, view, top=top, height=rows, role="memory"),
     ]
-    starts = [(cell.started_at, status.number(state, cell)) for cell in state.cells.values() if cell.started_at]
+    starts = [(cell.started_at, status.number(cell)) for cell in state.cells.values() if cell.started_at]
     return [*lines, _axis(marks(starts, view), view)]
 
 

@@ -8,12 +8,12 @@ import textwrap
 from typing import NamedTuple
 
 from cs336_tui import quantities
-from cs336_tui.session.eta import remaining_s
 from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.drawing.phase_bars import phase_bars, phase_line
 from cs336_tui.tui.drawing.progress import progress
 from cs336_tui.tui.drawing.step_chart import step_chart
+from cs336_tui.tui.forecast import remaining_s
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
 
@@ -31,18 +31,20 @@ class LivePane(Lines):
         super().__init__(id=id)
         self.detail_interval_s = 1.0
         """How often the phases and the table of steps are brought up to date: more than is read only costs bytes."""
+        self._state: SessionState | None = None
         self._detail = Detail(-1, 0, {}, 0.0)
 
-    def show(self, state: SessionState, cell: CellState | None, invitation: str) -> None:
-        """Paint the cell; without one, the invitation to run something."""
+    def show(self, state: SessionState, cell: CellState | None, invitation: str, *, held: bool = False) -> None:
+        """Paint the cell; without one, the invitation to run something. `held`: the queue waits for a go-ahead."""
         if cell is None:
             self.paint([(), line(("Nothing has run yet.", "strong")), (), line((invitation, "muted"))])
             return
         now = state.last_at or 0.0
-        same = self._detail.cell == cell.cell and self._detail.steps and not cell.is_over
-        if not (same and 0 <= now - self._detail.at < self.detail_interval_s):
-            self._detail = detail_of(cell, now)
-        self.paint(live_lines(state, cell, self._detail, *self.content_size))
+        detail = self._detail if state is self._state else Detail(-1, 0, {}, 0.0)
+        same = detail.cell == cell.cell and 0 < detail.steps <= cell.steps_done and not cell.is_over
+        if not (same and 0 <= now - detail.at < self.detail_interval_s):
+            self._state, self._detail = state, detail_of(cell, now)
+        self.paint(live_lines(state, cell, self._detail, *self.content_size, held=held))
 
 
 class Detail(NamedTuple):
@@ -59,13 +61,15 @@ def detail_of(cell: CellState, at: float) -> Detail:
     return Detail(cell.cell, cell.steps_done, phase_means(cell), at)
 
 
-def live_lines(state: SessionState, cell: CellState, detail: Detail, width: int, height: int) -> list[Line]:
+def live_lines(
+    state: SessionState, cell: CellState, detail: Detail, width: int, height: int, *, held: bool = False
+) -> list[Line]:
     """The pane's rows for a cell, as many as fit in `height`."""
     means = detail.phases
     airy = height >= 22
     lines = [
         line((cell.spec.title, "title")),
-        _where(state, cell),
+        _where(state, cell, held),
         progress(state.steps_done, state.steps_total, width=width),
         *([()] if airy else []),
         _headline(state, cell),
@@ -99,10 +103,12 @@ def phase_means(cell: CellState) -> dict[str, float]:
     return {name: sum(times) / len(times) for name, times in phases.items() if times}
 
 
-def _where(state: SessionState, cell: CellState) -> Line:
-    here = f"cell {status.number(state, cell)}/{len(state.cells)} · "
+def _where(state: SessionState, cell: CellState, held: bool) -> Line:
+    here = f"cell {status.number(cell)}/{len(state.cells)} · "
     if cell.status != "running":
-        return (Span(here), status.status(cell))
+        return (Span(here), status.status(cell), *([Span(" · the queue is paused", "caution")] if held else []))
+    if held:
+        return line(here, (status.stage(cell), "strong"), (" · paused after this", "caution"))
     eta = remaining_s(state)
     left = f" · ETA {quantities.duration(eta)}" if eta is not None else ""
     return line(here, (status.stage(cell), "strong"), left)

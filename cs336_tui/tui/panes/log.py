@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from cs336_tui.events import CellFinished, CellStarted, ChildOutput, Event, Notice
+from cs336_tui.events import CellFinished, CellSkipped, CellStarted, ChildOutput, Event, Notice
 from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.panes import status
@@ -16,6 +16,19 @@ LIMIT = 5000
 """Rows kept; the session log has all of them."""
 
 
+class LogBook:
+    """The rows of one session's log; `where` is its path, empty while there is none."""
+
+    def __init__(self, where: str = "") -> None:
+        self.where = where
+        self.rows: deque[Line] = deque(maxlen=LIMIT)
+
+    def take(self, events: Iterable[Event], state: SessionState) -> None:
+        """Add the rows of these events, which `state` holds already."""
+        for event in events:
+            self.rows.extend(_rows_of(event, state))
+
+
 class LogPane(Rows):
     """Each row starts with its cell's number; it follows the newest row until somebody scrolls up."""
 
@@ -23,37 +36,38 @@ class LogPane(Rows):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(follow=True, id=id)
-        self._kept: deque[Line] = deque(maxlen=LIMIT)
-        self.where = ""
-        """The session log's path."""
-
-    def take(self, events: Sequence[Event], state: SessionState) -> None:
-        """Add the rows of these events, which `state` holds already."""
-        for event in events:
-            match event:
-                case Notice():
-                    self._kept.extend(_rows(Span("  ! ", "caution"), event.text))
-                case ChildOutput():
-                    cell = state.cells.get(event.cell) if event.cell is not None else None
-                    self._kept.extend(_rows(_label(state, cell), event.text))
-                case CellStarted() if cell := state.cells.get(event.cell):
-                    self._kept.append(line(_label(state, cell), (f"▶ {cell.spec.title}", "muted")))
-                case CellFinished(status="failed" | "killed" | "oom") if cell := state.cells.get(event.cell):
-                    self._kept.append(line(_label(state, cell), (f"✗ {status.how_it_ended(cell)}", "bad")))
-                    self._kept.extend(_rows(_label(state, cell), event.error or ""))
-                case _:
-                    pass
+        self.book = LogBook()
+        """Of the session that is shown."""
 
     def show(self) -> None:
-        where = [line((f"The session log is {self.where}", "muted"))] if self.where else []
-        if self._kept:
-            self.fill((*where, *self._kept))
+        book = self.book
+        where = [line((f"The session log is {book.where}", "muted"))] if book.where else []
+        if book.rows:
+            self.fill((*where, *book.rows))
             return
         self.fill((), [(), line(("Nothing yet. What a cell prints, and notices, appear here.", "muted")), *where])
 
 
-def _label(state: SessionState, cell: CellState | None) -> Span:
-    return Span(f"{status.number(state, cell):>3} " if cell else "  · ", "muted")
+def _rows_of(event: Event, state: SessionState) -> Sequence[Line]:
+    match event:
+        case Notice():
+            return _rows(Span("  ! ", "caution"), event.text)
+        case ChildOutput():
+            cell = state.cells.get(event.cell) if event.cell is not None else None
+            return _rows(_label(cell), event.text)
+        case CellStarted() if cell := state.cells.get(event.cell):
+            return [line(_label(cell), (f"▶ {cell.spec.title}", "muted"))]
+        case CellSkipped() if cell := state.cells.get(event.cell):
+            return [line(_label(cell), (f"» skipped: {format.plain(event.reason)}", "muted"))]
+        case CellFinished(status="failed" | "killed" | "oom") if cell := state.cells.get(event.cell):
+            ended = status.how_it_ended(cell) or event.status  # nothing to say of a cell that waits again already
+            return [line(_label(cell), (f"✗ {ended}", "bad")), *_rows(_label(cell), event.error or "")]
+        case _:
+            return []
+
+
+def _label(cell: CellState | None) -> Span:
+    return Span(f"{status.number(cell):>3} " if cell else "  · ", "muted")
 
 
 def _rows(label: Span, text: str) -> list[Line]:

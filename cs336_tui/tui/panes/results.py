@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from cs336_tui.events import CellFinished
 from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.panes import status
+from cs336_tui.tui.widgets.columns import Column, Layout, lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line
 from cs336_tui.tui.widgets.rows import Rows
-
-
-class _Column(NamedTuple):
-    name: str
-    value: Callable[[SessionState, CellState], str]
-    left: bool = False
-    rank: int = 0
-    """Columns of the highest rank go first when the table is too wide."""
 
 
 def _median(_: SessionState, cell: CellState) -> str:
@@ -41,25 +38,31 @@ def _std(state: SessionState, cell: CellState) -> str:
     return format.ms(std, std)
 
 
-_COLUMNS = (
-    _Column("#", lambda state, cell: str(status.number(state, cell)), rank=9),
-    _Column("size", lambda _, cell: cell.spec.size, left=True),
-    _Column("ctx", lambda _, cell: str(cell.spec.context_length), rank=3),
-    _Column("batch", lambda _, cell: str(cell.spec.batch_size), rank=8),
-    _Column("pass", lambda _, cell: cell.spec.pass_, left=True),
-    _Column("precision", lambda _, cell: cell.spec.precision, left=True, rank=2),
-    _Column("device", lambda _, cell: cell.spec.device, left=True, rank=10),
-    _Column("warm-up", lambda _, cell: str(cell.spec.warmup_steps), rank=7),
-    _Column("n", lambda _, cell: str(cell.running.n), rank=6),
-    _Column("mean ms", _mean),
-    _Column("std ms", _std, rank=1),
-    _Column("median", _median, rank=11),
-    _Column("tokens/s", lambda _, cell: format.rate(cell.tokens_per_s), rank=4),
-    _Column("peak", _peak, rank=5),
-)
+_TABLE: dict[Column, Callable[[SessionState, CellState], str]] = {
+    Column("#", rank=9): lambda _, cell: str(status.number(cell)),
+    Column("size", left=True): lambda _, cell: cell.spec.size,
+    Column("ctx", rank=3): lambda _, cell: str(cell.spec.context_length),
+    Column("batch", rank=8): lambda _, cell: str(cell.spec.batch_size),
+    Column("pass", left=True): lambda _, cell: cell.spec.pass_,
+    Column("precision", left=True, rank=2): lambda _, cell: cell.spec.precision,
+    Column("device", left=True, rank=10): lambda _, cell: cell.spec.device,
+    Column("warm-up", rank=7): lambda _, cell: str(cell.spec.warmup_steps),
+    Column("n", rank=6): lambda _, cell: str(cell.running.n),
+    Column("mean ms"): _mean,
+    Column("std ms", rank=1): _std,
+    Column("median", rank=11): _median,
+    Column("tokens/s", rank=4): lambda _, cell: format.rate(cell.tokens_per_s),
+    Column("peak", rank=5): _peak,
+}
+COLUMNS = tuple(_TABLE)
+_ASKED = ("size", "ctx", "batch", "pass", "precision", "device", "warm-up")
+"""Columns that are known of a cell before it runs."""
+_RUN = Column("run", rank=4)
+"""Which run of its spec a cell is; shown where there are repeats."""
 _STATUS = "status"
-_ALL_ALIKE = 20
-"""Added to the rank of a column whose cells are all alike: it tells least."""
+_WIDEST_STATUS = 11
+_FEW = 200
+"""Up to so many rows count for the columns' widths all at once; of more, those that have been in sight."""
 
 
 class ResultsPane(Rows):
@@ -70,54 +73,104 @@ class ResultsPane(Rows):
 
     BORDER_TITLE = "Results"
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("m", "mark", "Mark to compare", id="results.mark"),
+    ]
+
+    class Marked(Message):
+        """This cell is to be compared with another, or no longer."""
+
+        def __init__(self, cell: CellState) -> None:
+            super().__init__()
+            self.cell = cell
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(cursor=True, id=id)
-        self._done: dict[int, tuple[str, ...]] = {}
+        self._state: SessionState | None = None
+        self._cells: tuple[CellState, ...] = ()
+        self._places: dict[int, int] = {}
+        self._done: dict[int, tuple[CellFinished | None, tuple[str, ...]]] = {}
+        self._columns = COLUMNS
+        self._alike: tuple[bool | None, ...] = ()
+        self._least: tuple[int, ...] = ()
+        self._ddof = 1
+        self._marked: tuple[CellState, ...] = ()
 
-    def show(self, state: SessionState, in_sight: CellState | None) -> None:
-        if not state.cells:
-            self._done.clear()
+    def show(self, state: SessionState, in_sight: CellState | None, marked: Sequence[CellState] = ()) -> None:
+        """Paint; the cursor is on the cell `in_sight`, and `marked` ones, to be compared, say so."""
+        self._take(state)
+        self._marked = tuple(marked)
+        if not self._cells:
             self.fill((), [(), line(("No results yet. Each cell of a run adds a row here.", "muted"))])
             return
         if in_sight is not None and not self.has_focus:
-            self.cursor = list(state.cells).index(in_sight.cell)
-        texts = [self._texts(state, cell) for cell in state.cells.values()]
-        statuses = [status.status(cell) for cell in state.cells.values()]
-        heading, rows = table(texts, statuses, self.content_size.width - self._position_width(len(texts)))
-        self.fill(rows, [heading])
+            self.cursor = self._places.get(in_sight.cell, self.cursor)
+        self.draw_from(len(self._cells), self._rows_in_sight, heading_rows=1)
+
+    def _take(self, state: SessionState) -> None:
+        """Remember the cells, and of them what does not change while they run."""
+        if state is not self._state or state.ddof != self._ddof:
+            self._state, self._ddof = state, state.ddof
+            self._done, self._least, self._places = {}, (), {}
+        self._cells = tuple(state.cells.values())
+        if len(self._places) == len(self._cells):
+            return
+        self._places = {cell.cell: place for place, cell in enumerate(self._cells)}
+        repeated = any(cell.repeat > 1 for cell in self._cells)
+        self._columns = (*COLUMNS, _RUN) if repeated else COLUMNS
+        self._least, self._done = (), {}
+        if len(self._cells) <= _FEW:
+            self._alike = ()
+            return
+        values = {column: {read(state, cell) for cell in self._cells} for column, read in _TABLE.items()
+                  if column.name in _ASKED}  # fmt: skip
+        self._alike = tuple(len(values[column]) == 1 if column in values else None for column in self._columns)
+
+    def _rows_in_sight(self, first: int, last: int) -> tuple[list[Line], list[Line]]:
+        few = len(self._cells) <= _FEW
+        counted = self._cells if few else self._cells[first:last]
+        texts = [self._texts(cell) for cell in counted]
+        marks = [status.status(cell) for cell in counted]
+        status_width = max(len(mark.text) for mark in marks) if few and marks else _WIDEST_STATUS
+        width = self.content_size.width - self._position_width(len(self._cells))
+        layout = lay_out(self._columns, texts, width - status_width, least=self._least, alike=self._alike)
+        if few:
+            texts, marks = texts[first:last], marks[first:last]
+        else:
+            self._least = layout.widths
+        shown = self._cells[first:last]
+        rows = [
+            (Span(layout.row(row)), mark, *self._mark_of(cell))
+            for cell, row, mark in zip(shown, texts, marks, strict=True)
+        ]
+        return [heading(layout, width)], rows
+
+    def _mark_of(self, cell: CellState) -> tuple[Span, ...]:
+        return (Span(f" ◆ {'AB'[self._marked.index(cell)]}", "title"),) if cell in self._marked[:2] else ()
+
+    def action_mark(self) -> None:
+        if self.cursor < len(self._cells):
+            self.post_message(self.Marked(self._cells[self.cursor]))
 
     def _position_width(self, count: int) -> int:
         """Columns to leave free in the heading for which of the rows are in sight."""
         return len(f"  {count}–{count} of {count}") if count > self.content_size.height - 1 else 0
 
-    def _texts(self, state: SessionState, cell: CellState) -> tuple[str, ...]:
+    def _texts(self, cell: CellState) -> tuple[str, ...]:
         """The cell's figures; those of a finished cell are worked out once."""
-        if known := self._done.get(cell.cell):
-            return known
-        texts = tuple(column.value(state, cell) for column in _COLUMNS)
+        assert self._state is not None
+        known = self._done.get(cell.cell)
+        if known and known[0] is cell.finished:
+            return known[1]
+        texts = tuple(read(self._state, cell) for read in _TABLE.values())
+        if self._columns is not COLUMNS:
+            texts += (str(cell.repeat),)
         if cell.is_over:
-            self._done[cell.cell] = texts
+            self._done[cell.cell] = (cell.finished, texts)
         return texts
 
 
-def table(texts: list[tuple[str, ...]], statuses: list[Span], width: int) -> tuple[Line, list[Line]]:
-    """Heading and rows in as many of the columns as `width` holds; numbers to the right."""
-    by_column = list(zip(*texts, strict=True))
-    widths = [max(len(column.name), *map(len, by_column[i])) for i, column in enumerate(_COLUMNS)]
-    alike = [len(texts) > 1 and len(set(values)) == 1 for values in by_column]
-    status_width = max(len(mark.text) for mark in statuses)
-    kept = set(range(len(_COLUMNS)))
-    for index in sorted(kept, key=lambda i: -(_COLUMNS[i].rank + _ALL_ALIKE * alike[i])):
-        if sum(widths[i] + 2 for i in kept) + status_width <= width:
-            break
-        if _COLUMNS[index].rank:
-            kept.remove(index)
-
-    def joined(row: tuple[str, ...]) -> str:
-        cells = (f"{row[i]:<{widths[i]}}" if _COLUMNS[i].left else f"{row[i]:>{widths[i]}}" for i in sorted(kept))
-        return "  ".join(cells) + "  "
-
-    heading = joined(tuple(column.name for column in _COLUMNS))
-    if len(heading) + len(_STATUS) <= width:
-        heading += _STATUS  # says little beside a glyph and a word, so that no column goes for it
-    return line((heading, "muted")), [(Span(joined(row)), mark) for row, mark in zip(texts, statuses, strict=True)]
+def heading(layout: Layout, width: int) -> Line:
+    """The columns' names and, where there is room, the status's: it says little beside a glyph and a word."""
+    names = layout.heading
+    return line((names + _STATUS if len(names) + len(_STATUS) <= width else names, "muted"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.state import CellState
 from cs336_tui.tui.widgets.lines import Span
 
 _STATUS = {
@@ -13,6 +13,7 @@ _STATUS = {
     "failed": Span("✗ failed", "bad"),
     "killed": Span("✗ killed", "bad"),
     "cancelled": Span("■ cancelled", "muted"),
+    "skipped": Span("» skipped", "muted"),
 }
 
 
@@ -21,9 +22,9 @@ def status(cell: CellState) -> Span:
     return _STATUS[cell.status]
 
 
-def number(state: SessionState, cell: CellState) -> int:
-    """The cell's place in the session, counted from 1."""
-    return list(state.cells).index(cell.cell) + 1
+def number(cell: CellState) -> int:
+    """The cell's number as people see it, from 1."""
+    return cell.cell + 1
 
 
 def stage(cell: CellState) -> str:
@@ -52,4 +53,6 @@ def how_it_ended(cell: CellState) -> str:
         text += f" while {finished.stage}" if finished.stage != "warm-up" else " during warm-up"
     if finished.step is not None:
         text += f", at step {finished.step + 1}"
+    if finished.phase:
+        text += f", in its {finished.phase}"
     return text

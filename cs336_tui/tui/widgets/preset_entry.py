@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from cs336_tui.presets import PRESETS, Preset
+from cs336_tui.presets import QUICK, Preset, all_presets
 from cs336_tui.tui.widgets.entry import Entry
 
 
@@ -27,7 +27,7 @@ class PresetEntry(Entry, can_focus=True):
         Binding("space,enter", "choose", "Choose a preset", show=False, id="preset.choose"),
     ]
 
-    preset: reactive[Preset] = reactive(PRESETS[0])
+    preset: reactive[Preset] = reactive(QUICK)
     changed: reactive[bool] = reactive(False)
 
     class Chosen(Message):
@@ -81,19 +81,25 @@ class PresetList(ModalScreen[Preset | None]):
     def __init__(self, current: Preset) -> None:
         super().__init__()
         self._current = current
+        found = all_presets()
+        self._presets, self._problems = found.presets, found.problems
+
+    def on_mount(self) -> None:
+        if self._problems:
+            self.notify("\n".join(self._problems), title="Presets", severity="warning", markup=False)
 
     def compose(self) -> ComposeResult:
         options = OptionList(
-            *(Option(Content.assemble((preset.name, "bold"), f"\n  {preset.about}")) for preset in PRESETS)
+            *(Option(Content.assemble((preset.name, "bold"), f"\n  {preset.about}")) for preset in self._presets)
         )
         options.border_title = "Presets"
         options.border_subtitle = "enter choose · esc keep"
-        options.highlighted = PRESETS.index(self._current) if self._current in PRESETS else 0
+        options.highlighted = self._presets.index(self._current) if self._current in self._presets else 0
         yield options
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self.dismiss(PRESETS[event.option_index])
+        self.dismiss(self._presets[event.option_index])
 
     def action_dismiss_list(self) -> None:
         self.dismiss(None)

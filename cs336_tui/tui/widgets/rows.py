@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import events
@@ -10,6 +10,9 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, fit, spread, width_of
+
+Draw = Callable[[int, int], tuple[Sequence[Line], Sequence[Line]]]
+"""Makes the heading, and the rows from one place to another, the latter excluded."""
 
 
 class Rows(Lines, can_focus=True):
@@ -52,8 +55,8 @@ class Rows(Lines, can_focus=True):
 
     def __init__(self, *, cursor: bool = False, follow: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._heading: tuple[Line, ...] = ()
-        self._rows: Sequence[Line] = ()
+        self._count = self._heading_rows = 0
+        self._draw: Draw = lambda _first, _last: ((), ())
         self._offset = 0
         self._following = follow
         self._has_cursor = cursor
@@ -61,16 +64,21 @@ class Rows(Lines, can_focus=True):
 
     def fill(self, rows: Sequence[Line], heading: Sequence[Line] = ()) -> None:
         """Show these rows; cursor and window stay where they are as far as there are rows."""
-        self._rows, self._heading = rows, tuple(heading)
+        fixed = tuple(heading)
+        self.draw_from(len(rows), lambda first, last: (fixed, rows[first:last]), heading_rows=len(fixed))
+
+    def draw_from(self, count: int, draw: Draw, *, heading_rows: int) -> None:
+        """As `fill`, but only the rows in sight are ever made: a long list costs no more than a short one."""
+        self._count, self._draw, self._heading_rows = count, draw, heading_rows
         self._show()
 
     @property
     def room(self) -> int:
         """Rows that fit under the heading."""
-        return max(self.content_size.height - len(self._heading), 0)
+        return max(self.content_size.height - self._heading_rows, 0)
 
     def _show(self) -> None:
-        count, room = len(self._rows), self.room
+        count, room = self._count, self.room
         lowest = max(count - room, 0)
         if self._has_cursor:
             self.cursor = min(max(self.cursor, 0), max(count - 1, 0))
@@ -78,19 +86,20 @@ class Rows(Lines, can_focus=True):
         elif self._following:
             self._offset = lowest
         self._offset = min(max(self._offset, 0), lowest)
-        visible = list(self._rows[self._offset : self._offset + room])
-        if self._has_cursor and visible and self.has_focus:
-            at = self.cursor - self._offset
+        heading, rows = self._draw(self._offset, min(self._offset + room, count))
+        visible = list(rows)
+        at = self.cursor - self._offset
+        if self._has_cursor and self.has_focus and at < len(visible):
             visible[at] = self._under_cursor(visible[at])
-        self.paint([*self._heading_with_position(), *visible])
+        self.paint([*self._with_position(heading), *visible])
 
-    def _heading_with_position(self) -> list[Line]:
+    def _with_position(self, heading: Sequence[Line]) -> list[Line]:
         """The heading; when not all rows fit, its first line says at the right which of them are in sight."""
-        if not self._heading or len(self._rows) <= self.room:
-            return list(self._heading)
-        position = f"{self._offset + 1}–{min(self._offset + self.room, len(self._rows))} of {len(self._rows)}"
-        first = spread(self._heading[0], (Span(position, "muted"),), self.content_size.width)
-        return [first, *self._heading[1:]]
+        if not heading or self._count <= self.room:
+            return list(heading)
+        position = f"{self._offset + 1}–{min(self._offset + self.room, self._count)} of {self._count}"
+        first = spread(heading[0], (Span(position, "muted"),), self.content_size.width)
+        return [first, *heading[1:]]
 
     def _under_cursor(self, row: Line) -> Line:
         width = self.content_size.width
@@ -100,12 +109,12 @@ class Rows(Lines, can_focus=True):
     def _move(self, rows: int) -> None:
         if self._has_cursor:
             before = self.cursor
-            self.cursor = min(max(self.cursor + rows, 0), max(len(self._rows) - 1, 0))
+            self.cursor = min(max(self.cursor + rows, 0), max(self._count - 1, 0))
             if self.cursor != before:
                 self.post_message(self.Moved(self, self.cursor))
         else:
             self._offset += rows
-            self._following = self._offset >= len(self._rows) - self.room
+            self._following = self._offset >= self._count - self.room
         self._show()
 
     def action_step(self, rows: int) -> None:
@@ -115,10 +124,10 @@ class Rows(Lines, can_focus=True):
         self._move(pages * max(self.room - 1, 1))
 
     def action_edge(self, direction: int) -> None:
-        self._move(direction * len(self._rows))
+        self._move(direction * self._count)
 
     def action_choose(self) -> None:
-        if self._has_cursor and self._rows:
+        if self._has_cursor and self._count:
             self.post_message(self.Chosen(self, self.cursor))
 
     def on_resize(self) -> None:
@@ -143,8 +152,8 @@ class Rows(Lines, can_focus=True):
         offset = event.get_content_offset(self)
         if offset is None or not self._has_cursor:
             return
-        index = self._offset + offset.y - len(self._heading)
-        if offset.y >= len(self._heading) and index < len(self._rows):
+        index = self._offset + offset.y - self._heading_rows
+        if offset.y >= self._heading_rows and index < self._count:
             again = index == self.cursor
             self._move(index - self.cursor)
             if again:

@@ -52,11 +52,12 @@ class TabBar(Lines, can_focus=True):
         self.paint([tuple(spans[:-1])])
 
     def _texts(self) -> list[str]:
-        """Key and label of each; where that is too wide, the label of the open one alone."""
+        """Key and label of each; where that is too wide, the label of the open one alone, at last without gaps."""
         full = [f" {tab.key} {tab.label} " for tab in self._tabs]
         if len("│".join(full)) <= self.content_size.width:
             return full
-        return [text if tab.id == self._active else f" {tab.key} " for tab, text in zip(self._tabs, full, strict=True)]
+        short = [text if tab.id == self._active else f" {tab.key} " for tab, text in zip(self._tabs, full, strict=True)]
+        return short if len("│".join(short)) <= self.content_size.width else [text.rstrip() for text in short]
 
     def on_resize(self) -> None:
         self._show()

@@ -1,0 +1,159 @@
+"""The Sessions tab: every session in the folder, newest first; opened, named, compared, resumed, deleted by key."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from cs336_tui.session.store import SessionInfo
+from cs336_tui.tui import format
+from cs336_tui.tui.widgets.columns import Column, lay_out
+from cs336_tui.tui.widgets.lines import Line, Span, line
+from cs336_tui.tui.widgets.rows import Rows
+
+Wish = Literal["open", "rename", "annotate", "delete", "resume"]
+
+_COLUMNS = (
+    Column(""),
+    Column("session", left=True),
+    Column("begun", left=True, rank=2),
+    Column("cells", left=True),
+    Column("device", left=True, rank=4),
+    Column("host", left=True, rank=5),
+    Column("note", left=True, rank=3),
+)
+_LONGEST_NOTE = 40
+
+
+class SessionsPane(Rows):
+    """The list. What is asked of a session is posted as `Asked`; marked ones are those that Compare puts together."""
+
+    BORDER_TITLE = "Sessions"
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "ask('open')", "Open", id="sessions.open"),
+        Binding("c,space", "mark", "Compare", id="sessions.mark"),
+        Binding("u", "ask('resume')", "Resume", id="sessions.resume"),
+        Binding("n", "ask('rename')", "Name", id="sessions.rename"),
+        Binding("a", "ask('annotate')", "Note", id="sessions.annotate"),
+        Binding("d,delete", "ask('delete')", "Delete", id="sessions.delete"),
+    ]
+
+    class Asked(Message):
+        """Something is to be done with a session."""
+
+        def __init__(self, wish: Wish, info: SessionInfo) -> None:
+            super().__init__()
+            self.wish, self.info = wish, info
+
+    class Marked(Message):
+        """Other sessions are marked."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(cursor=True, id=id)
+        self._infos: tuple[SessionInfo, ...] | None = None
+        self._problem = ""
+        self._own: Path | None = None
+        self._opened: Path | None = None
+        self.marked: tuple[Path, ...] = ()
+        """Logs of the marked sessions, in the order in which they were marked."""
+
+    @property
+    def infos(self) -> tuple[SessionInfo, ...]:
+        """The sessions as they were read last."""
+        return self._infos or ()
+
+    def take(self, infos: Iterable[SessionInfo], problem: str = "") -> None:
+        """Show these sessions; `problem` says why the folder cannot be read. The cursor stays on its session."""
+        before = self.selected
+        self._infos, self._problem = tuple(infos), problem
+        paths = [info.path for info in self._infos]
+        if before is not None and before.path in paths:
+            self.cursor = paths.index(before.path)
+        marked = tuple(path for path in self.marked if path in paths)
+        if marked != self.marked:
+            self.marked = marked
+            self.post_message(self.Marked())
+        self._refill()
+
+    def show(self, own: Path | None, opened: Path | None) -> None:
+        """Paint; `own` is the log of the session that this app runs, `opened` that of the one that is looked at."""
+        self._own, self._opened = own, opened
+        self._refill()
+
+    @property
+    def selected(self) -> SessionInfo | None:
+        """The session under the cursor."""
+        return self.infos[self.cursor] if self.cursor < len(self.infos) else None
+
+    def _refill(self) -> None:
+        if self._infos is None:
+            self.fill((), [(), line(("reading the sessions ...", "muted"))])
+        elif self._problem:
+            self.fill((), [(), line((f"! {format.plain(self._problem)}", "caution"))])
+        elif not self._infos:
+            self.fill((), [(), line(("No session yet. Each run of cells makes one, and it is kept here.", "muted"))])
+        else:
+            self.draw_from(len(self._infos), self._rows_in_sight, heading_rows=1)
+
+    def _rows_in_sight(self, first: int, last: int) -> tuple[Sequence[Line], Sequence[Line]]:
+        infos = self.infos[first:last]
+        texts = [self._texts(info) for info in infos]
+        room = self.content_size.width - len(f"  {last}–{last} of {len(self.infos)}")
+        layout = lay_out(_COLUMNS, texts, max(room, 1))
+        rows = [
+            (Span(layout.row(row), "bad" if info.problem else "strong" if info.path == self._own else "text"),)
+            for row, info in zip(texts, infos, strict=True)
+        ]
+        return [line((layout.heading, "muted"))], rows
+
+    def _texts(self, info: SessionInfo) -> tuple[str, ...]:
+        mark = f"{self.marked.index(info.path) + 1}" if info.path in self.marked else ""
+        here = "▶" if info.path == self._own else "◉" if info.path == self._opened else ""
+        note = format.plain(info.note)
+        return (
+            mark + here,
+            format.plain(info.title),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(info.started_at)) if info.started_at else "?",
+            counts(info),
+            format.plain(", ".join(info.devices)),
+            format.plain(info.host),
+            note if len(note) <= _LONGEST_NOTE else note[: _LONGEST_NOTE - 1] + "…",
+        )
+
+    def action_ask(self, wish: Wish) -> None:
+        if (info := self.selected) is not None:
+            self.post_message(self.Asked(wish, info))
+
+    def action_choose(self) -> None:
+        self.action_ask("open")
+
+    def action_mark(self) -> None:
+        """Mark the session for Compare, or no longer; the cursor goes on to the next."""
+        if (info := self.selected) is None:
+            return
+        if info.path in self.marked:
+            self.marked = tuple(path for path in self.marked if path != info.path)
+        else:
+            self.marked = (*self.marked, info.path)
+        self._refill()
+        self.post_message(self.Marked())
+
+
+def counts(info: SessionInfo) -> str:
+    """How the session's cells stand, with a glyph and a word each."""
+    if info.problem:
+        return "✗ log damaged"
+    parts = (
+        (info.ok, "✓ {} ok"),
+        (info.oom, "▲ {} OOM"),
+        (info.failed, "✗ {} failed"),
+        (info.skipped, "» {} skipped"),
+        (info.left, "▶ {} running or waiting" if info.writer else "· {} left"),
+    )
+    return " ".join(text.format(number) for number, text in parts if number) or "no cells"

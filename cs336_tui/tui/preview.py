@@ -1,0 +1,65 @@
+"""The cells that a sweep would add to the queue, in the order in which they would run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from textual.message_pump import MessagePump
+
+from cs336_tui.environment import Environment
+from cs336_tui.order import in_order, in_rounds
+from cs336_tui.spec import RunSpec, SpecError
+from cs336_tui.sweep import Sweep
+from cs336_tui.tui.background import in_background
+
+
+class Choices(NamedTuple):
+    """What decides which cells would be added; `sweep` is None while something is wrong with the choices."""
+
+    sweep: Sweep | None
+    repeats: int
+    environment: Environment | None
+
+
+class Cells(NamedTuple):
+    """Cells, each with which run of its spec it is, or in one line why there are none."""
+
+    cells: tuple[tuple[RunSpec, int], ...] = ()
+    why_none: str = ""
+
+
+def cells_of(choices: Choices) -> Cells:
+    """The cells that the choices stand for."""
+    if choices.sweep is None:
+        return Cells(why_none="The choices in Configure cannot be run yet.")
+    if choices.environment is None:
+        return Cells(why_none="reading this machine ...")
+    try:
+        sweep = choices.sweep.with_devices(choices.environment.resolve(choices.sweep.devices))
+        return Cells(in_rounds(in_order(sweep.cells()), choices.repeats))
+    except SpecError as error:
+        return Cells(why_none=str(error))
+
+
+class Preview:
+    """Works the cells out on a thread, as there may be thousands, and only when the choices are others than before."""
+
+    def __init__(self, pump: MessagePump, changed: Callable[[], object]) -> None:
+        self._pump, self._changed = pump, changed
+        self._asked: Choices | None = None
+        self._cells = Cells()
+        self.none = Cells()
+        """Nothing would be added."""
+
+    def cells(self, choices: Choices) -> Cells:
+        """The cells as far as they are known; `changed` is called when they are."""
+        if choices != self._asked:
+            self._asked = choices
+            in_background(self._pump, lambda: cells_of(choices), lambda cells: self._take(choices, cells))
+        return self._cells
+
+    def _take(self, choices: Choices, cells: Cells) -> None:
+        if choices == self._asked:
+            self._cells = cells
+            self._changed()

@@ -1,0 +1,106 @@
+"""A session as the screen shows it: what is known, the rows of its log, what somebody looked at, and who runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cs336_tui.events import CellsQueued, CellStarted, Event, Notice
+from cs336_tui.session.load import load
+from cs336_tui.session.log import LogError, LogReader
+from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.tui import format
+from cs336_tui.tui.panes.device import Run
+from cs336_tui.tui.panes.log import LogBook
+
+if TYPE_CHECKING:
+    from cs336_tui.tui.sources import LiveSource
+
+
+class Session:
+    """One session in the app. `source` runs its cells; it is None for one that is replayed or only looked at."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.state = SessionState()
+        self.path = path
+        """Its log; None while there is none."""
+        self.book = LogBook(str(path) if path else "")
+        self.source: LiveSource | None = None
+        self.looked_at: int | None = None
+        """The cell that the Live pane shows between cells."""
+        self.latest_run: Run | None = None
+        self.news_since = 0.0
+        """Unix time; notices of before are history."""
+
+    @property
+    def id(self) -> str:
+        """What its log is called; empty while nothing is known."""
+        if self.state.started:
+            return self.state.started.session
+        return self.path.stem if self.path else ""
+
+    @property
+    def title(self) -> str:
+        """What a person calls it: its name, else when it began."""
+        return self.state.name or format.session_time(self.id)
+
+    @property
+    def cell(self) -> CellState | None:
+        """The cell that runs, else the one that was looked at last."""
+        return self.state.running_cell or self.state.cells.get(-1 if self.looked_at is None else self.looked_at)
+
+    def fold(self, events: Sequence[Event]) -> None:
+        """Bring it up to date with what happened."""
+        for event in events:
+            self.state.apply(event)
+            if isinstance(event, CellsQueued):
+                self.latest_run = Run(event.at)
+            elif isinstance(event, CellStarted):
+                self.looked_at = event.cell
+        self.book.take(events, self.state)
+
+    def end_run(self) -> None:
+        """Nothing runs any more."""
+        if self.latest_run and self.state.last_at:
+            self.latest_run = Run(self.latest_run.started_at, self.state.last_at)
+
+
+def read_session(path: Path) -> Session:
+    """The session of a log; where the log is damaged, what comes before that and a notice that says so."""
+    session = Session(path)
+    try:
+        session.state = load(path)
+    except LogError as error:
+        session.state = _before_damage(path)
+        session.state.notices.append(Notice(at=session.state.last_at or 0.0, text=str(error)))
+    state = session.state
+    session.book.take(_told(state), state)
+    started = [cell for cell in state.cells.values() if cell.started_at is not None]
+    if started:
+        session.looked_at = started[-1].cell
+        began = min(cell.started_at or 0.0 for cell in started)
+        session.latest_run = Run(began, state.last_at)
+    gc.freeze()  # it is here to stay; a full collection of a long session would hold up the screen for 0.1 s
+    return session
+
+
+def _before_damage(path: Path) -> SessionState:
+    state = SessionState()
+    with contextlib.suppress(LogError):
+        for event in LogReader(path):
+            state.apply(event)
+    return state
+
+
+def _told(state: SessionState) -> list[Event]:
+    """What a session's log has rows for, oldest first, as far as the state remembers it."""
+    found: list[Event] = [*state.notices, *state.output]
+    for cell in state.cells.values():
+        if cell.started_at is not None:
+            found.append(CellStarted(at=cell.started_at, cell=cell.cell))
+        if cell.finished is not None:
+            found.append(cell.finished)
+    return sorted(found, key=lambda event: event.at)

@@ -1,0 +1,178 @@
+"""Comparing on the screen: pivots, two sides, warm-up and reference points."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.events import Event
+from cs336_tui.session.merge import merge
+from cs336_tui.session.pivot import PivotError
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.pages.pivot import PivotChoice, as_text, from_text, pivot_page
+from cs336_tui.tui.panes.compare import ComparePane
+from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
+from tests.tui.test_sessions import DEMO, keep
+from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, screen_text, until
+
+SIZES = [SMALL, WIDE, (200, 60), (40, 12)]
+
+
+def measured_session(scale: float, **changes: object) -> list[Event]:
+    """Forward at two contexts and three warm-up settings, `scale` times as slow as 0.1 s."""
+    specs = [
+        a_spec(context_length=context, warmup_steps=warmup, pass_="forward", **changes)
+        for context in (128, 256)
+        for warmup in (0, 1, 2)
+    ]
+    events = session_start(specs)
+    for cell, spec in enumerate(specs):
+        base = scale * 0.1 * spec.context_length / 128
+        cold = [base * 9, *[base * 1.002] * 2]
+        warmup, rest = cold[: spec.warmup_steps], cold[spec.warmup_steps : 1]
+        events += [
+            *cell_start(cell),
+            *steps(cell, warmup, [*rest, base, base * 1.004, base * 0.996, base * 1.001]),
+            cell_end(cell, peak_allocated_bytes=3_000_000_000),
+        ]
+    return events
+
+
+async def opened(pilot, app: Cs336App) -> ComparePane:  # type: ignore[no-untyped-def]
+    await until(pilot, lambda _: not app.run_in_progress)
+    await pilot.press("8")
+    pane = app.query_one(ComparePane)
+    await until(pilot, lambda _: pane.has_focus and bool(pane.text))
+    return pane
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_pivot_that_fits_is_there_at_once_and_keys_change_it(size: tuple[int, int], tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
+    async with app.run_test(size=size) as pilot:
+        pane = await opened(pilot, app)
+        await until(pilot, "mean step time")
+        if size[0] >= 80:
+            assert "size" in pane.text
+            assert "±" in pane.text
+        for seen in ("std of step times", "median step time", "speed-up", "peak allocated", "tokens/s"):
+            await pilot.press("right")
+            await until(pilot, seen)
+        await pilot.press("left", "left")
+        await until(pilot, "speed-up")
+        if size[0] >= 120:
+            assert "1 (base)" in pane.text
+            before = pane.text
+            await pilot.press("right_square_bracket")
+            await until(pilot, lambda _: pane.text != before)
+        await pilot.press("x")
+        await pilot.press("greater_than_sign", "less_than_sign")
+        await until(pilot, "speed-up")
+
+
+async def test_rows_columns_and_cells_are_typed_and_what_is_wrong_is_said_in_place(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        pane = await opened(pilot, app)
+        await pilot.press("enter")
+        await until(pilot, "that vary")
+        await pilot.press("ctrl+u", *"device by pass", "enter")
+        await until(pilot, "every cell has cuda:0")
+        await pilot.press("ctrl+u", *"size by pass where precision=fp32", "enter")
+        text = await until(pilot, lambda _: len(app.screen_stack) == 1)
+        assert "precision fp32" in pane.text
+        assert "347.4" in text
+        assert "▲ OOM" in text
+
+
+def test_a_choice_is_typed_as_it_is_shown() -> None:
+    results = merge([("s", state_of(measured_session(1.0)))])
+    choice = from_text("warm-up by context where pass=forward and size=small", PivotChoice())
+    assert choice.rows == ("warm-up",)
+    assert choice.where == {"pass": "forward", "size": "small"}
+    assert from_text(as_text(choice, results), PivotChoice()) == choice
+    for wrong in ("size", "size by pass where x", ""):
+        with pytest.raises(PivotError, match="expected"):
+            from_text(wrong, PivotChoice())
+
+
+@pytest.mark.parametrize("width", [12, 40, 80, 200])
+def test_a_page_fits_its_width_or_scrolls_columns(width: int) -> None:
+    results = merge([("s", state_of(measured_session(1.0)))])
+    page = pivot_page(PivotChoice(), results, width)
+    assert any("100." in span.text for row in page.rows for span in row)
+
+
+async def test_warm_up_settings_stand_side_by_side_as_arrays(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(measured_session(1.0), tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await opened(pilot, app)
+        await pilot.press("v", "v")
+        text = await until(pilot, "raw step times")
+        assert "[900.0] │ [100.0, 100.4, 99.6, 100.1]" in text
+        assert "[900.0, 100.0, 100.4, 99.6, 100.1]" in text
+        assert "first step 9× the median · steady after 1 step" in text
+
+
+async def test_two_sessions_are_compared_with_a_verdict_in_words(tmp_path: Path) -> None:
+    keep(tmp_path, "2026-11-20T10-00-00-fast", measured_session(1.0))
+    keep(tmp_path, "2026-11-20T11-00-00-slow", measured_session(1.5))
+    app = Cs336App(Benches(), session_dir=tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "NVIDIA")
+        await pilot.press("7")
+        await until(pilot, "00-00-slow")
+        await until(pilot, lambda _: app.focused is not None and app.focused.id == "sessions")
+        await pilot.press("home", "c", "down", "c")
+        await pilot.press("8", "v")
+        text = await until(pilot, "▲ slower")
+        assert "1.500" in text
+        pane = app.query_one(ComparePane)
+        await until(pilot, lambda _: pane.has_focus)
+        await pilot.press("down", "enter")
+        await until(pilot, "slower, the whole")
+        await pilot.press("escape", "V")
+        await until(pilot, "session")
+        assert "[" in pane.text or "±" in pane.text, "the two are merged into one pivot"
+
+
+async def test_two_cells_are_compared(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(measured_session(1.0), tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("8", "v")
+        await until(pilot, "Mark two sessions")
+        await pilot.press("3", "home", "down", "m", "down", "down", "down", "m")
+        await until(pilot, "◆ B")
+        await pilot.press("8")
+        text = await until(pilot, "▼ faster")
+        assert "0.500" in text
+        assert "differs everywhere: context: 128 | 256" in text
+
+
+async def test_reference_points_come_with_their_caveats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await opened(pilot, app)
+        await pilot.press("V")
+        text = await until(pilot, "small forward fp32")
+        assert "ms here" in text
+        assert "published" in text
+        await pilot.press("plus")
+        await until(pilot, "Keep as reference")
+        await pilot.press(*"my box", "enter")
+        await until(pilot, "reference points kept")
+        assert list((tmp_path / "data").rglob("*.csv"))
+
+
+async def test_without_results_each_view_says_so() -> None:
+    app = Cs336App(Benches())
+    async with app.run_test(size=WIDE) as pilot:
+        await opened(pilot, app)
+        await until(pilot, "nothing to pivot")
+        for seen in ("Mark two sessions", "No cell has been measured", "No cell has been measured"):
+            await pilot.press("v")
+            await until(pilot, seen)
+        assert DEMO not in screen_text(app)

@@ -1,0 +1,235 @@
+"""The sessions of a folder on the screen: looked at, named, compared, resumed, deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from cs336_tui.events import CellFinished, CellsQueued, Event, SessionStarted, to_line
+from cs336_tui.session.log import LogError
+from cs336_tui.session.store import info_of
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.panes.sessions import SessionsPane
+from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, steps
+from tests.tui.watched import SMALL, WIDE, Benches, demo, screen_text, until
+
+STOPPED = "2026-11-18T09-00-00-aaaa"
+MIXED = "2026-11-19T10-00-00-bbbb"
+DEMO = "2026-11-20T14-03-42-demo"
+
+
+def stopped_session() -> list[Event]:
+    """Three cells of which the first has a result and the others were stopped."""
+    specs = [a_spec(context_length=length) for length in (128, 256, 512)]
+    events = [*session_start(specs), *cell_start(0), *steps(0, (0.4,), (0.1, 0.11)), cell_end(0)]
+    return [*events, *(CellFinished(at=START + 60, cell=cell, status="cancelled", error="stopped") for cell in (1, 2))]
+
+
+def keep(folder: Path, name: str, events: list[Event]) -> Path:
+    first = events[0]
+    assert isinstance(first, SessionStarted)
+    path = folder / f"{name}.jsonl"
+    renamed = SessionStarted(at=first.at, schema=first.schema, session=name, app=first.app)
+    path.write_bytes(b"".join(map(to_line, [renamed, *events[1:]])))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    keep(tmp_path, STOPPED, stopped_session())
+    keep(tmp_path, MIXED, mixed_session())
+    keep(tmp_path, DEMO, demo())
+    return tmp_path
+
+
+@pytest.fixture
+def bench() -> Benches:
+    return Benches()
+
+
+async def to_sessions(app: Cs336App, pilot) -> SessionsPane:  # type: ignore[no-untyped-def]
+    """Open the tab and wait for its list."""
+    await until(pilot, lambda _: app.live.state.environment is not None)
+    await pilot.press("7")
+    pane = app.query_one(SessionsPane)
+    await until(pilot, lambda _: len(pane.infos) == 3 and pane.has_focus)
+    await pilot.press("home")
+    return pane
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE, (40, 12)])
+async def test_the_list_is_newest_first_with_how_its_cells_stand(
+    size: tuple[int, int], bench: Benches, folder: Path
+) -> None:
+    app = Cs336App(bench, session_dir=folder)
+    async with app.run_test(size=size) as pilot:
+        pane = await to_sessions(app, pilot)
+        assert [info.session for info in pane.infos] == [DEMO, MIXED, STOPPED]
+        text = screen_text(app)
+        assert DEMO[:10] in text
+        if size != (40, 12):
+            assert "✓ 18 ok ▲ 1 OOM" in text
+            assert "✓ 1 ok · 2 left" in text
+
+
+async def test_an_opened_session_fills_every_pane_and_b_goes_back(bench: Benches, folder: Path) -> None:
+    app = Cs336App(bench, session_dir=folder)
+    async with app.run_test(size=WIDE) as pilot:
+        await to_sessions(app, pilot)
+        await pilot.press("down", "enter")
+        text = await until(pilot, "opened, b goes back")
+        assert "b Back" in text.splitlines()[-1]
+        await pilot.press("3")
+        text = await until(pilot, "▲ OOM")
+        assert text.count("small") >= 3
+        await pilot.press("4")
+        await until(pilot, "SIGSEGV")
+        assert f"{MIXED}.jsonl" in screen_text(app)
+        await pilot.press("b")
+        text = await until(pilot, lambda text: "opened" not in text)
+        assert "Nothing has run yet" in text
+
+
+async def test_looking_at_a_session_does_not_disturb_what_runs(bench: Benches, folder: Path) -> None:
+    app = Cs336App(bench, session_dir=folder)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "NVIDIA")
+        await pilot.press("r")
+        await until(pilot, "▶ running")
+        await to_sessions(app, pilot)
+        await pilot.press("enter")
+        await until(pilot, "b goes back to what runs")
+        bench.go_on.set()
+        await until(pilot, lambda _: not app.run_in_progress)
+        assert app.state is not app.live.state
+        assert [cell.status for cell in app.live.state.cells.values()] == ["ok"] * 3
+
+
+async def test_a_session_is_named_and_annotated(bench: Benches, folder: Path) -> None:
+    app = Cs336App(bench, session_dir=folder)
+    async with app.run_test(size=WIDE) as pilot:
+        await to_sessions(app, pilot)
+        await pilot.press("n")
+        await until(pilot, "A name for session")
+        await pilot.press(*"fast box", "enter")
+        await until(pilot, "fast box")
+        await pilot.press("a")
+        await until(pilot, "A note on session fast box")
+        await pilot.press(*"new driver", "enter")
+        await until(pilot, "new driver")
+    info = info_of(folder / f"{DEMO}.jsonl")
+    assert (info.name, info.note) == ("fast box", "new driver")
+
+
+async def test_deleting_asks_and_q_is_no(bench: Benches, folder: Path) -> None:
+    app = Cs336App(bench, session_dir=folder)
+    async with app.run_test(size=WIDE) as pilot:
+        pane = await to_sessions(app, pilot)
+        await pilot.press("down")
+        for no in ("escape", "n", "q"):
+            await pilot.press("d")
+            await until(pilot, "for good?")
+            await pilot.press(no)
+            assert app.is_running
+            assert (folder / f"{MIXED}.jsonl").exists()
+        await pilot.press("d")
+        await until(pilot, "for good?")
+        await pilot.press("y")
+        await until(pilot, lambda _: len(pane.infos) == 2)
+    assert not (folder / f"{MIXED}.jsonl").exists()
+
+
+async def test_resuming_runs_what_has_no_result_into_that_session(bench: Benches, folder: Path) -> None:
+    app = Cs336App(bench, session_dir=folder)
+    async with app.run_test(size=WIDE) as pilot:
+        await to_sessions(app, pilot)
+        await pilot.press("end", "u")
+        await until(pilot, "cell 2/3")
+        assert bench.made[1].log_path == folder / f"{STOPPED}.jsonl"
+        assert [cell.status for cell in app.live.state.cells.values()] == ["ok", "running", "queued"]
+        await until(pilot, lambda _: bench.made[0].closed)
+        bench.made[1].go_on.set()
+        await until(pilot, lambda _: not app.run_in_progress)
+        assert [cell.status for cell in app.live.state.cells.values()] == ["ok"] * 3
+        await pilot.press("r")
+        await until(pilot, lambda _: len(app.live.state.cells) == 6)
+        assert bench.made[1].commands, "what is run next goes into the session that goes on"
+    assert bench.made[1].closed
+
+
+async def test_a_session_that_cannot_go_on_leaves_the_one_before(bench: Benches, folder: Path) -> None:
+    app = Cs336App(bench, session_dir=folder)
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await until(pilot, "NVIDIA")
+        bench.made[0].go_on.set()
+        await pilot.press("r")
+        await until(pilot, lambda _: bool(app.state.cells) and not app.run_in_progress)
+        await to_sessions(app, pilot)
+        refusal = LogError("session x is being written by process 1 on other")
+        made = bench.made
+
+        class Refusing(Benches):
+            def __call__(self, sink, log=None):  # type: ignore[no-untyped-def]
+                refusing = Benches.__call__(bench, sink, log)
+                refusing.refuse = refusal
+                return refusing
+
+        app._bench_factory = Refusing()
+        await pilot.press("end", "u")
+        await until(pilot, "is being written by process 1")
+        assert not app.run_in_progress
+        assert len(app.live.state.cells) == 3
+        assert app.live.path == made[0].log_path
+        assert not made[0].closed
+        await until(pilot, lambda _: made[1].closed)
+
+
+async def test_nothing_is_resumed_while_cells_run_or_when_nothing_is_left(bench: Benches, folder: Path) -> None:
+    app = Cs336App(bench, session_dir=folder)
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await to_sessions(app, pilot)
+        await pilot.press("u")
+        await until(pilot, "has nothing")
+        await pilot.press("r")
+        await until(pilot, "cell 1/3")
+        await pilot.press("end", "u")
+        await until(pilot, "Cells are running")
+        assert len(bench.made) == 1
+
+
+async def test_an_empty_folder_and_a_damaged_log_say_so(bench: Benches, tmp_path: Path) -> None:
+    app = Cs336App(bench, session_dir=tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("7")
+        await until(pilot, "No session yet")
+        path = keep(tmp_path, MIXED, mixed_session())
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join([*lines[:4], b"{broken\n", *lines[4:]]))
+        await pilot.press("1", "7")
+        await until(pilot, "✗ log damaged")
+        await until(pilot, lambda _: app.query_one(SessionsPane).has_focus)
+        await pilot.press("enter")
+        await until(pilot, "opened, b goes back")
+        await pilot.press("4")
+        await until(pilot, "damaged")
+
+
+async def test_a_title_that_holds_markup_and_escapes_is_text(bench: Benches, tmp_path: Path) -> None:
+    from cs336_tui.session.store import annotate
+
+    path = keep(tmp_path, MIXED, mixed_session())
+    annotate(path, name="[bold]x[/]\x1b[31m", note="a\tb")
+    app = Cs336App(bench, session_dir=tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("7")
+        await until(pilot, "[bold]x[/]")
+        await until(pilot, lambda _: app.query_one(SessionsPane).has_focus)
+        await pilot.press("n")
+        await until(pilot, "A name for session")
+        assert app.screen.query_one(Input).value == "[bold]x[/]\x1b[31m"
+
+
+def test_the_sample_is_what_the_tests_think() -> None:
+    assert sum(isinstance(event, CellsQueued) for event in stopped_session()) == 1
