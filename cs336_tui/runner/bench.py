@@ -23,6 +23,7 @@ from cs336_tui.events import (
     DeviceSampled,
     EnvironmentRead,
     Event,
+    SessionAnnotated,
     SessionEnded,
     SessionResumed,
     SessionStarted,
@@ -164,15 +165,20 @@ class Bench:
         """Run what waits until nothing does, or nothing when another thread is at it."""
         if self._closed or not self.queue.claim():
             return
-        with self._running:
-            environment = self.probe()
-            while (taken := self.queue.take()) is not None:
-                self._ending = None
-                self._run_cell(taken.cell, taken.spec, environment)
-                if self.skip_after_oom and self._ran_out_of_memory():
-                    reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
-                    self.queue.skip_larger(taken.spec, reason)
-            self._watch(None, None)
+        try:
+            with self._running:
+                self._run_all(self.probe())
+        finally:
+            self.queue.leave()
+
+    def _run_all(self, environment: Environment) -> None:
+        while (taken := self.queue.take()) is not None:
+            self._ending = None
+            self._run_cell(taken.cell, taken.spec, environment)
+            if self.skip_after_oom and self._ran_out_of_memory():
+                reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
+                self.queue.skip_larger(taken.spec, reason)
+        self._watch(None, None)
 
     def _ran_out_of_memory(self) -> bool:
         return self._ending is not None and self._ending.status == "oom"
@@ -212,6 +218,10 @@ class Bench:
             self._recorder.record(went_on)
             self.queue.restore(state)
             return tuple(state.waiting)
+
+    def annotate(self, *, name: str | None = None, note: str | None = None) -> None:
+        """Give the session a name or a note; None leaves what was, an empty text takes it away."""
+        self._recorder.record([SessionAnnotated(at=time.time(), name=name, note=note)])
 
     def cancel(self) -> bool:
         """Stop the running cell, within 2 s, and run none that waits. Does nothing, and says False, between runs."""

@@ -82,8 +82,9 @@ class CellQueue:
     def order(self, cells: Sequence[int]) -> None:
         """Run these of the waiting cells first, in this order; the others keep theirs behind them."""
         with self._changed:
-            first = [cell for cell in dict.fromkeys(cells) if cell in self._waiting]
-            wanted = first + [cell for cell in self._waiting if cell not in first]
+            waiting = set(self._waiting)
+            first = {cell: None for cell in cells if cell in waiting}
+            wanted = [*first, *(cell for cell in self._waiting if cell not in first)]
             if wanted != self._waiting:
                 self._waiting = wanted
                 self._record([QueueOrdered(at=time.time(), cells=tuple(wanted))])
@@ -99,8 +100,9 @@ class CellQueue:
     def skip(self, cells: Iterable[int], reason: str) -> None:
         """Do not run these of the waiting cells."""
         with self._changed:
-            skipped = [cell for cell in cells if cell in self._waiting]
-            self._waiting = [cell for cell in self._waiting if cell not in skipped]
+            wanted = set(cells)
+            skipped = [cell for cell in self._waiting if cell in wanted]
+            self._waiting = [cell for cell in self._waiting if cell not in wanted]
             if skipped:
                 self._record([CellSkipped(at=time.time(), cell=cell, reason=reason) for cell in skipped])
 
@@ -112,11 +114,8 @@ class CellQueue:
     def requeue(self, cells: Iterable[int]) -> None:
         """Let cells that were skipped or are over wait again, behind all others."""
         with self._changed:
-            again = [
-                cell
-                for cell in dict.fromkeys(cells)
-                if cell in self._specs and cell not in self._waiting and cell != self._current
-            ]
+            left_alone = {*self._waiting, self._current}
+            again = [cell for cell in dict.fromkeys(cells) if cell in self._specs and cell not in left_alone]
             self._waiting += again
             if again:
                 self._record([CellRequeued(at=time.time(), cell=cell) for cell in again])
@@ -173,10 +172,16 @@ class CellQueue:
             self._stop.clear()
             self._changed.wait_for(lambda: not (self._paused and self._waiting))
             if self._closed or not self._waiting:
-                self._claimed = self._paused = False
+                self.leave()
                 return None
             self._current = self._waiting.pop(0)
             return Waiting(self._current, self._specs[self._current])
+
+    def leave(self) -> None:
+        """Take no more, so that another may."""
+        with self._changed:
+            self._current = None
+            self._claimed = self._paused = False
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from cs336_tui.events import CellRequeued, CellsQueued, CellStarted, DeviceSampled, Event, StepsTimed, from_line
-from cs336_tui.session.log import DAMAGE, LogError, LogReader, Run, line_prefix
+from cs336_tui.events import CellRequeued, CellsQueued, CellStarted, DeviceSampled, Event, Notice, StepsTimed, from_line
+from cs336_tui.session.log import DAMAGE, TORN, LogError, LogReader, Run, line_prefix
 from cs336_tui.session.state import DEVICE_HISTORY, CellState, SessionState
 
 _SAMPLE = line_prefix(DeviceSampled)
@@ -28,7 +29,8 @@ def load(path: Path) -> SessionState:
     steps: _Steps | None = None
     runs: list[tuple[Run, int | None]] = []
     at_end: Run | None = None
-    for event in LogReader(path).skim(_LONG):
+    reader = LogReader(path)
+    for event in reader.skim(_LONG):
         if isinstance(event, Run):
             at_end = event
             runs.append((event, state.current))
@@ -43,6 +45,8 @@ def load(path: Path) -> SessionState:
     _read_samples(state, file, runs)
     if at_end is not None:
         *_, state.last_at = state.last_at, *(event.at for event in _events(_text(file, at_end)))
+    if reader.torn:
+        state.apply(Notice(at=state.last_at or 0.0, text=f"{path.name}: {TORN}"))
     return state
 
 
@@ -62,8 +66,7 @@ class _Steps:
 
 
 def _text(file: BinaryIO, run: Run) -> bytes:
-    file.seek(run.start)
-    return file.read(run.end - run.start)
+    return os.pread(file.fileno(), run.end - run.start, run.start)  # keeps no place, as threads may share the file
 
 
 def _events(lines: bytes) -> Iterator[Event]:

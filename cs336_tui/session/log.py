@@ -23,6 +23,7 @@ from cs336_tui.events import (
 from cs336_tui.session.lock import SessionInUse, SessionLock
 
 _TAIL_BYTES = 1 << 16
+TORN = "the last line was cut while being written; everything before it is shown"
 DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError)
 """What `from_line` raises for a line that is not an event."""
 
@@ -152,6 +153,7 @@ class LogReader:
                             number += 1
                             end += len(line)
                         else:
+                            self.torn = not line.endswith(b"\n")
                             line = b""
                         yield Run(start, end)
                         number += 1

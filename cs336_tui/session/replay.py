@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cs336_tui.events import Event, Notice
-from cs336_tui.session.log import LogReader
+from cs336_tui.session.log import TORN, LogReader
 
 LONGEST_PAUSE_S = 2.0
 """A pause between runs is cut to this, so that nobody watches nothing happen."""
@@ -63,8 +63,7 @@ def replay(
             last_at = event.at
             batch.append(event)
         if reader.torn:
-            text = f"{path.name}: the last line was cut while being written; everything before it is shown"
-            batch.append(Notice(at=last_at or 0.0, text=text))
+            batch.append(Notice(at=last_at or 0.0, text=f"{path.name}: {TORN}"))
     finally:
         if batch and not stop.is_set():
             sink(batch)

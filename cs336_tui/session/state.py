@@ -171,6 +171,10 @@ class CellState:
     def is_over(self) -> bool:
         return self.finished is not None
 
+    @property
+    def is_skipped(self) -> bool:
+        return self.status == "skipped"
+
     def summary(self, ddof: int) -> Summary | None:
         """Summary of the measured steps, None before the first."""
         if self._times is None and (known := self._known_summary):
@@ -201,6 +205,8 @@ class SessionState:
         self.commands: list[str] = []
         """Command lines that repeat the session's runs headless, in order."""
         self.cells: dict[int, CellState] = {}
+        self.queued: CellsQueued | None = None
+        """The cells that were added last."""
         self.waiting: dict[int, None] = {}
         """Cells that will run, as ordered keys."""
         self.current: int | None = None
@@ -223,11 +229,12 @@ class SessionState:
     @property
     def steps_done(self) -> int:
         """Steps finished, counting a finished cell as all of its steps, so that progress reaches its total."""
-        return sum(c.spec.total_steps if c.is_over else c.steps_done for c in self.cells.values())
+        return sum(c.spec.total_steps if c.is_over else c.steps_done for c in self.cells.values() if not c.is_skipped)
 
     @property
     def steps_total(self) -> int:
-        return sum(cell.spec.total_steps for cell in self.cells.values())
+        """Of all cells that have run or will."""
+        return sum(cell.spec.total_steps for cell in self.cells.values() if not cell.is_skipped)
 
     def apply(self, event: Event) -> None:
         """Fold one event in. Events of unknown cells are ignored: their log line said too little to place them."""
@@ -238,7 +245,7 @@ class SessionState:
             case EnvironmentRead():
                 self.environment = event.environment
             case CellsQueued():
-                self.ended, self.ddof = None, event.ddof
+                self.ended, self.ddof, self.queued = None, event.ddof, event
                 if event.command:
                     self.commands.append(event.command)
                 repeats = event.repeats or (1,) * len(event.specs)

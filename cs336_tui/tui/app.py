@@ -21,7 +21,7 @@ from cs336_tui.tui.actions.sessions import SessionDesk
 from cs336_tui.tui.display import Display
 from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.keys import APP_KEYS
-from cs336_tui.tui.messages import RunEnded, Trouble
+from cs336_tui.tui.messages import Replayed, RunEnded, Trouble
 from cs336_tui.tui.panes.compare import ComparePane
 from cs336_tui.tui.panes.configure import ConfigurePane
 from cs336_tui.tui.panes.live import LivePane
@@ -126,6 +126,17 @@ class Cs336App(Display):
             self.refresh_bindings()
         if message.error:
             self.report(message.error)
+
+    @on(Replayed)
+    def _replayed(self, message: Replayed) -> None:
+        """A log that is played at once is read at once."""
+        if self.screen_stack:
+            self.live = message.session
+            if queued := self.live.state.queued:
+                self.react(queued)
+            for notice in self.live.state.notices:
+                self.react(notice)
+            self._fresh = True
 
     @on(Trouble)
     def _trouble(self, message: Trouble) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from textual.message import Message
+
+if TYPE_CHECKING:
+    from cs336_tui.tui.session import Session
 
 
 class RunEnded(Message):
@@ -19,3 +24,11 @@ class Trouble(Message):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.text = text
+
+
+class Replayed(Message):
+    """A replay that does not wait is at its end: all that its log holds."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cs336_tui.events import CellsQueued, CellStarted, Event, Notice
+from cs336_tui.events import CellsQueued, CellStarted, Event
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.state import CellState, SessionState
@@ -32,6 +32,8 @@ class Session:
         self.looked_at: int | None = None
         """The cell that the Live pane shows between cells."""
         self.latest_run: Run | None = None
+        self.problem: str | None = None
+        """Why its log could not be read to the end."""
         self.news_since = 0.0
         """Unix time; notices of before are history."""
 
@@ -69,20 +71,19 @@ class Session:
 
 
 def read_session(path: Path) -> Session:
-    """The session of a log; where the log is damaged, what comes before that and a notice that says so."""
+    """The session of a log; where the log is damaged, what comes before that, and the `problem`."""
     session = Session(path)
     try:
         session.state = load(path)
     except LogError as error:
-        session.state = _before_damage(path)
-        session.state.notices.append(Notice(at=session.state.last_at or 0.0, text=str(error)))
+        session.state, session.problem = _before_damage(path), str(error)
     state = session.state
     session.book.take(_told(state), state)
     started = [cell for cell in state.cells.values() if cell.started_at is not None]
     if started:
         session.looked_at = started[-1].cell
-        began = min(cell.started_at or 0.0 for cell in started)
-        session.latest_run = Run(began, state.last_at)
+    if state.queued:
+        session.latest_run = Run(state.queued.at, state.last_at)
     gc.freeze()  # it is here to stay; a full collection of a long session would hold up the screen for 0.1 s
     return session
 

@@ -21,7 +21,8 @@ from cs336_tui.session.replay import Pace, replay
 from cs336_tui.spec import CUSTOM_SIZE, RunSpec, SpecError
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui.form import RunOptions
-from cs336_tui.tui.messages import RunEnded, Trouble
+from cs336_tui.tui.messages import Replayed, RunEnded, Trouble
+from cs336_tui.tui.session import read_session
 
 if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench
@@ -91,6 +92,10 @@ class LiveSource:
     def work(self) -> None:
         """Run what waits in the queue, if nobody does."""
         _thread("run", lambda: self._work(lambda: None))
+
+    def annotate(self, *, name: str | None = None, note: str | None = None) -> None:
+        """Give the session a name or a note; what is None stays."""
+        self._bench.annotate(name=name, note=note)
 
     def cancel(self) -> None:
         """Stop what runs and what waits, also what still waits for the machine to be read."""
@@ -179,7 +184,12 @@ class ReplaySource:
     def _play(self) -> None:
         error: str | None = None
         try:
-            replay(self.path, self._sink, stop=self._stop, pace=self.pace)
+            if self.pace.speed or self.pace.paused:
+                replay(self.path, self._sink, stop=self._stop, pace=self.pace)
+            else:
+                session = read_session(self.path)
+                error = session.problem
+                self._post(Replayed(session))
         except LogError as unreadable:
             error = str(unreadable)
         self._at_end = True

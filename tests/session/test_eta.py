@@ -4,7 +4,8 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from cs336_tui.session.eta import relative_work, remaining_s
+from cs336_tui.order import relative_work
+from cs336_tui.session.eta import remaining_s
 from cs336_tui.spec import RunSpec
 from tests.samples import a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps
 from tests.strategies import run_specs

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cs336_tui.events import Event, StepsTimed, to_line
 from cs336_tui.export.data import to_json
 from cs336_tui.session.load import load
-from cs336_tui.session.log import LogError, LogReader
+from cs336_tui.session.log import TORN, LogError, LogReader
 from cs336_tui.session.state import SessionState, fold
 from tests.samples import (
     MEASURED_S,
@@ -99,7 +99,10 @@ def test_a_torn_last_line_is_left_out_and_damage_is_named(tmp_path: Path) -> Non
     path = write(tmp_path / "s.jsonl", mixed_session())
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"type":"StepsTimed","at":17')
-    assert seen(load(path)) == seen(fold(mixed_session()))
+    found = load(path)
+    notice = found.notices.pop()
+    assert notice.text == f"s.jsonl: {TORN}"
+    assert seen(found) == seen(fold(mixed_session()))
     lines = whole.splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:4], b'{"type":"CellSt\n', *lines[4:]]))
     with pytest.raises(LogError, match="line 5: damaged"):

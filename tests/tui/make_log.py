@@ -31,7 +31,7 @@ from cs336_tui.events import (
     StepsTimed,
     to_line,
 )
-from cs336_tui.session.eta import relative_work
+from cs336_tui.order import relative_work
 from cs336_tui.spec import PRECISIONS, RunSpec
 from cs336_tui.sweep import Sweep
 

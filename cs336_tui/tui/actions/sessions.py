@@ -81,15 +81,14 @@ class SessionDesk:
             self._app.report(session)
         else:
             self._app.look_at(session)
+            if session.problem:
+                self._app.report(session.problem)
 
     # Words and deletion.
 
     def _ask_words(self, wish: Wish, info: SessionInfo) -> None:
         from cs336_tui.tui.dialogs.ask_text import AskText
 
-        if info.path == self._app.live.path and info.writer:
-            self._tell("This session is being written; it can be named and annotated once it is not.")
-            return
         title, about, value = (
             ("Name", f"A name for session {info.session}; empty: none.", info.name)
             if wish == "rename"
@@ -99,7 +98,10 @@ class SessionDesk:
         def entered(text: str | None) -> None:
             if text is not None and self._library is not None:
                 words = {"name" if wish == "rename" else "note": text}
-                self._library.change(partial(store.annotate, info.path, **words), self._changed)
+                own = self._app.live.source if info.path == self._app.live.path else None
+                # Only who writes a session may add to it.
+                annotate = own.annotate if own and info.writer else partial(store.annotate, info.path)
+                self._library.change(partial(annotate, **words), self._changed)
 
         self._app.push_screen(AskText(title, about, value), entered)
 

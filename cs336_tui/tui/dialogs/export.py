@@ -38,6 +38,8 @@ class ExportDialog(ModalScreen[str]):
         Binding("ctrl+s", "save", "Save", id="export.save"),
     ]
 
+    AUTO_FOCUS = "#save"
+
     DEFAULT_CSS = """
     ExportDialog {
         align: center middle;
@@ -78,9 +80,6 @@ class ExportDialog(ModalScreen[str]):
             with Horizontal():
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Save", id="save", variant="primary", compact=True)
-
-    def on_mount(self) -> None:
-        self.query_one("#save").focus()
 
     @on(Input.Changed)
     @on(Checkbox.Changed)

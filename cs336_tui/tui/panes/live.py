@@ -8,12 +8,12 @@ import textwrap
 from typing import NamedTuple
 
 from cs336_tui import quantities
+from cs336_tui.session.eta import remaining_s
 from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.drawing.phase_bars import phase_bars, phase_line
 from cs336_tui.tui.drawing.progress import progress
 from cs336_tui.tui.drawing.step_chart import step_chart
-from cs336_tui.tui.forecast import remaining_s
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
 

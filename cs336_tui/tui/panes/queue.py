@@ -9,10 +9,10 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from cs336_tui import quantities
+from cs336_tui.session.eta import Prices, ends_s, prices
 from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.tui import format
-from cs336_tui.tui.forecast import Prices, ends_s, prices
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.preview import Cells
 from cs336_tui.tui.widgets.columns import Column, lay_out
