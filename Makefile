@@ -12,7 +12,7 @@ run: $(VENV)/.installed
 	else exec $(BIN)/cs336-tui bench --preset quick --summary auto; fi
 
 test: $(VENV)/.installed-dev lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -1,120 +1,187 @@
-"""How the screen bears a session of many cells: opening it, and the longest frame while somebody scrolls."""
+"""A session of 10,000 cells and 1,000,000 steps: made up, written as a log, then opened, scrolled and exported."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import cycle, islice
 from pathlib import Path
 
 import click
 import msgspec
 
-from benchmarks.reporting import publish, table, verdict
+from benchmarks.reporting import publish, spread, table, verdict
+from cs336_tui.environment import DeviceInfo, Environment
 from cs336_tui.events import (
     SCHEMA,
     CellFinished,
     CellsQueued,
     CellStarted,
+    DeviceSampled,
+    EnvironmentRead,
     Event,
+    HostSample,
     InForce,
     ModelBuilt,
+    SessionEnded,
     SessionStarted,
+    Stage,
+    StageChanged,
+    StepKind,
     StepsTimed,
     to_line,
 )
-from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
+from cs336_tui.stats import summarize
 from cs336_tui.sweep import Sweep
-from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.session import read_session
+from tests.terminal import Terminal
 
+COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
 KEYS = ("down", "pagedown", "end", "pageup", "home")
+WARMUP = 5
+ENVIRONMENT = Environment(
+    host="made-up", os="Linux", cpu="Some CPU", cpu_count=64, memory_bytes=2**39, python="3.12", app="0", torch="2",
+    devices=(DeviceInfo(name="cuda:0", label="Some GPU", precisions=("fp32",)),),
+)  # fmt: skip
 
 
-def cells(count: int) -> list[RunSpec]:
+def cells(count: int, steps: int) -> list[RunSpec]:
     """Many different cells."""
     passes = ("inference", "forward", "backward", "forward+backward", "train-step")
-    sweep = Sweep(sizes=("small", "medium"), devices=("cuda:0",), passes=passes)
+    sweep = Sweep(
+        sizes=("small", "medium"), devices=("cuda:0",), passes=passes, warmups=(WARMUP,), steps=steps - WARMUP
+    )
     specs: list[RunSpec] = []
-    for batch in range(1, count // len(sweep.cells()) + 2):
+    for batch in range(1, count // len(sweep) + 2):
         specs += msgspec.structs.replace(sweep, batches=(batch,)).cells()
     return specs[:count]
 
 
-def events(count: int, steps: int, waiting: int) -> Iterator[Event]:
-    """A session of `count` cells with `steps` each, of which the last ones still wait."""
-    specs = cells(count)
-    yield SessionStarted(at=1.0, schema=SCHEMA, session="large", app="0")
-    yield CellsQueued(at=2.0, first=0, specs=tuple(specs))
+def events(count: int, steps: int, waiting: int = 0) -> Iterator[Event]:
+    """A session of `count` cells with `steps` each, of which the last ones still wait.
+
+    The log is as long as it can be: steps of 0.1 s, so that each is a line of its own, with phases and the host's time,
+    and two device samples a second.
+    """
+    noise = random.Random(336)
+    at = 1_790_000_000.0
+    specs = cells(count, steps)
+    yield SessionStarted(at=at, schema=SCHEMA, session="large", app="0")
+    yield EnvironmentRead(at=at, environment=ENVIRONMENT)
+    yield CellsQueued(at=at, first=0, specs=tuple(specs), command="cs336-tui bench")
     for cell in range(count - waiting):
-        at = 10.0 + cell
-        yield CellStarted(at=at, cell=cell)
-        yield ModelBuilt(
-            at=at,
-            cell=cell,
-            num_params=10**8,
-            num_params_without_head=10**8,
-            in_force=InForce(matmul_precision="highest"),
+        yield CellStarted(at=at, cell=cell, pid=cell + 2)
+        yield StageChanged(at=at, cell=cell, stage="building")
+        in_force = InForce(matmul_precision="highest")
+        yield ModelBuilt(at=at, cell=cell, num_params=10**8, num_params_without_head=10**8, in_force=in_force)
+        measured: list[float] = []
+        kinds: tuple[tuple[StepKind, Stage, int], ...] = (
+            ("warm-up", "warm-up", WARMUP),
+            ("measured", "measuring", steps - WARMUP),
         )
-        for kind, number in (("warm-up", 5), ("measured", steps - 5)):
-            times = tuple(0.1 + cell * 1e-5 + step * 1e-6 for step in range(number))
-            yield StepsTimed(at=at + 0.5, cell=cell, kind=kind, first=0, times_s=times)  # type: ignore[arg-type]
-        yield CellFinished(at=at + 0.9, cell=cell, status="ok", peak_allocated_bytes=10**9)
+        for kind, stage, number in kinds:
+            yield StageChanged(at=at, cell=cell, stage=stage)
+            for first in range(number):
+                took = noise.gauss(0.1, 0.001)
+                at += took
+                if kind == "measured":
+                    measured.append(took)
+                phases = {"forward": (took * 0.3,), "loss": (took * 0.05,), "backward": (took * 0.65,)}
+                yield StepsTimed(
+                    at=at, cell=cell, kind=kind, first=first, times_s=(took,), phases_s={**phases}, host_s=(took,)
+                )
+                if first % 5 == 0:
+                    yield DeviceSampled(at=at, host=HostSample(cpu=0.5, memory_used_bytes=10**10, load_1m=1.0))
+        yield CellFinished(
+            at=at, cell=cell, status="ok", logits_dtype="float32", peak_allocated_bytes=10**10, peak_rss_bytes=10**9,
+            warmup_steps_done=WARMUP, summary=summarize(measured),
+        )  # fmt: skip
+    if not waiting:
+        yield SessionEnded(at=at, reason="finished")
 
 
-def timed(act: Callable[[], object]) -> float:
-    """Seconds on the clock."""
-    began = time.perf_counter()
-    act()
-    return time.perf_counter() - began
+def write(path: Path, made: Iterator[Event]) -> Path:
+    with path.open("wb") as file:
+        file.writelines(map(to_line, made))
+    return path
 
 
-async def frames(state: SessionState, size: tuple[int, int]) -> dict[str, list[float]]:
-    """Seconds of every frame of Results and Queue: the first on the clock, then for each key the processor time of the
-    whole app from the key to the painted screen. (On the clock a test's pilot waits longer than the app works.)"""
-    app = Cs336App()
-    app.live.state = state
-    found: dict[str, list[float]] = {}
+def opening_s(log: Path, env: dict[str, str]) -> float:
+    """Seconds from exec until the app says that the replay of all cells is at its end."""
+    terminal = Terminal([COMMAND, "--replay", str(log), "--speed", "0"], env=env, emulate=False)
+    try:
+        return terminal.until_bytes(b"at its end")
+    finally:
+        terminal.close()
+
+
+def exporting_s(log: Path, env: dict[str, str]) -> float:
+    begin = time.monotonic()
+    subprocess.run([COMMAND, "export", str(log)], stdout=subprocess.DEVNULL, env=os.environ | env, check=True)
+    return time.monotonic() - begin
+
+
+async def scrolling_ms(log: Path, tab: str, size: tuple[int, int], keys: int) -> tuple[list[float], list[float]]:
+    """For each of so many keys in a tab: for how long the event loop was held up at most, and its processor time.
+
+    Milliseconds. The first includes what else runs on the machine, and so is what a person feels on it.
+    """
+    from cs336_tui.tui.app import Cs336App
+
+    app = Cs336App(replay=log, speed=0)
+    held: list[float] = []
+    used: list[float] = []
     async with app.run_test(size=size) as pilot:
-        for tab in ("results", "queue"):
-            app.main.open(tab)
-            app.main.focus_pane(tab)
-            await pilot.pause()
-            times = found[tab] = [timed(app.paint)]
-            for key in KEYS * 10:
-                began = time.process_time()  # the pilot waits longer than the app works
-                await pilot.press(key)
-                app.paint()
-                times.append(time.process_time() - began)
-        app.main.open("compare")
+        while app.run_in_progress or not app.state.cells:
+            await asyncio.sleep(0.02)
+        app.action_open(tab)
         await pilot.pause()
-        found["compare, what is not on a thread"] = [timed(app.paint)]
-    return found
+        for key in islice(cycle(KEYS), keys):
+            before = time.process_time()
+            app.simulate_key(key)
+            worst, until = 0.0, time.perf_counter() + 0.06
+            while (begin := time.perf_counter()) < until:
+                await asyncio.sleep(0.001)
+                worst = max(worst, time.perf_counter() - begin - 0.001)
+            app.paint()
+            used.append((time.process_time() - before) * 1e3)
+            held.append(worst * 1e3)
+    return held, used
 
 
 @click.command()
 @click.option("--cells", "count", default=10_000, show_default=True)
 @click.option("--steps", default=100, show_default=True, help="Of each cell, warm-up included.")
+@click.option("--runs", default=5, show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
-def main(count: int, steps: int, output: Path | None) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "large.jsonl"
-        log.write_bytes(b"".join(map(to_line, events(count, steps, waiting=count // 2))))
-        done = Path(folder) / "done.jsonl"
-        done.write_bytes(b"".join(map(to_line, events(count, steps, waiting=0))))
-        opened = timed(lambda: read_session(done))
-        rows = [["open from the Sessions tab (clock)", f"{opened:.2f} s", f"under 2 s: {verdict(opened, 0, 2.0)}"]]
-        for path in (done, log):
-            state = read_session(path).state
-            for size in ((80, 24), (200, 60)):
-                for tab, times in asyncio.run(frames(state, size)).items():
-                    worst = max(times) * 1e3
-                    what = f"{tab} {size[0]}x{size[1]}, {path.stem}"
-                    rows.append([what, f"{worst:.1f} ms", f"at most 50 ms: {verdict(worst, 0, 50.0)}"])
-    header = [f"{count:,} cells, {steps * count:,} steps", "longest frame (processor time)", "mark"]
-    publish("A large session", f"python -m benchmarks.large_session --cells {count}", table(header, rows), output)
+def main(count: int, steps: int, runs: int, output: Path | None) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        env = {"XDG_DATA_HOME": home, "XDG_CONFIG_HOME": home}
+        done = write(Path(home) / "done.jsonl", events(count, steps))
+        half = write(Path(home) / "half.jsonl", events(count, steps, waiting=count // 2))
+        megabytes = done.stat().st_size / 1e6
+        opened = [opening_s(done, env) for _ in range(runs)]
+        exported = [exporting_s(done, env) for _ in range(runs)]
+        rows = [
+            ["opens in the app, s", spread(opened, 2), f"under 2: {verdict(statistics.median(opened), 0, 2)}"],
+            ["markdown export, s", spread(exported, 2), f"under 3: {verdict(statistics.median(exported), 0, 3)}"],
+        ]
+        for log, tab, size in ((done, "results", (120, 40)), (done, "results", (200, 60)), (half, "queue", (120, 40))):
+            held, used = asyncio.run(scrolling_ms(log, tab, size, 100))
+            where = f"{tab} at {size[0]}x{size[1]}"
+            share = f"each at most 50: {verdict(max(held), 0, 50)}"
+            rows.append([f"event loop held up by a key in {where}, ms", spread(held, 1), share])
+            rows.append([f"processor time of a key in {where}, ms", spread(used, 1), ""])
+    header = [f"{count:,} cells, {count * steps:,} steps, {megabytes:.0f} MB", "median (least to greatest)", "mark"]
+    command = f"python -m benchmarks.large_session --cells {count} --steps {steps} --runs {runs}"
+    publish("A large session", command, table(header, rows), output)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def read_session(path: Path) -> Session:
     try:
         session.state = load(path)
     except LogError as error:
-        session.state, session.problem = _before_damage(path), str(error)
+        session.state, session.problem = _before_damage(path), str(error).replace(str(path), path.name)
     state = session.state
     session.book.take(_told(state), state)
     started = [cell for cell in state.cells.values() if cell.started_at is not None]

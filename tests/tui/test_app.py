@@ -167,10 +167,11 @@ async def test_options_of_the_command_line_reach_the_form(bench: Benches) -> Non
 
 
 async def test_the_log_tells_how_a_cell_in_the_middle_of_a_sweep_failed(tmp_path: Path) -> None:
-    died = CellFinished(
-        at=START, cell=3, status="killed", stage="measuring", step=2, error="signal 9: memory of the host ran out"
-    )
-    events = [died if isinstance(event, CellFinished) and event.cell == 3 else event for event in demo()]
+    def died(at: float) -> CellFinished:
+        why = "signal 9: memory of the host ran out"
+        return CellFinished(at=at, cell=3, status="killed", stage="measuring", step=2, error=why)
+
+    events = [died(event.at) if isinstance(event, CellFinished) and event.cell == 3 else event for event in demo()]
     app = Cs336App(replay=log_of(events, tmp_path), speed=0)
     async with app.run_test(size=(200, 60)) as pilot:
         await until(pilot, "cell 19/19")

@@ -41,11 +41,18 @@ class LogPane(Rows):
 
     def show(self) -> None:
         book = self.book
-        where = [line((f"The session log is {book.where}", "muted"))] if book.where else []
+        where = [line((self._where(book.where), "muted"))] if book.where else []
         if book.rows:
             self.fill((*where, *book.rows))
             return
         self.fill((), [(), line(("Nothing yet. What a cell prints, and notices, appear here.", "muted")), *where])
+
+    def _where(self, path: str) -> str:
+        """Where the log is; of a long path the end, which tells it from others."""
+        text, room = "The session log is ", self.content_size.width
+        if len(text) + len(path) > room:
+            path = f"…{path[len(text) + 1 - room :]}"
+        return text + path
 
 
 def _rows_of(event: Event, state: SessionState) -> Sequence[Line]:
