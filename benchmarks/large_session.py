@@ -134,10 +134,12 @@ async def scrolling_ms(log: Path, tab: str, size: tuple[int, int], keys: int) ->
     Milliseconds. The first includes what else runs on the machine, and so is what a person feels on it.
     """
     from cs336_tui.tui.app import Cs336App
+    from cs336_tui.tui.widgets.rows import Rows
 
     app = Cs336App(replay=log, speed=0)
     held: list[float] = []
     used: list[float] = []
+    cursors: set[int] = set()
     async with app.run_test(size=size) as pilot:
         while app.run_in_progress or not app.state.cells:
             await asyncio.sleep(0.02)
@@ -153,6 +155,8 @@ async def scrolling_ms(log: Path, tab: str, size: tuple[int, int], keys: int) ->
             app.paint()
             used.append((time.process_time() - before) * 1e3)
             held.append(worst * 1e3)
+            cursors.add(app.main.query_one(f"#{tab}", Rows).cursor)
+    assert len(cursors) >= 5, "the keys did not reach the table"
     return held, used
 
 
