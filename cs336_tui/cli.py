@@ -88,8 +88,9 @@ def doctor() -> None:
 
 
 @cli.group("presets", invoke_without_command=True, short_help="List the presets; `presets show NAME` shows one.")
+@session_dir_option
 @click.pass_context
-def presets(context: click.Context) -> None:
+def presets(context: click.Context, session_dir: Path | None) -> None:  # noqa: ARG001  # every command takes it
     """List the presets: named sweeps of each handout edition, and your own."""
     if context.invoked_subcommand is None:
         from cs336_tui.headless.presets import list_text
@@ -102,7 +103,8 @@ def presets(context: click.Context) -> None:
 
 @presets.command("show", short_help="Show one preset as TOML.")
 @click.argument("name")
-def presets_show(name: str) -> None:
+@session_dir_option
+def presets_show(name: str, session_dir: Path | None) -> None:  # noqa: ARG001
     """Show what the preset NAME holds, as TOML."""
     from cs336_tui.headless.presets import show_text
 
@@ -246,7 +248,7 @@ def export(**options: Any) -> None:
     """Tables and figures of SESSION...: ids, unique prefixes of ids, `last` or paths. Several become one table.
 
     Without other options a table of all results; as CSV and JSON the whole records. Layouts: forward-only, min-max,
-    raw-steps, by-mean, devices.
+    raw-steps, by-mean, devices, warm-up.
     """
     from cs336_tui.headless.export import export_command
 

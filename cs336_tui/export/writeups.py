@@ -20,7 +20,7 @@ from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.quantities import UNKNOWN, millisecond_decimals
 from cs336_tui.session.fields import FIELDS, num_params
 from cs336_tui.session.merge import Result, ddof_of, measured, pooled
-from cs336_tui.session.warmup import array
+from cs336_tui.session.warmup import Trace, array, trace
 from cs336_tui.stats import Summary
 
 _FORWARDS = ("forward", "forward+backward")
@@ -135,6 +135,41 @@ def _raw_steps(results: Sequence[Result], decimals: int | None) -> tuple[Table, 
     return _tables(measured(results), columns, "Every step's time", notes, rows_by=("size", "pass", "warmup"))
 
 
+def _warm_up(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
+    notation = Notation("ms", decimals)
+
+    def each(header: str, read: Callable[[Trace], float | None], show: Callable[[float], str]) -> _Column:
+        """A figure of every run."""
+
+        def values(row: _Row) -> tuple[float | None, ...]:
+            return tuple(read(trace(run)) for run in row.runs)
+
+        return _Column(
+            header,
+            lambda row: tuple(value for value in values(row) if value is not None),
+            lambda row: ", ".join(UNKNOWN if value is None else show(value) for value in values(row)),
+        )
+
+    columns = (
+        _setting("size", "size", "left"),
+        _setting("pass", "pass", "left"),
+        _setting("warm-up", "warmup"),
+        _Column("n", lambda row: len(row.times_s)),
+        _statistic("mean (ms)", "mean_s", notation),
+        _statistic("std (ms)", "std_s", notation),
+        each("first step / median", lambda steps: steps.first_step_cost, lambda cost: f"{cost:.2f}"),
+        each("steady after (steps)", lambda steps: steps.steady_after, lambda steps: f"{steps:.0f}"),
+    )
+    notes = (
+        "first step: the cell's first, warm-up or not, over the median of the measured ones",
+        "steady after: so many steps go by before all later ones are within the median ± the larger of 3 robust "
+        "standard deviations and 2 %",
+        "a cell that ran several times has these for each run",
+        *_not_timed(results),
+    )
+    return _tables(measured(results), columns, "What warming up does", notes, rows_by=("size", "pass", "warmup"))
+
+
 def _by_mean(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
     notation = Notation("s", decimals)
     names = telling(results, but=("pass",)) or ("size",)
@@ -198,6 +233,10 @@ LAYOUTS: Mapping[str, Layout] = {
     ),
     "min-max": Layout("Model, Pass, Warmup, Min (s), Max (s), Avg (s), Std (s)", _min_max),
     "raw-steps": Layout("every step's time as arrays in ms, warm-up steps and measured ones apart", _raw_steps),
+    "warm-up": Layout(
+        "mean and std of each warm-up setting, what the first step cost, and after how many steps it was steady",
+        _warm_up,
+    ),
     "by-mean": Layout(
         "name, computation, times, mean_time, median_time, std_dev, min_time, max_time, total_time, profile_steps: "
         "seconds, sorted by mean",
@@ -209,7 +248,7 @@ LAYOUTS: Mapping[str, Layout] = {
         _devices,
     ),
 }
-"""The five kinds of table, by the name that ``--layout`` takes."""
+"""The five kinds of table and the warm-up view, by the name that ``--layout`` takes."""
 
 
 def _tables(

@@ -71,7 +71,7 @@ class WarmupGroup(NamedTuple):
     @property
     def traces(self) -> tuple[Trace, ...]:
         """The steps of each cell; they may be read from a file for this."""
-        return tuple(map(_trace, self.results))
+        return tuple(map(trace, self.results))
 
 
 def warmup_groups(results: Iterable[Result]) -> tuple[WarmupGroup, ...]:
@@ -118,7 +118,8 @@ def _group(cells: Sequence[Result]) -> WarmupGroup:
     return WarmupGroup(f"{spec.title} · batch {spec.batch_size}", machine(cells[0]), tuple(cells))
 
 
-def _trace(result: Result) -> Trace:
+def trace(result: Result) -> Trace:
+    """All steps of one measured result."""
     cell = result.cell
     summary = cell.summary(result.state.ddof)
     assert summary is not None, "only measured cells are grouped"

@@ -68,6 +68,16 @@ def test_raw_steps_are_arrays_with_and_without_warmup() -> None:
     ]
 
 
+def test_the_warm_up_view_tells_what_the_first_step_cost_and_when_it_was_steady() -> None:
+    (table,) = layout_tables(results(), "warm-up")
+    cold, warm = table.rows[:2]
+    assert (*cold[:4], *cold[6:]) == ("small", "forward", "0", "4", "10.00", "1")
+    assert (*warm[:4], *warm[6:]) == ("small", "forward", "5", "4", "40.00", "5")
+    (repeated,) = layout_tables(merged(grid(by([SMALL], pass_=["forward"]) * 2, repeats=(1, 2))), "warm-up")
+    assert repeated.rows[0][3] == "8"
+    assert repeated.rows[0][6].count(",") == 1
+
+
 def test_by_mean_is_sorted_and_has_the_published_header() -> None:
     (table,) = layout_tables(results(), "by-mean")
     assert [column.header for column in table.columns] == [
