@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cs336_tui.export import markdown
-from cs336_tui.export.figures import Absent, Drawing, drawings
+from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing, drawings
 from cs336_tui.export.files import AlreadyThere, ExportError
 from cs336_tui.export.formats import SUFFIXES, page, render_all
 from cs336_tui.export.pivots import pivot_table
@@ -28,7 +28,6 @@ from cs336_tui.session.state import SessionState
 
 TEXT, PAGE, TABLES, FIGURES = "summary.md", "summary.html", "tables", "figures"
 TABLE_FORMATS = ("markdown", "latex", "typst", "csv")
-FIGURE_FORMATS = ("svg", "png")
 
 
 class Source(NamedTuple):

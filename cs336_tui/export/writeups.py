@@ -24,7 +24,7 @@ from cs336_tui.session.warmup import Trace, array, trace
 from cs336_tui.stats import Summary
 
 _FORWARDS = ("forward", "forward+backward")
-_PLACES = ("device", "machine", "session", "torch")
+_PLACES = ("device", "machine", "session", "torch", "threads")
 _DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 
 
@@ -199,7 +199,7 @@ def _by_mean(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
 
 def _devices(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
     kept, left_out = _with_passes(results)
-    apart = telling(kept, but=("size", "pass", "threads", *_PLACES))
+    apart = telling(kept, but=("size", "pass", *_PLACES))
     places = telling(kept, among=_PLACES) or ("device",)
     titles = _device_titles({key: members[0] for key, members in groups(kept, places).items()}, places)
     dims = (

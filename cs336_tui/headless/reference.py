@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from cs336_tui.session import store
+from cs336_tui.session.fields import machine
 from cs336_tui.session.log import LogError, default_session_dir
 from cs336_tui.session.merge import Result, ddof_of, merge, pooled, title_of
 from cs336_tui.session.reference import REMARK, ReferenceFileError, add_from, matching, own, published, sentence
@@ -24,13 +25,13 @@ def reference_view(session: str, session_dir: Path | None, own_points: Path | No
         rows = (*published(), *own(own_points))
     except ReferenceFileError as error:
         raise click.UsageError(str(error)) from None
-    groups: dict[RunSpec, list[Result]] = {}
+    groups: dict[tuple[RunSpec, str], list[Result]] = {}
     for result in results:
         if result.is_measured:
-            groups.setdefault(result.spec, []).append(result)
+            groups.setdefault((result.spec, machine(result)), []).append(result)
 
     def lines() -> Iterator[str]:
-        for spec, cells in groups.items():
+        for (spec, _), cells in groups.items():
             summary = pooled(cells, ddof_of(cells))
             if summary and summary.mean_s is not None:
                 yield sentence(spec, summary.mean_s, matching(spec, cells[0].cell.in_force, rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -86,8 +87,15 @@ def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs:
     Raises `click.UsageError` when a file or the session's log cannot be had.
     """
     files = outputs.files(bench.session)
+
+    def stop() -> bool:
+        # The signal may have come in the middle of a write that holds the locks which cancelling needs.
+        if stoppable := bench.queue.busy or len(bench.queue) > 0:
+            threading.Thread(target=bench.cancel, name="cancel", daemon=True).start()
+        return stoppable
+
     try:
-        with StopOnSignal(bench.cancel):
+        with StopOnSignal(stop):
             for path, render in files:
                 run.keep(path, render, overwrite=outputs.overwrite)
             bench.prepare()

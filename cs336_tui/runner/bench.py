@@ -168,8 +168,9 @@ class Bench:
         try:
             with self._running:
                 self._run_all(self.probe())
-        finally:
+        except BaseException:
             self.queue.leave()
+            raise
 
     def _run_all(self, environment: Environment) -> None:
         while (taken := self.queue.take()) is not None:
@@ -192,6 +193,8 @@ class Bench:
         """
         environment = self.probe()
         with self._opening:
+            if self._closed:
+                return ()
             self._recorder.open(resume=True, take_over=take_over)
             try:
                 history = list(LogReader(self.log_path))
@@ -250,7 +253,7 @@ class Bench:
 
     def _open_log(self, environment: Environment) -> None:
         with self._opening:
-            if not self._has_begun:
+            if not self._has_begun and not self._closed:
                 self._recorder.open()
                 self._has_begun = True
                 now = time.time()
@@ -300,8 +303,8 @@ class Bench:
         self._recorder.record([CellFinished(at=time.time(), cell=cell, status="failed", error=error)])
 
     def _on_sample(self, sample: DeviceSampled) -> None:
-        # Between runs samples are for the eye only; the log tells of runs.
-        (self._recorder.record if self._running.locked() else self._recorder.pass_on)([sample])
+        # While nothing runs samples are for the eye only; the log tells of runs.
+        (self._recorder.pass_on if self.queue.current is None else self._recorder.record)([sample])
 
     def _read_environment(self) -> Environment:
         from cs336_tui.device.nvml import nvml_driver

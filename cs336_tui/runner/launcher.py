@@ -86,6 +86,7 @@ class Launcher:
     def start_cell(self, cell: int, spec: RunSpec) -> Child:
         """Start a process that runs the cell. Raises OSError or EOFError when no process can be made."""
         output = self._output_dir / f"cell-{cell}.log"
+        output.unlink(missing_ok=True)  # of an attempt before
         return self._start(child.run_cell, output, str(output), cell, msgspec.msgpack.encode(spec), commands=True)
 
     def start_probe(self) -> Child:

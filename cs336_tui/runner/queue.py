@@ -155,6 +155,11 @@ class CellQueue:
             self._changed.notify_all()
 
     @property
+    def current(self) -> int | None:
+        """The cell that was taken and is not over."""
+        return self._current
+
+    @property
     def busy(self) -> bool:
         """Whether somebody takes cells."""
         return self._claimed
@@ -174,7 +179,8 @@ class CellQueue:
             if self._closed or not self._waiting:
                 self.leave()
                 return None
-            self._current = self._waiting.pop(0)
+            self._current = self._waiting[0]
+            del self._waiting[0]
             return Waiting(self._current, self._specs[self._current])
 
     def leave(self) -> None:

@@ -183,8 +183,10 @@ def _title(results: Sequence[Result]) -> str:
 def _differences(a: Sequence[Result], b: Sequence[Result]) -> Iterator[str]:
     """What the two sides of a pair do not have in common, each as ``what: A | B``."""
     for name, read in _COMPARED.items():
-        left, right = (", ".join(_distinct(read(result) for result in side)) for side in _shown_by(a, b))
-        if left != right and _UNREAD not in (left, right):
+        sides = [tuple(_distinct(read(result) for result in side)) for side in _shown_by(a, b)]
+        mixed = name in _PLACE and any(len(side) > 1 for side in sides)
+        left, right = map(", ".join, sides)
+        if (left != right or mixed) and _UNREAD not in (left, right):
             yield f"{name}: {left} | {right}"
 
 
@@ -202,6 +204,8 @@ def _of_precision(attribute: str) -> Callable[[Result], str]:
 
 
 _UNREAD = "not read back"
+_PLACE = ("host", "device's name", "torch")
+"""What is said also where it differs within a side: a pair takes all runs of a cell together."""
 _COMPARED: Mapping[str, Callable[[Result], str]] = {
     **{field.title: field.show for field in FIELDS.values() if field.kind in ("choice", "model")},
     "host": _of_environment("host"),

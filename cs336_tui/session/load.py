@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from cs336_tui.events import CellRequeued, CellsQueued, CellStarted, DeviceSampled, Event, Notice, StepsTimed, from_line
+from cs336_tui.events import CellRequeued, CellStarted, DeviceSampled, Event, Notice, StepsTimed, from_line
 from cs336_tui.session.log import DAMAGE, TORN, LogError, LogReader, Run, line_prefix
 from cs336_tui.session.state import DEVICE_HISTORY, CellState, SessionState
 
@@ -27,6 +27,7 @@ def load(path: Path) -> SessionState:
         raise LogError(f"{path}: {error.strerror}") from None
     state = SessionState()
     steps: _Steps | None = None
+    cell_of_steps: CellState | None = None
     runs: list[tuple[Run, int | None]] = []
     at_end: Run | None = None
     reader = LogReader(path)
@@ -35,12 +36,14 @@ def load(path: Path) -> SessionState:
             at_end = event
             runs.append((event, state.current))
             if cell := state.running_cell:
-                steps = steps if steps and steps.cell is cell else _Steps(file, cell)
+                if steps is None or cell is not cell_of_steps:
+                    steps, cell_of_steps = _Steps(file, cell.cell), cell
+                    cell.read_steps_later(steps)
                 steps.runs.append(event)
         else:
             at_end = None
             state.apply(event)
-            if isinstance(event, CellStarted | CellRequeued | CellsQueued):
+            if isinstance(event, CellStarted | CellRequeued) and steps and event.cell == steps.cell:
                 steps = None
     _read_samples(state, file, runs)
     if at_end is not None:
@@ -53,15 +56,14 @@ def load(path: Path) -> SessionState:
 class _Steps:
     """Where the steps of one attempt at a cell are; the cell reads them from there."""
 
-    def __init__(self, file: BinaryIO, cell: CellState) -> None:
+    def __init__(self, file: BinaryIO, cell: int) -> None:
         self._file, self.cell = file, cell
         self.runs: list[Run] = []
-        cell.read_steps_later(self)
 
     def __iter__(self) -> Iterator[StepsTimed]:
         for run in self.runs:
             for event in _events(_text(self._file, run)):
-                if isinstance(event, StepsTimed) and event.cell == self.cell.cell:
+                if isinstance(event, StepsTimed) and event.cell == self.cell:
                     yield event
 
 

@@ -67,7 +67,7 @@ class SessionLock:
 
     def __init__(self, log: Path) -> None:
         self.path = lock_path(log)
-        self._held = False
+        self._own: Writer | None = None
 
     def acquire(self, *, take_over: bool = False) -> None:
         """Become the writer. The lock of a process that has died is taken over; with `take_over` any is.
@@ -92,7 +92,7 @@ class SessionLock:
                 except FileExistsError:
                     self._clear(take_over=take_over)
                 else:
-                    self._held = True
+                    self._own = own
                     return
             raise SessionInUse(self.path, writer_of(self.path))
         finally:
@@ -121,9 +121,9 @@ class SessionLock:
             return None
 
     def release(self) -> None:
-        if self._held:
-            self._held = False
+        if self._own is not None and self._read(self.path) == self._own:  # it may have been taken over
             self.path.unlink(missing_ok=True)
+        self._own = None
 
 
 def _name(file: Path, path: Path) -> None:

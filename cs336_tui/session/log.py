@@ -72,7 +72,12 @@ class SessionLog:
             self._lock.release()
             raise LogError(f"session log {path}: {error.strerror}; choose another --session-dir") from None
         if resume:
-            self._mend()
+            try:
+                next(iter(LogReader(path)))  # nothing is done to a file that is no session log
+                self._mend()
+            except (LogError, OSError) as error:
+                self.close()
+                raise error if isinstance(error, LogError) else LogError(f"{path}: {error.strerror}") from None
 
     def _mend(self) -> None:
         """Put the file's end after its last whole event."""

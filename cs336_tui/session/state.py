@@ -119,6 +119,7 @@ class CellState:
             self._times = StepTimes()
             for steps in self._later:
                 self._times.add(steps)
+            self._later = ()
         return self._times
 
     @property

@@ -66,6 +66,8 @@ def find(name: str, directory: Path) -> Path:
         return known[-1]
     for candidate in (directory / f"{name}{_SUFFIX}", Path(name)):
         if candidate.is_file():
+            if candidate.suffix != _SUFFIX:
+                raise LogError(f"{candidate}: not a session log; expected a name that ends in {_SUFFIX}")
             return candidate
     fitting = [path for path in known if path.stem.startswith(name)]
     if len(fitting) == 1 and name:

@@ -292,6 +292,10 @@ class Cs336App(Display):
         if message.waits and not self.run_in_progress and self.live.source is not None:
             self.begin_run()
             self.live.source.work()
+        elif message.waits and self._stopping:  # what waits anew takes the stop back
+            self._stopping = False
+            self.main.query_one(ConfigurePane).set_running(True)
+            self.refresh_bindings()
         self.paint()
 
     @on(QueuePane.OomRuleTurned)

@@ -151,6 +151,7 @@ class LiveSource:
             error = str(refused)
         except Exception as broken:  # a run must end on the screen too
             error = f"the run broke off: {type(broken).__name__}: {broken}"
+            self._bench.cancel()  # nobody is left to take what waits
         self._post(RunEnded(error))
 
 

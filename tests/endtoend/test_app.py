@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import os
 import re
+import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -141,6 +143,23 @@ def test_closing_the_terminal_ends_everything_and_keeps_every_step(start):
     events = app.logged()
     assert isinstance(events[-1], SessionEnded)
     assert any(isinstance(event, StepsTimed) and event.kind == "measured" for event in events)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_closing_the_terminal_ends_the_app_under_make(tmp_path):
+    """There the terminal's session is make's, and no signal reaches the app."""
+    command = shlex.join([COMMAND, "--session-dir", str(tmp_path / "sessions")])
+    (tmp_path / "Makefile").write_text(f"run:\n\t@exec {command}\n")
+    env = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
+    terminal = Terminal(["make", "-C", str(tmp_path), "run"], env=env)
+    try:
+        terminal.until("torch")
+        family = psutil.Process(terminal.pid).children(recursive=True)
+        assert len(family) > 1
+        terminal.hang_up()
+        assert all(wait_gone(process.pid) for process in family)
+    finally:
+        terminal.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

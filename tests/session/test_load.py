@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cs336_tui.events import Event, StepsTimed, to_line
+from cs336_tui.events import CellRequeued, CellSkipped, CellsQueued, Event, StepsTimed, to_line
 from cs336_tui.export.data import to_json
 from cs336_tui.session.load import load
 from cs336_tui.session.log import TORN, LogError, LogReader
@@ -109,3 +109,16 @@ def test_a_torn_last_line_is_left_out_and_damage_is_named(tmp_path: Path) -> Non
         load(path)
     with pytest.raises(LogError, match="No such file"):
         load(tmp_path / "none.jsonl")
+
+
+def test_steps_are_kept_when_cells_are_added_or_skipped_while_one_runs(tmp_path: Path) -> None:
+    timed = [*steps(0, WARMUP_S, MEASURED_S)]
+    others = [
+        CellsQueued(at=timed[3].at, first=1, specs=(a_spec(batch_size=8), a_spec(batch_size=16))),
+        CellSkipped(at=timed[3].at, cell=1, reason="why not"),
+        CellRequeued(at=timed[3].at, cell=1),
+    ]
+    events = [*session_start([a_spec()]), *cell_start(0), *timed[:4], *others, *timed[4:], cell_end(0)]
+    found = load(write(tmp_path / "s.jsonl", events))
+    assert found.cells[0].warmup_times_s == list(WARMUP_S)
+    assert found.cells[0].step_times_s == list(MEASURED_S)

@@ -101,3 +101,14 @@ sys.stdin.read()
         for rival in rivals:
             rival.communicate()
     assert sorted(answers) == ["got"] + ["refused"] * 5
+
+
+def test_releasing_leaves_the_lock_of_whoever_took_over(tmp_path: Path) -> None:
+    log = tmp_path / "s.jsonl"
+    first, second = SessionLock(log), SessionLock(log)
+    first.acquire()
+    second.acquire(take_over=True)
+    first.release()
+    assert writer_of(log) is not None
+    second.release()
+    assert writer_of(log) is None

@@ -85,3 +85,13 @@ def test_a_session_that_is_written_is_neither_renamed_nor_deleted(tmp_path: Path
         log.close()
     store.delete(path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_session_log_is_left_as_it_is(tmp_path: Path) -> None:
+    for name in ("results.json", "odd.jsonl"):
+        path = tmp_path / name
+        path.write_text('{"mine": 1}')
+        with pytest.raises(LogError, match="not a session log"):
+            store.annotate(store.find(str(path), tmp_path), name="x")
+        assert path.read_text() == '{"mine": 1}'
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["odd.jsonl", "results.json"]
