@@ -280,11 +280,29 @@ def _tables(
                 rows=tuple(tuple(column.show(row) or _plain(column.read(row)) for column in columns) for row in rows),
                 records=tuple(extra | {column.header: column.read(row) for column in columns} for row in rows),
                 caption=f"{caption}, {said}" if said else caption,
-                footnotes=(*notes, *_fixed(members, (*rows_by, *keys, *places)), *provenance_notes(members)),
+                footnotes=(
+                    *notes,
+                    *_counted(members),
+                    *_fixed(members, (*rows_by, *keys, *places)),
+                    *provenance_notes(members),
+                ),
                 label="-".join(f"{key}-{text}" for key, text in setting.items()),
             )
         )
     return tuple(tables)
+
+
+def _counted(results: Sequence[Result]) -> Iterator[str]:
+    """Over how many steps the figures are: repeats of a cell make more than one run's."""
+    runs: dict[tuple[object, ...], list[int]] = {}
+    for result in measured(results):
+        place = tuple(FIELDS[key].show(result) for key in _PLACES)
+        runs.setdefault((result.spec, *place), []).append(result.cell.running.n)
+    if runs:
+        counts, most = sorted({sum(steps) for steps in runs.values()}), max(map(len, runs.values()))
+        number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        together = f", the steps of up to {most} runs together" if most > 1 else ""
+        yield f"n: {number} measured steps of each cell{together}"
 
 
 def _setting(header: str, key: str, align: Align = "right") -> _Column:

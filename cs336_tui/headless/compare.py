@@ -81,6 +81,10 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         if shared := _shared(comparison):
             yield f"every pair, as in A: {shared}"
         yield f"times: ms per step, mean ± std; in brackets the {comparison.level * 100:g} % interval of A / B"
+        yield from (
+            f"interval: {method}"
+            for method in dict.fromkeys(pair.ratio.method for pair in comparison.pairs if pair.ratio)
+        )
         for name, meaning in _VERDICTS.items():
             if number := comparison.count(name):
                 yield f"{name} {number}: {meaning.format(margin=comparison.margin * 100)}"

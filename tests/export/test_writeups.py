@@ -147,6 +147,13 @@ def test_repeats_are_pooled() -> None:
     specs = by([SMALL], pass_=["forward"]) * 3
     (table,) = layout_tables(merged(grid(specs, repeats=(1, 2, 3))), "by-mean")
     assert (len(table.rows), table.records[0]["profile_steps"]) == (1, 12)
+    assert "n: 12 measured steps of each cell, the steps of up to 3 runs together" in table.footnotes
+
+
+def test_other_thread_counts_are_other_devices() -> None:
+    specs = by([SMALL], pass_=["forward"], device=["cpu"], threads=[1, 4])
+    (table,) = layout_tables(merged(grid(specs, environment=LAPTOP)), "devices")
+    assert sum("forward_time" in column.header for column in table.columns) == 2
 
 
 def test_no_two_tables_have_the_same_label() -> None:
