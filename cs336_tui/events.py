@@ -12,10 +12,11 @@ from typing import Literal
 import msgspec
 
 from cs336_tui.environment import Environment
+from cs336_tui.reports import Prediction, Report, ReportKind
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the log's vocabulary; raised when an old reader would misread a new log."""
 
 Stage = Literal["starting", "building", "warm-up", "measuring", "finishing"]
@@ -164,6 +165,38 @@ class CellFinished(_Event, frozen=True):
     """Of the measured steps, ddof 1, where the cell's process lived to say it; spares a reader the steps."""
 
 
+class CellsPredicted(_Event, frozen=True):
+    """What cells will need, worked out before they run; each names its spec."""
+
+    predictions: tuple[Prediction, ...]
+
+
+class ReportStarted(_Event, frozen=True):
+    """A child finds out more about a spec; reports are numbered within their session. `cell` is the session's cell
+    that it is about, None for a spec that is no cell of it."""
+
+    report: int
+    kind: ReportKind
+    spec: RunSpec
+    cell: int | None = None
+
+
+class ReportStage(_Event, frozen=True):
+    """How far a report has got, in words such as ``warm-up``."""
+
+    report: int
+    stage: str
+
+
+class ReportFinished(_Event, frozen=True):
+    """A report is over. `content` is there when its status is ``ok``."""
+
+    report: int
+    status: Status
+    error: str | None = None
+    content: Report | None = None
+
+
 class ChildOutput(_Event, frozen=True):
     """Text that a cell's process wrote to its standard output or standard error."""
 
@@ -247,6 +280,10 @@ Event = (
     | ModelBuilt
     | StepsTimed
     | CellFinished
+    | CellsPredicted
+    | ReportStarted
+    | ReportStage
+    | ReportFinished
     | ChildOutput
     | DeviceSampled
     | Notice

@@ -9,7 +9,7 @@ from pathlib import Path
 import cs336_tui
 
 ROOT = Path(__file__).parents[1]
-TORCH_SIDE = ("cs336_tui.workload", "cs336_tui.measure")
+TORCH_SIDE = ("cs336_tui.workload", "cs336_tui.measure", "cs336_tui.estimate")
 UI_SIDE = ("cs336_tui.tui",)
 
 

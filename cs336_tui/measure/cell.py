@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -13,14 +14,13 @@ from cs336_tui.measure.clock import Clock, clock_for
 from cs336_tui.measure.failures import failed_allocation, outcome_of
 from cs336_tui.measure.in_force import read_in_force
 from cs336_tui.measure.memory import PeakMeter, Peaks
-from cs336_tui.measure.precision import RECIPES, autocast_for, check_precision, dtype_name, set_matmul
 from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
 from cs336_tui.measure.timing import StepTime, StepTimer, WindowBroken, time_window
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import summarize
-from cs336_tui.workload.batch import random_batch
-from cs336_tui.workload.passes import Step, Training
-from cs336_tui.workload.transformer import Transformer
+from cs336_tui.workload.building import build, settle_torch
+from cs336_tui.workload.passes import Step
+from cs336_tui.workload.precision import dtype_name
 
 
 def run_cell(spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool]) -> None:
@@ -109,36 +109,22 @@ class _Run:
         return self._meter.read() if self._meter else None
 
     def _build(self) -> Step:
-        spec, device = self.spec, torch.device(self.spec.device)
-        recipe = RECIPES[spec.precision]
-        check_precision(spec.precision, device.type)
-        if device.type == "cuda":
-            torch.cuda.init()
-            torch.cuda.set_device(device)
-        if spec.threads is not None:
-            torch.set_num_threads(spec.threads)
-        set_matmul(recipe.matmul)
+        spec = self.spec
+        device = settle_torch(spec)
         self._meter = PeakMeter(device)
-        model = Transformer(
-            spec.dims, arch=spec.arch, context_length=spec.context_length, device=device, dtype=recipe.parameters
-        )
-        model.initialise(spec.seed)
-        _free_memory(device)  # a first step finds the allocator as a plain script leaves it
-        batch = random_batch(spec.batch_size, spec.context_length, spec.vocab_size, device=device, seed=spec.seed)
-        autocast = autocast_for(recipe, device.type)
-        training = None
-        if spec.pass_ == "train-step":
-            training = Training(model, scale_gradients=recipe.scale_gradients)
+        # The allocator's memory is given back so that a first step finds it as a plain script leaves it.
+        workload = build(spec, device, built=partial(_free_memory, device))
+        model = workload.model
         self._emit(
             ModelBuilt(
                 at=time.time(),
                 cell=self.cell,
                 num_params=model.num_params,
                 num_params_without_head=model.num_params_without_head,
-                in_force=read_in_force(model, autocast, training),
+                in_force=read_in_force(model, workload.autocast, workload.training),
             )
         )
-        return Step(spec.pass_, model, batch, autocast, training)
+        return workload.step(spec)
 
     def _time(self, step: Step) -> None:
         assert self._meter is not None

@@ -9,8 +9,8 @@ import torch
 
 from cs336_tui.events import InForce
 from cs336_tui.measure.devices import device_label
-from cs336_tui.measure.precision import autocast_in_force, dtype_name, tf32_allowed
 from cs336_tui.workload.passes import Training
+from cs336_tui.workload.precision import autocast_in_force, dtype_name, tf32_allowed
 from cs336_tui.workload.transformer import Transformer
 
 

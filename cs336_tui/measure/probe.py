@@ -9,10 +9,10 @@ import torch
 
 from cs336_tui.environment import DeviceInfo, TorchEnvironment
 from cs336_tui.measure.devices import device_label, nvml_uuid
-from cs336_tui.measure.precision import RECIPES, autocast_for, tf32_override
 from cs336_tui.spec import ModelDims, Precision
 from cs336_tui.workload.batch import random_batch
 from cs336_tui.workload.passes import Step, Training
+from cs336_tui.workload.precision import RECIPES, autocast_for, tf32_override
 from cs336_tui.workload.transformer import Transformer
 
 CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 import torch
 
-from cs336_tui.measure.precision import set_matmul
+from cs336_tui.workload.precision import set_matmul
 
 
 @contextmanager

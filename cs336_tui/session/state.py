@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -14,6 +14,7 @@ from cs336_tui.events import (
     CellFinished,
     CellRequeued,
     CellSkipped,
+    CellsPredicted,
     CellsQueued,
     CellStarted,
     ChildOutput,
@@ -24,6 +25,9 @@ from cs336_tui.events import (
     ModelBuilt,
     Notice,
     QueueOrdered,
+    ReportFinished,
+    ReportStage,
+    ReportStarted,
     SessionAnnotated,
     SessionEnded,
     SessionResumed,
@@ -33,12 +37,14 @@ from cs336_tui.events import (
     Status,
     StepsTimed,
 )
+from cs336_tui.reports import Prediction, Report, ReportKind, prediction_key
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import RunningStats, Summary, summarize
 
 DEVICE_HISTORY = 1200
 """Device samples kept for the graphs."""
 CellEvent = CellSkipped | CellRequeued | CellStarted | StageChanged | ModelBuilt | StepsTimed | CellFinished
+_R = TypeVar("_R", bound=Report)
 OUTPUT_LIMIT = 64 * 1024
 """Characters of a cell's output kept in memory; the log has all of it."""
 
@@ -192,6 +198,25 @@ class CellState:
         self.times.add(steps)
 
 
+class ReportState:
+    """One report: what was asked and what came of it. `status` is None while it is being made."""
+
+    def __init__(self, asked: ReportStarted) -> None:
+        self.report = asked.report
+        self.kind: ReportKind = asked.kind
+        self.spec = asked.spec
+        self.cell = asked.cell
+        self.started_at = asked.at
+        self.stage = "starting"
+        self.finished_at: float | None = None
+        self.status: Status | None = None
+        self.error: str | None = None
+        self.content: Report | None = None
+
+    def finish(self, event: ReportFinished) -> None:
+        self.status, self.error, self.content, self.finished_at = event.status, event.error, event.content, event.at
+
+
 class SessionState:
     """Everything known of a session; `apply` is the only way to change it."""
 
@@ -212,6 +237,10 @@ class SessionState:
         """Cells that will run, as ordered keys."""
         self.current: int | None = None
         """The cell that is running, None between cells."""
+        self.predictions: dict[RunSpec, Prediction] = {}
+        """What cells will need, by `prediction_key`."""
+        self.reports: dict[int, ReportState] = {}
+        """In the order in which they were begun."""
         self.devices: deque[tuple[DeviceSampled, int | None]] = deque(maxlen=DEVICE_HISTORY)
         """Device samples, each with the cell that was running when it was taken."""
         self.notices: list[Notice] = []
@@ -236,6 +265,27 @@ class SessionState:
     def steps_total(self) -> int:
         """Of all cells that have run or will."""
         return sum(cell.spec.total_steps for cell in self.cells.values() if not cell.is_skipped)
+
+    def prediction_of(self, spec: RunSpec) -> Prediction | None:
+        """What a cell of this spec will need, where that was worked out."""
+        return self.predictions.get(prediction_key(spec))
+
+    def report_of(self, kind: ReportKind, spec: RunSpec) -> ReportState | None:
+        """The latest report of a kind on a spec (on one that needs the same); one that succeeded before any other."""
+        key = prediction_key(spec)
+        found = [r for r in self.reports.values() if r.kind == kind and prediction_key(r.spec) == key]
+        running = [r for r in found if r.status is None]
+        succeeded = [r for r in found if r.status == "ok"]
+        best = running or succeeded or found
+        return best[-1] if best else None
+
+    def contents(self, kind: type[_R]) -> tuple[_R, ...]:
+        """What the latest successful report of a kind found, for each spec, oldest first."""
+        latest: dict[RunSpec, _R] = {}
+        for report in self.reports.values():
+            if isinstance(report.content, kind):
+                latest[prediction_key(report.spec)] = report.content
+        return tuple(latest.values())
 
     def apply(self, event: Event) -> None:
         """Fold one event in. Events of unknown cells are ignored: their log line said too little to place them."""
@@ -262,9 +312,20 @@ class SessionState:
                     interrupted.start_again()
                     self.waiting = {interrupted.cell: None} | self.waiting
                 self.current = None
+                self.reports = {number: report for number, report in self.reports.items() if report.status}
             case SessionAnnotated():
                 self.name = self.name if event.name is None else event.name
                 self.note = self.note if event.note is None else event.note
+            case CellsPredicted():
+                self.predictions |= {prediction_key(found.spec): found for found in event.predictions}
+            case ReportStarted():
+                self.reports[event.report] = ReportState(event)
+            case ReportStage():
+                if report := self.reports.get(event.report):
+                    report.stage = event.stage
+            case ReportFinished():
+                if report := self.reports.get(event.report):
+                    report.finish(event)
             case DeviceSampled():
                 self.devices.append((event, self.current))
             case Notice():

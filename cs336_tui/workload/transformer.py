@@ -108,9 +108,21 @@ class Attention(nn.Module):
         q, k, v = self._heads(self.query(x)), self._heads(self.key(x)), self._heads(self.value(x))  # (B, H, T, K)
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
-        scores = (q * q.shape[-1] ** -0.5) @ k.mT + mask  # (B, H, T, T)
-        mixed = scores.softmax(dim=-1).type_as(v) @ v  # (B, H, T, K)
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        return self.output(self.mix(self.weigh(self.score(q, k, mask)), v).transpose(1, 2).flatten(2))
+
+    # Methods of their own, so that each can be named by whoever looks at where time and memory go.
+
+    def score(self, q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+        """How much each token looks at each of its past: (B, H, T, K) twice -> (B, H, T, T)."""
+        return (q * q.shape[-1] ** -0.5) @ k.mT + mask
+
+    def weigh(self, scores: Tensor) -> Tensor:
+        """Scores as shares of 1: (B, H, T, T) -> (B, H, T, T)."""
+        return scores.softmax(dim=-1)
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        """The values, weighted: (B, H, T, T), (B, H, T, K) -> (B, H, T, K)."""
+        return weights.type_as(v) @ v
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, H, T, K)."""

@@ -11,12 +11,12 @@ import torch
 
 from cs336_tui.measure.clock import clock_for
 from cs336_tui.measure.driver import driver_initialised
-from cs336_tui.measure.precision import RECIPES, autocast_for, set_matmul
 from cs336_tui.measure.probe import probe
 from cs336_tui.measure.timing import StepTimer, time_window
 from cs336_tui.spec import PASSES, Pass, Precision, RunSpec
 from cs336_tui.workload.batch import random_batch
 from cs336_tui.workload.passes import PHASES, Step, Training
+from cs336_tui.workload.precision import RECIPES, autocast_for, set_matmul
 from cs336_tui.workload.transformer import Transformer
 from tests.measure.cells import Report, run, small_spec
 

@@ -5,7 +5,8 @@ import warnings
 import pytest
 import torch
 
-from cs336_tui.measure.precision import (
+from cs336_tui.spec import PRECISIONS
+from cs336_tui.workload.precision import (
     RECIPES,
     autocast_for,
     autocast_in_force,
@@ -13,7 +14,6 @@ from cs336_tui.measure.precision import (
     set_matmul,
     tf32_allowed,
 )
-from cs336_tui.spec import PRECISIONS
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,1 @@
+"""Predicting what a cell will need, without running it."""
