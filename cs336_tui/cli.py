@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from cs336_tui import __version__
+from cs336_tui.cli_reports import REPORT_COMMANDS
 from cs336_tui.flags import (
     DIRECTORY,
     FILE,
@@ -18,6 +19,7 @@ from cs336_tui.flags import (
     choice_options,
     data_options,
     device_interval_option,
+    explain_option,
     oom_option,
     options,
     order_options,
@@ -63,8 +65,10 @@ def cli(context: click.Context, /, **options: Any) -> None:
 @click.option("--ddof", type=click.IntRange(0, 1), default=1, show_default=True, help="std divides by n - ddof.")
 @options(*data_options)
 @click.option("--in-process", is_flag=True, help="Run the cells in this process, for external profilers.")
+@click.option("--nvtx", is_flag=True, help="Mark steps, phases and parts for nsys; always so when it is running.")
 @options(*order_options)
 @oom_option
+@explain_option
 @timeout_option
 @session_dir_option
 @device_interval_option
@@ -117,6 +121,7 @@ def presets_show(name: str, session_dir: Path | None) -> None:  # noqa: ARG001
 @click.option("--take-over", is_flag=True, help="Whoever is named as the session's writer is surely gone.")
 @options(*data_options)
 @oom_option
+@explain_option
 @timeout_option
 @session_dir_option
 @device_interval_option
@@ -265,6 +270,10 @@ def summary(**options: Any) -> None:
     from cs336_tui.headless.export import summary_command
 
     summary_command(**options)
+
+
+for command in REPORT_COMMANDS:
+    cli.add_command(command)
 
 
 def _open_app(*, replay: Path | None, **options: Any) -> None:

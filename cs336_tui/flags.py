@@ -118,6 +118,26 @@ oom_option = click.option(
     show_default=True,
     help="After a cell that ran out of memory, skip waiting ones of its kind that need at least as much.",
 )
+report_options = (
+    click.option(
+        "--format",
+        "format_",
+        type=click.Choice(["markdown", "latex", "typst", "csv", "json", "html"]),
+        default="markdown",
+        show_default=True,
+    ),
+    click.option("-o", "--output", type=FILE, help="Write here instead of standard output."),
+    click.option("--force", is_flag=True, help="Overwrite existing files."),
+)
+gpu_option = click.option(
+    "--gpu", metavar="NAME", help='For this GPU, which need not be here, such as "H100 80GB"; an unknown one lists all.'
+)
+explain_option = click.option(
+    "--oom-explain/--no-oom-explain",
+    default=True,
+    show_default=True,
+    help="Try a cell that ran out of memory again, apart, to tell what filled the memory.",
+)
 session_argument = click.argument("session", default="last")
 data_options = (
     click.option("--format", "format_", type=click.Choice(["markdown", "json", "csv"]), default="markdown"),

@@ -22,9 +22,13 @@ class Watch:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.state = SessionState()
+        self.on_event: Callable[[Event], object] = lambda _event: None
+        """Called with every event, on the thread that it came on."""
         self._changed = threading.Condition()
 
     def __call__(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self.on_event(event)
         with self._changed:
             self.events.extend(events)
             for event in events:

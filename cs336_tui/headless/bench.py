@@ -28,6 +28,8 @@ def bench_command(
     repeats: int,
     order: Order,
     oom_skip: bool,
+    oom_explain: bool,
+    nvtx: bool,
     **choices: Any,
 ) -> int:
     """Run the chosen sweep and print or write its data; returns the exit code.
@@ -46,6 +48,8 @@ def bench_command(
         device_interval_s=device_interval,
         in_process=in_process,
         skip_after_oom=oom_skip,
+        explain_oom=oom_explain,
+        nvtx=nvtx,
     )
 
     def work() -> None:

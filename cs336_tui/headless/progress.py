@@ -5,7 +5,18 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-from cs336_tui.events import CellFinished, CellSkipped, CellStarted, Event, Notice, StageChanged, StepsTimed
+from cs336_tui.events import (
+    CellFinished,
+    CellSkipped,
+    CellStarted,
+    Event,
+    Notice,
+    ReportFinished,
+    ReportStage,
+    ReportStarted,
+    StageChanged,
+    StepsTimed,
+)
 from cs336_tui.quantities import duration, milliseconds
 from cs336_tui.session.eta import remaining_s
 from cs336_tui.session.state import CellState, SessionState
@@ -30,6 +41,11 @@ class Progress:
             case CellSkipped():
                 cell = self._state.cells[event.cell]
                 self._line(f"{self._place(cell)} {cell.spec.title}: skipped: {event.reason}")
+            case ReportFinished():
+                self._line(self._report(event))
+            case ReportStarted() | ReportStage() if self._live:
+                report = self._state.reports[event.report]
+                self._write(f"{report.kind} of {report.spec.title} · {report.stage}")
             case Notice():
                 self._line(f"note: {event.text}")
             case CellStarted() | StageChanged() | StepsTimed() if self._live:
@@ -46,8 +62,13 @@ class Progress:
         self.clear()
         print(text, file=self._stream, flush=True)
 
+    def _report(self, event: ReportFinished) -> str:
+        report = self._state.reports[event.report]
+        took = duration(event.at - report.started_at)
+        head = f"{report.kind} of {report.spec.title}"
+        return f"{head}: made in {took}" if event.status == "ok" else f"{head}: {event.status}: {event.error or ''}"
+
     def _status(self, cell: CellState) -> None:
-        self.clear()
         text = f"{self._place(cell)} {cell.spec.title} · {cell.stage}"
         if cell.stage in ("warm-up", "measuring"):
             warmup = cell.stage == "warm-up"
@@ -55,6 +76,10 @@ class Progress:
             text += f" {done}/{cell.spec.warmup_steps if warmup else cell.spec.measure_steps}"
         if (left := remaining_s(self._state)) is not None:
             text += f" · ETA {duration(left)}"
+        self._write(text)
+
+    def _write(self, text: str) -> None:
+        self.clear()
         self._stream.write(text)
         self._stream.flush()
         self._width, self._drawn_at = len(text), time.monotonic()

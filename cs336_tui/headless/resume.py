@@ -26,6 +26,7 @@ def resume_command(
     timeout: float | None,
     device_interval: float,
     oom_skip: bool,
+    oom_explain: bool,
 ) -> int:
     """Run what is left of the session and print or write the data of all of it; returns the exit code.
 
@@ -43,6 +44,7 @@ def resume_command(
         timeout_s=timeout,
         device_interval_s=device_interval,
         skip_after_oom=oom_skip,
+        explain_oom=oom_explain,
     )
 
     def work() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from cs336_tui.events import CellFinished, Event, Notice, SessionEnded
+from cs336_tui.events import CellFinished, Event, Notice, ReportFinished, SessionEnded
 from cs336_tui.export.files import ExportError, LivingFile
 from cs336_tui.headless.progress import Progress
 from cs336_tui.headless.signals import StopOnSignal
@@ -25,10 +25,13 @@ Render = Callable[[SessionState], str]
 
 
 class Outputs:
-    """Where the data and the summary of a run go; None for standard output and for no summary."""
+    """Where the data and the summary of a run go; None for standard output and for no summary.
 
-    def __init__(self, format_: str, output: Path | None, summary: str | None, *, overwrite: bool) -> None:
-        self.render = _renderer(format_)
+    `data` is a format of the results, or what makes other text of the session.
+    """
+
+    def __init__(self, data: str | Render, output: Path | None, summary: str | None, *, overwrite: bool) -> None:
+        self.render = _renderer(data) if isinstance(data, str) else data
         self.output, self.summary, self.overwrite = output, summary, overwrite
 
     def files(self, session: str) -> list[tuple[Path, Render]]:
@@ -47,6 +50,8 @@ class HeadlessRun:
         self.state = SessionState()
         self._progress = Progress(self.state, sys.stderr)
         self._files: list[tuple[LivingFile, Render]] = []
+        self.stopped = False
+        """Whether somebody stopped it before all was done."""
 
     def keep(self, path: Path, render: Render, *, overwrite: bool) -> None:
         """Keep a rendering of the session in `path`. Raises `ExportError` when it cannot be written."""
@@ -56,7 +61,7 @@ class HeadlessRun:
         for event in events:
             self.state.apply(event)
             self._progress.show(event)
-        if any(isinstance(event, CellFinished | SessionEnded) for event in events):
+        if any(isinstance(event, CellFinished | ReportFinished | SessionEnded) for event in events):
             for file, render in self._files:
                 try:
                     file.write(render(self.state))
@@ -73,9 +78,13 @@ class HeadlessRun:
 
     @property
     def exit_code(self) -> int:
-        """0 when every cell has a result (out-of-memory is one) or was skipped, 1 when one failed, 130 when one was
-        cancelled."""
-        statuses = {cell.status for cell in self.state.cells.values()}
+        """0 when every cell has a result (out-of-memory is one) or was skipped and every report that was asked for is
+        there, 1 when one failed, 130 when one was cancelled."""
+        statuses: set[str] = {cell.status for cell in self.state.cells.values()}
+        asked = [report for report in self.state.reports.values() if report.kind != "oom"]
+        statuses |= {"failed" if report.status == "oom" else report.status or "running" for report in asked}
+        if self.stopped and not self.state.cells:
+            return EXIT_INTERRUPTED
         if statuses & {"cancelled", "queued", "running"}:
             return EXIT_INTERRUPTED
         return EXIT_CELL_FAILED if statuses & {"failed", "killed"} else EXIT_OK
@@ -91,6 +100,7 @@ def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs:
     def stop() -> bool:
         # The signal may have come in the middle of a write that holds the locks which cancelling needs.
         if stoppable := bench.queue.busy or len(bench.queue) > 0:
+            run.stopped = True
             threading.Thread(target=bench.cancel, name="cancel", daemon=True).start()
         return stoppable
 

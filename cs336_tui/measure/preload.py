@@ -23,6 +23,10 @@ _OPTIONAL = (
     # torch imports these at the first use of an optimizer; in a child that would make a first step look slow.
     "torch._dynamo",
     "torch.profiler._cupti_monitor",
+    # What predictions and reports need.
+    "torch._subclasses.fake_tensor",
+    "cs336_tui.estimate.predict",
+    "cs336_tui.measure.report",
 )
 _NEEDED = (
     "torch",

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from cs336_tui import __version__
 from cs336_tui.environment import DeviceInfo, Environment
 from cs336_tui.events import (
     SCHEMA,
     CellFinished,
     CellRequeued,
+    CellsPredicted,
     CellStarted,
     DeviceSampled,
     EnvironmentRead,
@@ -28,14 +27,16 @@ from cs336_tui.events import (
     SessionResumed,
     SessionStarted,
 )
+from cs336_tui.reports import Prediction, ReportKind, ReportRequest, prediction_key
 from cs336_tui.runner import door
-from cs336_tui.runner.child import ProbeReport
 from cs336_tui.runner.launcher import Launcher
-from cs336_tui.runner.machine import read_environment
-from cs336_tui.runner.queue import CellQueue
+from cs336_tui.runner.machine import probe_machine
+from cs336_tui.runner.predictor import Predictor
+from cs336_tui.runner.queue import Asked, CellQueue
+from cs336_tui.runner.reporting import make_report
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
-from cs336_tui.session.log import LogError, LogReader, new_session_id
+from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, new_session_id
 from cs336_tui.session.recorder import Recorder, Sink
 from cs336_tui.session.state import fold
 from cs336_tui.spec import RunSpec, SpecError
@@ -43,8 +44,6 @@ from cs336_tui.sweep import Sweep
 
 if TYPE_CHECKING:
     from cs336_tui.device.sampler import DeviceSampler
-
-PROBE_TIMEOUT_S = 120.0
 
 
 class Bench:
@@ -56,8 +55,9 @@ class Bench:
 
     `session` is a new session's log unless `reopen` goes on with it. `timeout_s` bounds a cell's whole life. When a
     cell ran out of memory, `skip_after_oom` skips the waiting ones that surely need as much. `device_interval_s` 0
-    switches device sampling off. With `in_process` the cells run in the thread that calls `work`, for external
-    profilers.
+    switches device sampling off. With `explain_oom` such a cell is tried again apart from it, to see what filled the
+    memory. With `in_process` the cells run in the thread that calls `work`, for external
+    profilers; with `nvtx` steps, phases and parts are marked for those.
     """
 
     def __init__(
@@ -69,17 +69,27 @@ class Bench:
         ddof: int = 1,
         timeout_s: float | None = None,
         skip_after_oom: bool = True,
+        explain_oom: bool = True,
         device_interval_s: float = 0.5,
         in_process: bool = False,
+        nvtx: bool = False,
     ) -> None:
         self.ddof = ddof
         self.timeout_s = timeout_s
         self.skip_after_oom = skip_after_oom
+        self._explain_oom = explain_oom
         self._in_process = in_process
+        self._nvtx = nvtx
         self._device_interval_s = device_interval_s
         self._recorder = Recorder(session_dir, session or new_session_id(), sink)
         self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-"))
         self._launcher = Launcher(self._scratch)
+        self._predictor = Predictor(self._launcher, self._on_predictions)
+        self._cells: set[RunSpec] = set()
+        """What the session's cells need, by `prediction_key`; only their predictions go into its log."""
+        self._predicted: set[RunSpec] = set()
+        """Of those, the ones whose predictions are there."""
+        self._reports = 0
         self._sampler: DeviceSampler | None = None
         self._stop = StopSignal()
         self.queue = CellQueue(self._recorder.record, self._stop)
@@ -128,7 +138,7 @@ class Bench:
         self.start()
         with self._probing:
             if self._environment is None:
-                environment = self._read_environment()
+                environment = probe_machine(None if self._in_process else self._launcher)
                 self._recorder.record([EnvironmentRead(at=time.time(), environment=environment)])
                 if not environment.devices:
                     return environment  # whatever went wrong may have passed when we are asked again
@@ -160,6 +170,29 @@ class Bench:
             return
         self._open_log(self.probe())
         self.queue.add(cells, command=command, ddof=self.ddof)
+        self._cells |= {prediction_key(spec) for spec, _ in cells}
+        self._on_predictions(self._predictor.known(self._unpredicted()))
+
+    def ask_report(self, kind: ReportKind, spec: RunSpec, cell: int | None = None) -> None:
+        """Let a report wait, to be made by `work` before the next cell; of `cell`, where it is one of the session's.
+
+        Raises like `add`, and `SpecError` when this machine cannot run the spec.
+        """
+        if self._closed:
+            return
+        environment = self.probe()
+        environment.check(spec)
+        self._open_log(environment)
+        self._cells.add(prediction_key(spec))
+        self.queue.ask(kind, spec, cell)
+
+    def predict(self, specs: Sequence[RunSpec]) -> None:
+        """Have it worked out what these need, instead of what was asked before; returns at once.
+
+        Answers come as `CellsPredicted`, never worked out while a cell or a report runs.
+        """
+        self.start()
+        self._predictor.ask(specs)
 
     def work(self) -> None:
         """Run what waits until nothing does, or nothing when another thread is at it."""
@@ -167,15 +200,25 @@ class Bench:
             return
         try:
             with self._running:
-                self._run_all(self.probe())
+                environment = self.probe()
+                self._predictor.hold()
+                try:
+                    self._run_all(environment)
+                finally:
+                    self._predictor.go_on()
         except BaseException:
             self.queue.leave()
             raise
 
     def _run_all(self, environment: Environment) -> None:
         while (taken := self.queue.take()) is not None:
+            if isinstance(taken, Asked):
+                self._make_report(taken, environment)
+                continue
             self._ending = None
             self._run_cell(taken.cell, taken.spec, environment)
+            if self._explain_oom and self._ran_out_of_memory() and not self._in_process:
+                self.queue.ask("oom", taken.spec, taken.cell)
             if self.skip_after_oom and self._ran_out_of_memory():
                 reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
                 self.queue.skip_larger(taken.spec, reason)
@@ -217,6 +260,9 @@ class Bench:
                 raise
             self._has_begun = True
             self.ddof = state.ddof
+            self._reports = max(state.reports, default=-1) + 1
+            self._cells = {prediction_key(cell.spec) for cell in state.cells.values()}
+            self._predicted = set(state.predictions)
             (sink or self._recorder.pass_on)(history)
             self._recorder.record(went_on)
             self.queue.restore(state)
@@ -238,6 +284,7 @@ class Bench:
             return
         self._closed = True
         self._was_cancelled |= self.queue.close()
+        self._predictor.close()
         with self._running:
             pass
         if self._sampler is not None:
@@ -276,14 +323,14 @@ class Bench:
         if self._in_process:
             self._recorder.record([CellStarted(at=time.time(), cell=cell)])
             self._watch(environment.device(spec.device), os.getpid())
-            door.run_cell(spec, cell, lambda event: self._record([event]), self._stop.is_set)
+            door.run_cell(spec, cell, lambda event: self._record([event]), self._stop.is_set, nvtx=self._nvtx)
         else:
             self._run_child(cell, spec, environment)
 
     def _run_child(self, cell: int, spec: RunSpec, environment: Environment) -> None:
         started_at = time.time()
         try:
-            child = self._launcher.start_cell(cell, spec)
+            child = self._launcher.start_cell(cell, spec, nvtx=self._nvtx)
         except (OSError, EOFError) as error:
             self._fail(cell, f"no process could be started: {error or type(error).__name__}")
             return
@@ -293,6 +340,41 @@ class Bench:
             Supervisor(child, cell, self._record, self._stop, self.timeout_s).run()
         finally:
             child.close()
+
+    def _make_report(self, asked: Asked, environment: Environment) -> None:
+        device = environment.device(asked.spec.device)
+        ending = self._ending if asked.kind == "oom" else None
+        request = ReportRequest(
+            kind=asked.kind,
+            spec=asked.spec,
+            cell=asked.cell,
+            folder=str(self.log_path.with_suffix(FILES_SUFFIX)),
+            capacity_bytes=device.memory_bytes if device else None,
+            failed_phase=ending.phase if ending else None,
+            failed_request_bytes=ending.failed_allocation_bytes if ending else None,
+        )
+        number, self._reports = self._reports, self._reports + 1
+        make_report(
+            number,
+            request,
+            None if self._in_process else self._launcher,
+            record=self._recorder.record,
+            watch=lambda pid: self._watch(device, pid),
+            stop=self._stop,
+            timeout_s=self.timeout_s,
+        )
+
+    def _unpredicted(self) -> Sequence[RunSpec]:
+        return list(self._cells - self._predicted)
+
+    def _on_predictions(self, predictions: Sequence[Prediction]) -> None:
+        """The log tells of the session's cells; what else somebody wonders about is for the eye only."""
+        own = [found for found in predictions if prediction_key(found.spec) in self._cells]
+        others = [found for found in predictions if prediction_key(found.spec) not in self._cells]
+        self._predicted |= {prediction_key(found.spec) for found in own}
+        for tell, told in ((self._recorder.record, own), (self._recorder.pass_on, others)):
+            if told:
+                tell([CellsPredicted(at=time.time(), predictions=tuple(told))])
 
     def _watch(self, device: DeviceInfo | None, pid: int | None) -> None:
         """Point the sampler at the device and process of the running cell, or at none between runs."""
@@ -305,36 +387,3 @@ class Bench:
     def _on_sample(self, sample: DeviceSampled) -> None:
         # While nothing runs samples are for the eye only; the log tells of runs.
         (self._recorder.pass_on if self.queue.current is None else self._recorder.record)([sample])
-
-    def _read_environment(self) -> Environment:
-        from cs336_tui.device.nvml import nvml_driver
-
-        problems: list[str] = []
-        if self._in_process:
-            return read_environment(door.probe(), driver=nvml_driver(), start_method="in-process")
-        report = self._ask_child()
-        if report.forked_after_driver:
-            self._launcher.use_spawn()
-            problems.append("the CUDA driver was initialised in the fork server; children are spawned instead (slower)")
-            report = self._ask_child()
-        if report.error:
-            problems.append(report.error)
-        return read_environment(
-            report.torch, driver=nvml_driver(), start_method=self._launcher.method, problems=tuple(problems)
-        )
-
-    def _ask_child(self) -> ProbeReport:
-        child = self._launcher.start_probe()
-        try:
-            if child.events.poll(PROBE_TIMEOUT_S):
-                frames = child.frames()
-                while not frames.at_end:
-                    for payload in frames.read():
-                        return msgspec.msgpack.decode(payload, type=ProbeReport)
-            child.process.kill()
-            child.process.join()
-            output = child.output.read_text(errors="replace").strip() if child.output.exists() else ""
-            reason = output.splitlines()[-1] if output else f"exit code {child.process.exitcode}"
-            return ProbeReport(None, False, f"torch could not be asked what this machine offers: {reason}")
-        finally:
-            child.close()

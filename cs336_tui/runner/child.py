@@ -10,6 +10,8 @@ import select
 import signal
 import sys
 import traceback
+from collections.abc import Callable
+from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import NoReturn
@@ -18,6 +20,7 @@ import msgspec
 
 from cs336_tui.environment import TorchEnvironment
 from cs336_tui.events import Event, pack
+from cs336_tui.reports import Prediction, ReportRequest
 from cs336_tui.runner import door
 from cs336_tui.runner.frames import write_frame
 from cs336_tui.spec import RunSpec
@@ -28,6 +31,8 @@ _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _INT_MAX = 2**31 - 1
 _MMAP_THRESHOLD_MAX = 32 * 2**20
+_PREDICTING_NICENESS = 10
+"""A prediction is not worth slowing anything else down."""
 
 
 class ProbeReport(msgspec.Struct, frozen=True):
@@ -38,8 +43,33 @@ class ProbeReport(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-def run_cell(events: Connection, commands: Connection, output: str, cell: int, spec: bytes) -> None:
+class PredictionAnswer(msgspec.Struct, frozen=True):
+    """A child's answer to "what will this cell need?"; `error` says in one line why there is no prediction."""
+
+    spec: RunSpec
+    prediction: Prediction | None
+    error: str | None = None
+
+
+def run_cell(events: Connection, commands: Connection, output: str, cell: int, spec: bytes, nvtx: bool) -> None:
     """Entry point of a cell's process; `spec` is a packed `RunSpec`. Never returns."""
+    asked = msgspec.msgpack.decode(spec, type=RunSpec)
+    _serve(events, commands, output, partial(door.run_cell, asked, cell, nvtx=nvtx))
+
+
+def run_report(events: Connection, commands: Connection, output: str, report: int, request: bytes) -> None:
+    """Entry point of a report's process; `request` is a packed `ReportRequest`. Never returns."""
+    asked = msgspec.msgpack.decode(request, type=ReportRequest)
+    _serve(events, commands, output, partial(door.make_report, asked, report))
+
+
+def _serve(
+    events: Connection,
+    commands: Connection,
+    output: str,
+    work: Callable[[Callable[[Event], None], Callable[[], bool]], None],
+) -> NoReturn:
+    """Do the work, its events to one pipe, a stop from the other."""
     _settle(output)
     poll = select.poll()
     poll.register(commands.fileno(), select.POLLIN | select.POLLHUP)
@@ -51,10 +81,24 @@ def run_cell(events: Connection, commands: Connection, output: str, cell: int, s
         return bool(poll.poll(0))
 
     try:
-        door.run_cell(msgspec.msgpack.decode(spec, type=RunSpec), cell, emit, cancelled)
+        work(emit, cancelled)
     except BaseException:
         traceback.print_exc()
         _leave(1)
+    _leave(0)
+
+
+def run_predictions(events: Connection, output: str, specs: bytes) -> None:
+    """Entry point of the process that predicts the packed specs, one answer each as it is known. Never returns."""
+    _settle(output)
+    os.nice(_PREDICTING_NICENESS)
+    for spec in msgspec.msgpack.decode(specs, type=tuple[RunSpec, ...]):
+        try:
+            answer = PredictionAnswer(spec, door.predict(spec))
+        except Exception as error:
+            traceback.print_exc()
+            answer = PredictionAnswer(spec, None, f"{type(error).__name__}: {error}".splitlines()[0])
+        _send(events, msgspec.msgpack.encode(answer))
     _leave(0)
 
 

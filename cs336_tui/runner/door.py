@@ -10,17 +10,36 @@ from collections.abc import Callable
 
 from cs336_tui.environment import TorchEnvironment
 from cs336_tui.events import Event
+from cs336_tui.reports import Prediction, ReportRequest
 from cs336_tui.spec import RunSpec
 
 PRELOAD = "cs336_tui.measure.preload"
 """Module that the fork server imports once, so that every child starts with torch loaded."""
 
 
-def run_cell(spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool]) -> None:
+def run_cell(
+    spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool = False
+) -> None:
     """Build, warm up and time one cell here; everything that happens goes to `emit`."""
     from cs336_tui.measure.cell import run_cell as measure
 
-    measure(spec, cell, emit, cancelled)
+    measure(spec, cell, emit, cancelled, **({"nvtx": True} if nvtx else {}))
+
+
+def make_report(
+    request: ReportRequest, report: int, emit: Callable[[Event], None], cancelled: Callable[[], bool]
+) -> None:
+    """Find out here what is asked; everything that happens goes to `emit`."""
+    from cs336_tui.measure.report import make_report as make
+
+    make(request, report, emit, cancelled)
+
+
+def predict(spec: RunSpec) -> Prediction:
+    """What a cell will need, on tensors without data."""
+    from cs336_tui.estimate.predict import predict as work_out
+
+    return work_out(spec)
 
 
 def probe() -> TorchEnvironment:

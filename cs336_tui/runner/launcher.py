@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from cs336_tui.reports import ReportRequest
 from cs336_tui.runner import child
 from cs336_tui.runner.door import PRELOAD
 from cs336_tui.runner.frames import FrameReader, enlarge
@@ -83,11 +84,25 @@ class Launcher:
         """Start every later child in a fresh interpreter."""
         self.method = "spawn"
 
-    def start_cell(self, cell: int, spec: RunSpec) -> Child:
+    def start_cell(self, cell: int, spec: RunSpec, *, nvtx: bool = False) -> Child:
         """Start a process that runs the cell. Raises OSError or EOFError when no process can be made."""
         output = self._output_dir / f"cell-{cell}.log"
         output.unlink(missing_ok=True)  # of an attempt before
-        return self._start(child.run_cell, output, str(output), cell, msgspec.msgpack.encode(spec), commands=True)
+        packed = msgspec.msgpack.encode(spec)
+        return self._start(child.run_cell, output, str(output), cell, packed, nvtx, commands=True)
+
+    def start_report(self, report: int, request: ReportRequest) -> Child:
+        """Start a process that makes a report. Raises like `start_cell`."""
+        output = self._output_dir / f"report-{report}.log"
+        output.unlink(missing_ok=True)
+        packed = msgspec.msgpack.encode(request)
+        return self._start(child.run_report, output, str(output), report, packed, commands=True)
+
+    def start_predictions(self, specs: Sequence[RunSpec]) -> Child:
+        """Start a process that predicts what these need (`child.PredictionAnswer` each). Raises like `start_cell`."""
+        output = self._output_dir / "predictions.log"
+        packed = msgspec.msgpack.encode(tuple(specs))
+        return self._start(child.run_predictions, output, str(output), packed, commands=False)
 
     def start_probe(self) -> Child:
         """Start a process that reports what the machine offers (`child.ProbeReport`)."""

@@ -1,4 +1,4 @@
-"""Facts about this machine that need no torch: operating system, processor, memory, Python."""
+"""What this machine is and offers: its own facts, and what torch says of it in a child process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,52 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+
 from cs336_tui import __version__
 from cs336_tui.environment import Environment, TorchEnvironment
+from cs336_tui.runner import door
+from cs336_tui.runner.child import ProbeReport
+from cs336_tui.runner.launcher import Launcher
+
+PROBE_TIMEOUT_S = 120.0
+
+
+def probe_machine(launcher: Launcher | None) -> Environment:
+    """This machine, torch asked in a child of the launcher's, or in this process where there is none.
+
+    Has the launcher spawn where a forked child could not use CUDA.
+    """
+    from cs336_tui.device.nvml import nvml_driver
+
+    problems: list[str] = []
+    if launcher is None:
+        return read_environment(door.probe(), driver=nvml_driver(), start_method="in-process")
+    report = _ask_child(launcher)
+    if report.forked_after_driver:
+        launcher.use_spawn()
+        problems.append("the CUDA driver was initialised in the fork server; children are spawned instead (slower)")
+        report = _ask_child(launcher)
+    if report.error:
+        problems.append(report.error)
+    return read_environment(report.torch, driver=nvml_driver(), start_method=launcher.method, problems=tuple(problems))
+
+
+def _ask_child(launcher: Launcher) -> ProbeReport:
+    child = launcher.start_probe()
+    try:
+        if child.events.poll(PROBE_TIMEOUT_S):
+            frames = child.frames()
+            while not frames.at_end:
+                for payload in frames.read():
+                    return msgspec.msgpack.decode(payload, type=ProbeReport)
+        child.process.kill()
+        child.process.join()
+        output = child.output.read_text(errors="replace").strip() if child.output.exists() else ""
+        reason = output.splitlines()[-1] if output else f"exit code {child.process.exitcode}"
+        return ProbeReport(None, False, f"torch could not be asked what this machine offers: {reason}")
+    finally:
+        child.close()
 
 
 def read_environment(

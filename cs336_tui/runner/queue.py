@@ -16,6 +16,7 @@ from cs336_tui.events import (
     QueueOrdered,
 )
 from cs336_tui.order import needs_at_least
+from cs336_tui.reports import ReportKind
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
@@ -30,10 +31,20 @@ class Waiting(NamedTuple):
     spec: RunSpec
 
 
-class CellQueue:
-    """Every change is told to `record` as an event, in the order in which the changes take effect.
+class Asked(NamedTuple):
+    """A report that is to be made next."""
 
-    `stop` is set while the cell that was taken is to be stopped.
+    kind: ReportKind
+    spec: RunSpec
+    cell: int | None
+
+
+class CellQueue:
+    """Cells that wait, and reports that come between them.
+
+    Every change of the cells is told to `record` as an event, in the order in which the changes take effect.
+
+    `stop` is set while what was taken is to be stopped.
     """
 
     def __init__(self, record: Callable[[Sequence[Event]], None], stop: StopSignal) -> None:
@@ -42,7 +53,8 @@ class CellQueue:
         self._changed = threading.Condition(threading.RLock())
         self._specs: dict[int, RunSpec] = {}
         self._waiting: list[int] = []
-        self._current: int | None = None
+        self._asked: list[Asked] = []
+        self._taken: Waiting | Asked | None = None
         self._claimed = False
         self._paused = False
 
@@ -114,27 +126,41 @@ class CellQueue:
     def requeue(self, cells: Iterable[int]) -> None:
         """Let cells that were skipped or are over wait again, behind all others."""
         with self._changed:
-            left_alone = {*self._waiting, self._current}
+            left_alone = {*self._waiting, self.current}
             again = [cell for cell in dict.fromkeys(cells) if cell in self._specs and cell not in left_alone]
             self._waiting += again
             if again:
                 self._record([CellRequeued(at=time.time(), cell=cell) for cell in again])
             self._changed.notify_all()
 
-    def cancel(self) -> bool:
-        """Stop the cell that runs and run none that waits; False when there was neither."""
+    def ask(self, kind: ReportKind, spec: RunSpec, cell: int | None = None) -> None:
+        """Let a report wait; it comes before the cells that wait, and only once."""
         with self._changed:
+            asked = Asked(kind, spec, cell)
+            if asked not in (*self._asked, self._taken):
+                self._asked.append(asked)
+            self._changed.notify_all()
+
+    @property
+    def asked(self) -> tuple[Asked, ...]:
+        """The reports that wait."""
+        return tuple(self._asked)
+
+    def cancel(self) -> bool:
+        """Stop what runs and run nothing that waits; False when there was neither."""
+        with self._changed:
+            forgotten, self._asked = self._asked, []
             cancelled, self._waiting = self._waiting, []
             if cancelled:
                 now = time.time()
                 self._record(
                     [CellFinished(at=now, cell=cell, status="cancelled", error=NOT_STARTED) for cell in cancelled]
                 )
-            if self._current is not None:
+            if self._taken is not None:
                 self._stop.set()
             self._paused = False
             self._changed.notify_all()
-            return bool(cancelled) or self._current is not None
+            return bool(cancelled or forgotten) or self._taken is not None
 
     def close(self) -> bool:
         """As `cancel`, and nothing will run any more."""
@@ -157,7 +183,8 @@ class CellQueue:
     @property
     def current(self) -> int | None:
         """The cell that was taken and is not over."""
-        return self._current
+        taken = self._taken
+        return taken.cell if isinstance(taken, Waiting) else None
 
     @property
     def busy(self) -> bool:
@@ -170,24 +197,28 @@ class CellQueue:
             claimed, self._claimed = not self._claimed, True
             return claimed
 
-    def take(self) -> Waiting | None:
-        """The next cell to run, the one taken before being over; None when none waits. Blocks while paused."""
+    def take(self) -> Waiting | Asked | None:
+        """The next report or cell, what was taken before being over; None when none waits. Cells block while paused."""
         with self._changed:
-            self._current = None
+            self._taken = None
             self._stop.clear()
-            self._changed.wait_for(lambda: not (self._paused and self._waiting))
-            if self._closed or not self._waiting:
+            self._changed.wait_for(lambda: self._closed or self._asked or not (self._paused and self._waiting))
+            if self._closed or not (self._asked or self._waiting):
                 self.leave()
                 return None
-            self._current = self._waiting[0]
-            del self._waiting[0]
-            return Waiting(self._current, self._specs[self._current])
+            self._taken = (
+                self._asked.pop(0) if self._asked else Waiting(self._waiting[0], self._specs[self._waiting[0]])
+            )
+            if isinstance(self._taken, Waiting):
+                del self._waiting[0]
+            return self._taken
 
     def leave(self) -> None:
         """Take no more, so that another may."""
         with self._changed:
-            self._current = None
+            self._taken = None
             self._claimed = self._paused = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        """How much waits."""
+        return len(self._waiting) + len(self._asked)

@@ -12,6 +12,7 @@ from cs336_tui.events import (
     CellFinished,
     ChildOutput,
     Event,
+    ReportFinished,
     Stage,
     StageChanged,
     Status,
@@ -35,20 +36,25 @@ EXIT_S = 5.0
 
 
 class Supervisor:
-    """Runs the watch over one started cell; `record` receives its events, ending in exactly one `CellFinished`."""
+    """Runs the watch over the child of one cell or report; `record` receives its events, the last one its end.
+
+    The end is exactly one `CellFinished`, or one `ReportFinished` where `report` is given.
+    """
 
     def __init__(
         self,
         child: Child,
-        cell: int,
+        cell: int | None,
         record: Callable[[Sequence[Event]], None],
         stop: StopSignal,
         timeout_s: float | None = None,
+        *,
+        report: int | None = None,
     ) -> None:
-        self._child, self._cell, self._record, self._stop = child, cell, record, stop
+        self._child, self._cell, self._report, self._record, self._stop = child, cell, report, record, stop
         self._pid = child.process.pid
         self._frames = child.frames()
-        self._finished: CellFinished | None = None
+        self._finished: CellFinished | ReportFinished | None = None
         self._stage: Stage = "starting"
         self._step = 0
         self._stopping = False
@@ -71,8 +77,8 @@ class Supervisor:
         self._listening = True
         """Until the child's pipe is at its end."""
 
-    def run(self) -> CellFinished:
-        """Block until the process is gone; the result was already recorded."""
+    def run(self) -> None:
+        """Block until the process is gone; its end was recorded then."""
         gone = False
         while not gone:
             gone = self._wait()
@@ -87,7 +93,6 @@ class Supervisor:
         if self._finished is None:
             self._finished = self._sudden_end()
             self._record([self._finished])
-        return self._finished
 
     def _wait(self) -> bool:
         """Wait until there is something to do; whether the process is gone."""
@@ -117,7 +122,7 @@ class Supervisor:
                 self._stage, self._step = event.stage, 0
             case StepsTimed():
                 self._step = event.first + len(event.times_s)
-            case CellFinished():
+            case CellFinished() | ReportFinished():
                 self._finished = event
                 self._escalation = [(time.monotonic() + EXIT_S, self._kill)]
 
@@ -146,8 +151,8 @@ class Supervisor:
     def _kill(self) -> None:
         self._child.process.kill()
 
-    def _sudden_end(self) -> CellFinished:
-        """The result of a child that reported none."""
+    def _sudden_end(self) -> CellFinished | ReportFinished:
+        """The end of a child that told of none."""
         status: Status
         if self._timed_out:
             status, error = "killed", f"no result within the per-cell timeout of {self._timeout_s:g} s"
@@ -157,6 +162,9 @@ class Supervisor:
             before, after = self._oom_kills, kernel_oom_kills()
             kills = after - before if before is not None and after is not None else None
             status, error = explain_exit(self._child.process.exitcode, kills)
+        if self._report is not None:
+            return ReportFinished(at=time.time(), report=self._report, status=status, error=error)
+        assert self._cell is not None
         return CellFinished(
             at=time.time(), cell=self._cell, status=status, error=error, stage=self._stage, step=self._step
         )

@@ -268,7 +268,8 @@ class SessionState:
 
     def prediction_of(self, spec: RunSpec) -> Prediction | None:
         """What a cell of this spec will need, where that was worked out."""
-        return self.predictions.get(prediction_key(spec))
+        found = self.predictions.get(prediction_key(spec))
+        return msgspec.structs.replace(found, spec=spec) if found else None
 
     def report_of(self, kind: ReportKind, spec: RunSpec) -> ReportState | None:
         """The latest report of a kind on a spec (on one that needs the same); one that succeeded before any other."""

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from cs336_tui.events import ChildOutput, DeviceSampled, Event, SessionAnnotated, StepsTimed
+from cs336_tui.events import (
+    CellsPredicted,
+    ChildOutput,
+    DeviceSampled,
+    Event,
+    ReportFinished,
+    SessionAnnotated,
+    StepsTimed,
+)
 from cs336_tui.session.load import load as load
 from cs336_tui.session.lock import writer_of
-from cs336_tui.session.log import LogError, LogReader, Run, SessionLog, line_prefix
+from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, Run, SessionLog, line_prefix
 from cs336_tui.session.state import SessionState
 
 _SUFFIX = ".jsonl"
-_LONG = (line_prefix(StepsTimed), line_prefix(DeviceSampled), line_prefix(ChildOutput))
+_LONG = tuple(line_prefix(kind) for kind in (StepsTimed, DeviceSampled, ChildOutput, CellsPredicted, ReportFinished))
 """Lines that make a log long and say nothing at a glance."""
 
 
@@ -136,10 +145,14 @@ def annotate(path: Path, *, name: str | None = None, note: str | None = None) ->
 
 
 def delete(path: Path) -> None:
-    """Remove the session's log for good. Raises `LogError` while a process writes it or when it cannot be removed."""
+    """Remove the session's log and its reports' files for good.
+
+    Raises `LogError` while a process writes it or when it cannot be removed.
+    """
     if writer := writer_of(path):
         raise LogError(f"session {path.stem} is being written by {writer}; stop that first")
     try:
         path.unlink()
+        shutil.rmtree(path.with_suffix(FILES_SUFFIX), ignore_errors=True)
     except OSError as error:
         raise LogError(f"{path}: {error.strerror}; it was not deleted") from None

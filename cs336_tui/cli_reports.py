@@ -1,0 +1,109 @@
+"""The commands that predict and that find out where time and memory go."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from cs336_tui.flags import (
+    DIRECTORY,
+    choice_options,
+    gpu_option,
+    options,
+    report_options,
+    session_dir_option,
+    timeout_option,
+)
+
+
+@click.command("estimate", short_help="Predict memory, FLOPs and time; runs nothing.")
+@choice_options
+@gpu_option
+@options(*report_options)
+@session_dir_option
+def estimate(**options: Any) -> None:
+    """Predict what every combination of the choices needs: parameters, FLOPs, peak memory by category, time.
+
+    Nothing is run: the model is followed on tensors without data. Says whether it fits this machine's device, or the
+    one named by --gpu.
+    """
+    from cs336_tui.headless.estimate import estimate_command
+
+    click.echo(estimate_command(**options), nl=False)
+
+
+@click.command("fit", short_help="The largest batch or context length that fits.")
+@choice_options
+@click.option("--by", type=click.Choice(["batch", "context"]), default="batch", show_default=True, help="What grows.")
+@click.option("--limit", type=click.IntRange(1), help="Look no further than this.")
+@gpu_option
+@click.option("--confirm", is_flag=True, help="Run what was found, and the next larger one, to see that it is so.")
+@options(*report_options)
+@session_dir_option
+def fit(**options: Any) -> NoReturn:
+    """Find the largest batch (or context length) that fits, by bisection on the prediction.
+
+    Exits with 0 when something fits, 1 when not even the smallest does or --confirm found otherwise.
+    """
+    from cs336_tui.headless.fit import fit_command
+
+    sys.exit(fit_command(**options))
+
+
+_figures_option = click.option("--figures", type=DIRECTORY, help="Also write the figures here, as SVG, PDF and PNG.")
+
+
+@click.command("kernels", short_help="Profile one step: kernels by time, kind, phase and part of the model.")
+@choice_options
+@options(*report_options)
+@timeout_option
+@session_dir_option
+def kernels(**options: Any) -> NoReturn:
+    """Profile one step of every combination of the choices, apart from timing. [default pass: train-step]
+
+    Kernels on a GPU, operators by self time on a CPU: as nsys lists them, by kind, by part of the model, and matrix
+    multiplication against softmax in attention. The Chrome trace is kept beside the session's log.
+    """
+    _report("kernels", options)
+
+
+@click.command("memory", short_help="Record one step: what memory is held for, and where it was asked for.")
+@choice_options
+@click.option(
+    "--min-mb", type=click.FloatRange(min=0), default=0.0, metavar="MB", help="Leave out allocations below this."
+)
+@_figures_option
+@options(*report_options)
+@timeout_option
+@session_dir_option
+def memory(**options: Any) -> NoReturn:
+    """Record every allocation of one step of every combination of the choices. [default pass: forward,train-step]
+
+    Peaks by phase, live bytes by category, the largest allocations with the line that asked for them, and what each
+    Transformer block keeps for backward. On CUDA the snapshot for pytorch.org/memory_viz is kept beside the log.
+    """
+    _report("memory", options)
+
+
+@click.command("precision", short_help="dtypes of the model by hooks, of a toy model, and rounding when adding up.")
+@choice_options
+@options(*report_options)
+@timeout_option
+@session_dir_option
+def precision(**options: Any) -> NoReturn:
+    """Show which dtypes every combination of the choices really computes in. [default pass: train-step]
+
+    By hooks on each module, on the course's toy model under autocast, and what adding 0.01 a thousand times comes to.
+    """
+    _report("precision", options)
+
+
+def _report(kind: Any, given: dict[str, Any]) -> NoReturn:
+    from cs336_tui.headless.reports import report_command
+
+    sys.exit(report_command(kind, **given))
+
+
+REPORT_COMMANDS = (estimate, fit, kernels, memory, precision)

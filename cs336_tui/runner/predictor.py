@@ -1,0 +1,219 @@
+"""Predictions from a child process: kept once known, and never worked out while a cell is timed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+import cs336_tui
+from cs336_tui.reports import Prediction, prediction_key
+from cs336_tui.runner.child import PredictionAnswer
+from cs336_tui.runner.launcher import Child, Launcher
+from cs336_tui.spec import RunSpec
+
+
+class PredictionError(Exception):
+    """A prediction could not be made; one line says why."""
+
+
+class PredictionCache:
+    """Predictions in memory and as small files, valid for one torch and one source of the workload and the rules.
+
+    A folder that cannot be written or read only means that they are worked out again.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or platformdirs.user_cache_path("cs336-tui", appauthor=False) / "predictions"
+        self._known: dict[RunSpec, Prediction] = {}
+        self._version: str | None = None
+
+    def get(self, spec: RunSpec) -> Prediction | None:
+        """The prediction of a spec that needs the same, as one of this spec."""
+        key = prediction_key(spec)
+        found = self._known.get(key)
+        if found is None:
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                found = msgspec.json.decode(self._path(key).read_bytes(), type=Prediction)
+                self._known[key] = found
+        return found and msgspec.structs.replace(found, spec=spec)
+
+    def put(self, prediction: Prediction) -> None:
+        key = prediction_key(prediction.spec)
+        self._known[key] = prediction
+        path = self._path(key)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_suffix(f".{threading.get_ident()}.tmp")
+            draft.write_bytes(msgspec.json.encode(prediction))
+            draft.replace(path)
+
+    def _path(self, key: RunSpec) -> Path:
+        if self._version is None:
+            self._version = _version()
+        name = hashlib.sha256(self._version.encode() + msgspec.json.encode(key)).hexdigest()[:32]
+        return self._folder / f"{name}.json"
+
+
+def _version() -> str:
+    """Differs when a prediction may: another torch, another model, other rules."""
+    package = Path(cs336_tui.__file__).parent
+    sources = [*sorted(package.glob("estimate/*.py")), *sorted(package.glob("workload/*.py")), package / "reports.py"]
+    digest = hashlib.sha256(importlib.metadata.version("torch").encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+class Predictor:
+    """Predicts what cells will need. `deliver` gets what `ask` was asked for, from a thread of this object's.
+
+    `launcher` starts the child processes. Call `close` at the end.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        deliver: Callable[[Sequence[Prediction]], object] = lambda _: None,
+        cache: PredictionCache | None = None,
+    ) -> None:
+        self._launcher, self._deliver = launcher, deliver
+        self._cache = cache or PredictionCache()
+        self._changed = threading.Condition()
+        self._wanted: dict[RunSpec, RunSpec] = {}
+        """Specs that are to be predicted, by what they need."""
+        self._hopeless: dict[RunSpec, str] = {}
+        self._fresh = False
+        """Whether something was asked for that nobody has looked at."""
+        self._holds = self._interrupts = 0
+        self._child: Child | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def known(self, specs: Iterable[RunSpec]) -> tuple[Prediction, ...]:
+        """The predictions of these that are known already."""
+        return tuple(found for spec in specs if (found := self._cache.get(spec)))
+
+    def predict(
+        self, specs: Sequence[RunSpec], on_each: Callable[[Prediction], object] = lambda _: None
+    ) -> tuple[Prediction, ...]:
+        """The prediction of each spec; blocks, and calls `on_each` as they become known. Raises `PredictionError`."""
+        wanted = {prediction_key(spec): spec for spec in specs}
+        missing = [spec for spec in wanted.values() if self._cache.get(spec) is None]
+        for found in self.known(wanted.values()):
+            on_each(found)
+        if missing:
+            for answer in self._answers(missing):
+                if answer.prediction is None:
+                    raise PredictionError(f"{answer.spec.title}: no prediction: {answer.error}")
+                on_each(answer.prediction)
+        return self.known(specs)
+
+    def ask(self, specs: Iterable[RunSpec]) -> None:
+        """Have these predicted instead of what was asked before; returns at once."""
+        wanted = {prediction_key(spec): spec for spec in specs}
+        with self._changed:
+            self._wanted, self._fresh = wanted, True
+            self._interrupt()
+            if self._thread is None and wanted and not self._closed:
+                self._thread = threading.Thread(target=self._work, name="cs336-predict", daemon=True)
+                self._thread.start()
+
+    def hold(self) -> None:
+        """Work nothing out until `go_on`; returns when nothing is being worked out."""
+        with self._changed:
+            self._holds += 1
+            self._interrupt()
+            self._changed.wait_for(lambda: self._child is None)
+
+    def go_on(self) -> None:
+        """The opposite of `hold`."""
+        with self._changed:
+            self._holds -= 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the child process and the thread. Safe to call twice."""
+        with self._changed:
+            self._closed = True
+            self._interrupt()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _interrupt(self) -> None:
+        self._interrupts += 1
+        if self._child is not None:
+            self._child.process.kill()
+        self._changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._fresh or (self._wanted and not self._holds))
+                if self._closed:
+                    return
+                wanted, fresh, self._fresh = dict(self._wanted), self._fresh, False
+            if fresh and (known := self.known(wanted.values())):
+                self._deliver(known)
+            self._settle(key for key, spec in wanted.items() if key in self._hopeless or self._cache.get(spec))
+            self._predict_wanted()
+
+    def _settle(self, keys: Iterable[RunSpec]) -> None:
+        """These are wanted no more."""
+        with self._changed:
+            for key in keys:
+                self._wanted.pop(key, None)
+
+    def _predict_wanted(self) -> None:
+        with self._changed:
+            specs, interrupts = list(self._wanted.values()), self._interrupts
+            if not specs or self._holds or self._closed:
+                return
+        left = [prediction_key(spec) for spec in specs]
+        try:
+            for answer in self._answers(specs, interruptible=True):
+                key = left.pop(0)
+                if answer.prediction is None:
+                    self._hopeless[key] = answer.error or ""
+                else:
+                    self._deliver([answer.prediction])
+                self._settle([key])
+        except PredictionError as error:
+            if interrupts == self._interrupts and left:
+                self._hopeless[left[0]] = str(error)  # the one that the child died of; the others are tried again
+                self._settle(left[:1])
+
+    def _answers(self, specs: Sequence[RunSpec], *, interruptible: bool = False) -> Iterator[PredictionAnswer]:
+        """The answer to each as it comes from a child. Raises `PredictionError` when that ends before the last."""
+        with self._changed:
+            if interruptible and (self._holds or self._closed):
+                raise PredictionError("stopped")
+            try:
+                child = self._launcher.start_predictions(specs)
+            except (OSError, EOFError) as error:
+                raise PredictionError(f"no process could be started: {error or type(error).__name__}") from None
+            if interruptible:
+                self._child = child
+        frames, answered = child.frames(), 0
+        try:
+            while not frames.at_end:
+                for payload in frames.read():
+                    answer = msgspec.msgpack.decode(payload, type=PredictionAnswer)
+                    answered += 1
+                    if answer.prediction is not None:
+                        self._cache.put(answer.prediction)
+                    yield answer
+            if answered < len(specs):
+                raise PredictionError("the process that predicts ended early")
+        finally:
+            with self._changed:
+                child.close()
+                if self._child is child:
+                    self._child = None
+                self._changed.notify_all()

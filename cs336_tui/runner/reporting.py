@@ -1,0 +1,47 @@
+"""Making one report: in a child process, watched as a cell's is, or in this process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from cs336_tui.events import Event, ReportFinished, ReportStarted
+from cs336_tui.reports import ReportRequest
+from cs336_tui.runner import door
+from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.stop import StopSignal
+from cs336_tui.runner.supervise import Supervisor
+
+
+def make_report(
+    number: int,
+    request: ReportRequest,
+    launcher: Launcher | None,
+    *,
+    record: Callable[[Sequence[Event]], None],
+    watch: Callable[[int | None], object],
+    stop: StopSignal,
+    timeout_s: float | None = None,
+) -> None:
+    """Make a report and record it from `ReportStarted` to `ReportFinished`; here, where there is no launcher.
+
+    `watch` is told which process is at it.
+    """
+    started = ReportStarted(at=time.time(), report=number, kind=request.kind, spec=request.spec, cell=request.cell)
+    record([started])
+    if launcher is None:
+        watch(os.getpid())
+        door.make_report(request, number, lambda event: record([event]), stop.is_set)
+        return
+    try:
+        child = launcher.start_report(number, request)
+    except (OSError, EOFError) as error:
+        why = f"no process could be started: {error or type(error).__name__}"
+        record([ReportFinished(at=time.time(), report=number, status="failed", error=why)])
+        return
+    watch(child.process.pid)
+    try:
+        Supervisor(child, None, record, stop, timeout_s, report=number).run()
+    finally:
+        child.close()

@@ -1,0 +1,171 @@
+"""Predictions come from real children: kept once known, never worked out while held, and survived by the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.reports import CATEGORIES, Prediction
+from cs336_tui.runner.launcher import Child, Launcher
+from cs336_tui.runner.predictor import PredictionCache, PredictionError, Predictor
+from cs336_tui.spec import RunSpec
+from tests.watching import PATIENCE_S, small_spec
+
+
+class Watched(Launcher):
+    """A launcher whose children that predict can be counted and killed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.children: list[Child] = []
+        self.kill_next = False
+
+    def start_predictions(self, specs: Sequence[RunSpec]) -> Child:
+        child = super().start_predictions(specs)
+        self.children.append(child)
+        if self.kill_next:
+            self.kill_next = False
+            child.process.kill()
+        return child
+
+
+class Delivered:
+    """What was delivered, to be waited for."""
+
+    def __init__(self) -> None:
+        self.found: list[Prediction] = []
+        self._came = threading.Condition()
+
+    def __call__(self, predictions: Sequence[Prediction]) -> None:
+        with self._came:
+            self.found += predictions
+            self._came.notify_all()
+
+    def wait_for(self, count: int) -> list[int]:
+        """The context lengths of the first `count` that came."""
+        with self._came:
+            assert self._came.wait_for(lambda: len(self.found) >= count, PATIENCE_S), self.found
+            return [prediction.spec.context_length for prediction in self.found[:count]]
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Watched:
+    found = Watched(tmp_path)
+    found.prepare()
+    found.start()
+    return found
+
+
+@pytest.fixture
+def delivered() -> Delivered:
+    return Delivered()
+
+
+@pytest.fixture
+def predictor(tmp_path: Path, launcher: Watched, delivered: Delivered) -> Iterator[Predictor]:
+    made = Predictor(launcher, delivered, PredictionCache(tmp_path / "cache"))
+    yield made
+    made.close()
+
+
+def specs(*contexts: int) -> list[RunSpec]:
+    return [small_spec(context_length=context) for context in contexts]
+
+
+def test_each_cell_gets_its_prediction_in_order(predictor: Predictor) -> None:
+    seen: list[int] = []
+    found = predictor.predict(specs(8, 16), lambda prediction: seen.append(prediction.spec.context_length))
+    assert [prediction.spec for prediction in found] == specs(8, 16)
+    assert sorted(seen) == [8, 16]
+    for prediction in found:
+        assert set(prediction.by_category) == set(CATEGORIES)
+        assert sum(prediction.by_category.values()) == prediction.peak_bytes > 0
+
+
+def test_what_needs_the_same_is_worked_out_once_and_known_ever_after(
+    tmp_path: Path, launcher: Watched, predictor: Predictor
+) -> None:
+    spec = small_spec(measure_steps=3)
+    (first,) = predictor.predict([spec])
+    longer = small_spec(measure_steps=7, seed=5)
+    (again,) = predictor.predict([longer])
+    assert again.spec == longer
+    assert again.peak_bytes == first.peak_bytes
+    another = Predictor(launcher, cache=PredictionCache(tmp_path / "cache"))
+    assert another.known([spec]) == (first,)
+    another.close()
+    assert len(launcher.children) == 1
+
+
+def test_a_damaged_file_of_the_cache_is_worked_out_again(
+    tmp_path: Path, launcher: Watched, predictor: Predictor
+) -> None:
+    (first,) = predictor.predict(specs(8))
+    (file,) = (tmp_path / "cache").glob("*.json")
+    file.write_text("{")
+    another = Predictor(launcher, cache=PredictionCache(tmp_path / "cache"))
+    assert another.predict(specs(8)) == (first,)
+    another.close()
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, launcher: Watched) -> None:
+    (tmp_path / "file").write_text("")
+    predictor = Predictor(launcher, cache=PredictionCache(tmp_path / "file" / "cache"))
+    assert len(predictor.predict(specs(8))) == 1
+    assert len(predictor.predict(specs(8))) == 1
+    predictor.close()
+    assert len(launcher.children) == 1
+
+
+def test_a_child_that_dies_is_one_line(launcher: Watched, predictor: Predictor) -> None:
+    launcher.kill_next = True
+    with pytest.raises(PredictionError, match="ended early"):
+        predictor.predict(specs(8))
+
+
+def test_what_is_asked_for_is_delivered_as_it_comes(predictor: Predictor, delivered: Delivered) -> None:
+    predictor.ask(specs(8, 16, 32))
+    assert delivered.wait_for(3) == [8, 16, 32]
+
+
+def test_nothing_is_worked_out_while_held(launcher: Watched, predictor: Predictor, delivered: Delivered) -> None:
+    predictor.predict(specs(8))
+    begun = len(launcher.children)
+    predictor.hold()
+    predictor.ask(specs(8, 16))
+    assert delivered.wait_for(1) == [8]  # what is known costs nothing
+    assert len(launcher.children) == begun
+    predictor.go_on()
+    assert delivered.wait_for(2) == [8, 16]
+
+
+def test_holding_ends_what_is_under_way_and_it_comes_later(
+    launcher: Watched, predictor: Predictor, delivered: Delivered
+) -> None:
+    predictor.ask(specs(*range(8, 48, 2)))
+    delivered.wait_for(1)
+    predictor.hold()
+    assert all(child.process._closed for child in launcher.children)
+    predictor.go_on()
+    assert sorted(delivered.wait_for(20)) == [*range(8, 48, 2)]
+
+
+def test_a_new_wish_replaces_the_old_one(predictor: Predictor, delivered: Delivered) -> None:
+    predictor.hold()
+    predictor.ask(specs(8, 16))
+    predictor.ask(specs(16, 32))
+    predictor.go_on()
+    assert delivered.wait_for(2) == [16, 32]
+    predictor.close()
+    assert [prediction.spec.context_length for prediction in delivered.found] == [16, 32]
+
+
+def test_the_one_that_a_child_died_of_does_not_keep_the_others(
+    launcher: Watched, predictor: Predictor, delivered: Delivered
+) -> None:
+    launcher.kill_next = True
+    predictor.ask(specs(8, 16, 32))
+    assert delivered.wait_for(2) == [16, 32]

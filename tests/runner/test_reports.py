@@ -1,0 +1,165 @@
+"""Reports are made in real children between cells, and whatever happens to one is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.events import CellFinished, CellStarted, Event, ReportFinished, ReportStage, ReportStarted
+from cs336_tui.reports import PrecisionReport
+from cs336_tui.runner.bench import Bench
+from cs336_tui.session.load import load
+from cs336_tui.session.log import FILES_SUFFIX, LogReader
+from cs336_tui.session.store import delete
+from cs336_tui.spec import SpecError
+from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, watch: Watch) -> Iterator[Bench]:
+    made = Bench(watch, session_dir=tmp_path, device_interval_s=0)
+    made.prepare()
+    made.start()
+    yield made
+    made.close()
+
+
+def on_a_thread(bench: Bench) -> threading.Thread:
+    thread = threading.Thread(target=bench.work)
+    thread.start()
+    return thread
+
+
+def logged(bench: Bench, *kinds: type) -> list[Event]:
+    return [event for event in LogReader(bench.log_path) if isinstance(event, kinds)]
+
+
+def test_a_report_is_made_recorded_and_read_back(bench: Bench) -> None:
+    bench.ask_report("precision", small_spec())
+    bench.work()
+    (report,) = load(bench.log_path).reports.values()
+    assert report.status == "ok"
+    assert report.kind == "precision"
+    assert isinstance(report.content, PrecisionReport)
+    assert report.content.spec == small_spec()
+    assert logged(bench, ReportStage)
+
+
+def test_a_report_comes_between_cells_and_never_within_one(bench: Bench, watch: Watch) -> None:
+    specs = [small_spec(), small_spec(context_length=16)]
+    bench.add([(endless_spec(), 1), *((spec, 1) for spec in specs)])
+    thread = on_a_thread(bench)
+    watch.until(lambda state: bool(state.cells[0].step_times_s))
+    bench.ask_report("precision", specs[0], cell=1)
+    assert [asked.kind for asked in bench.queue.asked] == ["precision"]
+    pid = watch.state.cells[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    thread.join(PATIENCE_S)
+    order = [type(event).__name__ for event in logged(bench, CellStarted, CellFinished, ReportStarted, ReportFinished)]
+    cell, report = ["CellStarted", "CellFinished"], ["ReportStarted", "ReportFinished"]
+    assert order == [*cell, *report, *cell, *cell]
+
+
+def test_the_same_report_is_not_asked_for_twice(bench: Bench) -> None:
+    bench.ask_report("precision", small_spec())
+    bench.ask_report("precision", small_spec())
+    bench.work()
+    assert len(logged(bench, ReportStarted)) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_report_whose_process_dies_is_told_and_the_next_is_made(bench: Bench, watch: Watch, number: int) -> None:
+    bench.ask_report("kernels", small_spec())
+    bench.ask_report("precision", small_spec())
+    disturbed = threading.Event()
+
+    def disturb(event: Event) -> None:
+        if isinstance(event, ReportStage) and event.report == 0 and not disturbed.is_set():
+            disturbed.set()
+            child = _children()[-1]
+            os.kill(child, number)
+
+    watch.on_event = disturb
+    bench.work()
+    first, second = load(bench.log_path).reports.values()
+    assert first.status == ("killed" if number is signal.SIGKILL else "failed")
+    assert first.error
+    assert second.status == "ok"
+
+
+def test_a_stop_ends_the_report_and_those_that_wait(bench: Bench, watch: Watch) -> None:
+    bench.ask_report("kernels", small_spec())
+    bench.ask_report("precision", small_spec())
+    watch.on_event = lambda event: (
+        threading.Thread(target=bench.cancel).start() if isinstance(event, ReportStage) else None
+    )
+    bench.work()
+    (only,) = load(bench.log_path).reports.values()
+    assert only.status == "cancelled"
+    assert bench.queue.asked == ()
+
+
+def test_a_report_on_what_this_machine_cannot_run_is_refused(bench: Bench) -> None:
+    with pytest.raises(SpecError, match="this machine has"):
+        bench.ask_report("kernels", small_spec(device="cuda:7"))
+
+
+def test_reports_of_a_resumed_session_go_on_counting(tmp_path: Path, bench: Bench) -> None:
+    bench.ask_report("precision", small_spec())
+    bench.work()
+    bench.close()
+    again = Bench(Watch(), session_dir=tmp_path, session=bench.session, device_interval_s=0)
+    again.prepare()
+    again.reopen()
+    again.ask_report("precision", small_spec(context_length=16))
+    again.work()
+    again.close()
+    assert sorted(load(bench.log_path).reports) == [0, 1]
+
+
+def test_a_cell_that_ran_out_of_memory_is_explained(bench: Bench) -> None:
+    spec = small_spec(context_length=1 << 20, warmup_steps=0, measure_steps=1)
+    bench.run([spec], "a command")
+    state = load(bench.log_path)
+    assert state.cells[0].status == "oom"
+    (report,) = state.reports.values()
+    assert (report.kind, report.cell, report.status) == ("oom", 0, "ok"), report.error
+
+
+def test_predictions_of_the_sessions_cells_are_in_its_log(bench: Bench, watch: Watch) -> None:
+    spec, other = small_spec(), small_spec(context_length=16)
+    bench.predict([spec, other])
+    watch.until(lambda state: len(state.predictions) == 2)
+    bench.run([spec], "a command")
+    state = load(bench.log_path)
+    assert state.prediction_of(spec) is not None
+    assert state.prediction_of(other) is None
+
+
+def test_deleting_a_session_takes_the_files_of_its_reports_along(bench: Bench) -> None:
+    bench.ask_report("kernels", small_spec())
+    bench.work()
+    bench.close()
+    folder = bench.log_path.with_suffix(FILES_SUFFIX)
+    assert list(folder.iterdir())
+    delete(bench.log_path)
+    assert not folder.exists()
+
+
+def _children() -> list[int]:
+    """The processes that work for this one, youngest last: children of the fork server."""
+    import psutil
+
+    found = [p for p in psutil.Process().children(recursive=True) if not p.children()]
+    return [p.pid for p in sorted(found, key=lambda p: p.create_time())]
