@@ -9,6 +9,7 @@ import click
 
 from cs336_tui.flags import (
     DIRECTORY,
+    answer_options,
     choice_options,
     gpu_option,
     options,
@@ -21,7 +22,14 @@ from cs336_tui.flags import (
 @click.command("estimate", short_help="Predict memory, FLOPs and time; runs nothing.")
 @choice_options
 @gpu_option
-@options(*report_options)
+@click.option(
+    "--peak",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="TFLOPS",
+    help="The device's peak for this precision, where no data sheet is known or another one is meant.",
+)
+@click.option("--session", metavar="SESSION", help="The measured cells of this session tell how fast the device is.")
+@options(*answer_options)
 @session_dir_option
 def estimate(**options: Any) -> None:
     """Predict what every combination of the choices needs: parameters, FLOPs, peak memory by category, time.
@@ -40,12 +48,12 @@ def estimate(**options: Any) -> None:
 @click.option("--limit", type=click.IntRange(1), help="Look no further than this.")
 @gpu_option
 @click.option("--confirm", is_flag=True, help="Run what was found, and the next larger one, to see that it is so.")
-@options(*report_options)
+@options(*answer_options)
 @session_dir_option
 def fit(**options: Any) -> NoReturn:
     """Find the largest batch (or context length) that fits, by bisection on the prediction.
 
-    Exits with 0 when something fits, 1 when not even the smallest does or --confirm found otherwise.
+    Exits with 0 when something fits, 1 when not even the smallest does or what was found did not run.
     """
     from cs336_tui.headless.fit import fit_command
 

@@ -19,6 +19,12 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     capability: str | None = None
 
 
+def capability_pair(capability: str) -> tuple[int, int]:
+    """``9.0`` as (9, 0), which can be compared."""
+    major, minor = map(int, capability.split("."))
+    return major, minor
+
+
 class TorchEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """What torch says of this machine, asked in a child process. `threads` is its default intra-op thread count."""
 

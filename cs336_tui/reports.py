@@ -173,6 +173,13 @@ class SavedBlock(msgspec.Struct, frozen=True):
     """Largest first, all of them."""
 
 
+class TensorForm(msgspec.Struct, frozen=True):
+    """What an allocation was first seen as."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Every allocation of one recorded step, after warm-up.
 
@@ -206,6 +213,9 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     snapshot: str | None = None
     """File with CUDA's memory snapshot, for pytorch.org/memory_viz."""
     note: str = ""
+    form_of: tuple[int, ...] = ()
+    """Of each block, its place in `forms`; -1 where nothing is known of it but its size. Empty: of all."""
+    forms: tuple[TensorForm, ...] = ()
 
 
 class OomReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):

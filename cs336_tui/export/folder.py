@@ -17,6 +17,7 @@ from cs336_tui.export.files import AlreadyThere, ExportError
 from cs336_tui.export.formats import SUFFIXES, page, render_all
 from cs336_tui.export.pivots import pivot_table
 from cs336_tui.export.references import reference_table
+from cs336_tui.export.reports import report_drawings, report_tables
 from cs336_tui.export.results import TableError, results_table
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.tables import Table
@@ -76,8 +77,9 @@ def tables_of(results: Sequence[Result]) -> Mapping[str, tuple[Table, ...]]:
 
 
 def _fill(folder: Path, sources: Sequence[Source]) -> None:
-    results = merge([(title_of(source.state), source.state) for source in sources])
-    tables = tables_of(results)
+    states = [source.state for source in sources]
+    results = merge([(title_of(state), state) for state in states])
+    tables = {**tables_of(results), **report_tables(states, results)}
     (folder / TABLES).mkdir()
     for name, several in tables.items():
         for format_ in TABLE_FORMATS:
@@ -85,7 +87,7 @@ def _fill(folder: Path, sources: Sequence[Source]) -> None:
     drawn: list[Drawing] = []
     missing: list[Absent] = []
     (folder / FIGURES).mkdir()
-    for figure in drawings(results):
+    for figure in (*drawings(results), *report_drawings(states)):
         if isinstance(figure, Absent):
             missing.append(figure)
             continue

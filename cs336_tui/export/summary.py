@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from cs336_tui.export import markdown, provenance
 from cs336_tui.export.cells import cells_with_results, ending_of, failed_cells, progress, status_of, title_of
 from cs336_tui.export.footnotes import machine_marks
+from cs336_tui.export.summary_reports import report_sections
 from cs336_tui.export.table import NO_RESULTS, results_of, results_table
 from cs336_tui.quantities import fixed_milliseconds, gigabytes, millisecond_decimals, milliseconds, sparkline
 from cs336_tui.session.state import CellState, SessionState
@@ -32,6 +33,7 @@ def summary_markdown(state: SessionState) -> str:
         ("Command", markdown.code_block("\n".join(state.commands), "sh") if state.commands else ""),
         ("Results", _results(state)),
         ("Phases", _phases(state)),
+        *report_sections(state),
         ("Step times", _step_times(state)),
         ("Failures", "\n\n".join(map(_failure, failed_cells(state)))),
         ("Notices", markdown.bullets(markdown.escape(notice.text) for notice in state.notices)),

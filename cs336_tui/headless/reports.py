@@ -13,7 +13,7 @@ from cs336_tui.choices import sweep_from
 from cs336_tui.export.figures import FIGURE_FORMATS
 from cs336_tui.export.files import ExportError, write_atomically
 from cs336_tui.export.formats import page, render_all
-from cs336_tui.export.reports import document_of_report, drawings_of_report, tables_of_report
+from cs336_tui.export.reports import document_of_report, drawings_of_report, tables_of_reports
 from cs336_tui.headless.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.order import in_order
 from cs336_tui.reports import Report, ReportKind, prediction_key
@@ -68,7 +68,7 @@ def reports_text(reports: Sequence[Report], format_: str, *, min_bytes: int = 0)
         documents = [document_of_report(report) for report in reports]
         found = documents[0] if len(documents) == 1 else {"reports": documents}
         return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
-    tables = [table for report in reports for table in tables_of_report(report, min_bytes=min_bytes)]
+    tables = tables_of_reports(reports, min_bytes=min_bytes)
     if not tables:
         return "No report was made.\n" if format_ == "markdown" else ""
     text = render_all(tables, format_)

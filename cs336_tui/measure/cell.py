@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -14,6 +15,7 @@ from cs336_tui.measure.clock import Clock, clock_for
 from cs336_tui.measure.failures import failed_allocation, outcome_of
 from cs336_tui.measure.in_force import read_in_force
 from cs336_tui.measure.memory import PeakMeter, Peaks
+from cs336_tui.measure.nvtx import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
 from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
 from cs336_tui.measure.timing import StepTime, StepTimer, WindowBroken, time_window
 from cs336_tui.spec import RunSpec
@@ -21,9 +23,12 @@ from cs336_tui.stats import summarize
 from cs336_tui.workload.building import build, settle_torch
 from cs336_tui.workload.passes import Step
 from cs336_tui.workload.precision import dtype_name
+from cs336_tui.workload.transformer import Transformer
 
 
-def run_cell(spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool]) -> None:
+def run_cell(
+    spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool = False
+) -> None:
     """Run one cell here and give everything that happens to `emit`, outside every timed region.
 
     Events, in order: ``building``, `ModelBuilt`, ``warm-up`` (where there is any) with a `StepsTimed` after each step,
@@ -33,8 +38,10 @@ def run_cell(spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled:
     `cancelled` is asked after building and before each step. An error ends the cell, not the caller: running out of
     memory is status ``oom``, any other `Exception` is ``failed``. Torch's settings, the garbage collector and the
     memory are given back, so that cells can follow one another in one process.
+
+    With `nvtx`, or under nsys, warm-up, steps, phases and parts of the model are NVTX ranges; else nothing is wrapped.
     """
-    run = _Run(spec, cell, emit, cancelled)
+    run = _Run(spec, cell, emit, cancelled, nvtx=nvtx or under_nsys())
     with restored_settings(), no_garbage_collection():
         status, error = run.outcome()
         reached, peaks = run.reached, run.peaks()
@@ -69,7 +76,9 @@ class _Cancelled(Exception):
 class _Run:
     """A cell on its way: how far it has got, and what it tells."""
 
-    def __init__(self, spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool]) -> None:
+    def __init__(
+        self, spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool
+    ) -> None:
         self.spec = spec
         self.cell = cell
         self.logits_dtype: str | None = None
@@ -83,6 +92,7 @@ class _Run:
         self._emit = emit
         self._cancelled = cancelled
         self._meter: PeakMeter | None = None
+        self._nvtx = nvtx
 
     def enter(self, stage: Stage) -> None:
         self.reached = (stage, None)
@@ -124,7 +134,21 @@ class _Run:
                 in_force=read_in_force(model, workload.autocast, workload.training),
             )
         )
-        return workload.step(spec)
+        step = workload.step(spec)
+        if self._nvtx:
+            self._name(step, model)
+        return step
+
+    def _name(self, step: Step, model: Transformer) -> None:
+        self._nvtx = available()
+        if self._nvtx:
+            emit_ranges(step, model)
+        else:
+            self._emit(Notice(at=time.time(), text=f"cell {self.cell + 1}: {UNAVAILABLE}"))
+
+    def _around(self, name: str) -> AbstractContextManager[object]:
+        """What a step, or a window of them, runs in."""
+        return nvtx_range(name) if self._nvtx else nullcontext()
 
     def _time(self, step: Step) -> None:
         assert self._meter is not None
@@ -152,7 +176,8 @@ class _Run:
             self._time_each(step, timer, "measured", spec.measure_steps)
         else:
             try:
-                times = time_window(step, clock, spec.measure_steps, self._go_on)
+                with self._around(f"steps 1 to {spec.measure_steps}"):
+                    times = time_window(step, clock, spec.measure_steps, self._go_on)
             except WindowBroken as broken:
                 self._report(step, "measured", 0, broken.times)
                 raise broken.error from None
@@ -164,7 +189,9 @@ class _Run:
         for number in range(count):
             if not self._go_on(number):
                 raise _Cancelled
-            self._report(step, kind, number, [timer.time()])
+            with self._around("warm-up" if kind == "warm-up" else f"step {number + 1}"):
+                timed = timer.time()
+            self._report(step, kind, number, [timed])
 
     def _report(self, step: Step, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
         if times:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cs336_tui import __version__
-from cs336_tui.environment import DeviceInfo, Environment
+from cs336_tui.environment import DeviceInfo, Environment, capability_pair
 from cs336_tui.events import (
     SCHEMA,
     CellFinished,
@@ -84,7 +84,7 @@ class Bench:
         self._recorder = Recorder(session_dir, session or new_session_id(), sink)
         self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-"))
         self._launcher = Launcher(self._scratch)
-        self._predictor = Predictor(self._launcher, self._on_predictions)
+        self._predictor = Predictor(self._launcher, self._on_predictions, capability_of=self._capability_of)
         self._cells: set[RunSpec] = set()
         """What the session's cells need, by `prediction_key`; only their predictions go into its log."""
         self._predicted: set[RunSpec] = set()
@@ -363,6 +363,10 @@ class Bench:
             stop=self._stop,
             timeout_s=self.timeout_s,
         )
+
+    def _capability_of(self, spec: RunSpec) -> tuple[int, int] | None:
+        device = self._environment.device(spec.device) if self._environment else None
+        return capability_pair(device.capability) if device and device.capability else None
 
     def _unpredicted(self) -> Sequence[RunSpec]:
         return list(self._cells - self._predicted)

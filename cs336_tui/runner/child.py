@@ -88,13 +88,16 @@ def _serve(
     _leave(0)
 
 
-def run_predictions(events: Connection, output: str, specs: bytes) -> None:
-    """Entry point of the process that predicts the packed specs, one answer each as it is known. Never returns."""
+def run_predictions(events: Connection, output: str, asked: bytes) -> None:
+    """Entry point of the process that predicts the packed specs, one answer each as it is known. Never returns.
+
+    Each comes with the compute capability of the device that it is for.
+    """
     _settle(output)
     os.nice(_PREDICTING_NICENESS)
-    for spec in msgspec.msgpack.decode(specs, type=tuple[RunSpec, ...]):
+    for spec, capability in msgspec.msgpack.decode(asked, type=tuple[tuple[RunSpec, tuple[int, int] | None], ...]):
         try:
-            answer = PredictionAnswer(spec, door.predict(spec))
+            answer = PredictionAnswer(spec, door.predict(spec, capability))
         except Exception as error:
             traceback.print_exc()
             answer = PredictionAnswer(spec, None, f"{type(error).__name__}: {error}".splitlines()[0])

@@ -23,7 +23,7 @@ def run_cell(
     """Build, warm up and time one cell here; everything that happens goes to `emit`."""
     from cs336_tui.measure.cell import run_cell as measure
 
-    measure(spec, cell, emit, cancelled, **({"nvtx": True} if nvtx else {}))
+    measure(spec, cell, emit, cancelled, nvtx=nvtx)
 
 
 def make_report(
@@ -35,11 +35,11 @@ def make_report(
     make(request, report, emit, cancelled)
 
 
-def predict(spec: RunSpec) -> Prediction:
+def predict(spec: RunSpec, capability: tuple[int, int] | None = None) -> Prediction:
     """What a cell will need, on tensors without data."""
     from cs336_tui.estimate.predict import predict as work_out
 
-    return work_out(spec)
+    return work_out(spec, capability=capability)
 
 
 def probe() -> TorchEnvironment:

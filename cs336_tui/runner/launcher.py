@@ -76,6 +76,8 @@ class Launcher:
             # Keeps a queue.py or profile.py in the user's folder from being imported in place of Python's own. It
             # stays set for the server that replaces one that died.
             os.environ["PYTHONSAFEPATH"] = "1"
+            # Else torch's profiler writes to standard error when it starts and stops.
+            os.environ.setdefault("KINETO_LOG_LEVEL", "6")
             # A child imports the program's main module, which for an installed script imports the cli.
             get_context("forkserver").set_forkserver_preload([PRELOAD, "cs336_tui.cli"])
             forkserver.ensure_running()
@@ -98,10 +100,13 @@ class Launcher:
         packed = msgspec.msgpack.encode(request)
         return self._start(child.run_report, output, str(output), report, packed, commands=True)
 
-    def start_predictions(self, specs: Sequence[RunSpec]) -> Child:
-        """Start a process that predicts what these need (`child.PredictionAnswer` each). Raises like `start_cell`."""
+    def start_predictions(self, asked: Sequence[tuple[RunSpec, tuple[int, int] | None]]) -> Child:
+        """Start a process that predicts what specs need, each on a device of a compute capability.
+
+        It sends a `child.PredictionAnswer` each. Raises like `start_cell`.
+        """
         output = self._output_dir / "predictions.log"
-        packed = msgspec.msgpack.encode(tuple(specs))
+        packed = msgspec.msgpack.encode(tuple(asked))
         return self._start(child.run_predictions, output, str(output), packed, commands=False)
 
     def start_probe(self) -> Child:

@@ -18,6 +18,9 @@ from cs336_tui.runner.child import PredictionAnswer
 from cs336_tui.runner.launcher import Child, Launcher
 from cs336_tui.spec import RunSpec
 
+Capability = tuple[int, int]
+"""Of a CUDA device, as (9, 0)."""
+
 
 class PredictionError(Exception):
     """A prediction could not be made; one line says why."""
@@ -31,33 +34,34 @@ class PredictionCache:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or platformdirs.user_cache_path("cs336-tui", appauthor=False) / "predictions"
-        self._known: dict[RunSpec, Prediction] = {}
+        self._known: dict[tuple[RunSpec, Capability | None], Prediction] = {}
         self._version: str | None = None
 
-    def get(self, spec: RunSpec) -> Prediction | None:
+    def get(self, spec: RunSpec, capability: Capability | None = None) -> Prediction | None:
         """The prediction of a spec that needs the same, as one of this spec."""
-        key = prediction_key(spec)
+        key = prediction_key(spec), capability
         found = self._known.get(key)
         if found is None:
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                found = msgspec.json.decode(self._path(key).read_bytes(), type=Prediction)
+                found = msgspec.json.decode(self._path(*key).read_bytes(), type=Prediction)
                 self._known[key] = found
-        return found and msgspec.structs.replace(found, spec=spec)
+        return msgspec.structs.replace(found, spec=spec) if found else None
 
-    def put(self, prediction: Prediction) -> None:
-        key = prediction_key(prediction.spec)
+    def put(self, prediction: Prediction, capability: Capability | None = None) -> None:
+        key = prediction_key(prediction.spec), capability
         self._known[key] = prediction
-        path = self._path(key)
+        path = self._path(*key)
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_suffix(f".{threading.get_ident()}.tmp")
             draft.write_bytes(msgspec.json.encode(prediction))
             draft.replace(path)
 
-    def _path(self, key: RunSpec) -> Path:
+    def _path(self, spec: RunSpec, capability: Capability | None) -> Path:
         if self._version is None:
             self._version = _version()
-        name = hashlib.sha256(self._version.encode() + msgspec.json.encode(key)).hexdigest()[:32]
+        asked = msgspec.json.encode((self._version, spec, capability))
+        name = hashlib.sha256(asked).hexdigest()[:32]
         return self._folder / f"{name}.json"
 
 
@@ -74,7 +78,8 @@ def _version() -> str:
 class Predictor:
     """Predicts what cells will need. `deliver` gets what `ask` was asked for, from a thread of this object's.
 
-    `launcher` starts the child processes. Call `close` at the end.
+    `launcher` starts the child processes; `capability_of` a spec is that of the CUDA device that it is for.
+    Call `close` at the end.
     """
 
     def __init__(
@@ -82,8 +87,9 @@ class Predictor:
         launcher: Launcher,
         deliver: Callable[[Sequence[Prediction]], object] = lambda _: None,
         cache: PredictionCache | None = None,
+        capability_of: Callable[[RunSpec], Capability | None] = lambda _: None,
     ) -> None:
-        self._launcher, self._deliver = launcher, deliver
+        self._launcher, self._deliver, self._capability_of = launcher, deliver, capability_of
         self._cache = cache or PredictionCache()
         self._changed = threading.Condition()
         self._wanted: dict[RunSpec, RunSpec] = {}
@@ -98,14 +104,17 @@ class Predictor:
 
     def known(self, specs: Iterable[RunSpec]) -> tuple[Prediction, ...]:
         """The predictions of these that are known already."""
-        return tuple(found for spec in specs if (found := self._cache.get(spec)))
+        return tuple(found for spec in specs if (found := self._known(spec)))
+
+    def _known(self, spec: RunSpec) -> Prediction | None:
+        return self._cache.get(spec, self._capability_of(spec))
 
     def predict(
         self, specs: Sequence[RunSpec], on_each: Callable[[Prediction], object] = lambda _: None
     ) -> tuple[Prediction, ...]:
         """The prediction of each spec; blocks, and calls `on_each` as they become known. Raises `PredictionError`."""
         wanted = {prediction_key(spec): spec for spec in specs}
-        missing = [spec for spec in wanted.values() if self._cache.get(spec) is None]
+        missing = [spec for spec in wanted.values() if self._known(spec) is None]
         for found in self.known(wanted.values()):
             on_each(found)
         if missing:
@@ -161,7 +170,7 @@ class Predictor:
                 wanted, fresh, self._fresh = dict(self._wanted), self._fresh, False
             if fresh and (known := self.known(wanted.values())):
                 self._deliver(known)
-            self._settle(key for key, spec in wanted.items() if key in self._hopeless or self._cache.get(spec))
+            self._settle(key for key, spec in wanted.items() if key in self._hopeless or self._known(spec))
             self._predict_wanted()
 
     def _settle(self, keys: Iterable[RunSpec]) -> None:
@@ -195,7 +204,7 @@ class Predictor:
             if interruptible and (self._holds or self._closed):
                 raise PredictionError("stopped")
             try:
-                child = self._launcher.start_predictions(specs)
+                child = self._launcher.start_predictions([(spec, self._capability_of(spec)) for spec in specs])
             except (OSError, EOFError) as error:
                 raise PredictionError(f"no process could be started: {error or type(error).__name__}") from None
             if interruptible:
@@ -207,7 +216,7 @@ class Predictor:
                     answer = msgspec.msgpack.decode(payload, type=PredictionAnswer)
                     answered += 1
                     if answer.prediction is not None:
-                        self._cache.put(answer.prediction)
+                        self._cache.put(answer.prediction, self._capability_of(answer.spec))
                     yield answer
             if answered < len(specs):
                 raise PredictionError("the process that predicts ended early")

@@ -13,10 +13,11 @@ from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 
-from cs336_tui.events import CellsQueued, EnvironmentRead, Event, Notice, SessionResumed
+from cs336_tui.events import CellsQueued, EnvironmentRead, Event, Notice, ReportFinished, SessionResumed
 from cs336_tui.presets import QUICK, Preset
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui.actions import comparing, exports
+from cs336_tui.tui.actions.reports import ReportDesk
 from cs336_tui.tui.actions.sessions import SessionDesk
 from cs336_tui.tui.display import Display
 from cs336_tui.tui.form import RunOptions
@@ -26,6 +27,7 @@ from cs336_tui.tui.panes.compare import ComparePane
 from cs336_tui.tui.panes.configure import ConfigurePane
 from cs336_tui.tui.panes.live import LivePane
 from cs336_tui.tui.panes.queue import QueuePane
+from cs336_tui.tui.panes.report import ReportPane
 from cs336_tui.tui.panes.results import ResultsPane
 from cs336_tui.tui.panes.sessions import SessionsPane
 from cs336_tui.tui.screen import View
@@ -36,7 +38,10 @@ from cs336_tui.tui.widgets.rows import Rows
 from cs336_tui.tui.widgets.tab_bar import TabBar
 
 if TYPE_CHECKING:
+    from cs336_tui.reports import ReportKind
     from cs336_tui.runner.bench import Bench
+    from cs336_tui.tui.actions.estimates import EstimateDesk
+    from cs336_tui.tui.panes.estimate import EstimatePane
 
     BenchFactory = Callable[[Sink, Path | None], Bench]
     """Makes the bench of a new session, or of the one with this log. It is given the sink for the bench's events."""
@@ -89,6 +94,10 @@ class Cs336App(Display):
         self._bench_factory = bench_factory
         self._desk = SessionDesk(self, session_dir)
         self._marked = comparing.MarkedCells()
+        self._reports = ReportDesk(self)
+        self._estimates: EstimateDesk | None = None
+        self._cells_run = False
+        """Whether cells are among what runs; else it is reports only."""
 
     # What happens.
 
@@ -97,10 +106,13 @@ class Cs336App(Display):
         match event:
             case EnvironmentRead() if not self.replaying:
                 self.main.query_one(ConfigurePane).set_environment(event.environment)
+                self._begin_estimates()
             case CellsQueued() if self._replay and event.specs:
                 self.load_preset(Preset(self._replay.path.stem, "", sweep_of(event.specs)))
             case SessionResumed() if event.at >= self.live.news_since:
                 self._desk.resumed()
+            case ReportFinished() if not self.replaying:
+                self._reports.finished(event)
             case Notice() if event.at >= self.live.news_since:
                 self.notify(event.text, severity="warning", markup=False)
             case _:
@@ -115,8 +127,9 @@ class Cs336App(Display):
             self.call_later(self._run_ended, message)
             return
         if self.live.source is None or not self.live.source.busy:  # else what was added went to whoever runs the cells
-            self.run_in_progress = self._stopping = False
-            self.live.end_run()
+            if self._cells_run or self.replaying:
+                self.live.end_run()
+            self.run_in_progress = self._cells_run = self._stopping = False
             self._desk.run_ended()
             if self.replaying:
                 gc.freeze()  # what was replayed is here to stay
@@ -209,9 +222,17 @@ class Cs336App(Display):
         self.refresh_panes()
 
     def view(self) -> View:
-        running, marked = self.run_in_progress and not self.replaying, self._marked.cells
-        compared = self._marked.compared(self._desk.compared)
-        return View(self.shown, self.live, self._mode, self.replaying, running, compared, marked)
+        return View(
+            self.shown,
+            self.live,
+            self._mode,
+            self.replaying,
+            self.run_in_progress and not self.replaying,
+            self._marked.compared(self._desk.compared),
+            self._marked.cells,
+            self._reports.cell(self.shown),
+            self._estimates,
+        )
 
     @property
     def _mode(self) -> str:
@@ -223,7 +244,9 @@ class Cs336App(Display):
             return self._replay.mode
         if self._stopping:
             return "stopping ..."
-        return "paused" if source is not None and self.run_in_progress and source.queue.paused else ""
+        if source is not None and self.run_in_progress and source.queue.paused:
+            return "paused"
+        return self._reports.in_progress
 
     # What people ask for.
 
@@ -231,8 +254,10 @@ class Cs336App(Display):
         running = not self.replaying and self.run_in_progress
         match action:
             case "run_cells":
-                return not self.replaying and not self.run_in_progress
-            case "add_cells" | "stop_cells":
+                return not self.replaying and not self._cells_run and not self._stopping
+            case "add_cells":
+                return self._cells_run and not self._stopping
+            case "stop_cells":
                 return running and not self._stopping
             case "pause" | "faster":
                 return self.replaying and self.run_in_progress
@@ -257,7 +282,7 @@ class Cs336App(Display):
         source = self._make_source()
         if source is None or self._stopping:
             return
-        adding = self.run_in_progress
+        adding = self._cells_run
         source.run(message.sweep, message.options)
         if adding:
             count = len(message.sweep) * message.options.repeats
@@ -267,35 +292,67 @@ class Cs336App(Display):
 
     def begin_run(self) -> None:
         """Cells of the app's session are about to run."""
-        self.run_in_progress = True
+        self._cells_run = True
         self._opened = None
-        self.main.query_one(ConfigurePane).set_running(True)
+        self._reports.follow()
+        self._begin_work()
         if self.main.wide:
             self.main.open_pane = "live"  # should the terminal become smaller
         elif self.main.open_pane != "queue":
             self.action_open("live")
+
+    def _begin_work(self) -> None:
+        """Cells are about to run, or reports to be made."""
+        self.run_in_progress = True
+        self.main.query_one(ConfigurePane).set_running(True, adding=self._cells_run)
         self._fresh = True
         self.refresh_bindings()
 
+    @on(ReportPane.Wanted)
+    def _make_report(self, message: ReportPane.Wanted) -> None:
+        if self._stopping:
+            self.notify("What runs is being stopped; ask again when it is over.", severity="warning")
+        elif self._reports.ask(message):
+            self._begin_work()
+
+    async def action_make_report(self, kind: ReportKind) -> None:
+        """Open the tab of a report and ask for it."""
+        self.main.open(kind)
+        await self.main.focus_pane(kind)
+        self.paint()
+        self.main.query_one(f"#{kind}", ReportPane).action_make()
+
+    async def action_name_gpu(self) -> None:
+        """Open the Estimate tab and ask for which GPU."""
+        from cs336_tui.tui.panes.estimate import EstimatePane
+
+        self._open("estimate")
+        await self.main.focus_pane("estimate")
+        self.main.query_one(EstimatePane).ask_gpu()
+
+    @on(ReportPane.CellStepped)
+    def _step_cell(self, message: ReportPane.CellStepped) -> None:
+        self._reports.step(message.by)
+        self.paint()
+
     @on(ConfigurePane.StopRequested)
     def action_stop_cells(self) -> None:
-        """Stop the running cell and those after it."""
+        """Stop what runs and what waits."""
         if self.live.source is not None and self.run_in_progress:
             self._stopping = True
-            self.main.query_one(ConfigurePane).set_running(True, stopping=True)
+            self.main.query_one(ConfigurePane).set_running(True, stopping=True, adding=self._cells_run)
             self.live.source.cancel()
             self._fresh = True
             self.refresh_bindings()
 
     @on(QueuePane.Changed)
     def _queue_changed(self, message: QueuePane.Changed) -> None:
-        if message.waits and not self.run_in_progress and self.live.source is not None:
+        if message.waits and not self._cells_run and self.live.source is not None:
             self.begin_run()
             self.live.source.work()
         elif message.waits and self._stopping:  # what waits anew takes the stop back
             self._stopping = False
-            self.main.query_one(ConfigurePane).set_running(True)
-            self.refresh_bindings()
+            self._begin_work()
         self.paint()
 
     @on(QueuePane.OomRuleTurned)
@@ -330,13 +387,33 @@ class Cs336App(Display):
         self.main.open(pane)
         if pane == "sessions":
             self._desk.reload()
+        elif pane == "estimate":
+            self._begin_estimates()
         self.refresh_panes()
+
+    def _begin_estimates(self) -> None:
+        from cs336_tui.tui.actions.estimates import EstimateDesk
+
+        if self._estimates is None:
+            self._estimates = EstimateDesk(self)
+
+    def on_estimate_pane_switched(self) -> None:
+        """The session's cells instead of those of the choices, or back."""
+        if self._estimates is not None:
+            self._estimates.turn()
+            self.paint()
+
+    def on_estimate_pane_gpu_named(self, message: EstimatePane.GpuNamed) -> None:
+        """Judge for a GPU that need not be here, or for this machine again."""
+        if self._estimates is not None:
+            self._estimates.name_gpu(message.name)
+            self.paint()
 
     @on(Rows.Moved, "#results")
     def _look_at(self, message: Rows.Moved) -> None:
         cells = tuple(self.state.cells)
         if message.index < len(cells):  # the session that is shown may have changed meanwhile
-            self.shown.looked_at = cells[message.index]
+            self._reports.choose(self.shown, cells[message.index])
             self._fresh = True
 
     @on(Rows.Chosen, "#results")

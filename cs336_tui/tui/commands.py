@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from textual.app import SystemCommand
 
 from cs336_tui.presets import all_presets
-from cs336_tui.tui.screen import TABS
+from cs336_tui.tui.screen import REPORTS, TABS
 
 if TYPE_CHECKING:
     from cs336_tui.tui.app import Cs336App
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 def commands(app: Cs336App) -> Iterator[SystemCommand]:
     """Every action by name, every tab, every preset, every theme."""
     yield SystemCommand("Run", "Run the chosen cells, or add them to those that run (r)", app.action_run_cells)
-    yield SystemCommand("Stop", "Stop the running cell and those after it (s)", app.action_stop_cells)
+    yield SystemCommand("Stop", "Stop the running cell, what waits and reports (s)", app.action_stop_cells)
     yield SystemCommand("Export", "Write the results table and the session summary (e)", app.action_export)
     yield SystemCommand("Copy", "Copy the results table to the clipboard (c)", app.action_copy_table)
     for tab in TABS.values():
         yield SystemCommand(f"Tab {tab.label}", f"Bring it into sight ({tab.key})", partial(app.action_open, tab.id))
+    for kind in REPORTS:
+        about = f"{TABS[kind].label} of the cell under the cursor, made between two cells (n in its tab)"
+        yield SystemCommand(f"Report {kind}", about, partial(app.action_make_report, kind))
+    yield SystemCommand("Estimate for another GPU", "Whether the cells fit a GPU that is not here", app.action_name_gpu)
     if not app.replaying:
         yield SystemCommand("Save as preset", "Keep the choices under a name (w)", app.action_save_preset)
         for preset in all_presets().presets:

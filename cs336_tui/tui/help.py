@@ -8,11 +8,12 @@ from cs336_tui.tui.widgets.lines import Line, line
 
 _KEYS = (
     ("r", "run the chosen cells; while cells run, add them behind those that wait"),
-    ("s", "stop the running cell and those after it"),
+    ("s", "stop what runs and what waits, cells and reports"),
     ("e", "export the results table and the session summary to files"),
     ("c", "copy the results table to the clipboard (OSC 52, also over SSH)"),
     ("w", "save the choices as a preset of your own"),
     ("1 to 8", "Configure, Live, Results, Log, Device, Queue, Sessions, Compare"),
+    ("9  0  p  i", "Kernels, Memory, Precision, Estimate"),
     ("b", "from an opened session back to the one that this app runs"),
     ("Tab  Shift+Tab", "next and previous field"),
     ("arrows  Space", "move within a field and choose"),
@@ -50,6 +51,28 @@ _TABS = {
         ("<  >", "other columns, where not all fit"),
         ("+", "reference points: keep these cells as your own"),
     ),
+    "Kernels (9), Memory (0), Precision (p)": (
+        ("n", "make the report of this cell; it comes before the next cell, and never while one is timed"),
+        ("[ ]", "the cell before, the next one"),
+    ),
+    "Kernels (9)": (
+        ("v", "next view: kernels, kinds, parts of the model, attention"),
+        ("<  >  o", "sort by another column; the other way round"),
+        ("f  m  K  /", "of one phase, part of the model or kind; search; Esc: all"),
+        ("y", "copy the table that is shown (OSC 52)"),
+        ("Enter", "the full name and all figures of that kernel"),
+    ),
+    "Memory (0)": (
+        ("v", "next view: timeline, peaks, largest, saved for backward, out of memory"),
+        ("← →  ,  .", "move along the timeline by one column, by ten"),
+        ("+  -  P", "zoom, and to the peak"),
+        ("<  >", "largest: another detail level"),
+    ),
+    "Estimate (i)": (
+        ("Enter", "everything predicted of that cell"),
+        ("g", "whether the cells fit a GPU that is not here; empty: this machine"),
+        ("v", "the cells of Configure's choices, or those of the session"),
+    ),
 }
 _REPLAY_KEYS = (
     ("Space", "pause and go on"),
@@ -71,6 +94,17 @@ _NUMBERS = (
     ("interval", "95 % confidence interval of a ratio of mean step times, from the runs' means where runs repeat."),
     ("verdict", "faster, slower, the same within 1 %, or ambiguous: the interval does not tell."),
     ("ETA", "steps left, priced by the timed steps most like them."),
+    ("prediction", "what a cell will need, worked out on tensors without data before anything runs."),
+    ("peak by category", "what memory is held for when most of it is: activations are what forward and loss leave for "
+     "backward, temporary is what is let go within its phase."),
+    ("fits", "predicted peak and what the process itself takes, against the memory that is free now; tight: with less "
+     "than a tenth of the peak to spare."),
+    ("residual stream", "one tensor of batch × context × d_model, in MiB (2²⁰ bytes)."),
+    ("kernels share", "time of these kernels over the time of all; on a CPU of operators, by self time."),
+    ("idle share", "time in which no kernel ran, from the first one's begin to the last one's end."),
+    ("launches", "how often kernels were started in the profiled step."),
+    ("saved for backward", "what autograd keeps of a Transformer block until its backward, parameters left out."),
+    ("detail level", "the smallest allocation that the list of the largest shows."),
     ("n/a", "this device or driver does not report the figure."),
 )  # fmt: skip
 

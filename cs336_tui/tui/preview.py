@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from textual.message_pump import MessagePump
 
 from cs336_tui.environment import Environment
 from cs336_tui.order import in_order, in_rounds
+from cs336_tui.reports import prediction_key
 from cs336_tui.spec import RunSpec, SpecError
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui.background import in_background
+
+needs_of = lru_cache(maxsize=1 << 14)(prediction_key)
+"""`prediction_key`, for many cells at every refresh."""
 
 
 class Choices(NamedTuple):
@@ -22,11 +27,25 @@ class Choices(NamedTuple):
     environment: Environment | None
 
 
+class Need(NamedTuple):
+    """Cells that need the same: the first of them, how many they are, and the steps of all, warm-up included."""
+
+    spec: RunSpec
+    cells: int
+    steps: int
+
+
 class Cells(NamedTuple):
     """Cells, each with which run of its spec it is, or in one line why there are none."""
 
     cells: tuple[tuple[RunSpec, int], ...] = ()
     why_none: str = ""
+    needs: tuple[Need, ...] = ()
+
+    @property
+    def first(self) -> RunSpec | None:
+        """The one that would run first."""
+        return self.cells[0][0] if self.cells else None
 
 
 def cells_of(choices: Choices) -> Cells:
@@ -37,9 +56,24 @@ def cells_of(choices: Choices) -> Cells:
         return Cells(why_none="reading this machine ...")
     try:
         sweep = choices.sweep.with_devices(choices.environment.resolve(choices.sweep.devices))
-        return Cells(in_rounds(in_order(sweep.cells()), choices.repeats))
+        return as_cells(in_rounds(in_order(sweep.cells()), choices.repeats))
     except SpecError as error:
         return Cells(why_none=str(error))
+
+
+def as_cells(cells: tuple[tuple[RunSpec, int], ...]) -> Cells:
+    """These cells, with what they need."""
+    return Cells(cells, "", needs(spec for spec, _ in cells))
+
+
+def needs(specs: Iterable[RunSpec]) -> tuple[Need, ...]:
+    """These cells, those together that need the same."""
+    found: dict[RunSpec, Need] = {}
+    for spec in specs:
+        key = needs_of(spec)
+        known = found.get(key) or Need(spec, 0, 0)
+        found[key] = Need(known.spec, known.cells + 1, known.steps + spec.total_steps)
+    return tuple(found.values())
 
 
 class Preview:

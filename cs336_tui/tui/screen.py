@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
 from textual.reactive import Reactive
 from textual.screen import Screen
-from textual.widget import Widget
+from textual.widget import AwaitMount, Widget
 
 from cs336_tui.presets import QUICK, Preset
+from cs336_tui.reports import ReportKind
 from cs336_tui.session.state import CellState
 from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.heading import heading
@@ -21,22 +22,32 @@ from cs336_tui.tui.panes.device import DevicePane
 from cs336_tui.tui.panes.live import LivePane
 from cs336_tui.tui.panes.log import LogPane
 from cs336_tui.tui.panes.queue import QueuePane, QueueView
+from cs336_tui.tui.panes.report import ReportPane, Subject
 from cs336_tui.tui.panes.results import ResultsPane
 from cs336_tui.tui.panes.sessions import SessionsPane
-from cs336_tui.tui.preview import Preview
+from cs336_tui.tui.preview import Cells, Preview
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.tight import TightCompositor
 from cs336_tui.tui.widgets.key_bar import KeyBar
 from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.tab_bar import Tab, TabBar
 
+if TYPE_CHECKING:
+    from cs336_tui.tui.actions.estimates import EstimateDesk
+
 WIDE_COLUMNS, WIDE_ROWS = 110, 30
 """From this size on the three panes and a tab are shown together; below it one tab fills the screen."""
 PAIR_COLUMNS = 76
 """From this width on the Device pane stands beside the Live pane."""
 
-_LOWER = ("results", "log", "queue", "sessions", "compare")
+REPORTS: tuple[ReportKind, ...] = ("kernels", "memory", "precision")
+"""The tabs of reports, each named as its kind."""
+_LATER = (*REPORTS, "estimate")
+"""Tabs whose panes are made when they are first opened: the app starts without."""
+_LOWER = ("results", "log", "queue", "sessions", "compare", *_LATER)
 """The tabs of a large screen, which stand below its panes."""
+_UPPER = ("configure", "live", "device")
+"""The panes that are always in sight there."""
 TABS = {
     tab.id: tab
     for tab in (
@@ -48,6 +59,10 @@ TABS = {
         Tab("queue", "Queue", "6"),
         Tab("sessions", "Sessions", "7"),
         Tab("compare", "Compare", "8"),
+        Tab("kernels", "Kernels", "9"),
+        Tab("memory", "Memory", "0"),
+        Tab("precision", "Precision", "p"),
+        Tab("estimate", "Estimate", "i"),
     )
 }
 
@@ -65,6 +80,10 @@ class View(NamedTuple):
     compared: Compared
     marked_cells: tuple[CellState, ...]
     """Those that are to be compared, the first as A."""
+    reported: CellState | None
+    """The cell that reports are about, where the session has one."""
+    estimates: EstimateDesk | None
+    """What the predictions come to; None until one is wanted."""
 
     @property
     def is_live(self) -> bool:
@@ -87,6 +106,7 @@ class MainScreen(Screen[None]):
         self._compositor = TightCompositor()
         self._preset, self._options = preset, options
         self._preview = Preview(self, self._ask_to_paint)
+        self._mounting: dict[str, AwaitMount] = {}
         self.open_pane = "configure"
         """The pane that fills a small screen."""
         self.open_tab = "results"
@@ -105,7 +125,7 @@ class MainScreen(Screen[None]):
             yield LogPane(id="log")
             yield QueuePane(id="queue")
             yield SessionsPane(id="sessions")
-            yield ComparePane(id="compare")
+            yield ComparePane(id="compare")  # the others when they are opened
         yield KeyBar(id="keys")
 
     @property
@@ -133,6 +153,9 @@ class MainScreen(Screen[None]):
 
     def open(self, pane: str) -> None:
         """Bring a pane into sight."""
+        content = self.query_one("#content")
+        if pane in _LATER and pane not in (child.id for child in content.children):
+            self._mounting[pane] = content.mount(_made(pane))
         if pane in _LOWER:
             self.open_tab = pane
         self.open_pane = pane
@@ -168,6 +191,38 @@ class MainScreen(Screen[None]):
             self.query_one(SessionsPane).show(None if view.replaying else view.live.path, opened)
         if self.shows("compare"):
             self.query_one(ComparePane).show(view.compared)
+        for name in REPORTS:
+            if self.shows(name):
+                self.query_one(f"#{name}", ReportPane).show(self._subject(view))
+        if view.estimates is not None:
+            self._show_estimates(view.estimates)
+
+    def _show_estimates(self, estimates: EstimateDesk) -> None:
+        if self.shows("configure"):
+            self.query_one(ConfigurePane).foresee(*estimates.summary())
+        if self.shows("estimate"):
+            from cs336_tui.tui.panes.estimate import EstimatePane
+
+            self.query_one(EstimatePane).show(estimates.estimated())
+        if self.shows("configure") or self.shows("estimate"):
+            estimates.ask()
+
+    @property
+    def chosen(self) -> Cells:
+        """The cells of the choices in Configure, as far as they are known."""
+        return self._preview.cells(self.query_one(ConfigurePane).choices)
+
+    def _subject(self, view: View) -> Subject:
+        state, cell = view.shown.state, view.reported
+        source = view.live.source if view.is_live and not view.replaying else None
+        return Subject(
+            state,
+            cell.spec if cell else None if view.replaying or not view.is_live else self.chosen.first,
+            cell.cell if cell else None,
+            can_ask=source is not None,
+            running=state.running_cell is not None,
+            asked=source.asked if source else frozenset(),
+        )
 
     def _queue_view(self, view: View) -> QueueView:
         source = view.live.source if view.is_live else None
@@ -178,7 +233,7 @@ class MainScreen(Screen[None]):
             source.queue if source else None,
             view.running,
             source.skip_after_oom if source and view.running else pane.options.skip_after_oom,
-            self._preview.none if source is None or waits else self._preview.cells(pane.choices),
+            self._preview.none if source is None or waits else self.chosen,
         )
 
     def _ask_to_paint(self) -> None:
@@ -190,8 +245,10 @@ class MainScreen(Screen[None]):
         where = "on the left" if self.wide else "in Configure (1)"
         return f"Choose {where}, then press r to run."
 
-    def focus_pane(self, pane: str) -> None:
+    async def focus_pane(self, pane: str) -> None:
         """Put the focus on the first thing in a pane that can have it."""
+        if (mounting := self._mounting.pop(pane, None)) is not None:
+            await mounting
         target = self.query_one(f"#{pane}")
         for widget in (target, *target.query("*")):
             if widget.focusable:
@@ -201,6 +258,8 @@ class MainScreen(Screen[None]):
 
     def lay_out(self) -> None:
         """Show what fits."""
+        for pane in self.query_one("#content").children:
+            pane.display = pane.id == (self.open_tab if self.wide else self.open_pane)
         if self._classify():
             self.update_node_styles(animate=False)
         names = _LOWER if self.wide else tuple(name for name in TABS if name != "device" or not self.paired)
@@ -215,9 +274,31 @@ class MainScreen(Screen[None]):
 
     def _classify(self) -> bool:
         """Set the classes that the style sheet arranges panes by, all in one go; true if any changed."""
-        on = {"-wide" if self.wide else "-compact", f"-show-{self._shown}", *(["-paired"] if self.paired else [])}
-        off = {"-wide", "-compact", "-paired", *(f"-show-{name}" for name in TABS)} - on
+        shown = "below" if self._shown in _LOWER else self._shown
+        on = {"-wide" if self.wide else "-compact", f"-show-{shown}", *(["-paired"] if self.paired else [])}
+        off = {"-wide", "-compact", "-paired", *(f"-show-{name}" for name in (*_UPPER, "below"))} - on
         changed = not on <= self.classes or bool(off & self.classes)
         self.remove_class(*off, update=False)
         self.add_class(*on, update=False)
         return changed
+
+
+def _made(pane: str) -> Widget:
+    """The pane of a tab that is opened for the first time."""
+    match pane:
+        case "kernels":
+            from cs336_tui.tui.panes.kernels import KernelsPane
+
+            return KernelsPane(id=pane)
+        case "memory":
+            from cs336_tui.tui.panes.memory import MemoryPane
+
+            return MemoryPane(id=pane)
+        case "precision":
+            from cs336_tui.tui.panes.precision import PrecisionPane
+
+            return PrecisionPane(id=pane)
+        case _:
+            from cs336_tui.tui.panes.estimate import EstimatePane
+
+            return EstimatePane(id=pane)

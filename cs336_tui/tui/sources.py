@@ -16,6 +16,7 @@ from textual.message import Message
 
 from cs336_tui.events import Event
 from cs336_tui.order import in_order, in_rounds
+from cs336_tui.reports import ReportKind
 from cs336_tui.session.log import LogError
 from cs336_tui.session.replay import Pace, replay
 from cs336_tui.spec import CUSTOM_SIZE, RunSpec, SpecError
@@ -93,6 +94,21 @@ class LiveSource:
         """Run what waits in the queue, if nobody does."""
         _thread("run", lambda: self._work(lambda: None))
 
+    def ask(self, kind: ReportKind, spec: RunSpec, cell: int | None) -> None:
+        """Have a report made before the next cell is run; `RunEnded` is posted when nothing waits any more."""
+        with self._asking:
+            self._asked += 1
+        _thread("report", lambda: self._work(lambda: self._ask(kind, spec, cell)))
+
+    def predict(self, specs: Sequence[RunSpec]) -> None:
+        """Have it worked out what these need, instead of what was asked before; answers come as events."""
+        self._bench.predict(specs)
+
+    @property
+    def asked(self) -> frozenset[tuple[str, RunSpec]]:
+        """The reports that wait to be made, by kind and spec."""
+        return frozenset((asked.kind, asked.spec) for asked in self._bench.queue.asked)
+
     def annotate(self, *, name: str | None = None, note: str | None = None) -> None:
         """Give the session a name or a note; what is None stays."""
         self._bench.annotate(name=name, note=note)
@@ -122,6 +138,14 @@ class LiveSource:
             if self._asked:
                 self._asked -= 1
                 self._bench.add(cells, resolved.command(self._bench.ddof))
+
+    def _ask(self, kind: ReportKind, spec: RunSpec, cell: int | None) -> None:
+        with self._once_asked():
+            self._bench.probe()
+        with self._asking:  # as in `_add`
+            if self._asked:
+                self._asked -= 1
+                self._bench.ask_report(kind, spec, cell)
 
     def _reopen(self, failed: bool) -> None:
         with self._once_asked():

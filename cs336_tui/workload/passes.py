@@ -27,10 +27,10 @@ PHASES: dict[Pass, tuple[str, ...]] = {
 class Training:
     """The optimizer and the gradient scaler (disabled unless asked for) of the `train-step` pass."""
 
-    def __init__(self, model: Transformer, *, scale_gradients: bool) -> None:
+    def __init__(self, model: Transformer, *, scale_gradients: bool, foreach: bool | None = None) -> None:
         device_type = model.head.weight.device.type
         # foreach is torch's own choice here; said aloud so that it can be reported.
-        self.foreach = device_type == "cuda"
+        self.foreach = device_type == "cuda" if foreach is None else foreach
         self.optimizer = torch.optim.AdamW(model.parameters(), foreach=self.foreach)
         self.scaler = torch.amp.GradScaler(device_type, enabled=scale_gradients)
 

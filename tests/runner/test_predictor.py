@@ -23,8 +23,8 @@ class Watched(Launcher):
         self.children: list[Child] = []
         self.kill_next = False
 
-    def start_predictions(self, specs: Sequence[RunSpec]) -> Child:
-        child = super().start_predictions(specs)
+    def start_predictions(self, asked: Sequence[tuple[RunSpec, tuple[int, int] | None]]) -> Child:
+        child = super().start_predictions(asked)
         self.children.append(child)
         if self.kill_next:
             self.kill_next = False

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from textual.pilot import Pilot
 
 from cs336_tui.environment import Environment
@@ -18,13 +19,17 @@ from cs336_tui.events import (
     CellStarted,
     EnvironmentRead,
     Event,
+    ReportFinished,
+    ReportStage,
+    ReportStarted,
     SessionResumed,
     SessionStarted,
     Status,
     StepsTimed,
     to_line,
 )
-from cs336_tui.runner.queue import CellQueue
+from cs336_tui.reports import ReportKind
+from cs336_tui.runner.queue import Asked, CellQueue
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.recorder import Sink
@@ -57,6 +62,11 @@ class ScriptedBench:
         self.may_stop = threading.Event()
         """Set unless a stop is to take its time."""
         self.may_stop.set()
+        self.predicted: list[tuple[RunSpec, ...]] = []
+        """What was asked to be predicted, each time."""
+        self.reports = 0
+        self.report_ends = ReportFinished(at=START + 2, report=0, status="failed", error="no report was given")
+        """How a report ends that is not stopped."""
         self._permits = threading.Semaphore(0)
         self._stop = StopSignal()
         self.queue = CellQueue(sink, self._stop)
@@ -97,10 +107,21 @@ class ScriptedBench:
         self.queue.restore(state)
         return tuple(state.waiting)
 
+    def ask_report(self, kind: ReportKind, spec: RunSpec, cell: int | None = None) -> None:
+        if self.refuse:
+            raise self.refuse
+        self.queue.ask(kind, spec, cell)
+
+    def predict(self, specs: Sequence[RunSpec]) -> None:
+        self.predicted.append(tuple(specs))
+
     def work(self) -> None:
         if not self.queue.claim():
             return
         while (taken := self.queue.take()) is not None:
+            if isinstance(taken, Asked):
+                self._report(taken)
+                continue
             cell = taken.cell
             self.sink([CellStarted(at=START + 1, cell=cell, pid=1)])
             while not (self.go_on.is_set() or self._stop.is_set() or self._permits.acquire(timeout=0.005)):
@@ -110,8 +131,20 @@ class ScriptedBench:
             steps = [a_step(cell, 0.1532)] if status == "ok" else []
             self.sink([*steps, CellFinished(at=START + 3, cell=cell, status=status)])
 
+    def _report(self, asked: Asked) -> None:
+        number, self.reports = self.reports, self.reports + 1
+        self.sink([ReportStarted(at=START + 1, report=number, kind=asked.kind, spec=asked.spec, cell=asked.cell)])
+        self.sink([ReportStage(at=START + 1, report=number, stage="warm-up")])
+        while not (self.go_on.is_set() or self._stop.is_set() or self._permits.acquire(timeout=0.005)):
+            pass
+        self.may_stop.wait(10)
+        ended = self.report_ends
+        if self._stop.is_set():
+            ended = ReportFinished(at=START + 2, report=number, status="cancelled")
+        self.sink([msgspec.structs.replace(ended, report=number)])
+
     def finish_one(self) -> None:
-        """Let the running cell end, or the next that runs."""
+        """Let the running cell or report end, or the next that runs."""
         self._permits.release()
 
     def cancel(self) -> bool:

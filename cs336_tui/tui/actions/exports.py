@@ -16,7 +16,8 @@ def export(app: Cs336App) -> None:
         if what:
             app.notify(what, title="Exported", markup=False)
 
-    if _has_results(app):
+    found = any(report.content for report in app.state.reports.values())
+    if found or _has_results(app):
         app.push_screen(ExportDialog(app.state, app.copy_to_clipboard), exported)
 
 

@@ -64,6 +64,7 @@ class ConfigurePane(Vertical):
         &.-two-columns #form { layout: horizontal; }
         &.-two-columns #how { margin-left: 2; }
         #summary { height: auto; max-height: 3; color: $foreground; text-style: bold; }
+        #summary.-caution { color: $caution; }
         #summary.-bad { color: $bad; }
         #buttons { height: 1; }
         #buttons PushButton { margin-right: 1; }
@@ -105,7 +106,8 @@ class ConfigurePane(Vertical):
         self._entries = entries_of(preset.sweep, options)
         self._form = read(self._entries)
         self._environment: Environment | None = None
-        self._cells_run = self._stopping = False
+        self._adding = self._stopping = False
+        self._foreseen = ("", "text")
         self._was_in_hand = False
         """Whether the focus was on Run or Stop when both could no longer be pressed."""
 
@@ -156,6 +158,7 @@ class ConfigurePane(Vertical):
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width >= _TWO_COLUMNS_FROM, "-two-columns")
+        self._show_summary()
 
     def load(self, preset: Preset) -> None:
         """Fill the entries with the preset's sweep; how to summarise and when to give up stay as they are."""
@@ -181,17 +184,23 @@ class ConfigurePane(Vertical):
         self.query_one("#entry-device", Chips).chips = self._device_chips()
         self._set(self._entries)
 
-    def set_running(self, running: bool, stopping: bool = False) -> None:
-        """Enable the buttons that make sense: while cells run, Run adds to them. The focus comes back to them when
-        it was there before."""
+    def set_running(self, running: bool, stopping: bool = False, *, adding: bool = True) -> None:
+        """Enable the buttons that make sense: while cells run (`adding`), Run adds to them. The focus comes back to
+        them when it was there before."""
         run, stop = self.query_one("#run", PushButton), self.query_one("#stop", PushButton)
         in_hand = self.screen.focused in (run, stop)
-        self._cells_run, self._stopping = running, running and stopping
+        self._adding, self._stopping = running and adding, running and stopping
         self._show()
         stop.offer("Stop…" if self._stopping else "Stop", running and not stopping)
         if not running and (in_hand or self._was_in_hand):
             run.focus()
         self._was_in_hand = self._stopping and in_hand
+
+    def foresee(self, text: str, role: str) -> None:
+        """Say behind how much would run what it will need; role ``text``, ``caution`` or ``bad``."""
+        if (text, role) != self._foreseen:
+            self._foreseen = text, role
+            self._show_summary()
 
     def set_skip_after_oom(self, skip: bool) -> None:
         """Choose what becomes of larger cells after one that ran out of memory."""
@@ -261,13 +270,20 @@ class ConfigurePane(Vertical):
         fold.label = "more" if fold.open else "more: edition, arch, seed…"
         if any(entry.problem for entry in self.query("#more > Entry").results(Entry)):
             fold.label = f"✗ {fold.label}"
+        self._show_summary()
+        self.query_one("#run", PushButton).offer("Add" if self._adding else "Run", not self._stopping and not problems)
+
+    def _show_summary(self) -> None:
+        """How much would run and what that needs, or what is wrong."""
+        problems = self.problems
         summary = self.query_one("#summary", Static)
-        summary.set_class(bool(problems), "-bad")
+        foreseen, role = ("", "bad") if problems else self._foreseen
+        summary.set_class(role == "bad", "-bad")
+        summary.set_class(role == "caution", "-caution")
         others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        summary.update(f"✗ {problems[0]}{others}" if problems else self._form.summary)
-        self.query_one("#run", PushButton).offer(
-            "Add" if self._cells_run else "Run", not self._stopping and not problems
-        )
+        both = len(self._form.summary) + len(foreseen) + 3 <= self.content_size.width
+        known = f"{self._form.summary} ·{' ' if both else chr(10)}{foreseen}" if foreseen else self._form.summary
+        summary.update(f"✗ {problems[0]}{others}" if problems else known)
 
     def _group(self, id: str, shown: bool, entries: Callable[[], Iterable[Entry]]) -> None:
         """Show or hide a group of entries that exist once they were needed."""

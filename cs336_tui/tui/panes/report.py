@@ -69,7 +69,10 @@ class ReportPane(Rows):
 
     def show(self, subject: Subject) -> None:
         """Paint the newest state."""
+        could = self._can_make
         self.subject = subject
+        if self._can_make != could:
+            self.refresh_bindings()
         latest = subject.state.report_of(self.kind, subject.spec) if subject.spec else None
         if latest is None or latest.content is None:
             self.report = None
@@ -98,7 +101,7 @@ class ReportPane(Rows):
         subject = self.subject
         if subject.spec is None:
             return wrapped("Choose cells in Configure (1), or put the cursor on one in Results (3).", width, "muted")
-        if latest is not None and latest.status is None:
+        if latest is not None and latest.status is None and not subject.state.ended:
             seconds = max(0.0, (subject.state.last_at or time.time()) - latest.started_at)
             return wrapped(f"{latest.stage} ... {seconds:.0f} s", width, "strong")
         if (self.kind, subject.spec) in subject.asked:
@@ -106,7 +109,7 @@ class ReportPane(Rows):
             return wrapped(f"waits, comes {why}; s stops everything.", width, "strong")
         found: list[Line] = []
         if latest is not None:
-            found += [*wrapped(f"{latest.status}: {latest.error or 'stopped'}", width, "caution"), ()]
+            found += [*wrapped(f"The report {_ended(latest)}.", width, "caution"), ()]
         found += wrapped(self.about, width, "text")
         if subject.can_ask:
             when = "It runs after the present cell, never while one is timed." if subject.running else ""
@@ -115,13 +118,27 @@ class ReportPane(Rows):
             found += [(), *wrapped("This session has none of this cell.", width, "muted")]
         return found
 
+    # What the keys do.
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         if action == "make":
-            return self.subject.can_ask and self.subject.spec is not None
+            return self._can_make
         return True
 
+    @property
+    def _can_make(self) -> bool:
+        return self.subject.can_ask and self.subject.spec is not None
+
     def action_make(self) -> None:
-        self.post_message(self.Wanted(self.kind, self.subject))
+        if self._can_make:
+            self.post_message(self.Wanted(self.kind, self.subject))
 
     def action_step_cell(self, by: int) -> None:
         self.post_message(self.CellStepped(by))
+
+
+def _ended(report: ReportState) -> str:
+    """How a report without a content ended, in words."""
+    words = {"cancelled": "was stopped", "oom": "ran out of memory", "killed": "was killed", None: "was interrupted"}
+    how = words.get(report.status, "failed")
+    return f"{how}: {report.error}" if report.error and report.status != "cancelled" else how

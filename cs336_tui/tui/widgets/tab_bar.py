@@ -11,6 +11,9 @@ from textual.message import Message
 
 from cs336_tui.tui.widgets.lines import Lines, Span
 
+_BEFORE, _BEHIND = "‹", "›"
+_SEPARATOR = "│"
+
 
 class Tab(NamedTuple):
     id: str
@@ -18,8 +21,22 @@ class Tab(NamedTuple):
     key: str
 
 
+class _Item(NamedTuple):
+    """What is drawn of a tab: key and label, or an arrow that stands for it and those beyond."""
+
+    tab: Tab
+    text: str
+
+    @property
+    def is_arrow(self) -> bool:
+        return self.text in (_BEFORE, _BEHIND)
+
+
 class TabBar(Lines, can_focus=True):
-    """Shows the tabs given to `offer`; left and right, a click or the app's number keys choose one."""
+    """Shows the tabs given to `offer`; left and right, a click or the app's keys choose one.
+
+    Where not all fit, those round the open one are shown, and an arrow at each end behind which there are more.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "step(-1)", "Previous tab", show=False, id="tabs.previous"),
@@ -45,19 +62,27 @@ class TabBar(Lines, can_focus=True):
 
     def _show(self) -> None:
         spans: list[Span] = []
-        for tab, text in zip(self._tabs, self._texts(), strict=True):
-            on = tab.id == self._active
-            role = "tab" if not on else "cursor" if self.has_focus else "tab-on"
-            spans += [Span(text, role), Span("│", "muted")]
+        for item in self._items():
+            on = item.tab.id == self._active
+            role = "key" if item.is_arrow else "tab" if not on else "cursor" if self.has_focus else "tab-on"
+            spans += [Span(item.text, role), Span(_SEPARATOR, "muted")]
         self.paint([tuple(spans[:-1])])
 
-    def _texts(self) -> list[str]:
-        """Key and label of each; where that is too wide, the label of the open one alone, at last without gaps."""
-        full = [f" {tab.key} {tab.label} " for tab in self._tabs]
-        if len("│".join(full)) <= self.content_size.width:
-            return full
-        short = [text if tab.id == self._active else f" {tab.key} " for tab, text in zip(self._tabs, full, strict=True)]
-        return short if len("│".join(short)) <= self.content_size.width else [text.rstrip() for text in short]
+    def _items(self) -> list[_Item]:
+        """The tabs that fit round the open one, and an arrow for the first that does not at either end."""
+        items = [_Item(tab, f" {tab.key} {tab.label} ") for tab in self._tabs]
+        if not items:
+            return []
+        active = next((place for place, item in enumerate(items) if item.tab.id == self._active), 0)
+        first, end = window(
+            [len(item.text) + len(_SEPARATOR) for item in items],
+            active,
+            self.content_size.width + len(_SEPARATOR),
+            len(_BEFORE + _SEPARATOR),
+        )
+        before = [_Item(self._tabs[first - 1], _BEFORE)] if first else []
+        behind = [_Item(self._tabs[end], _BEHIND)] if end < len(items) else []
+        return [*before, *items[first:end], *behind]
 
     def on_resize(self) -> None:
         self._show()
@@ -76,8 +101,31 @@ class TabBar(Lines, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
         right = 0
-        for tab, text in zip(self._tabs, self._texts(), strict=True):
-            right += len(text) + 1
+        for item in self._items():
+            right += len(item.text) + len(_SEPARATOR)
             if offset is not None and offset.x < right:
-                self.post_message(self.Chosen(tab.id))
+                self.post_message(self.Chosen(item.tab.id))
                 return
+
+
+def window(widths: Sequence[int], middle: int, room: int, arrow: int) -> tuple[int, int]:
+    """The longest run of places round `middle`, end exclusive, that `room` holds with an arrow at each cut end.
+
+    It grows by turns to either side; `middle` is always in it.
+    """
+    first, end = middle, middle + 1
+
+    def fits(first: int, end: int) -> bool:
+        arrows = arrow * ((first > 0) + (end < len(widths)))
+        return sum(widths[first:end]) + arrows <= room
+
+    if fits(0, len(widths)):
+        return 0, len(widths)
+    grows = True
+    while grows:
+        grows = False
+        if end < len(widths) and fits(first, end + 1):
+            end, grows = end + 1, True
+        if first > 0 and fits(first - 1, end):
+            first, grows = first - 1, True
+    return first, end

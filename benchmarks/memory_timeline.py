@@ -1,0 +1,57 @@
+"""How long a memory report of 1,000,000 events takes to be read, drawn from and asked: mark, 1 s to 200 columns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from benchmarks.reporting import publish, spread, table, verdict
+from cs336_tui.findings.memory import Timeline
+from tests.made_memory import many_events
+
+COLUMNS = 200
+MARKS_MS = {"columns": 1000.0, "moment": 50.0}
+
+
+@click.command()
+@click.option("--events", default=1_000_000, show_default=True, help="Allocations and frees.")
+@click.option("--repeats", default=7, show_default=True, help="Times each is measured; the median counts.")
+@click.option("--output", type=click.Path(path_type=Path), help="Append the figures to this file.")
+def main(events: int, repeats: int, output: Path | None) -> None:
+    """Time the timeline's first drawing, a zoomed one, and a moment under the cursor."""
+    report = many_events(events)
+    timeline = Timeline(report)
+    timeline.columns(COLUMNS)
+    crowded = Timeline(many_events(events, live=events))
+    crowded.columns(COLUMNS)
+    middle, window = report.events // 2, (report.events // 4, report.events // 2)
+    timed: dict[str, tuple[Callable[[], object], float | None]] = {
+        f"construction and {COLUMNS} columns": (lambda: Timeline(report).columns(COLUMNS), MARKS_MS["columns"]),
+        f"{COLUMNS} columns of a quarter": (lambda: timeline.columns(COLUMNS, *window), None),
+        "a moment, 5,000 blocks live": (lambda: timeline.at(middle), MARKS_MS["moment"]),
+        "a moment, all blocks live": (lambda: crowded.at(crowded.report.peak_event), MARKS_MS["moment"]),
+        "live bytes by site": (lambda: timeline.by_site(middle), None),
+        "the 50 largest allocations": (lambda: timeline.allocations(0, 50), None),
+    }
+    rows = []
+    for name, (work, mark_ms) in timed.items():
+        times_ms = [1e3 * _time_s(work) for _ in range(repeats)]
+        met = verdict(statistics.median(times_ms), 0, mark_ms) if mark_ms else ""
+        rows.append((name, spread(times_ms, 1), f"{mark_ms:g}" if mark_ms else "", met))
+    header = ("of the timeline", "median (least to greatest), ms", "mark, ms", "")
+    body = f"{report.events:,} events, {len(report.bytes):,} blocks.\n\n{table(header, rows)}"
+    publish("Memory timeline", f"python -m benchmarks.memory_timeline --events {events}", body, output)
+
+
+def _time_s(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    main()

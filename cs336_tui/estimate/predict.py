@@ -1,0 +1,85 @@
+"""What a cell will need, before anything runs: parameters, FLOPs, memory by category. No device is needed."""
+
+from __future__ import annotations
+
+from cs336_tui.estimate.caching_allocator import HOPPER
+from cs336_tui.estimate.rehearsal import Rehearsal, rehearse
+from cs336_tui.reports import RANGES, Prediction
+from cs336_tui.spec import RunSpec
+from cs336_tui.workload.passes import PHASES
+
+_SOFTMAX_FLOPS = (5, 4)
+"""An element: forward finds the maximum, subtracts it, exponentiates, sums, divides; backward multiplies, sums,
+subtracts, multiplies."""
+
+
+def predict(spec: RunSpec, *, capability: tuple[int, int] | None = None) -> Prediction:
+    """Predict one step after warm-up by running it through on tensors without data.
+
+    Memory is what ``torch.cuda.max_memory_allocated`` counts from the start of the step to its end on a CUDA device of
+    this compute `capability` (it decides the size of cuBLAS's workspace; None for Hopper), and the bytes of tensors
+    elsewhere. FLOPs per phase are those of the pass's own phases; FLOPs per range include the forward that
+    `backward` runs untimed.
+    """
+    rehearsed = rehearse(spec, capability=capability or HOPPER)
+    timeline = rehearsed.timeline
+    peak = timeline.peak_event()
+    forward = timeline.phase("forward")
+    assert forward is not None
+    flops_by_range = rehearsed.flops_by_range
+    return Prediction(
+        spec=spec,
+        num_params=rehearsed.num_params,
+        num_params_without_head=rehearsed.num_params_without_head,
+        flops=rehearsed.flops,
+        flops_by_range={name: flops_by_range[name] for name in RANGES if name in flops_by_range},
+        softmax_flops=_softmax_flops(spec),
+        min_bytes_moved=_min_bytes_moved(spec, rehearsed),
+        peak_bytes=timeline.totals[peak],
+        peak_phase=timeline.phase_at(peak),
+        by_category=timeline.by_category(peak),
+        forward_peak_bytes=forward.peak_bytes,
+        forward_end_bytes=timeline.totals[forward.end - 1],
+        forward_end_by_category=timeline.by_category(forward.end - 1),
+        residual_stream_bytes=rehearsed.residual_stream_bytes,
+        largest=timeline.largest(peak),
+        note=_note(spec),
+    )
+
+
+def _softmax_flops(spec: RunSpec) -> tuple[int, int]:
+    elements = spec.batch_size * spec.num_heads * spec.context_length**2 * spec.num_layers
+    forward, backward = _SOFTMAX_FLOPS
+    return forward * elements, backward * elements if _has_backward(spec) else 0
+
+
+def _min_bytes_moved(spec: RunSpec, rehearsed: Rehearsal) -> int:
+    """Everything that outlives a step, once each way.
+
+    Parameters are read; a backward writes as many gradients; an optimizer reads these, reads and writes its state and
+    writes the parameters. Activations, which a machine might keep in its caches, are left out.
+    """
+    moved = rehearsed.parameter_bytes
+    if _has_backward(spec):
+        moved += rehearsed.parameter_bytes
+    if spec.pass_ == "train-step":
+        moved += 2 * rehearsed.parameter_bytes + 2 * rehearsed.optimizer_state_bytes
+    return moved
+
+
+def _has_backward(spec: RunSpec) -> bool:
+    return "backward" in PHASES[spec.pass_]
+
+
+def _note(spec: RunSpec) -> str:
+    match spec.pass_:
+        case "inference":
+            return "inference keeps no activations for a backward and has no gradients and no optimizer state"
+        case "forward":
+            return "forward has no gradients and no optimizer state; its activations are kept for a backward"
+        case "backward":
+            return "backward has no optimizer state; its forward and loss run untimed and count to its memory"
+        case "forward+backward":
+            return "forward+backward has no optimizer state"
+        case _:
+            return ""

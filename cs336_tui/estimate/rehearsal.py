@@ -1,0 +1,124 @@
+"""A step run through on tensors without data: every operation is dispatched, nothing is computed or allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cs336_tui.estimate.autocast import Autocast
+from cs336_tui.estimate.caching_allocator import HOPPER, as_cached, cublas_workspace_bytes
+from cs336_tui.estimate.meta_kernels import MetaKernels
+from cs336_tui.estimate.timeline import Timeline
+from cs336_tui.estimate.tracker import MemoryTracker
+from cs336_tui.spec import RunSpec
+from cs336_tui.workload.batch import Batch
+from cs336_tui.workload.passes import PHASES, Step, Training
+from cs336_tui.workload.precision import RECIPES
+from cs336_tui.workload.ranges import name_parts
+from cs336_tui.workload.transformer import Transformer
+
+META = torch.device("meta")
+
+
+class Rehearsal(NamedTuple):
+    """What was seen of one step after warm-up, preparation included. FLOPs are those of matrix products."""
+
+    timeline: Timeline
+    """In bytes that the device's allocator counts."""
+    flops: dict[str, int]
+    flops_by_range: dict[str, tuple[int, int]]
+    residual_stream_bytes: int
+    num_params: int
+    num_params_without_head: int
+    parameter_bytes: int
+    optimizer_state_bytes: int
+
+
+def rehearse(spec: RunSpec, *, capability: tuple[int, int] = HOPPER) -> Rehearsal:
+    """Run one steady step of a cell through. `capability` is the GPU's, for its cuBLAS workspace.
+
+    For a CUDA device the step is what it would be there: AdamW over lists of tensors, CUDA's autocast, its caching
+    allocator with default settings, and a cuBLAS workspace for each thread that multiplies. Scratch space that other
+    kernels take while they run is not seen.
+    """
+    # Autograd must record as it would in a process of its own, whatever the caller has switched off.
+    with torch.inference_mode(False), torch.enable_grad():
+        rehearsed = _Cell(spec).run()
+    if not spec.device.startswith("cuda"):
+        return rehearsed
+    threads = 2 if "backward" in PHASES[spec.pass_] else 1
+    timeline = rehearsed.timeline.preceded_by("cuBLAS workspace", [cublas_workspace_bytes(capability)] * threads)
+    return rehearsed._replace(timeline=as_cached(timeline))
+
+
+class _Cell:
+    """Model, batch and optimizer of the meta device."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        recipe = RECIPES[spec.precision]
+        self._spec = spec
+        device_type = spec.device.partition(":")[0]
+        self._counts_host_tensors = device_type == "cpu"
+        self._model = Transformer(
+            spec.dims, arch=spec.arch, context_length=spec.context_length, device=META, dtype=recipe.parameters
+        )
+        shape = (spec.batch_size, spec.context_length)
+        self._batch = Batch(*(torch.zeros(shape, dtype=torch.int64, device=META) for _ in range(2)))
+        autocast = nullcontext if recipe.autocast is None else partial(Autocast, device_type, recipe.autocast)
+        self._training: Training | None = None
+        if spec.pass_ == "train-step":
+            self._training = Training(
+                self._model, scale_gradients=recipe.scale_gradients, foreach=device_type == "cuda"
+            )
+            for parameter in self._model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            self._training.optimizer.step()  # makes its state; the gradients stay, as those of the step before
+        self._step = Step(spec.pass_, self._model, self._batch, autocast, self._training)
+
+    def run(self) -> Rehearsal:
+        tracker = MemoryTracker(device_type=None if self._counts_host_tensors else META.type)
+        name_parts(self._model, tracker.range)
+        residual_bytes = 0
+
+        def look(_module: object, _inputs: object, output: Tensor) -> None:
+            nonlocal residual_bytes
+            residual_bytes = output.nbytes
+
+        self._model.layers[-1].register_forward_hook(look)
+        state = list(self._optimizer_state())
+        tracker.claim("parameters", self._model.parameters())
+        tracker.claim("buffers", [*self._model.buffers(), *self._batch])
+        tracker.claim("optimizer_state", state)
+        tracker.claim("gradients", self._gradients())
+        step = self._step
+        untimed = ("forward", "loss") if self._spec.pass_ == "backward" else ()
+        with MetaKernels(), tracker:
+            for phase in (*untimed, *step.phases):
+                tracker.phase(phase)
+                step.run(phase)
+                tracker.claim("gradients", self._gradients())
+        return Rehearsal(
+            timeline=tracker.timeline(),
+            flops={phase: tracker.flops[phase] for phase in step.phases},
+            flops_by_range={name: (there, back) for name, (there, back) in tracker.flops_by_range.items()},
+            residual_stream_bytes=residual_bytes,
+            num_params=self._model.num_params,
+            num_params_without_head=self._model.num_params_without_head,
+            parameter_bytes=sum(parameter.nbytes for parameter in self._model.parameters()),
+            optimizer_state_bytes=sum(tensor.nbytes for tensor in state),
+        )
+
+    def _gradients(self) -> Iterator[Tensor]:
+        return (parameter.grad for parameter in self._model.parameters() if parameter.grad is not None)
+
+    def _optimizer_state(self) -> Iterator[Tensor]:
+        """Moments, and counts of steps where they share the memory: they are kept by the host."""
+        states = self._training.optimizer.state.values() if self._training else ()
+        for value in (value for state in states for value in state.values()):
+            if value.is_meta or self._counts_host_tensors:
+                yield value

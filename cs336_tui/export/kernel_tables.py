@@ -1,0 +1,362 @@
+"""A profiled step as tables: rows as nsys has them, phases, kinds, named ranges, attention's two sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.findings import kernels
+from cs336_tui.findings.kernels import AttentionSplit, KernelRow, Phases, Share
+from cs336_tui.quantities import UNKNOWN, count
+from cs336_tui.reports import KernelReport
+from cs336_tui.session.fields import size_label
+
+STEP = "step"
+"""All phases of the step together."""
+UNNAMED = "(no range)"
+NONE = "–"
+"""In place of a share where there is nothing to have one."""
+
+_NSYS = tuple(map(Column, ("Time (%)", "Total Time (ns)", "Instances", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)",
+                           "StdDev (ns)")))  # fmt: skip
+
+
+class _Part(NamedTuple):
+    """A phase, or several together, under the name that tables have for it."""
+
+    name: str
+    phases: Phases
+
+
+def kernel_tables(report: KernelReport) -> tuple[Table, ...]:
+    """What a write-up asks first: phases, kinds, ranges, attention; then every kernel of the step and of each phase."""
+    phases = [share.name for share in kernels.by_phase(report)]
+    return (
+        phase_table(report),
+        kind_table(report),
+        range_table(report),
+        attention_table(report),
+        kernel_table(report),
+        *(kernel_table(report, phase) for phase in phases if len(phases) > 1),
+    )
+
+
+def kernel_table(report: KernelReport, phase: Phases = None, range_: str | None = None) -> Table:
+    """A row per kernel, largest total first, with the columns of ``nsys stats --report cuda_gpu_kern_sum``."""
+    found = kernels.rows(report, phase=phase, range_=range_)
+    names = (phase,) if isinstance(phase, str) else phase or (STEP,)
+    part = "+".join(names)
+    selected = f"{'the whole step' if phase is None else part}{'' if range_ is None else f', {range_ or UNNAMED}'}"
+    return Table(
+        columns=(*_NSYS, Column("Kind", "left"), Column("Short name", "left"), Column("Name", "left")),
+        rows=tuple(map(_kernel_cells, found)),
+        records=tuple(_cell(report, "kernels") | _kernel_record(row, part, range_) for row in found),
+        caption=_caption(report, f"{_Noun(report).plural} of {selected}"),
+        footnotes=("Time (%): of the time shown here; StdDev: sample (n-1)", *footnotes(report)),
+        label=_label(report, "-".join(["kernels", *names, range_ or ""])),
+    )
+
+
+def phase_table(report: KernelReport) -> Table:
+    """Each phase, forward and backward together, the whole step: time, matrix multiplication's share, top kernel."""
+    parts = _parts(report)
+    noun = _Noun(report)
+    return Table(
+        columns=(
+            Column("phase", "left"),
+            *map(Column, ("time (ms)", "share of step", "from first to last (ms)", noun.launched, "matrix multiply")),
+            Column(f"top {noun.singular}", "left"),
+            *map(Column, ("its share", "its instances", "per forward")),
+        ),
+        rows=tuple(_phase_cells(record) for record in (_phase_record(report, part) for part in parts)),
+        records=tuple(_cell(report, "phases") | _phase_record(report, part) for part in parts),
+        caption=_caption(report, "Phases of one step"),
+        footnotes=(*footnotes(report), *_step_notes(report)),
+        label=_label(report, "kernel-phases"),
+    )
+
+
+def kind_table(report: KernelReport) -> Table:
+    """Each kind's share of every phase and of the whole step."""
+    parts = _parts(report)
+    shares = {part.name: {share.name: share for share in kernels.by_kind(report, part.phases)} for part in parts}
+    kinds = [share.name for share in kernels.by_kind(report)]
+    noun = _Noun(report)
+
+    def record(kind: str) -> dict[str, Value]:
+        found: dict[str, Value] = {"kind": kind}
+        for name, of_part in shares.items():
+            share = of_part.get(kind, Share(kind, 0.0, 0, 0))
+            found |= {f"{name}_share": share.share, f"{name}_ns": share.total_ns, f"{name}_instances": share.instances}
+        return found
+
+    def cells(kind: str) -> tuple[str, ...]:
+        whole = shares[STEP][kind]
+        found = (of_part.get(kind) for of_part in shares.values())
+        each = (_percent(share.share) if share else NONE for share in found)
+        return (kind, *each, _ms(whole.total_ns), str(whole.instances))
+
+    return Table(
+        columns=(
+            Column("kind", "left"),
+            *(Column(part.name) for part in parts),
+            Column("time (ms)"),
+            Column(noun.launched),
+        ),
+        rows=tuple(map(cells, kinds)),
+        records=tuple(_cell(report, "kinds") | record(kind) for kind in kinds),
+        caption=_caption(report, f"Kinds of {noun.plural.lower()}, as shares of the time of each phase"),
+        footnotes=(f"time and {noun.launched}: of the whole step", *footnotes(report)),
+        label=_label(report, "kernel-kinds"),
+    )
+
+
+def range_table(report: KernelReport) -> Table:
+    """Each named range with its own work and its backward, in the order in which a step comes to them."""
+    found = kernels.by_range(report)
+    noun = _Noun(report)
+    return Table(
+        columns=(
+            Column("range", "left"),
+            *map(Column, ("share of step", "forward (ms)", "backward (ms)", "both (ms)", noun.launched)),
+        ),
+        rows=tuple(
+            (
+                share.name or UNNAMED,
+                _percent(share.share),
+                _ms(share.forward_ns),
+                _ms(share.backward_ns),
+                _ms(share.forward_ns + share.backward_ns),
+                str(share.instances),
+            )
+            for share in found
+        ),
+        records=tuple(
+            _cell(report, "ranges") | share._asdict() | {"total_ns": share.forward_ns + share.backward_ns}
+            for share in found
+        ),
+        caption=_caption(report, "Named ranges of one step"),
+        footnotes=(
+            "forward: all that is not backward, so of loss and optimizer their own time; a sum of gradients is "
+            "counted to the part whose gradient completes it",
+            *footnotes(report),
+        ),
+        label=_label(report, "kernel-ranges"),
+    )
+
+
+def attention_table(report: KernelReport) -> Table:
+    """Inside attention: matrix products against softmax, in time and in FLOPs."""
+    split = kernels.attention_split(report)
+    return Table(
+        columns=(
+            Column("phase", "left"),
+            *map(Column, ("matmul (ms)", "softmax (ms)", "softmax / matmul time")),
+            *map(Column, ("matmul FLOPs", "softmax FLOPs", "softmax / matmul FLOPs")),
+        ),
+        rows=tuple(map(_attention_cells, split)),
+        records=tuple(_cell(report, "attention") | _attention_record(each) for each in split),
+        caption=_caption(report, "Softmax against matrix multiplication inside attention"),
+        footnotes=(
+            "matmul: the matrix products of attention scores and final matmul alone, 2 m n k FLOPs each; "
+            "softmax: its whole range, 5 FLOPs an element forward and 4 backward",
+            *footnotes(report),
+        ),
+        label=_label(report, "attention"),
+    )
+
+
+def kernel_document(report: KernelReport) -> dict[str, Any]:
+    """The report for programs: ns, bytes and shares of 1. `groups` are the launches by where they came from."""
+    idle = kernels.idle_share(report)
+    return {
+        "spec": msgspec.to_builtins(report.spec),
+        "activity": report.activity,
+        "device_name": report.device_name,
+        "torch": report.torch,
+        "total_ns": report.total_ns,
+        "span_ns": report.span_ns,
+        "busy_ns": report.busy_ns,
+        "host_ns": report.host_ns,
+        "launches": kernels.launches(report),
+        "idle_share": idle,
+        "named_share": kernels.named_share(report),
+        "matmul_shares": kernels.matmul_shares(report)._asdict(),
+        "phases": [_phase_record(report, part) for part in _parts(report)],
+        "kinds": [share._asdict() for share in kernels.by_kind(report)],
+        "ranges": [share._asdict() for share in kernels.by_range(report)],
+        "attention": [_attention_record(each) for each in kernels.attention_split(report)],
+        "kernels": [row._asdict() for row in kernels.rows(report)],
+        "groups": [
+            {
+                "name": group.name,
+                "kind": group.kind,
+                "phase": group.phase,
+                "range": group.range,
+                "backward": group.backward,
+                "instances": len(group.durations_ns),
+                "total_ns": sum(group.durations_ns),
+            }
+            for group in report.groups
+        ],
+        "trace": report.trace,
+        "note": report.note,
+    }
+
+
+def footnotes(report: KernelReport) -> tuple[str, ...]:
+    """What was counted and how much of it is known; the same under every table of the report."""
+    noun = _Noun(report)
+    counted = "kernels, copies and fills of the GPU" if report.activity == "kernels" else "operators by self time"
+    return (
+        f"one profiled step after warm-up, apart from timing: {counted}",
+        f"{kernels.launches(report)} {noun.launched}, {_ms(report.total_ns)} ms in all; "
+        f"{_percent(kernels.named_share(report))} of the time is in a named range",
+        *([report.note] if report.note else []),
+    )
+
+
+def _step_notes(report: KernelReport) -> Iterator[str]:
+    if (idle := kernels.idle_share(report)) is not None:
+        yield (
+            f"GPU idle: {_percent(idle)} of the {_ms(report.span_ns)} ms from the first kernel to the last; profiling "
+            "slows the host, without it the GPU idles no more than this"
+        )
+    if report.host_ns is not None:
+        yield f"host time to enqueue the step, while profiled: {_ms(report.host_ns)} ms"
+    if report.trace:
+        yield f"Chrome trace, for ui.perfetto.dev: {report.trace}"
+
+
+class _Noun:
+    """What the report counts, in words."""
+
+    def __init__(self, report: KernelReport) -> None:
+        seen = report.activity == "kernels"
+        self.singular = "kernel" if seen else "operator"
+        self.plural = "Kernels" if seen else "Operators"
+        self.launched = "launches" if seen else "calls"
+
+
+def _parts(report: KernelReport) -> tuple[_Part, ...]:
+    """Phases in which something ran; forward to backward together where more was run; the whole step."""
+    names = [share.name for share in kernels.by_phase(report)]
+    model = tuple(name for name in names if name in ("forward", "loss", "backward"))
+    together = [_Part("forward+backward", model)] if len(model) > 1 and len(model) < len(names) else []
+    single = [_Part(name, name) for name in names] if len(names) > 1 else []
+    return (*single, *together, _Part(STEP, None))
+
+
+def _phase_record(report: KernelReport, part: _Part) -> dict[str, Value]:
+    kinds = kernels.by_kind(report, part.phases)
+    total = sum(share.total_ns for share in kinds)
+    top = kernels.top_kernel(report, part.phases)
+    return {
+        "phase": part.name,
+        "total_ns": total,
+        "share": total / report.total_ns if report.total_ns else None,
+        "span_ns": _span(report, part),
+        "instances": sum(share.instances for share in kinds),
+        "matmul_share": next((share.share for share in kinds if share.name == kernels.MATMUL), 0.0),
+        "top": top.row.name if top else None,
+        "top_short": top.row.short if top else None,
+        "top_share": top.row.share if top else None,
+        "top_instances": top.row.instances if top else None,
+        "top_per_forward": top.per_forward if top else None,
+    }
+
+
+def _span(report: KernelReport, part: _Part) -> int | None:
+    """None of phases together: what lies between them is not known."""
+    if part.phases is None:
+        return report.span_ns
+    return report.phase_spans_ns.get(part.phases) if isinstance(part.phases, str) else None
+
+
+def _phase_cells(record: dict[str, Value]) -> tuple[str, ...]:
+    def known(name: str) -> str:
+        return NONE if record[name] is None else str(record[name])
+
+    return (
+        known("phase"),
+        _ms(record["total_ns"]),
+        _percent(record["share"]),
+        _ms(record["span_ns"]),
+        known("instances"),
+        _percent(record["matmul_share"]),
+        known("top_short"),
+        _percent(record["top_share"]),
+        known("top_instances"),
+        known("top_per_forward"),
+    )
+
+
+def _kernel_cells(row: KernelRow) -> tuple[str, ...]:
+    return (
+        f"{row.share * 100:.1f}",
+        f"{row.total_ns:,}",
+        str(row.instances),
+        f"{row.avg_ns:,.1f}",
+        f"{row.med_ns:,.1f}",
+        f"{row.min_ns:,}",
+        f"{row.max_ns:,}",
+        f"{row.std_ns:,.1f}",
+        row.kind,
+        row.short,
+        row.name,
+    )
+
+
+def _kernel_record(row: KernelRow, phase: str, range_: str | None) -> dict[str, Value]:
+    found: dict[str, Value] = {"phase": phase, "range": range_}
+    return found | row._asdict()
+
+
+def _attention_record(each: AttentionSplit) -> dict[str, Value]:
+    return each._asdict() | {"time_ratio": each.time_ratio, "flop_ratio": each.flop_ratio}
+
+
+def _attention_cells(each: AttentionSplit) -> tuple[str, ...]:
+    return (
+        each.phase,
+        _ms(each.matmul_ns),
+        _ms(each.softmax_ns),
+        _ratio(each.time_ratio),
+        count(each.matmul_flops),
+        count(each.softmax_flops),
+        _ratio(each.flop_ratio),
+    )
+
+
+def _cell(report: KernelReport, table: str) -> dict[str, Value]:
+    """What tells records apart where those of several tables and cells stand in one list, as in CSV."""
+    spec = report.spec
+    return {
+        "table": table,
+        "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
+        "precision": spec.precision, "device": spec.device,
+    }  # fmt: skip
+
+
+def _caption(report: KernelReport, what: str) -> str:
+    spec = report.spec
+    return f"{what}: {spec.title} · batch {spec.batch_size} · {report.device_name}, torch {report.torch}"
+
+
+def _label(report: KernelReport, what: str) -> str:
+    return f"{what}-{report.spec.title}"
+
+
+def _ms(time_ns: Value) -> str:
+    return f"{time_ns / 1e6:.3f}" if isinstance(time_ns, int | float) else NONE
+
+
+def _percent(share: Value) -> str:
+    return f"{share * 100:.1f} %" if isinstance(share, int | float) else NONE
+
+
+def _ratio(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.3g}"

@@ -1,0 +1,105 @@
+"""The active-memory timeline of a recorded step as a figure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from cs336_tui.export.figures import Drawing
+from cs336_tui.export.memory_tables import ByteUnit
+from cs336_tui.reports import CATEGORIES, MemoryReport
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from cs336_tui.findings.memory import Timeline
+
+MOST_COLUMNS = 1000
+"""Of the timeline: about as many as a page can show. Each is the highest moment of its share of the events."""
+_LABELLED_SHARE = 0.06
+"""Of the width: a phase that is narrower has its name in the title of the axis only."""
+
+
+class _Look(NamedTuple):
+    colour: str
+    hatch: str
+
+
+# Okabe and Ito 2008: told apart with every common kind of colour vision. What lives longest lies at the bottom.
+_LOOKS: Mapping[str, _Look] = {
+    "parameters": _Look("#0072B2", ""),
+    "optimizer_state": _Look("#56B4E9", "..."),
+    "buffers": _Look("#999999", ""),
+    "gradients": _Look("#CC79A7", "///"),
+    "activations": _Look("#E69F00", ""),
+    "temporary": _Look("#D55E00", "xxx"),
+}
+
+
+def memory_figure(report: MemoryReport) -> Drawing:
+    """Live bytes by category against the allocations and frees of the step, stacked, with its phases marked."""
+
+    def draw(figure: Figure) -> None:
+        from cs336_tui.findings.memory import Timeline
+
+        axis = figure.subplots()
+        unit = ByteUnit.for_largest(report.peak_bytes)
+        _areas(axis, Timeline(report), unit)
+        _phases(axis, report)
+        _peak(axis, report, unit)
+        axis.set_xlim(0, report.events)
+        axis.set_ylim(0, report.peak_bytes / unit.bytes * 1.15 or 1.0)
+        axis.set_xlabel("event (an allocation or a free) · phases: " + ", ".join(span.phase for span in report.phases))
+        axis.set_ylabel(f"live ({unit.name})")
+        handles, names = axis.get_legend_handles_labels()
+        figure.legend(handles[::-1], names[::-1], loc="outside right upper")
+
+    spec = report.spec
+    name = "memory-timeline-" + re.sub("[^A-Za-z0-9.+]+", "-", f"{spec.title} b{spec.batch_size}")
+    title = f"Active memory of one step\n{spec.title} · batch {spec.batch_size}, {report.device_name}"
+    return Drawing(name, title, (9.5, 4.5), draw)
+
+
+def _areas(axis: Axes, timeline: Timeline, unit: ByteUnit) -> None:
+    """Each category's bytes on top of those before it; a category that is never there is left out."""
+    import numpy as np
+
+    columns = min(MOST_COLUMNS, timeline.events)
+    at = timeline.moments(columns)
+    live = timeline.by_category[:, at] / unit.bytes
+    # The last one, too, is as wide as an event.
+    at, live = np.append(at, timeline.events), np.append(live, live[:, -1:], axis=1)
+    floor = np.zeros(columns + 1)
+    for category, look in _LOOKS.items():
+        height = live[CATEGORIES.index(category)]
+        if not height.any():
+            continue
+        axis.fill_between(
+            at, floor, floor + height, step="post", label=category.replace("_", " "), facecolor=look.colour,
+            hatch=look.hatch, edgecolor="white", linewidth=0,
+        )  # fmt: skip
+        floor = floor + height
+
+
+def _phases(axis: Axes, report: MemoryReport) -> None:
+    for span in report.phases:
+        axis.axvline(span.first, color="#333333", linewidth=0.6, linestyle=":")
+        if span.end - span.first >= _LABELLED_SHARE * report.events:
+            middle = (span.first + span.end) / 2
+            axis.annotate(span.phase, (middle, 0.985), xycoords=("data", "axes fraction"), ha="center", va="top")
+
+
+def _peak(axis: Axes, report: MemoryReport, unit: ByteUnit) -> None:
+    peak = report.peak_bytes / unit.bytes
+    left = report.peak_event > report.events / 2
+    axis.plot([report.peak_event], [peak], marker="v", color="#000000", linestyle="none", clip_on=False)
+    axis.annotate(
+        f"peak {unit.show(report.peak_bytes)} {unit.name}",
+        (report.peak_event, peak),
+        (-7 if left else 7, 1),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="bottom",
+    )

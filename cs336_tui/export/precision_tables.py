@@ -1,0 +1,211 @@
+"""Precision as tables: the accumulation experiment, dtypes of the toy model and of a cell's, fp32 against the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from cs336_tui.export.notation import MILLISECONDS, Notation
+from cs336_tui.export.provenance import std_kind
+from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.findings.precision import Side, SpeedUp, mixed_speedups
+from cs336_tui.quantities import UNKNOWN, gigabytes
+from cs336_tui.ratio import LEVEL, MARGIN
+from cs336_tui.reports import Accumulation, ModuleDtypes, PrecisionReport
+from cs336_tui.session.fields import size_label
+from cs336_tui.session.merge import Result
+
+NONE = "–"
+"""In place of a dtype where there is nothing to have one."""
+
+TOY_PARTS = {
+    "parameters": "parameters, inside the context",
+    "first_layer_output": "first layer's output (fc1)",
+    "layer_norm_output": "layer norm's output (ln)",
+    "logits": "logits (fc2)",
+    "loss": "loss (cross-entropy)",
+    "gradients": "gradients",
+}
+"""What of the toy model has a dtype, by its name in `ToyDtypes`."""
+
+ADDEND_NOTE = (
+    "0.01 is rounded to its own dtype before it is added; converting it to the accumulator's afterwards brings "
+    "nothing back. A float16 accumulator rounds every partial sum as well."
+)
+
+
+def precision_tables(report: PrecisionReport) -> tuple[Table, ...]:
+    """The modules of the cell's model, the toy model, the accumulation experiment."""
+    return modules_table(report), toy_table(report), accumulation_table(report)
+
+
+def precision_document(report: PrecisionReport) -> dict[str, Any]:
+    """The report for programs: its fields as they are, and each accumulation's error."""
+    document: dict[str, Any] = msgspec.to_builtins(report)
+    document.pop("type", None)
+    document["accumulation"] = [_accumulation_record(each) for each in report.accumulation]
+    return document
+
+
+def accumulation_table(report: PrecisionReport) -> Table:
+    """0.01 added 1,000 times, a row for each way to do it."""
+    return Table(
+        columns=(*_left("accumulator", "addend", "converted first"), *_right("result", "error")),
+        rows=tuple(
+            (each.accumulator, each.addend, "yes" if each.converted else "no", *accumulation_figures(each))
+            for each in report.accumulation
+        ),
+        records=tuple(map(_accumulation_record, report.accumulation)),
+        caption="0.01 added 1,000 times; 10 in exact arithmetic",
+        footnotes=(ADDEND_NOTE, f"on the CPU, torch {report.torch}"),
+        label="accumulation",
+    )
+
+
+def accumulation_figures(each: Accumulation) -> tuple[str, str]:
+    """Result and error as they are written, to six decimal places, which tell float32 sums near 10 apart."""
+    return f"{each.result:.6f}", f"{each.error:+.6f}"
+
+
+def toy_table(report: PrecisionReport) -> Table:
+    """A row for each part of the toy model, a column for each autocast; a record is one autocast."""
+    return Table(
+        columns=_left("part", *(f"autocast {toy.autocast}" for toy in report.toy)),
+        rows=tuple((title, *(getattr(toy, name) for toy in report.toy)) for name, title in TOY_PARTS.items()),
+        records=tuple(msgspec.structs.asdict(toy) for toy in report.toy),
+        caption=f"dtypes in the toy model under autocast on {report.device_name}",
+        footnotes=(
+            "fc1 (10 wide, no bias), ReLU, layer norm, fc2 (no bias); as hooks saw them in one forward and backward",
+            *_provenance(report),
+        ),
+        label="toy-dtypes",
+    )
+
+
+def modules_table(report: PrecisionReport) -> Table:
+    """A row for each module of the cell's model, those alike in repeated layers joined."""
+    return Table(
+        columns=(
+            *_left("module", "class"),
+            *_right("count"),
+            *_left("parameters", "inputs", "output", "gradients"),
+        ),
+        rows=tuple(map(module_texts, report.modules)),
+        records=tuple(msgspec.structs.asdict(each) for each in report.modules),
+        caption=f"dtypes in {report.spec.title} · batch {report.spec.batch_size}",
+        footnotes=(
+            f"logits {report.logits}, loss {report.loss}",
+            "a module's parameters and gradients are its own, without those of the modules in it; "
+            "layers.* stands for every layer; methods are attention's own steps: score, weigh (the softmax), mix",
+            *_provenance(report),
+        ),
+        label="module-dtypes",
+    )
+
+
+def module_texts(each: ModuleDtypes) -> tuple[str, ...]:
+    """A row: path, class, count, dtypes of parameters, inputs, output and gradients."""
+    dtypes = (each.parameters, each.inputs, each.output, each.gradients)
+    return each.path, each.module, str(each.count), *(dtype or NONE for dtype in dtypes)
+
+
+def speedup_table(results: Sequence[Result], *, notation: Notation = MILLISECONDS) -> Table:
+    """Every cell measured in fp32 and another precision: times, speed-up, peaks. Without rows where there is none."""
+    speedups = mixed_speedups(results)
+    unit = notation.symbol
+    return Table(
+        columns=(
+            *_left("cell", "precision"),
+            *_right(f"fp32 ± std ({unit})", f"± std ({unit})", "speed-up", "interval"),
+            *_left("it is"),
+            *_right("fp32 peak (GB)", "peak (GB)", "peak / fp32"),
+        ),
+        rows=tuple(_speedup_row(each, notation) for each in speedups),
+        records=tuple(map(_speedup_record, speedups)),
+        caption="fp32 against other precisions: step times and peak allocated memory",
+        footnotes=tuple(_speedup_notes(speedups)),
+        label="precision-speedups",
+    )
+
+
+def _left(*headers: str) -> tuple[Column, ...]:
+    return tuple(Column(header, "left") for header in headers)
+
+
+def _right(*headers: str) -> tuple[Column, ...]:
+    return tuple(map(Column, headers))
+
+
+def _provenance(report: PrecisionReport) -> Iterator[str]:
+    yield f"read on {report.device_name}, torch {report.torch}; other devices have other rules of autocast"
+    if report.note:
+        yield report.note
+
+
+def _accumulation_record(each: Accumulation) -> dict[str, Value]:
+    return {**msgspec.structs.asdict(each), "error": each.error}
+
+
+def _speedup_row(each: SpeedUp, notation: Notation) -> tuple[str, ...]:
+    spec, ratio = each.spec, each.ratio
+    parts = (size_label(spec), f"ctx {spec.context_length}", f"batch {spec.batch_size}", spec.pass_, spec.device)
+    return (
+        " · ".join(parts),
+        spec.precision,
+        _mean(each.fp32, notation),
+        _mean(each.other, notation),
+        f"{ratio.ratio:.4g}" if ratio else UNKNOWN,
+        f"[{ratio.low:.4g}, {ratio.high:.4g}]" if ratio else "",
+        each.verdict if ratio else "",
+        gigabytes(each.fp32.peak_bytes),
+        gigabytes(each.other.peak_bytes),
+        UNKNOWN if each.memory_ratio is None else f"{each.memory_ratio:.2f}",
+    )
+
+
+def _mean(side: Side, notation: Notation) -> str:
+    summary = side.summary
+    if summary is None:
+        return side.note
+    mean = notation.of(summary, "mean_s")
+    return mean if summary.std_s is None else f"{mean} ± {notation.of(summary, 'std_s')}"
+
+
+def _speedup_record(each: SpeedUp) -> dict[str, Value]:
+    spec, ratio = each.spec, each.ratio
+    record: dict[str, Value] = {
+        "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
+        "device": spec.device, "machine": each.machine, "warmup": spec.warmup_steps, "precision": spec.precision,
+    }  # fmt: skip
+    for name, side in (("fp32", each.fp32), ("other", each.other)):
+        summary = side.summary
+        record |= {
+            f"{name}_mean_s": summary.mean_s if summary else None,
+            f"{name}_std_s": summary.std_s if summary else None,
+            f"{name}_n": summary.n if summary else 0,
+            f"{name}_runs": side.runs,
+            f"{name}_peak_allocated_bytes": side.peak_bytes,
+            f"{name}_note": side.note or None,
+        }
+    return record | {
+        "speedup": ratio.ratio if ratio else None,
+        **{name: getattr(ratio, name) if ratio else None for name in ("low", "high", "level", "method")},
+        "verdict": each.verdict,
+        "pays": each.pays,
+        "memory_ratio": each.memory_ratio,
+    }
+
+
+def _speedup_notes(speedups: Sequence[SpeedUp]) -> Iterator[str]:
+    yield f"speed-up: fp32's mean step time over the other precision's, above 1 is faster; interval: {LEVEL * 100:g} %"
+    yield from dict.fromkeys(f"method: {each.ratio.method}" for each in speedups if each.ratio)
+    yield (
+        f"faster and slower: the whole interval on one side of 1 and the times at least {MARGIN * 100:g} % apart; "
+        f"same: the whole interval within {MARGIN * 100:g} % of 1; else ambiguous"
+    )
+    ddofs = {side.summary.ddof for each in speedups for side in (each.fp32, each.other) if side.summary}
+    yield from (f"std: {std_kind(ddof)}" for ddof in sorted(ddofs))
+    yield "1 GB is 10⁹ bytes; peak allocated is counted after warm-up, where the device counts it"
+    yield from dict.fromkeys(f"measured on {each.machine}" for each in speedups)

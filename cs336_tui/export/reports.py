@@ -1,0 +1,117 @@
+"""Whatever a report is: its tables, its figures and its document."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cs336_tui.export.estimate_tables import prediction_tables
+from cs336_tui.export.figures import Drawing
+from cs336_tui.export.kernel_tables import kernel_document, kernel_tables
+from cs336_tui.export.memory_figures import memory_figure
+from cs336_tui.export.memory_tables import memory_document, memory_tables, oom_document, oom_table, peaks_table
+from cs336_tui.export.precision_tables import precision_document, precision_tables, speedup_table
+from cs336_tui.export.results import TableError
+from cs336_tui.export.tables import Table
+from cs336_tui.reports import (
+    KernelReport,
+    MemoryReport,
+    OomReport,
+    PrecisionReport,
+    Prediction,
+    Report,
+    prediction_key,
+)
+from cs336_tui.session.merge import Result
+from cs336_tui.session.state import SessionState
+from cs336_tui.spec import RunSpec
+
+REPORTS = ("predictions", "kernels", "memory", "precision", "mixed-precision", "oom")
+"""What `report_tables` may have."""
+_KINDS: Mapping[str, type[Report]] = {"kernels": KernelReport, "memory": MemoryReport, "precision": PrecisionReport}
+
+
+def tables_of_report(report: Report, *, min_bytes: int = 0) -> tuple[Table, ...]:
+    """Every table of one report; allocations below `min_bytes` are left out."""
+    match report:
+        case KernelReport():
+            return tuple(kernel_tables(report))
+        case MemoryReport():
+            return tuple(memory_tables(report, min_bytes=min_bytes))
+        case PrecisionReport():
+            return tuple(precision_tables(report))
+        case OomReport():
+            return (oom_table(report),)
+
+
+def tables_of_reports(reports: Sequence[Report], *, min_bytes: int = 0) -> list[Table]:
+    """The tables of several reports; of several recorded memories first their peaks side by side."""
+    tables = [table for report in reports for table in tables_of_report(report, min_bytes=min_bytes)]
+    recorded = [report for report in reports if isinstance(report, MemoryReport)]
+    return [peaks_table(recorded), *tables] if len(recorded) > 1 else tables
+
+
+def document_of_report(report: Report) -> dict[str, Any]:
+    """One report for programs, in base units."""
+    match report:
+        case KernelReport():
+            return kernel_document(report)
+        case MemoryReport():
+            return memory_document(report)
+        case PrecisionReport():
+            return precision_document(report)
+        case OomReport():
+            return oom_document(report)
+
+
+def drawings_of_report(report: Report) -> tuple[Drawing, ...]:
+    """The figures of one report."""
+    return (memory_figure(report),) if isinstance(report, MemoryReport) else ()
+
+
+def report_drawings(states: Sequence[SessionState]) -> tuple[Drawing, ...]:
+    """The figures of everything that was found out in these sessions, each under a name of its own."""
+    found: dict[str, Drawing] = {}
+    for report in (report for state in states for kind in _KINDS.values() for report in state.contents(kind)):
+        for drawing in drawings_of_report(report):
+            name, number = drawing.name, 1
+            while name in found:
+                number += 1
+                name = f"{drawing.name}-{number}"
+            found[name] = drawing._replace(name=name)
+    return tuple(found.values())
+
+
+def report_tables(states: Sequence[SessionState], results: Sequence[Result]) -> Mapping[str, tuple[Table, ...]]:
+    """The tables of everything that was found out in these sessions, by `REPORTS`; what there is none of is left out.
+
+    `results` are the sessions' cells, for fp32 against mixed precision.
+    """
+    found: dict[str, tuple[Table, ...]] = {}
+    if predictions := _predictions(states):
+        found["predictions"] = tuple(prediction_tables(predictions))
+    for name, kind in _KINDS.items():
+        tables = tables_of_reports([report for state in states for report in state.contents(kind)])
+        if tables:
+            found[name] = tuple(tables)
+    with contextlib.suppress(TableError):
+        if (speedups := speedup_table(results)).rows:
+            found["mixed-precision"] = (speedups,)
+    if explained := [report for state in states for report in state.contents(OomReport)]:
+        found["oom"] = tuple(map(oom_table, explained))
+    return found
+
+
+def _predictions(states: Sequence[SessionState]) -> list[Prediction]:
+    """Of the cells, and of what else there are reports on; each once."""
+    found: dict[RunSpec, Prediction] = {}
+    for state in states:
+        for cell in state.cells.values():
+            if prediction := state.prediction_of(cell.spec):
+                found.setdefault(prediction_key(cell.spec), prediction)
+        for report in state.reports.values():
+            content = report.content
+            if content is not None and not isinstance(content, PrecisionReport) and content.prediction:
+                found.setdefault(prediction_key(content.spec), content.prediction)
+    return list(found.values())

@@ -1,0 +1,39 @@
+"""What reports found, as sections of a session's summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from cs336_tui.export.formats import render
+from cs336_tui.export.reports import report_tables
+from cs336_tui.export.table import results_of
+from cs336_tui.export.tables import Table
+from cs336_tui.session.state import SessionState
+
+_TITLES = {
+    "predictions": "Predictions",
+    "kernels": "Kernels",
+    "memory": "Memory",
+    "precision": "Precision",
+    "mixed-precision": "Mixed precision",
+    "oom": "Out of memory",
+}
+MOST_ROWS = 20
+"""Rows of a table that the summary shows; the folder and the commands have them all."""
+
+
+def report_sections(state: SessionState) -> Iterator[tuple[str, str]]:
+    """Title and markdown of each kind of report that the session has."""
+    if not (state.reports or state.predictions):
+        return
+    for name, tables in report_tables([state], results_of(state)).items():
+        yield _TITLES[name], "\n".join(render(_head(table), "markdown") for table in tables).rstrip()
+
+
+def _head(table: Table) -> Table:
+    if len(table.rows) <= MOST_ROWS:
+        return table
+    more = f"the first {MOST_ROWS} of {len(table.rows)} rows"
+    return msgspec.structs.replace(table, rows=table.rows[:MOST_ROWS], footnotes=(*table.footnotes, more))

@@ -1,0 +1,95 @@
+"""GPUs by name: memory, bandwidth and peak FLOP/s as data sheets state them (`data/gpus.toml`)."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache, lru_cache
+from importlib.resources import files
+
+import msgspec
+
+from cs336_tui.environment import capability_pair
+from cs336_tui.spec import Precision
+
+_MEANT = {"fp32": "fp32", "tf32": "tf32", "bf16-mixed": "bf16", "bf16": "bf16", "fp16-mixed": "fp16"}
+"""In which format the matrix products of a precision run."""
+_EVERY: tuple[Precision, ...] = ("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16")
+_BEFORE_AMPERE: tuple[Precision, ...] = ("fp32", "fp16-mixed")
+_AMPERE = (8, 0)
+"""The first compute capability with TF32, and with bf16 in hardware."""
+_SAYS_NOTHING = frozenset(("nvidia", "geforce", "tesla", "gpu", "tensor", "core", "generation"))
+
+
+class UnknownGpu(ValueError):
+    """A name that fits no GPU of the table; one line names the known ones."""
+
+
+class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU as its data sheet has it; `tflops` are dense peaks by format (``fp32`` without tensor cores)."""
+
+    name: str
+    words: tuple[str, ...] = ()
+    """What other names of it may say besides the words of `name`."""
+    capability: str
+    memory_gib: float
+    """What torch shows as its total memory."""
+    bandwidth_gb_per_s: float
+    tflops: dict[str, float]
+    source: str
+
+    @property
+    def memory_bytes(self) -> int:
+        return round(self.memory_gib * 2**30)
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        return self.bandwidth_gb_per_s * 1e9
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """What its hardware can do."""
+        return _EVERY if capability_pair(self.capability) >= _AMPERE else _BEFORE_AMPERE
+
+    def peak_flops(self, precision: Precision) -> float | None:
+        """FLOP/s of dense matrix products in this precision, None where no source states them."""
+        peak = self.tflops.get(_MEANT[precision])
+        return None if peak is None else peak * 1e12
+
+
+@cache
+def known_gpus() -> tuple[GpuModel, ...]:
+    """Every GPU of the table, of the same kind the most common first."""
+    table = tomllib.loads(files("cs336_tui").joinpath("data/gpus.toml").read_text("utf-8"))
+    return msgspec.convert(table["gpu"], tuple[GpuModel, ...])
+
+
+def find_gpu(name: str) -> GpuModel:
+    """The GPU that a person means: ``H100``, ``a100-80gb``, ``NVIDIA H100 80GB HBM3``; of several the most common.
+
+    Raises `UnknownGpu`.
+    """
+    if found := gpu_of_label(name):
+        return found
+    raise UnknownGpu(f"GPU {name}: expected one of {', '.join(gpu.name for gpu in known_gpus())}")
+
+
+@lru_cache(maxsize=256)
+def gpu_of_label(label: str) -> GpuModel | None:
+    """The GPU that torch or NVML calls so; None for one that is not in the table, and for a slice (MIG) of one."""
+    said = _words(label)
+    for gpu in known_gpus():
+        if _model_word(gpu) in said and said <= _words(gpu.name) | set(gpu.words):
+            return gpu
+    return None
+
+
+def _model_word(gpu: GpuModel) -> str:
+    """The word without which no name means this GPU: ``h100``, ``4090``."""
+    return gpu.name.lower().removeprefix("rtx ").split()[0]
+
+
+def _words(name: str) -> set[str]:
+    text = re.sub(r"\b(\d+)\s*gi?b\b", r" \1gb ", name.lower())
+    text = re.sub(r"\brtx(?=\w)", "rtx ", text)
+    return set(re.findall(r"[a-z0-9]+", text)) - _SAYS_NOTHING

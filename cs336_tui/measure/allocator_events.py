@@ -1,0 +1,197 @@
+"""What an allocator did, in order, with marks that the watched code put in between.
+
+CUDA's caching allocator keeps a history of its own. The CPU's tells torch's profiler of each allocation and free.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+CUDA_UNIT = 512
+"""Bytes that CUDA's caching allocator rounds an allocation up to."""
+_MARK = "cs336-tui mark"
+
+
+class AllocatorEvent(NamedTuple):
+    """An allocation, or a free where `bytes` is negative or 0. `op`: the operator that it happened in, if known."""
+
+    address: int
+    bytes: int
+    op: str = ""
+
+
+class Recording(NamedTuple):
+    """What happened between begin and end of a recording."""
+
+    events: tuple[AllocatorEvent, ...]
+    marks: tuple[int, ...]
+    """For each mark how many events came before it."""
+    live_before: dict[int, int]
+    """Bytes by address of what the allocator had handed out when the recording began, as far as it can tell."""
+
+
+class Recorder(Protocol):
+    """Records while it is entered."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def mark(self) -> None:
+        """Put a mark between what has happened and what comes."""
+
+    def recording(self) -> Recording:
+        """After the end."""
+
+
+class CpuRecorder:
+    """torch's CPU allocator, by the profiler. It cannot tell the size of what was allocated before."""
+
+    def __init__(self) -> None:
+        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+
+    def __enter__(self) -> Self:
+        self._profile.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._profile.__exit__(kind, error, trace)
+
+    def mark(self) -> None:
+        with torch._C._profiler._RecordFunctionFast(_MARK):
+            pass
+
+    def recording(self) -> Recording:
+        profiler = self._profile.profiler
+        assert profiler is not None
+        assert profiler.kineto_results is not None
+        return read_profile(profiler.kineto_results.experimental_event_tree())
+
+
+def read_profile(tree: Iterable[Any]) -> Recording:
+    """The recording in an event tree of the profiler; allocations of other devices than the CPU are left out."""
+    found: list[tuple[int, AllocatorEvent]] = []
+    marks: list[int] = []
+    waiting = [(node, "") for node in tree]
+    while waiting:
+        node, op = waiting.pop()
+        kind = node.tag.name
+        if kind == "Allocation":
+            fields = node.extra_fields
+            if fields.device.type == "cpu":
+                found.append((node.start_time_ns, AllocatorEvent(fields.ptr, fields.alloc_size, op)))
+        elif kind == "TorchOp":
+            if node.name == _MARK:
+                marks.append(node.start_time_ns)
+            elif node.name.startswith("aten::"):
+                op = node.name.removeprefix("aten::")
+        waiting += [(child, op) for child in node.children]
+    found.sort(key=lambda timed: timed[0])
+    times = [time_ns for time_ns, _ in found]
+    places = tuple(bisect_left(times, time_ns) for time_ns in sorted(marks))
+    return Recording(tuple(event for _, event in found), places, {})
+
+
+class CudaMark(NamedTuple):
+    """CUDA's own counts since the process began."""
+
+    events: int
+    """Allocations and frees."""
+    bytes: int
+    """Handed out, frees not subtracted."""
+
+
+class CudaRecorder:
+    """CUDA's caching allocator, by the history that it keeps."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: list[CudaMark] = []
+        self._before: dict[str, Any] = {}
+        self._after: dict[str, Any] = {}
+        self._begin = CudaMark(0, 0)
+
+    def __enter__(self) -> Self:
+        torch.cuda.synchronize(self._device)
+        self._before = torch.cuda.memory._snapshot()
+        self._begin = self._counts()
+        torch.cuda.memory._record_memory_history(stacks="python")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.mark()
+        self._after = torch.cuda.memory._snapshot()
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+    def mark(self) -> None:
+        self._marks.append(self._counts())
+
+    def recording(self) -> Recording:
+        index = torch.cuda.current_device() if self._device.index is None else self._device.index
+        return read_cuda(self._before["segments"], self._after["device_traces"][index], self._begin, self._marks, index)
+
+    def save(self, path: Path) -> None:
+        """Write the history as a pickle for pytorch.org/memory_viz."""
+        import pickle
+
+        with path.open("wb") as file:
+            pickle.dump(self._after, file)
+
+    def _counts(self) -> CudaMark:
+        stats = torch.cuda.memory_stats_as_nested_dict(self._device)
+        allocation, size = stats["allocation"]["all"], stats["allocated_bytes"]["all"]
+        return CudaMark(allocation["allocated"] + allocation["freed"], size["allocated"])
+
+
+def read_cuda(
+    segments: Iterable[Mapping[str, Any]],
+    trace: Iterable[Mapping[str, Any]],
+    begin: CudaMark,
+    marks: Sequence[CudaMark],
+    device: int = 0,
+) -> Recording:
+    """The recording in parts of a snapshot: `segments` from before it, `trace` of one device from after it.
+
+    A trace has the bytes that were asked for, while the allocator counts what it handed out: rounded up, and with a
+    rest too small to be split off. The rest is the difference between its count from one mark to the next and the
+    rounded sizes; it goes to the largest allocation in between.
+    """
+    events = [event for entry in trace if (event := _cuda_event(entry))]
+    places = [0, *(min(mark.events - begin.events, len(events)) for mark in marks)]
+    handed_out = [begin.bytes, *(mark.bytes for mark in marks)]
+    for (first, end), (before, after) in zip(itertools.pairwise(places), itertools.pairwise(handed_out), strict=True):
+        allocated = [place for place in range(first, end) if events[place].bytes > 0]
+        if allocated and (rest := after - before - sum(events[place].bytes for place in allocated)) > 0:
+            largest = max(allocated, key=lambda place: events[place].bytes)
+            events[largest] = events[largest]._replace(bytes=events[largest].bytes + rest)
+    live = {
+        block["address"]: block["size"]
+        for segment in segments
+        if segment.get("device", device) == device
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    }
+    return Recording(tuple(events), tuple(places[1:]), live)
+
+
+def _cuda_event(entry: Mapping[str, Any]) -> AllocatorEvent | None:
+    match entry["action"]:
+        case "alloc":
+            return AllocatorEvent(entry["addr"], max(-(-entry["size"] // CUDA_UNIT), 1) * CUDA_UNIT)
+        case "free_requested":  # from here on the allocator does not count it as allocated any more
+            return AllocatorEvent(entry["addr"], -entry["size"])
+    return None

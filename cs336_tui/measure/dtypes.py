@@ -1,0 +1,123 @@
+"""The precision report: the accumulation experiment, the course's toy model, and the cell's own model by hooks."""
+
+from __future__ import annotations
+
+import gc
+from typing import NamedTuple
+
+import msgspec
+import torch
+import torch.nn.functional as F
+
+from cs336_tui.measure.accumulation import accumulate
+from cs336_tui.measure.devices import device_label
+from cs336_tui.measure.failures import is_out_of_memory
+from cs336_tui.measure.module_dtypes import DtypeWatch, collapsed, dtypes_of
+from cs336_tui.measure.report import Progress
+from cs336_tui.measure.toy_model import toy_dtypes
+from cs336_tui.reports import ModuleDtypes, PrecisionReport, ReportRequest
+from cs336_tui.spec import RunSpec
+from cs336_tui.workload.building import build, settle_torch
+from cs336_tui.workload.passes import PHASES
+from cs336_tui.workload.transformer import Transformer
+
+_FEW_LAYERS, _FEW_TOKENS = 2, 128
+"""Of the model that is read where the cell's own does not fit: a dtype depends on neither depth nor size."""
+
+
+class _Read(NamedTuple):
+    modules: tuple[ModuleDtypes, ...]
+    logits: str
+    loss: str
+
+
+def read_dtypes(request: ReportRequest, progress: Progress) -> PrecisionReport:
+    """Accumulate on the CPU; run the toy model under each autocast, and the cell's model once, on the cell's device.
+
+    The model runs forward and loss, and backward where the cell's pass has one, in the cell's precision. Where it does
+    not fit, one of two layers is read, and `note` says so. Raises ValueError for a precision that the device lacks.
+    """
+    spec = request.spec
+    progress.enter("accumulating")
+    accumulation = accumulate()
+    device = settle_torch(spec)
+    progress.enter("toy model")
+    toy, notes = toy_dtypes(device)
+    read, more = _read_what_fits(spec, device, progress)
+    return PrecisionReport(
+        spec=spec,
+        device_name=device_label(device),
+        torch=str(torch.__version__),
+        accumulation=accumulation,
+        toy=toy,
+        modules=read.modules,
+        logits=read.logits,
+        loss=read.loss,
+        note=" ".join((*notes, *_pass_notes(spec), *more)),
+    )
+
+
+def _pass_notes(spec: RunSpec) -> tuple[str, ...]:
+    phases = PHASES[spec.pass_]
+    if "backward" in phases:
+        return ()
+    return (f"Pass {spec.pass_} has no backward, so there are no gradients; its loss was computed for this report.",)
+
+
+def _read_what_fits(spec: RunSpec, device: torch.device, progress: Progress) -> tuple[_Read, tuple[str, ...]]:
+    """What the cell's model shows, else what a small one of its widths does, and then a note."""
+    if not _too_large_for_host(spec):
+        progress.enter("reading the model")
+        try:
+            return _read(spec, device), ()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+    gc.collect()  # the collector is off while reports are made
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    few = msgspec.structs.replace(
+        spec,
+        num_layers=min(spec.num_layers, _FEW_LAYERS),
+        context_length=min(spec.context_length, _FEW_TOKENS),
+        batch_size=1,
+    )
+    progress.enter("reading a smaller model")
+    note = (
+        f"The whole model may not fit; read from {few.num_layers} of its {spec.num_layers} layers, batch 1, context "
+        f"length {few.context_length}, on which no dtype depends. Counts are of these layers."
+    )
+    return _read(few, device), (note,)
+
+
+def _too_large_for_host(spec: RunSpec) -> bool:
+    """Whether a cell on the CPU may need more memory than is free: there nothing raises, the kernel kills."""
+    if spec.device != "cpu":
+        return False
+    import psutil
+
+    return bytes_at_most(spec) > int(psutil.virtual_memory().available)
+
+
+def bytes_at_most(spec: RunSpec) -> int:
+    """A rough count, on the large side, of what forward and backward hold: parameters and gradients in fp32 with a copy
+    in 16 bits, and in fp32 what each layer keeps for backward."""
+    model = Transformer(spec.dims, arch=spec.arch, context_length=spec.context_length, device="meta")
+    layers = 1 if spec.pass_ == "inference" else spec.num_layers
+    elements = 12 * spec.d_model + 4 * spec.d_ff + 4 * spec.num_heads * spec.context_length  # a token and layer
+    return 10 * model.num_params + 4 * spec.tokens_per_step * (layers * elements + 4 * spec.vocab_size)
+
+
+def _without_optimizer(spec: RunSpec) -> RunSpec:
+    """The same cell with a pass that ends with backward, where it has one: an optimizer step shows no dtype more."""
+    return msgspec.structs.replace(spec, pass_="forward+backward") if "backward" in PHASES[spec.pass_] else spec
+
+
+def _read(spec: RunSpec, device: torch.device) -> _Read:
+    model, batch, autocast, _ = build(_without_optimizer(spec), device)
+    with DtypeWatch(model) as watch, torch.inference_mode(spec.pass_ == "inference"), autocast():
+        logits = model(batch.inputs)
+        loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
+    if "backward" in PHASES[spec.pass_]:
+        loss.backward()
+    return _Read(collapsed(watch.rows()), dtypes_of([logits]), dtypes_of([loss]))

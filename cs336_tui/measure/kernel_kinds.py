@@ -1,0 +1,56 @@
+"""What kind of work a kernel or an operator does, told by its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from cs336_tui.reports import Kind
+
+# In this order: a copy is an elementwise kernel by its template, the sum of a split matrix product a reduction.
+_KERNELS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("copy", re.compile(r"^(Memcpy|Memset)")),
+    ("other", re.compile(r"fmha|flash|attention", re.IGNORECASE)),  # matrix products and softmax in one
+    (
+        "matrix multiply",
+        re.compile(r"gemm|gemv|cutlass|xmma|cublas|nvjet|wgmma|matmul|splitKreduce|dot_kernel", re.IGNORECASE),
+    ),
+    ("softmax", re.compile(r"softmax", re.IGNORECASE)),
+    ("optimizer", re.compile(r"multi_tensor_apply|FusedAdam|fused_adam", re.IGNORECASE)),
+    ("copy", re.compile(r"_copy_kernel|copy_kernel_cuda|FillFunctor|CatArrayBatchedCopy|fill_kernel", re.IGNORECASE)),
+    ("reduction", re.compile(r"reduce|ReduceOp|DeviceScan|layer_norm|_norm_", re.IGNORECASE)),
+    ("elementwise", re.compile(r"elementwise|vectorized|unrolled|index|gather|scatter|embedding", re.IGNORECASE)),
+)
+
+_OPERATORS: Mapping[Kind, str] = {
+    "matrix multiply": "mm bmm addmm addbmm baddbmm mv addmv dot vdot addr outer _addmm_activation mkldnn_linear "
+    "_mkl_linear _int_mm _scaled_mm",
+    "softmax": "softmax log_softmax _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data",
+    "reduction": "sum mean nansum prod var std norm linalg_vector_norm amax amin max min argmax argmin any all "
+    "logsumexp cumsum nll_loss_forward nll_loss_backward",
+    "elementwise": "add sub rsub mul div neg abs exp log sqrt rsqrt pow square reciprocal sigmoid tanh silu "
+    "silu_backward gelu gelu_backward sin cos addcmul addcdiv lerp where masked_fill clamp maximum minimum eq ne gt ge "
+    "lt le isfinite isinf isnan logical_and logical_or bitwise_not index index_select index_put gather scatter "
+    "scatter_add embedding_dense_backward tril triu",
+    "copy": "copy fill zero cat clone contiguous arange constant_pad_nd",
+}
+_KIND_OF: Mapping[str, Kind] = {name: kind for kind, names in _OPERATORS.items() for name in names.split()}
+_LIST_OF_TENSORS = ("_foreach_", "_fused_adam", "_amp_foreach_")
+
+
+def kernel_kind(name: str) -> Kind:
+    """Kind of a GPU's kernel or memory operation. Kernels that fuse attention are ``other``."""
+    return next((kind for kind, pattern in _KERNELS if pattern.search(name)), "other")
+
+
+def operator_kind(name: str) -> Kind:
+    """Kind of an operator of the host, by what itself computes.
+
+    ``aten::linear`` and ``aten::matmul`` are ``other`` as all that only looks for the operator that does the work
+    (theirs is ``aten::mm``), so are views, allocations and autograd's nodes. An optimizer that goes parameter by
+    parameter calls the same operators as everybody: elementwise.
+    """
+    bare = name.removeprefix("aten::")
+    if bare.startswith(_LIST_OF_TENSORS):
+        return "optimizer"
+    return _KIND_OF.get(bare, _KIND_OF.get(bare.removesuffix("_"), "other"))

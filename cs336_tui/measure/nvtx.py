@@ -1,0 +1,45 @@
+"""NVTX ranges round warm-up, steps, phases and parts, for ``nsys profile``: named as the app's own tables name them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+
+import torch
+
+from cs336_tui.measure.naming import name_step
+from cs336_tui.workload.passes import Step
+from cs336_tui.workload.transformer import Transformer
+
+UNAVAILABLE = (
+    "no NVTX ranges: this torch was built without CUDA, which brings NVTX; nsys sees the process without named parts"
+)
+
+
+def under_nsys() -> bool:
+    """Whether NVIDIA's nsys started this process: it sets this variable in what it profiles."""
+    return "NSYS_PROFILING_SESSION_ID" in os.environ
+
+
+def available() -> bool:
+    """Whether torch can emit NVTX ranges."""
+    try:
+        torch.cuda.nvtx.range_push("check")
+        torch.cuda.nvtx.range_pop()
+    except RuntimeError:  # "NVTX functions not installed"
+        return False
+    return True
+
+
+def nvtx_range(name: str) -> AbstractContextManager[object]:
+    """What is entered is a range of this name on the calling thread."""
+    entered: AbstractContextManager[object] = torch.cuda.nvtx.range(name)
+    return entered
+
+
+def emit_ranges(step: Step, model: Transformer) -> None:
+    """Have the step emit a range round every phase (``forward``) and every part (``norms``), from now on.
+
+    Backward has its phase only: its kernels belong to no part on the thread that launches them.
+    """
+    name_step(step, model, lambda name: nvtx_range(name.partition("/")[2]))

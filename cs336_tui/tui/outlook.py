@@ -1,0 +1,137 @@
+"""What predictions come to: on the devices of a session's machine, or on a GPU that somebody named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.findings.estimates import (
+    Estimate,
+    Target,
+    duration_range,
+    judge_all,
+    named_target,
+    target_here,
+    total_s,
+)
+from cs336_tui.gpus import GpuModel
+from cs336_tui.session.state import SessionState
+from cs336_tui.spec import RunSpec
+from cs336_tui.tui import format
+from cs336_tui.tui.preview import Cells, Need, needs_of
+
+MOST = 200
+"""So many different needs are predicted of a sweep."""
+_KEPT_S = 5.0
+"""For so long a device's free memory is taken to be what it was: margins that flicker tell nobody anything."""
+
+
+class Forecast(NamedTuple):
+    """The end of Configure's summary; its role is ``text``, ``caution`` or ``bad``."""
+
+    text: str = ""
+    role: str = "text"
+
+
+class Outlook:
+    """Judges predictions, again only when something is known that was not before."""
+
+    def __init__(self) -> None:
+        self.gpu: GpuModel | None = None
+        """The GPU that the Estimate tab is about; None for the machine's own devices."""
+        self._targets: dict[tuple[int, str], tuple[float, Target]] = {}
+        self._judged: dict[str, tuple[tuple[object, ...], tuple[Estimate | None, ...]]] = {}
+
+    def asked_of(self, needs: Sequence[Need]) -> tuple[Need, ...]:
+        """The first `MOST` of them, on the named GPU where there is one."""
+        if self.gpu is None:
+            return tuple(needs[:MOST])
+        there = (need._replace(spec=msgspec.structs.replace(need.spec, device="cuda:0")) for need in needs[:MOST])
+        return tuple({needs_of(need.spec): need for need in there}.values())
+
+    def target(self, state: SessionState, device: str) -> Target | None:
+        """A device of the session's machine; None while that is not known."""
+        info = state.environment.device(device) if state.environment else None
+        if info is None or state.environment is None:
+            return None
+        now = state.last_at or 0.0
+        known = self._targets.get((id(state), device))
+        if known is None or not 0 <= now - known[0] < _KEPT_S:
+            known = self._targets[id(state), device] = now, target_here(info, state.environment, state.devices)
+        return known[1]
+
+    def here(self, state: SessionState, needs: Sequence[Need]) -> tuple[Estimate | None, ...]:
+        """Each on its device of the session's machine; None where the prediction or the device is not known."""
+        devices = dict.fromkeys(need.spec.device for need in needs)
+        return self._judge("here", state, needs, {device: self.target(state, device) for device in devices})
+
+    def there(self, state: SessionState, needs: Sequence[Need]) -> tuple[Estimate | None, ...]:
+        """As `here`, on the named GPU where there is one."""
+        if self.gpu is None:
+            return self.here(state, needs)
+        target = named_target(self.gpu)
+        return self._judge("there", state, needs, {need.spec.device: target for need in needs})
+
+    def _judge(
+        self, place: str, state: SessionState, needs: Sequence[Need], targets: dict[str, Target | None]
+    ) -> tuple[Estimate | None, ...]:
+        measured = sum(cell.is_over for cell in state.cells.values())
+        predictions = tuple(state.predictions.get(needs_of(need.spec)) for need in needs)
+        of = (id(state), tuple(needs), predictions, targets, len(state.predictions), measured)
+        if place in self._judged and self._judged[place][0] == of:
+            return self._judged[place][1]
+        found: dict[RunSpec, Estimate] = {}
+        for device, target in targets.items():
+            known = {
+                need.spec: prediction
+                for need, prediction in zip(needs, predictions, strict=True)
+                if need.spec.device == device and prediction
+            }
+            if target is not None and known:
+                specs = tuple(known)
+                found |= zip(specs, judge_all(tuple(known.values()), target, state, specs), strict=True)
+        estimates = tuple(found.get(need.spec) for need in needs)
+        self._judged[place] = of, estimates
+        return estimates
+
+    def summary(self, state: SessionState, chosen: Cells, *, predicts: bool) -> Forecast:
+        """Largest peak, whether all fit, and how long all take. `predicts`: what is missing is being worked out."""
+        seen = chosen.needs[:MOST]
+        estimates = self.here(state, seen)
+        known = [(need, found) for need, found in zip(seen, estimates, strict=True) if found]
+        if len(known) < len(seen) or not seen:
+            return Forecast("predicting ..." if predicts and seen else "")
+        peak = max(found.prediction.peak_bytes for _, found in known)
+        misfits = sum(need.cells for need, found in known if found.fits is False)
+        of_those = f" (of the first {MOST} kinds)" if len(chosen.needs) > MOST else ""
+        text = f"peak {format.size(peak)}"
+        if misfits:
+            total = sum(need.cells for need, _ in known)
+            verb = "does" if misfits == 1 else "do"
+            which = f"{misfits} of {total} {verb} not fit" if total > 1 else "does not fit"
+            return Forecast(f"{text}{of_those} · {which}{self._takes(known)}", "bad" if misfits == total else "caution")
+        if any(found.fits is None for _, found in known):
+            return Forecast(f"{text}{of_those}{self._takes(known)}")
+        tight = any(found.tight for _, found in known)
+        verdict = "fits tightly" if tight else "fits"
+        return Forecast(f"{text} {verdict}{of_those}{self._takes(known)}", "caution" if tight else "text")
+
+    @staticmethod
+    def _takes(known: Sequence[tuple[Need, Estimate]]) -> str:
+        """How long the steps of all that fit take, as far as that is known."""
+        low_s, high_s = total_s(of_all(need, found) for need, found in known)
+        if low_s is None or (high_s is None and low_s < 1):
+            return ""
+        return f" · ETA {duration_range(low_s, high_s)}"
+
+
+def of_all(need: Need, estimate: Estimate) -> Estimate:
+    """The estimate of all cells that need the same."""
+    times = need.steps / estimate.spec.total_steps
+    return msgspec.structs.replace(
+        estimate,
+        run_low_s=None if estimate.run_low_s is None else estimate.run_low_s * times,
+        run_high_s=None if estimate.run_high_s is None else estimate.run_high_s * times,
+    )

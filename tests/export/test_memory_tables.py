@@ -1,0 +1,165 @@
+"""Memory reports as tables, documents and a figure."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from cs336_tui.export.figures import FIGURE_FORMATS
+from cs336_tui.export.formats import FORMATS, render, render_all
+from cs336_tui.export.memory_figures import memory_figure
+from cs336_tui.export.memory_tables import (
+    MOST_ROWS,
+    category_table,
+    largest_table,
+    memory_document,
+    memory_tables,
+    oom_document,
+    oom_table,
+    peaks_table,
+    phase_table,
+    saved_table,
+)
+from cs336_tui.export.tables import Table
+from cs336_tui.reports import CATEGORIES
+from tests.made_memory import MB, MemoryMaker, a_memory_report, an_oom_report, many_events
+from tests.samples import a_spec
+
+REPORT = a_memory_report()
+MAGIC = {"svg": b"<?xml", "pdf": b"%PDF-", "png": b"\x89PNG\r\n\x1a\n"}
+
+
+def every_table() -> list[Table]:
+    return [peaks_table([REPORT]), *memory_tables(REPORT), oom_table(an_oom_report())]
+
+
+@pytest.mark.parametrize("table", every_table(), ids=lambda table: table.label)
+def test_rows_fit_their_columns_and_records_have_the_same_keys(table: Table) -> None:
+    assert table.rows
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+    assert {tuple(record) for record in table.records} == {tuple(table.records[0])}
+    assert any("GB = 10⁹ bytes" in note for note in table.footnotes)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_format_takes_them(format_: str) -> None:
+    text = render_all(every_table(), format_)
+    for words in ("softmax", "optimizer", "SoftmaxBackward0"):
+        assert words in text
+
+
+def test_peaks_have_a_row_for_each_context_and_precision() -> None:
+    specs = [a_spec(context_length=c, precision=p) for c in (128, 512) for p in ("fp32", "bf16-mixed")]
+    table = peaks_table([a_memory_report(spec=spec) for spec in specs])
+    assert [(record["context"], record["precision"]) for record in table.records] == [
+        (128, "fp32"), (128, "bf16-mixed"), (512, "fp32"), (512, "bf16-mixed"),
+    ]  # fmt: skip
+    assert table.records[0]["step_bytes"] == table.records[0]["allocator_bytes"] == REPORT.peak_bytes
+    assert "301.000" in table.rows[0]
+    assert "step (MB)" in [column.header for column in table.columns]
+
+
+def test_peaks_are_in_gigabytes_where_they_are_that_large() -> None:
+    made = MemoryMaker()
+    made.allocate(46_500 * MB, "parameters")
+    made.phase("forward")
+    table = peaks_table([made.report()])
+    assert "46.500" in table.rows[0]
+    assert "step (GB)" in [column.header for column in table.columns]
+
+
+def test_phases_show_their_peak_and_their_end() -> None:
+    rows = {record["phase"]: record for record in phase_table(REPORT).records}
+    assert rows["zero_grad"]["peak_bytes"] == 241 * MB
+    assert rows["zero_grad"]["end_bytes"] == 181 * MB
+    assert sum(int(str(row["events"])) for row in rows.values()) == REPORT.events - 1
+
+
+def test_categories_add_up_recorded_and_predicted() -> None:
+    *each, whole = category_table(REPORT).records
+    assert [record["category"] for record in each] == [*CATEGORIES]
+    for key in ("forward_end_bytes", "predicted_forward_end_bytes", "peak_bytes", "predicted_peak_bytes"):
+        assert sum(int(str(record[key])) for record in each) == whole[key]
+    assert whole["peak_bytes"] == REPORT.peak_bytes
+    assert whole["forward_end_bytes"] == REPORT.forward_end_bytes
+    assert any("1.50 MiB" in note for note in category_table(REPORT).footnotes)
+    assert "–" in category_table(a_memory_report(prediction=None)).rows[0]
+
+
+def test_the_largest_are_above_the_level_that_is_named() -> None:
+    table = largest_table(REPORT, 30 * MB)
+    assert "of at least 30 MB" in table.caption
+    assert [record["bytes"] for record in table.records] == [60 * MB, 40 * MB]
+    assert table.records[1]["times"] == 3
+    assert table.rows[0][6] == "passes.py:129 _optimizer"
+    assert largest_table(REPORT, 10**12).rows == ()
+
+
+def test_more_allocations_than_rows_are_counted() -> None:
+    table = largest_table(many_events(2_000))
+    assert len(table.rows) == MOST_ROWS
+    assert any(note.startswith(f"the first {MOST_ROWS} of") for note in table.footnotes)
+
+
+def test_saved_tensors_come_with_share_rest_and_sum() -> None:
+    records = saved_table(REPORT).records
+    assert {record["module"] for record in records} == {"layers.0 to layers.2, each"}
+    *parts, whole = records
+    assert len(parts) == 6
+    assert sum(int(str(record["bytes"])) for record in parts) == whole["bytes"]
+    assert sum(float(str(record["share"])) for record in parts) == pytest.approx(1)
+    assert saved_table(REPORT).rows[-1][-1] == "100.0 %"
+    assert len(memory_tables(a_memory_report(saved=()))) == len(memory_tables(REPORT)) - 1
+
+
+def test_out_of_memory_names_the_phase_the_request_and_where_blocks_come_from() -> None:
+    table = oom_table(an_oom_report())
+    assert table.rows[0] == ("asked for", "2.147", "in forward")
+    assert "feed-forward · transformer.py:158 forward · mm · 4×128×3072 float32" in table.rows[10][2]
+    assert "what was live: seen in a second attempt" in table.footnotes
+    unseen = oom_table(an_oom_report(observed=False, phase=None, request_bytes=None, capacity_bytes=None))
+    assert unseen.rows[0] == ("asked for", "–", "")
+    assert "what was live: predicted, not seen" in unseen.footnotes
+
+
+def test_a_document_has_every_allocation_only_when_asked() -> None:
+    document = json.loads(json.dumps(memory_document(REPORT)))
+    assert document["peak_bytes"] == REPORT.peak_bytes == sum(document["by_category"].values())
+    assert document["forward_end_bytes"] == sum(document["forward_end_by_category"].values())
+    assert (document["peak_phase"], document["spec"]["pass"]) == ("optimizer", "train-step")
+    assert document["saved_for_backward"][-1]["node"] == "all"
+    assert "born" not in document
+    whole = json.loads(json.dumps(memory_document(REPORT, arrays=True)))
+    assert (whole["born"], whole["bytes"]) == ([*REPORT.born], [*REPORT.bytes])
+    assert oom_document(an_oom_report())["by_category"]["activations"] == 38_000 * MB
+
+
+def test_notes_and_the_snapshot_stand_under_the_tables() -> None:
+    text = render(phase_table(a_memory_report(note="Only tensors are seen.")), "markdown")
+    assert "Only tensors are seen." in text
+    assert "memory-1.pickle" in text
+
+
+@pytest.mark.parametrize("format_", FIGURE_FORMATS)
+def test_the_figure_is_the_same_each_time(format_: str) -> None:
+    data = memory_figure(REPORT).render(format_, dpi=60)
+    assert data.startswith(MAGIC[format_])
+    assert data == memory_figure(REPORT).render(format_, dpi=60)
+
+
+def test_the_figure_names_phases_categories_and_the_peak() -> None:
+    root = ElementTree.fromstring(memory_figure(REPORT).render("svg"))
+    text = "\n".join("".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text"))
+    for words in ("live (MB)", "forward", "backward", "zero_grad", "optimizer state", "activations", "peak 301.000 MB"):
+        assert words in text
+    assert memory_figure(REPORT).name == "memory-timeline-small-ctx-128-train-step-fp32-cuda-0-b4"
+
+
+def test_a_long_timeline_and_one_without_events_can_be_drawn() -> None:
+    assert len(memory_figure(many_events(50_000)).render("svg")) < 2_000_000
+    made = MemoryMaker()
+    made.allocate(MB, "parameters")
+    made.phase("forward")
+    assert memory_figure(made.report()).render("svg")

@@ -1,0 +1,97 @@
+"""Precision as tables and as data."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from cs336_tui.export.formats import FORMATS, render_all
+from cs336_tui.export.precision_tables import (
+    accumulation_table,
+    modules_table,
+    precision_document,
+    precision_tables,
+    speedup_table,
+    toy_table,
+)
+from cs336_tui.reports import PrecisionReport
+from tests.made_precision import a_precision_report
+from tests.session.made import cell, results_of
+
+REPORT = a_precision_report()
+RESULTS = results_of(
+    cell([0.100, 0.102, 0.098, 0.100]),
+    cell([0.050, 0.051, 0.049, 0.050], precision="bf16-mixed"),
+    cell(status="oom", precision="bf16"),
+)
+
+
+def test_the_accumulation_shows_result_and_error_of_all_four() -> None:
+    table = accumulation_table(REPORT)
+    assert table.rows[0] == ("float32", "float32", "no", "10.000134", "+0.000134")
+    assert table.rows[1][3:] == ("9.953125", "-0.046875")
+    assert [row[2] for row in table.rows] == ["no", "no", "no", "yes"]
+    assert table.records[1]["error"] == -0.046875
+
+
+def test_the_toy_model_has_a_row_for_each_part_and_a_column_for_each_autocast() -> None:
+    table = toy_table(REPORT)
+    assert [column.header for column in table.columns] == ["part", "autocast float16", "autocast bfloat16"]
+    assert ("layer norm's output (ln)", "float32", "float32") in table.rows
+    assert ("logits (fc2)", "float16", "bfloat16") in table.rows
+    assert len(table.rows) == 6
+    assert "NVIDIA H100" in table.caption
+
+
+def test_the_modules_show_where_nothing_has_a_dtype() -> None:
+    table = modules_table(REPORT)
+    assert table.rows[2] == ("layers.*.attention.query", "Linear", "12", "float32", "float32", "bfloat16", "float32")
+    assert table.rows[1][3] == table.rows[1][6] == "–"
+    assert "logits bfloat16, loss float32" in table.footnotes
+
+
+def test_notes_of_the_report_are_footnotes() -> None:
+    report = a_precision_report(note="Pass forward has no backward, so there are no gradients.", toy=())
+    assert any("no gradients" in note for note in modules_table(report).footnotes)
+    assert len(toy_table(report).columns) == 1
+
+
+def test_speed_ups_have_both_times_and_both_peaks() -> None:
+    table = speedup_table(RESULTS)
+    measured, lost = table.rows
+    assert measured[:2] == ("small · ctx 128 · batch 4 · forward+backward · cuda:0", "bf16-mixed")
+    assert measured[2:5] == ("100.0 ± 1.6", "50.00 ± 0.82", "2")
+    assert measured[6:] == ("faster", "1.00", "1.00", "1.00")
+    assert lost[3] == "OOM"
+    assert lost[4:7] == ("n/a", "", "")
+    assert [record["pays"] for record in table.records] == [True, None]
+    assert table.records[0]["speedup"] == pytest.approx(2.0)
+    assert len({tuple(record) for record in table.records}) == 1
+    assert any("above 1 is faster" in note for note in table.footnotes)
+
+
+def test_without_a_pair_there_are_no_rows() -> None:
+    assert speedup_table(results_of(cell([0.1, 0.1]))).rows == ()
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_format_renders_every_table(format_: str) -> None:
+    tables = (*precision_tables(REPORT), speedup_table(RESULTS))
+    text = render_all(tables, format_)
+    assert "bfloat16" in text
+    assert "faster" in text
+
+
+def test_the_document_is_the_report_and_each_error() -> None:
+    document = json.loads(json.dumps(precision_document(REPORT)))
+    assert document["accumulation"][1] == {
+        "accumulator": "float16", "addend": "float16", "converted": False, "result": 9.953125, "error": -0.046875,
+    }  # fmt: skip
+    assert document["spec"]["pass"] == "forward+backward"
+    assert document["toy"][0]["layer_norm_output"] == "float32"
+    for record in document["accumulation"]:
+        del record["error"]
+    again = msgspec.convert({"type": "PrecisionReport", **document}, PrecisionReport)
+    assert again == REPORT

@@ -1,0 +1,97 @@
+"""Kernels of a profiled step on a real CUDA GPU: what is counted, where it belongs, what it adds up to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from cs336_tui.findings.kernels import by_range, idle_share, matmul_shares, named_share
+from cs336_tui.measure.kernel_events import kernels_of
+from cs336_tui.measure.kernels import profile_kernels, raw_events
+from cs336_tui.measure.naming import name_step
+from cs336_tui.measure.report import Progress
+from cs336_tui.reports import KernelReport, ReportRequest
+from cs336_tui.spec import PASSES, RunSpec
+from cs336_tui.workload.building import build, settle_torch
+from cs336_tui.workload.passes import PHASES
+from tests.measure.cells import small_spec
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+LAYERS = 4
+PRODUCTS = {
+    "QKV projections": 3 * LAYERS, "attention scores": LAYERS, "final matmul": LAYERS, "output projection": LAYERS,
+    "feed-forward": 3 * LAYERS, "head": 1,
+}  # fmt: skip
+"""Matrix products of a forward; a backward has twice as many."""
+
+
+def gpu_spec(**changes: Any) -> RunSpec:
+    fields = {
+        "d_model": 768, "d_ff": 3072, "num_layers": LAYERS, "num_heads": 12, "vocab_size": 10_000,
+        "context_length": 256, "batch_size": 4, "device": "cuda:0", "threads": None,
+    }  # fmt: skip
+    return small_spec(**(fields | changes))
+
+
+def profiled(spec: RunSpec) -> KernelReport:
+    report = profile_kernels(ReportRequest(kind="kernels", spec=spec), Progress(0, lambda _: None, lambda: False))
+    if report.activity == "operators":
+        pytest.skip(report.note)
+    return report
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_nearly_all_device_time_is_in_a_named_range_of_one_phase(pass_: Any, precision: Any) -> None:
+    report = profiled(gpu_spec(pass_=pass_, precision=precision))
+    assert {group.phase for group in report.groups} <= set(PHASES[report.spec.pass_])
+    assert named_share(report) >= 0.98
+    assert sum(sum(group.durations_ns) for group in report.groups) == report.total_ns
+    assert 0 < report.busy_ns <= min(report.total_ns, report.span_ns)
+    assert 0 <= (idle_share(report) or 0) < 1
+    assert report.host_ns
+
+
+def test_the_sum_over_kernels_is_the_profilers_own_total() -> None:
+    spec = gpu_spec(pass_="train-step")
+    workload = build(spec, settle_torch(spec))
+    step = workload.step(spec)
+    name_step(step, workload.model, record_function)
+    for phase in step.phases:
+        step.run(phase)
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        for phase in step.phases:
+            step.run(phase)
+        torch.cuda.synchronize()
+    ours = kernels_of(raw_events(profiler), step.phases)
+    if not ours.launches:
+        pytest.skip("CUPTI gives no kernels here")
+    theirs = sum(each.self_device_time_total for each in profiler.key_averages() if not each.is_user_annotation)
+    assert ours.total_ns / 1e3 == pytest.approx(theirs, rel=1e-4)
+
+
+def test_matrix_products_are_where_they_belong_backward_included() -> None:
+    report = profiled(gpu_spec(pass_="forward+backward"))
+    # A product split over k has a second kernel, so that there may be more kernels than products.
+    found: Counter[tuple[str, str]] = Counter()
+    for group in report.groups:
+        if group.kind == "matrix multiply":
+            found[group.phase, group.range] += len(group.durations_ns)
+    assert {range_ for _, range_ in found} == set(PRODUCTS)
+    for name, count in PRODUCTS.items():
+        assert found["forward", name] >= count
+        assert found["backward", name] >= 2 * count
+    assert all(share.backward_ns > 0 for share in by_range(report))
+
+
+def test_an_optimizer_lowers_the_share_of_matrix_multiplication() -> None:
+    shares = matmul_shares(profiled(gpu_spec(pass_="train-step")))
+    assert shares.forward_and_backward is not None
+    assert shares.full_step is not None
+    assert 0 < shares.full_step < shares.forward_and_backward < 1

@@ -1,0 +1,94 @@
+"""Recording memory on a real CUDA GPU: against the allocator's own peak, and running out of it."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cs336_tui.findings.memory import Timeline
+from cs336_tui.measure.memory_record import record_memory
+from cs336_tui.measure.oom import explain_oom
+from cs336_tui.measure.report import Progress
+from cs336_tui.reports import MemoryReport, ReportRequest
+from cs336_tui.spec import PASSES, RunSpec
+from tests.measure.cells import small_spec
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+SILENT = Progress(0, lambda _event: None, lambda: False)
+
+
+def gpu_spec(**changes: Any) -> RunSpec:
+    fields = {
+        "d_model": 512,
+        "d_ff": 2048,
+        "num_layers": 4,
+        "num_heads": 8,
+        "vocab_size": 10_000,
+        "context_length": 256,
+        "batch_size": 4,
+        "device": "cuda:0",
+        "threads": None,
+    }
+    return small_spec(**(fields | changes))
+
+
+def record(spec: RunSpec, folder: Path | None = None) -> MemoryReport:
+    return record_memory(ReportRequest(kind="memory", spec=spec, folder=folder and str(folder)), SILENT)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_the_recorded_peak_is_what_the_allocator_counts(pass_: str, precision: str) -> None:
+    report = record(gpu_spec(pass_=pass_, precision=precision))
+    assert report.recorder == "CUDA allocator history"
+    assert report.allocator_peak_bytes
+    assert report.peak_bytes == pytest.approx(report.allocator_peak_bytes, rel=0.001)
+    timeline = Timeline(report)
+    assert timeline.by_category.min() >= 0
+    assert int(timeline.live_total.max()) == report.peak_bytes
+
+
+def test_what_lives_when_a_training_step_begins_is_known() -> None:
+    spec = gpu_spec(pass_="train-step")
+    begin = Timeline(record(spec)).at(0).by_category
+    assert begin["gradients"] == pytest.approx(begin["parameters"], rel=0.01)
+    assert begin["optimizer_state"] == pytest.approx(2 * begin["parameters"], rel=0.01)
+
+
+def test_backward_allocations_name_their_range_though_another_thread_makes_them() -> None:
+    report = record(gpu_spec())
+    sizes = {"named": 0, "unnamed": 0}
+    for size, born, place in zip(report.bytes, report.born, report.site_of, strict=True):
+        if born and report.sites[place].phase == "backward":
+            sizes["named" if report.sites[place].range else "unnamed"] += size
+    assert sizes["named"] > 50 * sizes["unnamed"]
+
+
+def test_the_snapshot_is_kept_for_the_memory_viewer(tmp_path: Path) -> None:
+    report = record(gpu_spec(), tmp_path)
+    assert report.snapshot
+    snapshot = pickle.loads(Path(report.snapshot).read_bytes())
+    assert {"segments", "device_traces"} <= set(snapshot)
+    assert record(gpu_spec(), tmp_path).snapshot != report.snapshot
+
+
+def test_running_out_of_memory_is_seen_again_with_its_blocks() -> None:
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(min(2 * 1024**3 / total, 1.0))
+    try:
+        spec = gpu_spec(context_length=1024, batch_size=32, pass_="train-step")
+        report = explain_oom(ReportRequest(kind="oom", spec=spec, capacity_bytes=total, failed_phase="forward"), SILENT)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert (report.observed, report.phase) == (True, "forward")
+    assert report.request_bytes
+    assert report.live_bytes == sum(report.by_category.values())
+    assert report.by_category["activations"] > report.by_category["parameters"]
+    assert report.largest[0].site.frame.startswith("transformer.py:")
+    assert torch.cuda.memory_allocated() < 200e6, "what the attempt made is given back"

@@ -1,0 +1,46 @@
+"""Predicted peaks against those of a real GPU's allocator."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cs336_tui.estimate.predict import predict
+from cs336_tui.spec import PASSES, Pass, Precision
+from tests.gpu.test_measure_cuda import gpu_spec
+from tests.measure.cells import run
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+
+@pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "fp16-mixed", "bf16"])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_the_predicted_peak_is_within_3_percent_of_max_memory_allocated(
+    pass_: Pass, precision: Precision, arch: str
+) -> None:
+    spec = gpu_spec(pass_=pass_, precision=precision, arch=arch, warmup_steps=2, measure_steps=2)
+    # cuBLAS keeps its workspaces between cells of one process, whichever thread they were made for.
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    measured = run(spec).finished.peak_allocated_bytes
+    assert measured is not None
+    predicted = predict(spec, capability=torch.cuda.get_device_capability()).peak_bytes
+    assert predicted == pytest.approx(measured, rel=0.03)
+
+
+def test_the_predicted_end_of_forward_is_what_is_allocated_then() -> None:
+    from cs336_tui.workload.building import build, settle_torch
+
+    spec = gpu_spec(pass_="train-step", precision="bf16-mixed")
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    step = build(spec, settle_torch(spec)).step(spec)
+    for _ in range(2):
+        for phase in step.phases:
+            step.run(phase)
+    step.run("zero_grad")
+    step.run("forward")
+    measured = torch.cuda.memory_allocated()
+    predicted = predict(spec, capability=torch.cuda.get_device_capability()).forward_end_bytes
+    assert predicted == pytest.approx(measured, rel=0.03)

@@ -1,0 +1,61 @@
+"""A precision report, made up but plausible, for tests of what consumes one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cs336_tui.events import Event, ReportFinished, ReportStarted
+from cs336_tui.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
+from cs336_tui.spec import RunSpec
+from tests.samples import START, a_spec
+
+
+def a_precision_report(spec: RunSpec | None = None, **changes: Any) -> PrecisionReport:
+    """A report on a cell in bf16-mixed on a GPU, with `changes`."""
+    fields: dict[str, Any] = {
+        "spec": spec or a_spec(precision="bf16-mixed"),
+        "device_name": "NVIDIA H100 80GB HBM3",
+        "torch": "2.13.0",
+        "accumulation": (
+            Accumulation("float32", "float32", False, 10.000133514404297),
+            Accumulation("float16", "float16", False, 9.953125),
+            Accumulation("float32", "float16", False, 10.00213623046875),
+            Accumulation("float32", "float16", True, 10.00213623046875),
+        ),
+        "toy": tuple(map(_toy, ("float16", "bfloat16"))),
+        "modules": (
+            _module("model", "Transformer", "", "int64", "bfloat16"),
+            _module("layers.*", "Block", "", "float32", "float32", count=12),
+            _module("layers.*.attention.query", "Linear", "float32", "float32", "bfloat16", count=12),
+            _module("layers.*.attention.score", "method", "", "bfloat16+float32", "float32", count=12),
+            _module("head", "Linear", "float32", "float32", "bfloat16"),
+        ),
+        "logits": "bfloat16",
+        "loss": "float32",
+    }
+    return PrecisionReport(**(fields | changes))
+
+
+def precision_events(report: PrecisionReport, number: int = 0, cell: int | None = 0) -> Iterator[Event]:
+    """The events of a report that was made."""
+    yield ReportStarted(at=START + 100, report=number, kind="precision", spec=report.spec, cell=cell)
+    yield ReportFinished(at=START + 101, report=number, status="ok", content=report)
+
+
+def _toy(autocast: str) -> ToyDtypes:
+    return ToyDtypes(
+        autocast=autocast,
+        parameters="float32",
+        first_layer_output=autocast,
+        layer_norm_output="float32",
+        logits=autocast,
+        loss="float32",
+        gradients="float32",
+    )
+
+
+def _module(path: str, module: str, parameters: str, inputs: str, output: str, count: int = 1) -> ModuleDtypes:
+    return ModuleDtypes(
+        path=path, module=module, count=count, parameters=parameters, inputs=inputs, output=output, gradients=parameters
+    )

@@ -1,0 +1,83 @@
+"""Predictions of cells, made up but plausible, for tests of what puts them before people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from cs336_tui.order import relative_work
+from cs336_tui.reports import Block, Prediction, Site
+from cs336_tui.spec import RunSpec
+
+MIB = 2**20
+_PARAMETERS = 500 * MIB
+"""Of every made prediction, and as much for gradients; twice as much for the optimizer's state."""
+PER_TOKEN = MIB
+"""Of activations, for each token of the batch."""
+
+
+def made_prediction(spec: RunSpec, **changes: Any) -> Prediction:
+    """A prediction whose FLOPs are proportional to `order.relative_work` and whose activations to its tokens."""
+    has_backward = spec.pass_ not in ("inference", "forward")
+    trains = spec.pass_ == "train-step"
+    activations = spec.tokens_per_step * PER_TOKEN
+    forward = round(2 * relative_work(spec) / (3 if has_backward else 1))
+    phases = {"forward": forward, "loss": 0, "backward": 2 * forward}
+    timed = {"inference": ("forward",), "forward": ("forward",), "backward": ("backward",)}
+    at_peak = {
+        "parameters": _PARAMETERS,
+        "gradients": _PARAMETERS * has_backward,
+        "optimizer_state": 2 * _PARAMETERS * trains,
+        "activations": activations,
+        "temporary": 10 * MIB,
+        "buffers": MIB,
+    }
+    at_end = at_peak | {"gradients": 0, "temporary": 0}
+    fields: dict[str, Any] = {
+        "spec": spec,
+        "num_params": 128_634_624,
+        "num_params_without_head": 120_954_624,
+        "flops": {phase: phases[phase] for phase in timed.get(spec.pass_, tuple(phases))},
+        "flops_by_range": {"feed-forward": (forward, 2 * forward if has_backward else 0)},
+        "softmax_flops": (5000, 4000 if has_backward else 0),
+        "min_bytes_moved": _PARAMETERS * (2 if has_backward else 1),
+        "peak_bytes": sum(at_peak.values()),
+        "peak_phase": "backward" if has_backward else "forward",
+        "by_category": at_peak,
+        "forward_peak_bytes": sum(at_end.values()) + 5 * MIB,
+        "forward_end_bytes": sum(at_end.values()),
+        "forward_end_by_category": at_end,
+        "residual_stream_bytes": spec.tokens_per_step * spec.d_model * 4,
+        "largest": (
+            Block(30 * MIB, "parameters", Site("aten::empty"), (10_000, 768), "float32"),
+            Block(30 * MIB, "parameters", Site("aten::empty"), (10_000, 768), "float32"),
+            Block(3 * MIB, "activations", Site("aten::bmm", "transformer.py:124 score", "attention scores", "forward"),
+                  (4, 12, 128, 128), "float32"),
+        ),
+        "note": "" if has_backward else f"{spec.pass_} has no gradients",
+    }  # fmt: skip
+    return Prediction(**(fields | changes))
+
+
+class MadePredictor:
+    """Predicts by `made_prediction`, and remembers what it was asked for."""
+
+    def __init__(self, made: Callable[[RunSpec], Prediction] = made_prediction) -> None:
+        self._made = made
+        self.asked: list[RunSpec] = []
+
+    def predict(
+        self, specs: Sequence[RunSpec], on_each: Callable[[Prediction], object] = lambda _: None
+    ) -> tuple[Prediction, ...]:
+        found = tuple(self._made(spec) for spec in specs)
+        self.asked += specs
+        for prediction in found:
+            on_each(prediction)
+        return found
+
+
+def on(spec: RunSpec, **changes: Any) -> RunSpec:
+    """The spec with changes."""
+    return msgspec.structs.replace(spec, **changes)

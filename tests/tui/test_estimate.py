@@ -1,0 +1,209 @@
+"""The Estimate tab and Configure's summary: what is predicted before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cs336_tui.events import CellsPredicted
+from cs336_tui.presets import Preset
+from cs336_tui.reports import Prediction
+from cs336_tui.spec import RunSpec
+from cs336_tui.sweep import Sweep
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.panes.estimate import EstimateList, EstimatePane
+from cs336_tui.tui.preview import needs
+from tests.made_predictions import made_prediction
+from tests.samples import START, a_spec, mixed_session
+from tests.tui.watched import SMALL, WIDE, Benches, log_of, screen_text, until
+
+SWEEP = Sweep(sizes=("small",), contexts=(128, 256), passes=("forward", "train-step"), devices=("auto",))
+GB = 10**9
+
+
+def sized(spec: RunSpec) -> Prediction:
+    """10 GB, more with the context, and 90 GB where it trains at 256."""
+    peak = 90 * GB if (spec.context_length, spec.pass_) == (256, "train-step") else 10 * GB + spec.context_length
+    return resized(made_prediction(spec), peak)
+
+
+def resized(prediction: Prediction, peak: int) -> Prediction:
+    by_category = dict.fromkeys(prediction.by_category, 0) | {"activations": peak}
+    return msgspec.structs.replace(prediction, peak_bytes=peak, by_category=by_category)
+
+
+def answer(app: Cs336App, bench: Benches, made: Callable[[RunSpec], Prediction] = made_prediction) -> None:
+    """What was asked for last is predicted."""
+    app.sink([CellsPredicted(at=START, predictions=tuple(made(spec) for spec in bench.predicted[-1]))])
+
+
+def summary(app: Cs336App) -> str:
+    return " ".join(str(app.main.query_one("#summary").render()).split())
+
+
+@pytest.fixture
+def bench() -> Benches:
+    return Benches()
+
+
+async def asked(pilot, bench: Benches, times: int = 1) -> tuple[RunSpec, ...]:  # type: ignore[no-untyped-def]
+    await until(pilot, lambda _: bool(bench.made) and len(bench.predicted) >= times)
+    return bench.predicted[-1]
+
+
+async def test_the_choices_are_predicted_once_they_are_settled_and_the_summary_says_what_comes_of_it(
+    bench: Benches,
+) -> None:
+    app = Cs336App(bench, initial=SWEEP)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda _: summary(app) == "4 cells · 60 steps · predicting ...")
+        specs = await asked(pilot, bench)
+        assert sorted((spec.context_length, spec.pass_, spec.device) for spec in specs) == [
+            (128, "forward", "cuda:0"),
+            (128, "train-step", "cuda:0"),
+            (256, "forward", "cuda:0"),
+            (256, "train-step", "cuda:0"),
+        ]
+        answer(app, bench)
+        await until(pilot, lambda _: "fits" in summary(app))
+        assert summary(app).startswith("4 cells · 60 steps · peak ")
+        assert len(bench.predicted) == 1
+
+
+async def test_the_summary_says_how_many_do_not_fit_and_when_it_is_tight(bench: Benches) -> None:
+    app = Cs336App(bench, initial=SWEEP)
+    async with app.run_test(size=WIDE) as pilot:
+        await asked(pilot, bench)
+        answer(app, bench, sized)
+        await until(pilot, lambda _: "peak 90.0 GB · 1 of 4 does not fit" in summary(app))
+        assert app.main.query_one("#summary").has_class("-caution")
+        answer(app, bench, lambda spec: resized(made_prediction(spec), 84 * GB))
+        await until(pilot, lambda _: "peak 84.0 GB fits tightly" in summary(app))
+        answer(app, bench, lambda spec: resized(made_prediction(spec), 200 * GB))
+        await until(pilot, lambda _: "peak 200 GB · 4 of 4 do not fit" in summary(app))
+        assert app.main.query_one("#summary").has_class("-bad")
+
+
+async def test_other_choices_are_asked_for_anew_but_not_those_that_need_the_same(bench: Benches) -> None:
+    app = Cs336App(bench, initial=SWEEP)
+    async with app.run_test(size=WIDE) as pilot:
+        await asked(pilot, bench)
+        answer(app, bench)
+        await until(pilot, lambda _: "fits" in summary(app))
+        app.load_preset(Preset("same", "", msgspec.structs.replace(SWEEP, steps=30, warmups=(1, 5))))
+        await until(pilot, lambda _: "8 cells" in summary(app) and "fits" in summary(app))
+        assert len(bench.predicted) == 1
+        app.load_preset(Preset("more", "", msgspec.structs.replace(SWEEP, batches=(4, 8))))
+        assert {spec.batch_size for spec in await asked(pilot, bench, 2)} == {8}
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE, (200, 60), (40, 12)])
+async def test_every_cell_has_a_row_and_its_detail_is_a_key_away(size: tuple[int, int], bench: Benches) -> None:
+    app = Cs336App(bench, initial=SWEEP)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        await pilot.press("escape", "i")
+        await asked(pilot, bench)
+        answer(app, bench, sized)
+        pane = app.main.query_one(EstimatePane)
+        rows = pane.query_one(EstimateList)
+        await until(pilot, lambda _: "✓ fits" in pane.text)
+        await until(pilot, lambda _: rows.has_focus)
+        await pilot.press("end")
+        await until(pilot, lambda _: "✗ does not fit" in pane.text and "90.0" in pane.text)
+        await pilot.press("enter")
+        text = await until(pilot, "128,634,624")
+        assert "120,954,624 less" in text
+        if size[1] >= 24:
+            assert "does not fit, by" in text
+            assert "residual stream" in text
+            assert "end of forward" in text
+        await pilot.press("end")
+        await until(pilot, "transformer.py:124")
+        await pilot.press("escape")
+        await until(pilot, lambda _: len(app.screen_stack) == 1)
+
+
+async def test_a_large_screen_shows_the_detail_of_the_cell_under_the_cursor(bench: Benches) -> None:
+    app = Cs336App(bench, initial=SWEEP)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        await pilot.press("escape", "i")
+        await asked(pilot, bench)
+        answer(app, bench)
+        await until(pilot, "small · ctx 128 · forward · fp32")
+        assert "forward has no gradients" in screen_text(app)
+        await pilot.press("end")
+        await until(pilot, "small · ctx 256 · train-step · fp32")
+        assert "optimizer state" in screen_text(app)
+
+
+async def test_another_gpu_is_named_by_key_and_its_name_checked(bench: Benches) -> None:
+    app = Cs336App(bench, initial=SWEEP)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        await pilot.press("escape", "i")
+        await asked(pilot, bench)
+        answer(app, bench, lambda spec: resized(made_prediction(spec), 30 * GB))
+        pane = app.main.query_one(EstimatePane)
+        await until(pilot, lambda _: "✓ fits" in pane.text)
+        await pilot.press("g", *"nonsense", "enter")
+        await until(pilot, lambda text: "expected one of" in " ".join(text.split()))
+        await pilot.press("ctrl+u", *"RTX 3090", "enter")
+        await until(pilot, lambda _: "✗ does not fit" in pane.text)
+        assert "RTX 3090" in pane.text.splitlines()[0]
+        assert "fits" in summary(app)
+        assert "not fit" not in summary(app)
+        await pilot.press("g", "enter")
+        await until(pilot, lambda _: "✓ fits" in pane.text)
+
+
+async def test_the_cells_of_the_session_stand_beside_what_was_measured(tmp_path: Path) -> None:
+    events = mixed_session()
+    events.insert(3, CellsPredicted(at=START + 3, predictions=(made_prediction(a_spec()),)))
+    app = Cs336App(replay=log_of(events, tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("i")
+        pane = app.main.query_one(EstimatePane)
+        await until(pilot, lambda _: "cells of the session" in pane.text)
+        assert "3.51" in pane.text
+        await pilot.press("enter")
+        await until(pilot, "measured 3.51 GB (")
+        await pilot.press("escape", "down")
+        await until(pilot, lambda _: "no prediction" in pane.text)
+
+
+async def test_choices_and_session_are_switched_by_key(bench: Benches) -> None:
+    app = Cs336App(bench, initial=SWEEP)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        bench.made[0].go_on.set()
+        await pilot.press("escape", "r")
+        await until(pilot, lambda _: len(app.state.finished_cells) == 4 and not app.run_in_progress)
+        await pilot.press("i")
+        pane = app.main.query_one(EstimatePane)
+        await until(pilot, lambda _: "Configure's choices" in pane.text)
+        await pilot.press("v")
+        await until(pilot, lambda _: "cells of the session" in pane.text)
+        await pilot.press("v")
+        await until(pilot, lambda _: "Configure's choices" in pane.text)
+
+
+async def test_while_cells_run_predictions_are_said_to_wait(bench: Benches) -> None:
+    app = Cs336App(bench, initial=SWEEP)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        await pilot.press("escape", "r")
+        await until(pilot, "▶ running")
+        await pilot.press("i")
+        await until(pilot, "predictions go on after the run")
+        assert "predicting" not in summary(app)
+
+
+def test_cells_that_need_the_same_are_counted_with_all_their_steps() -> None:
+    specs = [a_spec(warmup_steps=warmup) for warmup in (0, 2)] + [a_spec(context_length=256)]
+    assert [(need.spec, need.cells, need.steps) for need in needs(specs)] == [(specs[0], 2, 10), (specs[2], 1, 6)]

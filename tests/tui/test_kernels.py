@@ -1,0 +1,370 @@
+"""The Kernels tab: its four views, sorting, filters, search, and what stands in place of a report."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from textual import on
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from cs336_tui.events import Event, ReportFinished, ReportStage, ReportStarted
+from cs336_tui.reports import KernelReport
+from cs336_tui.session.state import fold
+from cs336_tui.tui import themes
+from cs336_tui.tui.dialogs.reader import Reader
+from cs336_tui.tui.pages.kernels import Selection, kernels_sheet, phases, select, still_valid
+from cs336_tui.tui.pages.scales import scale, time_text
+from cs336_tui.tui.pages.sheet import Laid, middle
+from cs336_tui.tui.panes.kernels import VIEWS, KernelsPane
+from cs336_tui.tui.panes.report import ReportPane, Subject
+from cs336_tui.tui.widgets.lines import Lines
+from cs336_tui.tui.widgets.rows import Rows
+from tests.made_kernels import (
+    GEMM,
+    SOFTMAX,
+    STEP,
+    a_group,
+    a_kernel_report,
+    a_prediction_for,
+    an_operator_report,
+)
+from tests.samples import a_spec
+
+COMPACT, WIDE, LOWER_PANEL = (78, 21), (198, 20), (118, 8)
+"""The pane's own room: at 80x24, at 200x60, and below the panes of 120x40."""
+
+
+class OnePane(App[None]):
+    """Nothing but the tab; what it shows may be changed."""
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__()
+        self.subject = subject
+        self.wanted: list[Subject] = []
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return themes.VARIABLE_DEFAULTS
+
+    def compose(self) -> ComposeResult:
+        yield KernelsPane()
+
+    @on(Lines.Resized)
+    def paint(self) -> None:
+        self.screen_stack[0].query_one(KernelsPane).show(self.subject)
+
+    @on(ReportPane.Wanted)
+    def _wanted(self, message: ReportPane.Wanted) -> None:
+        self.wanted.append(message.subject)
+
+
+def made(report: KernelReport, **more: Any) -> Subject:
+    events: list[Event] = [
+        ReportStarted(at=1.0, report=0, kind="kernels", spec=report.spec),
+        ReportFinished(at=3.0, report=0, status="ok", content=report),
+    ]
+    return Subject(fold(events), report.spec, **more)
+
+
+@asynccontextmanager
+async def showing(subject: Subject, size: tuple[int, int]) -> AsyncIterator[tuple[Pilot[None], KernelsPane, OnePane]]:
+    app = OnePane(subject)
+    async with app.run_test(size=size) as pilot:
+        pane = app.query_one(KernelsPane)
+        pane.focus()
+        await pilot.pause()
+        yield pilot, pane, app
+
+
+def table(pane: KernelsPane) -> list[str]:
+    """The rows under the heading of the kernels view."""
+    lines = pane.text.splitlines()
+    heading = next(place for place, text in enumerate(lines) if text.lstrip().startswith("Time %"))
+    return lines[heading + 1 :]
+
+
+async def turn_to(pilot: Pilot[None], pane: KernelsPane, view: str) -> str:
+    while pane.view != view:
+        await pilot.press("v")
+    return pane.text
+
+
+def with_flops(report: KernelReport) -> KernelReport:
+    return msgspec.structs.replace(report, prediction=a_prediction_for(report.spec))
+
+
+@pytest.mark.parametrize("size", [COMPACT, LOWER_PANEL, WIDE, (40, 10), (12, 3)])
+async def test_every_view_is_drawn_in_every_room(size: tuple[int, int]) -> None:
+    async with showing(made(with_flops(a_kernel_report(note="a note", trace="/tmp/trace.json.gz"))), size) as it:
+        pilot, pane, _ = it
+        for view in VIEWS:
+            assert pane.view == view
+            assert all(len(text) <= size[0] for text in pane.text.splitlines())
+            await pilot.press("v")
+        await pilot.press("V")
+        assert pane.view == "attention"
+
+
+@pytest.mark.parametrize("size", [COMPACT, LOWER_PANEL, WIDE])
+async def test_kernels_come_with_the_largest_total_first(size: tuple[int, int]) -> None:
+    async with showing(made(a_kernel_report()), size) as (_, pane, _app):
+        assert "39 launches" in pane.text
+        assert "835.5 µs of 928.3 µs span" in pane.text
+        assert "idle 10.0 %" in pane.text
+        assert "named 98.9 %" in pane.text
+        assert "whole step · 9 kernels" in pane.text
+        assert "Total µs▾" in pane.text
+        first = table(pane)[0].split()
+        assert first[:4] == ["62.9", "525.5", "13", "40.42"]
+        assert "sm90_xmma_gemm_f32f" in table(pane)[0]
+
+
+async def test_a_narrow_table_leaves_lesser_columns_out_and_a_wide_one_has_all() -> None:
+    async with showing(made(a_kernel_report()), COMPACT) as (_, pane, _app):
+        heading = next(text for text in pane.text.splitlines() if "Time %" in text)
+        assert "Avg µs" in heading
+        assert "StdDev" not in heading
+    async with showing(made(a_kernel_report()), WIDE) as (_, pane, _app):
+        heading = next(text for text in pane.text.splitlines() if "Time %" in text)
+        assert heading.split() == ("Time % Total µs▾ Instances Avg µs Med µs Min µs Max µs StdDev µs Kind Name".split())
+        assert "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32" in pane.text, "names in full where they fit"
+
+
+async def test_a_column_that_is_sorted_by_is_marked_and_in_sight_and_can_be_turned_round() -> None:
+    async with showing(made(a_kernel_report()), COMPACT) as (pilot, pane, _):
+        await pilot.press("greater_than_sign")
+        assert "Instances▾" in pane.text
+        assert [int(text.split()[2]) for text in table(pane)] == [13, 6, 5, 4, 4, 3, 2, 1, 1]
+        await pilot.press("o")
+        assert "Instances▴" in pane.text
+        assert [int(text.split()[2]) for text in table(pane)] == [1, 1, 2, 3, 4, 4, 5, 6, 13]
+        await pilot.press(*["greater_than_sign"] * 5)
+        assert "StdDev µs▾" in pane.text
+        await pilot.press(*["less_than_sign"] * 8)
+        assert "Name▴" in pane.text
+        names = [row.short for row in select(a_kernel_report(), pane.selection).rows]
+        assert names == sorted(names, key=str.casefold)
+
+
+async def test_filters_go_together_are_always_in_sight_and_escape_drops_them() -> None:
+    async with showing(made(a_kernel_report()), LOWER_PANEL) as (pilot, pane, _):
+        await pilot.press("f")
+        assert "forward · 7 of 9 kernels · 374.1 µs, 44.8 % of the step" in pane.text
+        while pane.selection.range != "final matmul":
+            await pilot.press("m")
+        assert "forward · final matmul · 1 of 9 kernels · 13.00 µs, 1.6 % of the step" in pane.text
+        assert table(pane)[0].split()[0] == "100.0", "shares are of what is selected"
+        await pilot.press("M", "K")
+        assert "forward · softmax · softmax · 1 of 9 kernels · 11.00 µs" in pane.text
+        await pilot.press("escape")
+        assert "whole step · 9 kernels" in pane.text
+
+
+def test_phases_can_be_asked_for_alone_and_forward_to_backward_together() -> None:
+    report = a_kernel_report()
+    assert phases(report) == (
+        None, "forward", "loss", "backward", ("forward", "loss", "backward"), "optimizer"
+    )  # fmt: skip
+    together = select(report, Selection(phase=("forward", "loss", "backward")))
+    assert together.total_ns == sum(sum(g.durations_ns) for g in STEP if g.phase != "optimizer")
+    assert phases(an_operator_report()) == (None, "forward", "loss", "backward")
+
+
+async def test_a_search_looks_at_full_names_too_and_nothing_found_says_what_to_do() -> None:
+    async with showing(made(a_kernel_report()), COMPACT) as (pilot, pane, app):
+        await pilot.press("slash")
+        await pilot.pause()
+        await pilot.press(*"AT::Native", "enter")
+        await pilot.pause()
+        assert "/AT::Native" in pane.text
+        assert "4 of 9 kernels" in pane.text
+        await pilot.press("slash")
+        await pilot.pause()
+        assert app.screen.query_one(Input).value == "AT::Native"
+        await pilot.press("ctrl+u", *"nonsense", "enter")
+        await pilot.pause()
+        assert "None of the 9 kernels is selected. Esc shows all" in pane.text
+        await pilot.press("enter", "down", "escape")
+        assert "whole step · 9 kernels" in pane.text
+
+
+async def test_enter_tells_the_full_name_every_figure_and_where_it_runs() -> None:
+    async with showing(made(a_kernel_report(device_name="Some GPU")), (100, 40)) as (pilot, pane, app):
+        await pilot.press("f", "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, Reader)
+        text = app.screen.query_one(Rows).text
+        assert GEMM in "".join(text.split())
+        for seen in ("In forward", "In the whole step", "13", "backward · feed-forward", "4× 166.0 µs, 31.6 %",
+                     "Some GPU", "40.4 µs ± 8.4 µs (sample std)"):  # fmt: skip
+            assert seen in text
+        await pilot.press("escape")
+        await pilot.pause()
+        assert pane.has_focus
+
+
+async def test_kinds_say_the_matmul_shares_in_words_and_lead_to_their_kernels() -> None:
+    async with showing(made(a_kernel_report()), (118, 21)) as (pilot, pane, _):
+        text = await turn_to(pilot, pane, "kinds")
+        assert (
+            "Matrix multiplication takes 75.0 % of forward, 82.8 % of forward + backward, 71.9 % of a full step."
+            in text
+        )
+        row = next(text for text in text.splitlines() if text.startswith("matrix multiply"))
+        assert row.split()[2:] == (
+            ["280.50", "75.0", "%", "–", "320.20", "93.3", "%", "600.70", "82.8", "%", "–", "600.70", "71.9", "%"]
+        )
+        assert "Top kernel of forward: sm90_xmma_gemm" in text
+        assert "68.3 %, 255.5 µs, 7 times" in text
+        assert "13 times, 7 of them in forward" in " ".join(text.split())
+        await pilot.press("down", "enter")
+        assert pane.view == "kernels"
+        assert "whole step · softmax · 2 of 9 kernels" in pane.text
+
+
+async def test_kinds_of_one_phase_alone_are_shown_once() -> None:
+    groups = tuple(group for group in STEP if group.phase == "backward")
+    report = a_kernel_report(a_spec(pass_="backward"), groups=groups)
+    async with showing(made(report), COMPACT) as (pilot, pane, _):
+        text = await turn_to(pilot, pane, "kinds")
+        assert "Matrix multiplication takes 93.3 % of backward." in text
+        assert "backward µs" in text
+        assert "whole step" not in text
+
+
+async def test_parts_hold_their_backward_and_lead_to_their_kernels() -> None:
+    async with showing(made(a_kernel_report()), (118, 21)) as (pilot, pane, _):
+        text = await turn_to(pilot, pane, "parts")
+        rows = {text[:18].strip(): text[18:].split() for text in text.splitlines()}
+        assert rows["feed-forward"][:5] == ["29.8", "83.00", "166.00", "249.00", "6"]
+        assert "█" in rows["feed-forward"][5]
+        assert rows["optimizer"][1:4] == ["–", "–", "110.20"]
+        assert rows["no named part"][3] == "9.00"
+        while not pane.text.splitlines()[-1].startswith("no named part"):
+            await pilot.press("down")
+        await pilot.press("end", "enter")
+        assert "whole step · no named part · 1 of 9 kernels" in pane.text
+
+
+async def test_attention_sets_softmax_against_matmul_in_time_and_flops() -> None:
+    async with showing(made(with_flops(a_kernel_report())), (118, 21)) as (pilot, pane, _):
+        text = await turn_to(pilot, pane, "attention")
+        assert "Forward: softmax takes 0.44× the time of attention's matmuls with 0.025× their FLOPs." in text
+        rows = {text.split()[0]: text.split()[1:] for text in text.splitlines() if text.strip()}
+        assert rows["forward"] == ["25.0", "11.0", "0.44", "2.000", "0.050", "0.025", "80.00", "4.55"]
+        assert rows["backward"][:3] == ["50.2", "14.0", "0.28"]
+        assert rows["both"][:6] == ["75.2", "25.0", "0.33", "6.000", "0.090", "0.015"]
+        await pilot.press("enter")
+        assert pane.view == "attention"
+
+
+async def test_attention_without_a_prediction_or_without_parts_says_so() -> None:
+    async with showing(made(an_operator_report()), (118, 21)) as (pilot, pane, _):
+        text = await turn_to(pilot, pane, "attention")
+        assert "0.40× the time of attention's matmuls." in text
+        assert "FLOPs are not known" in text
+        assert "FLOP ×" not in text
+    fused = (a_group("flash_fwd_kernel", "other", "forward", "attention rest", (20.0,)),)
+    async with showing(made(a_kernel_report(a_spec(pass_="forward"), groups=fused)), COMPACT) as (pilot, pane, _):
+        text = await turn_to(pilot, pane, "attention")
+        assert "a fused kernel has no parts" in " ".join(text.split())
+
+
+async def test_operators_of_a_cpu_are_called_so_and_notes_and_trace_are_on_top() -> None:
+    report = an_operator_report(note="something that should be known", trace="/tmp/x/kernels.json.gz")
+    async with showing(made(report), COMPACT) as (_, pane, _app):
+        assert "16 operators by self time (CPU)" in pane.text
+        assert "idle" not in pane.text
+        assert "! something that should be known" in pane.text
+        assert "trace, for ui.perfetto.dev: /tmp/x/kernels.json.gz" in pane.text
+        assert "whole step · 7 operators" in pane.text
+
+
+async def test_the_table_is_copied_as_it_stands_with_all_rows_and_columns() -> None:
+    async with showing(made(a_kernel_report()), LOWER_PANEL) as (pilot, _pane, app):
+        await pilot.press("f", "y")
+        copied = app.clipboard
+        assert copied.startswith("**small · ctx 128 · train-step · fp32 · cuda:0 · forward · 7 of 9 kernels")
+        assert "| StdDev µs | Kind " in copied
+        assert sum(text.startswith("| ") for text in copied.splitlines()) == 2 + 7
+        await pilot.press("v", "y")
+        assert "Matrix multiplication takes" in app.clipboard
+
+
+async def test_without_a_report_it_says_how_to_get_one_and_its_keys_do_nothing() -> None:
+    spec = a_spec()
+    async with showing(Subject(fold([]), spec, can_ask=True), COMPACT) as (pilot, pane, app):
+        assert "Profiles one step" in pane.text
+        assert "Press n to make it" in pane.text
+        await pilot.press("f", "m", "K", "o", "greater_than_sign", "v", "y", "enter", "slash", "escape")
+        assert len(app.screen_stack) == 1
+        assert pane.view == "kernels"
+        await pilot.press("n")
+        await pilot.pause()
+        assert [subject.spec for subject in app.wanted] == [spec]
+        asked = ReportStarted(at=1.0, report=0, kind="kernels", spec=spec)
+        app.subject = Subject(fold([asked, ReportStage(at=4.0, report=0, stage="profiling")]), spec)
+        app.paint()
+        assert "profiling ... 3 s" in pane.text
+        app.subject = made(a_kernel_report(spec))
+        app.paint()
+        assert "9 kernels" in pane.text
+        app.subject = Subject(app.subject.state, a_spec(context_length=4096))
+        app.paint()
+        assert "9 kernels" not in pane.text
+        assert "4096" in pane.text
+
+
+async def test_another_cell_keeps_the_order_and_those_filters_that_it_can_have() -> None:
+    async with showing(made(a_kernel_report()), LOWER_PANEL) as (pilot, pane, app):
+        await pilot.press("greater_than_sign", *["f"] * 5)
+        assert "optimizer · 1 of 9 kernels" in pane.text
+        app.subject = made(an_operator_report())
+        app.paint()
+        assert "whole step · 7 operators" in pane.text
+        assert "Instances▾" in pane.text
+    kept = Selection(phase="forward", range="head", kind="softmax", text="mm", sort="Avg")
+    assert still_valid(an_operator_report(), kept) == msgspec.structs.replace(kept, range=None)
+
+
+async def test_the_cursor_goes_through_more_kernels_than_fit() -> None:
+    groups = tuple(a_group(f"kernel_{place:04}", "other", "forward", "head", (1.0 + place,)) for place in range(3000))
+    async with showing(made(a_kernel_report(groups=groups)), LOWER_PANEL) as (pilot, pane, _):
+        assert "1–4 of 3000" in pane.text
+        assert "kernel_2999" in table(pane)[0]
+        await pilot.press("end")
+        assert "kernel_0000" in table(pane)[-1]
+        await pilot.press("f", "home")
+        assert "1–4 of 3000" in pane.text
+
+
+def test_a_sheet_makes_only_the_lines_that_are_asked_for() -> None:
+    report = a_kernel_report()
+    laid = Laid(kernels_sheet(report, Selection(), select(report, Selection())), 100)
+    assert len(laid) == 9
+    assert len(laid.lines(2, 5)) == 3
+    assert laid.lines(2, 3) == laid.lines(0, 9)[2:3]
+
+
+def test_a_column_has_one_unit_and_as_many_decimals_as_its_smallest_value_needs() -> None:
+    assert [scale([120e6, 2e3]).text(value) for value in (120e6, 2e3)] == ["120.000", "0.002"]
+    assert scale([120e6, 5e6])[:2] == ("ms", 1e6)
+    assert scale([120e6, 5e6]).text(5e6) == "5.00"
+    assert scale([5e6], at_least=10).unit == "µs"
+    assert scale([15_779_555, 420]).text(15_779_555) == "15.780"
+    assert scale([15_779_555, 420], at_least=100).text(15_779_555) == "15779.6"
+    assert scale([]).text(None) == "–"
+    assert [time_text(value) for value in (800, 8_000, 835_500, 153_200_000, 12_345_600_000, 0)] == [
+        "0.800 µs", "8.000 µs", "835.5 µs", "153.2 ms", "12346 ms", "0.000 µs"
+    ]  # fmt: skip
+
+
+def test_a_long_name_is_cut_in_its_middle() -> None:
+    assert middle(SOFTMAX, 20) == "void (anon…st*, int)"
+    assert [len(middle(SOFTMAX, width)) for width in (0, 1, 2, 3, 10)] == [0, 1, 2, 3, 10]
+    assert middle("short", 5) == "short"

@@ -1,0 +1,170 @@
+"""The Precision tab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+
+from cs336_tui.events import ReportFinished, ReportStarted
+from cs336_tui.session.state import SessionState, fold
+from cs336_tui.tui.dialogs.reader import Reader
+from cs336_tui.tui.panes import precision
+from cs336_tui.tui.panes.precision import PrecisionPane
+from cs336_tui.tui.panes.report import Subject
+from cs336_tui.tui.widgets.rows import Rows
+from tests.made_precision import a_precision_report, precision_events
+from tests.samples import START, a_spec
+from tests.session.made import Cell, cell, events_of, session_of
+
+MIXED = a_spec(precision="bf16-mixed")
+CELLS = (
+    cell([0.100, 0.101, 0.099, 0.100])._replace(peak=5_000_000_000),
+    cell([0.050, 0.051, 0.049, 0.050], precision="bf16-mixed")._replace(peak=3_000_000_000),
+    cell([0.150, 0.151, 0.149, 0.150], precision="bf16"),
+    cell(status="oom", precision="fp16-mixed"),
+)
+
+
+class Page(App[None]):
+    def compose(self) -> ComposeResult:
+        yield PrecisionPane()
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        from cs336_tui.tui.themes import VARIABLE_DEFAULTS
+
+        return VARIABLE_DEFAULTS
+
+
+async def until(pilot: Pilot[None], seen: Callable[[], bool]) -> None:
+    """Let the app work until this holds."""
+    for _ in range(500):
+        if seen():
+            return
+        await pilot.pause(0.01)
+    raise AssertionError("it did not come")
+
+
+def session(*cells: Cell, report: bool = True) -> SessionState:
+    made = precision_events(a_precision_report(MIXED)) if report else ()
+    return fold([*events_of(*(cells or CELLS)), *made])
+
+
+def subject(state: SessionState) -> Subject:
+    return Subject(state, MIXED, 1, can_ask=True)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (40, 12)])
+async def test_everything_can_be_read_by_scrolling(size: tuple[int, int]) -> None:
+    async with Page().run_test(size=size) as pilot:
+        pane = pilot.app.query_one(PrecisionPane)
+        pane.focus()
+        pane.show(subject(session()))
+        seen = pane.text
+        for _ in range(16):
+            await pilot.press("pagedown")
+            seen += "\n" + pane.text
+        assert all(len(row) <= size[0] for row in seen.splitlines())
+        for word in (
+            "fp32 against",
+            "dtypes in this cell's model",
+            "dtypes in the toy model",
+            "0.01 added 1,000 times",
+        ):
+            assert word in seen
+        if size[0] >= 80:
+            for word in ("2.000", "▼ faster", "▲ slower", "fp16-mixed: OOM", "layers.*.attention.query", "bfloat16",
+                         "loss float32", "layer norm's output", "9.953125", "-0.046875", "output"):  # fmt: skip
+                assert word in seen
+
+
+async def test_a_wide_window_has_every_column_and_a_narrow_one_the_telling_ones() -> None:
+    async with Page().run_test(size=(200, 60)) as pilot:
+        pane = pilot.app.query_one(PrecisionPane)
+        pane.show(subject(session()))
+        for column in ("interval", "fp32 → this, GB", "5.00 → 3.00", "memory", "class", "count", "inputs", "gradients"):
+            assert column in pane.text
+        assert "0.60" in pane.text
+        assert "1 faster · 1 slower" in pane.text
+        await pilot.resize_terminal(80, 24)
+        pane.show(subject(session()))
+        heading = next(row for row in pane.text.splitlines() if "precision" in row and "speed-up" in row)
+        assert "GB" not in heading
+
+
+async def test_speed_ups_are_there_before_any_report_and_the_invitation_below() -> None:
+    async with Page().run_test(size=(100, 30)) as pilot:
+        pane = pilot.app.query_one(PrecisionPane)
+        pane.show(subject(session(report=False)))
+        assert "▼ faster" in pane.text
+        assert pane.text.index("faster") < pane.text.index("Press n to make it")
+        assert "small · ctx 128 · forward+backward · bf16-mixed" in pane.text
+
+
+async def test_an_empty_session_says_what_to_do() -> None:
+    async with Page().run_test(size=(80, 24)) as pilot:
+        pane = pilot.app.query_one(PrecisionPane)
+        pane.show(Subject(SessionState()))
+        assert "Choose fp32 and another under" in pane.text
+        assert "Choose cells in Configure (1)" in pane.text
+
+
+async def test_a_report_that_is_being_made_or_failed_says_so() -> None:
+    state = session(report=False)
+    async with Page().run_test(size=(100, 30)) as pilot:
+        pane = pilot.app.query_one(PrecisionPane)
+        state.apply(ReportStarted(at=START, report=0, kind="precision", spec=MIXED))
+        pane.show(subject(state))
+        assert "starting ..." in pane.text
+        state.apply(ReportFinished(at=START + 1, report=0, status="failed", error="ValueError: no such thing"))
+        pane.show(subject(state))
+        assert "failed: ValueError: no such thing" in pane.text
+        assert "▼ faster" in pane.text
+
+
+async def test_a_cell_that_ends_adds_its_speed_up_at_once() -> None:
+    async with Page().run_test(size=(100, 30)) as pilot:
+        pane = pilot.app.query_one(PrecisionPane)
+        *before, end = events_of(*CELLS[:2])
+        state = fold(before)
+        pane.show(subject(state))
+        assert "No cell of this session was measured both" in pane.text
+        state.apply(end)
+        pane.show(subject(state))
+        assert "▼ faster" in pane.text
+
+
+async def test_the_note_of_a_report_is_shown() -> None:
+    note = "Pass forward has no backward, so there are no gradients."
+    state = fold([*events_of(*CELLS), *precision_events(a_precision_report(MIXED, note=note, toy=()))])
+    async with Page().run_test(size=(100, 50)) as pilot:
+        pane = pilot.app.query_one(PrecisionPane)
+        pane.show(subject(state))
+        assert f"! {note}" in pane.text
+        assert "This device can do neither autocast." in pane.text
+
+
+async def test_enter_on_a_speed_up_tells_the_reason_of_its_verdict() -> None:
+    async with Page().run_test(size=(100, 30)) as pilot:
+        pane = pilot.app.query_one(PrecisionPane)
+        pane.focus()
+        pane.show(subject(session()))
+        await pilot.press("enter")
+        assert not isinstance(pilot.app.screen, Reader)
+        row = next(place for place, text in enumerate(pane.text.splitlines()) if "▼ faster" in text)
+        await pilot.press(*["down"] * (row - 1), "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, Reader))
+        shown = pilot.app.screen.query_one(Rows)
+        await until(pilot, lambda: "the whole 95 % interval is below 1" in " ".join(shown.text.split()))
+        assert "peak allocated 3.00 GB" in shown.text
+
+
+async def test_many_cells_are_worked_out_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_AT_ONCE", 1)
+    async with Page().run_test(size=(100, 30)) as pilot:
+        pane = pilot.app.query_one(PrecisionPane)
+        pane.show(subject(session_of(*CELLS)))
+        await until(pilot, lambda: "▼ faster" in pane.text)
+        assert "working out" not in pane.text

@@ -1,0 +1,190 @@
+"""Asking for reports: which cell they are about, who waits for whom, and how the end is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.events import Event, ReportFinished, ReportStarted
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.panes.report import ReportPane
+from tests.made_kernels import a_kernel_report
+from tests.samples import START, a_spec, mixed_session
+from tests.tui.watched import SMALL, WIDE, Benches, demo, in_the_middle, log_of, screen_text, until
+
+
+@pytest.fixture
+def bench() -> Benches:
+    return Benches()
+
+
+def done(number: int = 0, **changes: object) -> ReportFinished:
+    return ReportFinished(at=START + 2, report=number, status="ok", content=a_kernel_report(a_spec(**changes)))
+
+
+async def ready(pilot, app: Cs336App) -> None:  # type: ignore[no-untyped-def]
+    await until(pilot, lambda _: app.live.state.environment is not None)
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE, (40, 12)])
+@pytest.mark.parametrize(("key", "kind"), [("9", "kernels"), ("0", "memory"), ("p", "precision")])
+async def test_before_any_run_a_tab_is_about_the_first_cell_of_the_choices(
+    size: tuple[int, int], key: str, kind: str, bench: Benches
+) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=size) as pilot:
+        await ready(pilot, app)
+        await pilot.press("escape", key)
+        await until(pilot, "tiny · ctx 128 · forward")
+        pane = app.main.query_one(f"#{kind}", ReportPane)
+        await until(pilot, lambda _: pane.has_focus)
+        assert pane.subject.cell is None
+        assert pane.subject.can_ask
+        await pilot.press("n")
+        await until(pilot, lambda _: bool(app.live.state.reports))
+        assert app.live.state.reports[0].kind == kind
+        assert app.live.state.reports[0].spec.device == "cuda:0"
+        bench.go_on.set()
+        await until(pilot, lambda _: not app.run_in_progress)
+
+
+async def test_a_report_runs_in_its_tab_can_be_stopped_and_then_be_made(bench: Benches) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=SMALL) as pilot:
+        await ready(pilot, app)
+        await pilot.press("escape", "9", "n")
+        text = await until(pilot, "warm-up ...")
+        assert "kernels: warm-up" in text.splitlines()[0]
+        assert app.main.open_pane == "kernels"
+        assert app.run_in_progress
+        assert app.check_action("stop_cells", ())
+        assert app.check_action("run_cells", ())
+        await pilot.press("s")
+        await until(pilot, lambda _: not app.run_in_progress)
+        await until(pilot, "The report was stopped.")
+        bench.made[0].report_ends = done(size="tiny", d_model=256, d_ff=1024, num_layers=4, num_heads=4)
+        bench.go_on.set()
+        await pilot.press("n")
+        await until(pilot, lambda text: "Press n" not in text and not app.run_in_progress)
+        assert app.main.query_one("#kernels", ReportPane).report is not None
+
+
+async def test_a_report_waits_for_the_running_cell_and_comes_before_the_next(bench: Benches) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot, app)
+        await pilot.press("escape", "r")
+        await until(pilot, "▶ running")
+        await pilot.press("9")
+        await until(pilot, "never while one is timed")
+        await pilot.press("n")
+        await until(pilot, "comes after the running cell")
+        bench.finish_one()
+        await until(pilot, "warm-up ...")
+        assert list(app.live.state.waiting) == [1, 2]
+        bench.finish_one()
+        await until(pilot, lambda _: app.live.state.current == 1)
+        assert app.live.state.reports[0].cell == 0
+
+
+async def test_what_is_run_while_a_report_is_made_comes_behind_it_and_is_shown(bench: Benches) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=SMALL) as pilot:
+        await ready(pilot, app)
+        await pilot.press("escape", "0", "n")
+        await until(pilot, "warm-up ...")
+        await pilot.press("r")
+        await until(pilot, lambda _: app.main.open_pane == "live" and len(app.live.state.waiting) == 3)
+        assert app.live.state.current is None
+        bench.finish_one()
+        await until(pilot, "▶ running" if app.main.wide else "cell 1/3")
+        bench.go_on.set()
+        await until(pilot, lambda _: not app.run_in_progress)
+        assert [cell.status for cell in app.live.state.cells.values()] == ["ok"] * 3
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        (done(), "Kernels of tiny · ctx 128 · forward · fp32 · cuda:0: ready (9)."),
+        (ReportFinished(at=START + 2, report=0, status="failed", error="no CUPTI"), "no CUPTI (9)"),
+    ],
+)
+async def test_the_end_of_a_report_is_told_where_it_is_not_seen(
+    ends: ReportFinished, said: str, bench: Benches
+) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await ready(pilot, app)
+        bench.made[0].report_ends = ends
+        await pilot.press("escape", "9", "n")
+        await until(pilot, "warm-up ...")
+        await pilot.press("4")
+        bench.go_on.set()
+        await until(pilot, lambda text: all(word in text for word in said.split()))
+
+
+async def test_a_report_that_cannot_be_asked_for_says_why_and_the_app_is_ready(bench: Benches) -> None:
+    from cs336_tui.session.log import LogError
+
+    app = Cs336App(bench)
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await ready(pilot, app)
+        bench.made[0].refuse = LogError("no room for a log")
+        await pilot.press("escape", "p", "n")
+        await until(pilot, "no room for a log")
+        await until(pilot, lambda _: not app.run_in_progress)
+
+
+async def test_keys_step_through_the_cells_of_the_session_and_results_follow(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(mixed_session(), tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("9")
+        pane = app.main.query_one("#kernels", ReportPane)
+        await until(pilot, lambda _: pane.subject.cell == 2)
+        assert "This session has none of this cell." in screen_text(app)
+        await pilot.press("left_square_bracket", "left_square_bracket")
+        await until(pilot, lambda _: pane.subject.cell == 0)
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda _: pane.subject.cell == 0)
+        await pilot.press("right_square_bracket", "3")
+        await until(pilot, lambda _: app.main.query_one("#results").cursor == 1)
+        await pilot.press("down", "down", "9")
+        await until(pilot, lambda _: pane.subject.cell == 3)
+
+
+async def test_a_chosen_cell_stays_while_others_run(bench: Benches) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot, app)
+        await pilot.press("escape", "r")
+        await until(pilot, "▶ running")
+        await pilot.press("9")
+        pane = app.main.query_one("#kernels", ReportPane)
+        await until(pilot, lambda _: pane.subject.cell == 0)
+        bench.finish_one()
+        await until(pilot, lambda _: pane.subject.cell == 1)
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda _: pane.subject.cell == 0)
+        bench.finish_one()
+        await until(pilot, lambda _: app.live.state.current == 2)
+        assert pane.subject.cell == 0
+
+
+async def test_a_replayed_report_is_shown_and_none_can_be_asked_for(tmp_path: Path) -> None:
+    events: list[Event] = demo(in_the_middle)
+    spec = next(event for event in events if hasattr(event, "specs")).specs[5]
+    events += [
+        ReportStarted(at=events[-1].at, report=0, kind="kernels", spec=spec, cell=5),
+        ReportFinished(at=events[-1].at, report=0, status="ok", content=a_kernel_report(spec)),
+    ]
+    app = Cs336App(replay=log_of(events, tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("9")
+        pane = app.main.query_one("#kernels", ReportPane)
+        await until(pilot, lambda _: pane.report is not None)
+        assert "Profile now" not in screen_text(app).splitlines()[-1]
+        await pilot.press("n")

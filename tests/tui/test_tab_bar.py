@@ -1,0 +1,67 @@
+"""The row of tabs: the open one and its neighbours are always in sight, and all can be reached."""
+
+from __future__ import annotations
+
+import pytest
+
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.screen import TABS
+from cs336_tui.tui.widgets.tab_bar import TabBar, window
+from tests.tui.watched import Benches, until
+
+
+@pytest.mark.parametrize("middle", range(6))
+def test_a_window_holds_its_middle_fits_its_room_and_could_not_grow(middle: int) -> None:
+    widths = [9, 12, 7, 10, 8, 11]
+
+    def needed(first: int, end: int) -> int:
+        return sum(widths[first:end]) + 2 * ((first > 0) + (end < len(widths)))
+
+    for room in range(12, 80):
+        first, end = window(widths, middle, room, 2)
+        assert first <= middle < end
+        if end - first > 1:
+            assert needed(first, end) <= room
+        grown = [(first - 1, end)] * (first > 0) + [(first, end + 1)] * (end < len(widths))
+        assert all(needed(*more) > room for more in grown)
+
+
+def bar(app: Cs336App) -> TabBar:
+    return app.main.query_one(TabBar)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+async def test_left_and_right_go_through_all_tabs_and_the_open_one_is_named(width: int) -> None:
+    app = Cs336App(Benches())
+    async with app.run_test(size=(width, 24)) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        bar(app).focus()
+        offered = [tab for tab in TABS.values() if tab.id != "device" or width < 76]
+        for tab in [*offered[1:], offered[0]]:
+            await pilot.press("right")
+            await until(pilot, lambda _, tab=tab: f"{tab.key} {tab.label}" in bar(app).text)
+            assert app.main.open_pane == tab.id
+            assert len(bar(app).text) <= width
+            assert bar(app).text.startswith("‹") == (tab.id != "configure" and "1 Configure" not in bar(app).text)
+        await pilot.press("left")
+        await until(pilot, lambda _: app.main.open_pane == "estimate")
+
+
+async def test_a_click_on_an_arrow_opens_the_next_tab_that_is_not_in_sight() -> None:
+    app = Cs336App(Benches())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda _: app.live.state.environment is not None)
+        assert bar(app).text.endswith("│ 8 Compare │›")
+        await pilot.click("#tabs", offset=(len(bar(app).text) - 1, 0))
+        await until(pilot, lambda _: app.main.open_pane == "kernels")
+        assert bar(app).text.startswith("‹│")
+        await pilot.click("#tabs", offset=(0, 0))
+        await until(pilot, lambda _: app.main.open_pane not in ("kernels", "configure"))
+
+
+async def test_every_tab_is_named_where_there_is_room() -> None:
+    app = Cs336App(Benches())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "i Estimate")
+        assert "‹" not in bar(app).text
+        assert "›" not in bar(app).text
