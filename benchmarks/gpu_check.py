@@ -27,6 +27,7 @@ STEPS = (
         ],
         True,
     ),
+    ("Predicted peak", ["-m", "benchmarks.predicted_peak", "--device", "cuda", "--quick"], True),
     ("Overhead", ["-m", "benchmarks.overhead", "--device", "cuda"], True),
     ("Start", ["-m", "benchmarks.start"], True),
     ("Screen", ["-m", "benchmarks.screen_cost"], True),

@@ -232,6 +232,11 @@ def reference(session: str, keep: str | None, session_dir: Path | None) -> None:
 @click.option("--columns", type=WORDS, help="Columns of the results table, such as size,pass,mean,std.")
 @click.option("--reference", is_flag=True, help="Own cells beside published ones.")
 @click.option("--compare", is_flag=True, help="The first of two sessions against the second.")
+@click.option(
+    "--report",
+    type=click.Choice(["predictions", "kernels", "memory", "precision", "mixed-precision", "oom"]),
+    help="What reports of this kind found.",
+)
 @click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only these cells, such as precision=fp32.")
 @click.option("--unit", type=click.Choice(["ms", "s", "us"]), help="Of times in text. [default: ms]")
 @click.option(

@@ -168,7 +168,9 @@ class CellFinished(_Event, frozen=True):
 class CellsPredicted(_Event, frozen=True):
     """What cells will need, worked out before they run; each names its spec."""
 
-    predictions: tuple[Prediction, ...]
+    predictions: tuple[Prediction, ...] = ()
+    failed: tuple[RunSpec, ...] = ()
+    """Cells for which that could not be worked out."""
 
 
 class ReportStarted(_Event, frozen=True):

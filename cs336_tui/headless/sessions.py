@@ -46,7 +46,13 @@ def show_command(session: str, session_dir: Path | None) -> str:
     if info.note:
         lines.append(f"note     {info.note}")
     lines += [f"begun    {began(info)} on {info.host or 'an unknown machine'}, torch {info.torch or 'unknown'}"]
-    lines += [f"cells    {counts(info)}", f"log      {path}", "", results_markdown(state).rstrip()]
+    lines += [f"cells    {counts(info)}"]
+    for report in state.reports.values():
+        how = "" if report.status == "ok" else f": {report.status or 'running'}"
+        lines.append(f"report   {report.kind} of {report.spec.title}{how}")
+    lines += [f"log      {path}", "", results_markdown(state).rstrip()]
+    if any(report.content for report in state.reports.values()):
+        lines += ["", f"`cs336-tui export {info.session} --report kernels` (or memory, ...) shows what a report found."]
     return "\n".join(lines)
 
 
@@ -91,7 +97,8 @@ def counts(info: SessionInfo) -> str:
         (info.skipped, "skipped"),
         (info.left, "running or waiting" if info.writer else "left to run"),
     ]
-    return f"{info.cells}: " + (", ".join(f"{n} {word}" for n, word in parts if n) or "none")
+    reports = f"; {info.reports} report{'s' * (info.reports != 1)}" if info.reports else ""
+    return f"{info.cells}: " + (", ".join(f"{n} {word}" for n, word in parts if n) or "none") + reports
 
 
 def _table(infos: list[SessionInfo]) -> str:

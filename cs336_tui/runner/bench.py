@@ -22,6 +22,7 @@ from cs336_tui.events import (
     DeviceSampled,
     EnvironmentRead,
     Event,
+    Notice,
     SessionAnnotated,
     SessionEnded,
     SessionResumed,
@@ -84,7 +85,9 @@ class Bench:
         self._recorder = Recorder(session_dir, session or new_session_id(), sink)
         self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-"))
         self._launcher = Launcher(self._scratch)
-        self._predictor = Predictor(self._launcher, self._on_predictions, capability_of=self._capability_of)
+        self._predictor = Predictor(
+            self._launcher, self._on_predictions, self._on_unpredictable, capability_of=self._capability_of
+        )
         self._cells: set[RunSpec] = set()
         """What the session's cells need, by `prediction_key`; only their predictions go into its log."""
         self._predicted: set[RunSpec] = set()
@@ -363,6 +366,11 @@ class Bench:
             stop=self._stop,
             timeout_s=self.timeout_s,
         )
+
+    def _on_unpredictable(self, spec: RunSpec, why: str) -> None:
+        now = time.time()
+        text = f"{spec.title}: what it needs could not be predicted: {why}"
+        self._recorder.pass_on([CellsPredicted(at=now, failed=(spec,)), Notice(at=now, text=text)])
 
     def _capability_of(self, spec: RunSpec) -> tuple[int, int] | None:
         device = self._environment.device(spec.device) if self._environment else None

@@ -76,7 +76,10 @@ def _version() -> str:
 
 
 class Predictor:
-    """Predicts what cells will need. `deliver` gets what `ask` was asked for, from a thread of this object's.
+    """Predicts what cells will need.
+
+    `deliver` gets what `ask` was asked for, from a thread of this object's; `give_up` is told what cannot be predicted
+    and why.
 
     `launcher` starts the child processes; `capability_of` a spec is that of the CUDA device that it is for.
     Call `close` at the end.
@@ -86,15 +89,18 @@ class Predictor:
         self,
         launcher: Launcher,
         deliver: Callable[[Sequence[Prediction]], object] = lambda _: None,
+        give_up: Callable[[RunSpec, str], object] = lambda _spec, _why: None,
+        *,
         cache: PredictionCache | None = None,
         capability_of: Callable[[RunSpec], Capability | None] = lambda _: None,
     ) -> None:
-        self._launcher, self._deliver, self._capability_of = launcher, deliver, capability_of
+        self._launcher, self._deliver, self._give_up = launcher, deliver, give_up
+        self._capability_of = capability_of
         self._cache = cache or PredictionCache()
         self._changed = threading.Condition()
         self._wanted: dict[RunSpec, RunSpec] = {}
         """Specs that are to be predicted, by what they need."""
-        self._hopeless: dict[RunSpec, str] = {}
+        self._hopeless: set[RunSpec] = set()
         self._fresh = False
         """Whether something was asked for that nobody has looked at."""
         self._holds = self._interrupts = 0
@@ -184,19 +190,23 @@ class Predictor:
             specs, interrupts = list(self._wanted.values()), self._interrupts
             if not specs or self._holds or self._closed:
                 return
-        left = [prediction_key(spec) for spec in specs]
+        left = list(specs)
         try:
             for answer in self._answers(specs, interruptible=True):
-                key = left.pop(0)
+                key = prediction_key(left.pop(0))
                 if answer.prediction is None:
-                    self._hopeless[key] = answer.error or ""
+                    self._abandon(answer.spec, answer.error or "")
                 else:
                     self._deliver([answer.prediction])
                 self._settle([key])
         except PredictionError as error:
             if interrupts == self._interrupts and left:
-                self._hopeless[left[0]] = str(error)  # the one that the child died of; the others are tried again
-                self._settle(left[:1])
+                self._abandon(left[0], str(error))  # the one that the child died of; the others are tried again
+                self._settle([prediction_key(left[0])])
+
+    def _abandon(self, spec: RunSpec, why: str) -> None:
+        self._hopeless.add(prediction_key(spec))
+        self._give_up(spec, why)
 
     def _answers(self, specs: Sequence[RunSpec], *, interruptible: bool = False) -> Iterator[PredictionAnswer]:
         """The answer to each as it comes from a child. Raises `PredictionError` when that ends before the last."""

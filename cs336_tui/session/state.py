@@ -239,6 +239,8 @@ class SessionState:
         """The cell that is running, None between cells."""
         self.predictions: dict[RunSpec, Prediction] = {}
         """What cells will need, by `prediction_key`."""
+        self.unpredictable: set[RunSpec] = set()
+        """For what it could not be worked out, by `prediction_key`."""
         self.reports: dict[int, ReportState] = {}
         """In the order in which they were begun."""
         self.devices: deque[tuple[DeviceSampled, int | None]] = deque(maxlen=DEVICE_HISTORY)
@@ -319,6 +321,7 @@ class SessionState:
                 self.note = self.note if event.note is None else event.note
             case CellsPredicted():
                 self.predictions |= {prediction_key(found.spec): found for found in event.predictions}
+                self.unpredictable |= {prediction_key(spec) for spec in event.failed}
             case ReportStarted():
                 self.reports[event.report] = ReportState(event)
             case ReportStage():

@@ -48,6 +48,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     left: int = 0
     """Without a result, so that resuming would run them."""
     skipped: int = 0
+    reports: int = 0
+    """On kernels, memory and the like."""
     writer: str | None = None
     """The process that writes it now."""
     problem: str | None = None
@@ -129,6 +131,7 @@ def describe(state: SessionState, path: Path, problem: str | None = None) -> Ses
         failed=statuses.count("failed") + statuses.count("killed"),
         left=sum(status in ("queued", "running", "cancelled") for status in statuses),
         skipped=statuses.count("skipped"),
+        reports=len(state.reports),
         writer=str(writer) if writer else None,
         problem=problem,
     )

@@ -38,7 +38,6 @@ from cs336_tui.tui.widgets.rows import Rows
 from cs336_tui.tui.widgets.tab_bar import TabBar
 
 if TYPE_CHECKING:
-    from cs336_tui.reports import ReportKind
     from cs336_tui.runner.bench import Bench
     from cs336_tui.tui.actions.estimates import EstimateDesk
     from cs336_tui.tui.panes.estimate import EstimatePane
@@ -314,21 +313,6 @@ class Cs336App(Display):
             self.notify("What runs is being stopped; ask again when it is over.", severity="warning")
         elif self._reports.ask(message):
             self._begin_work()
-
-    async def action_make_report(self, kind: ReportKind) -> None:
-        """Open the tab of a report and ask for it."""
-        self.main.open(kind)
-        await self.main.focus_pane(kind)
-        self.paint()
-        self.main.query_one(f"#{kind}", ReportPane).action_make()
-
-    async def action_name_gpu(self) -> None:
-        """Open the Estimate tab and ask for which GPU."""
-        from cs336_tui.tui.panes.estimate import EstimatePane
-
-        self._open("estimate")
-        await self.main.focus_pane("estimate")
-        self.main.query_one(EstimatePane).ask_gpu()
 
     @on(ReportPane.CellStepped)
     def _step_cell(self, message: ReportPane.CellStepped) -> None:

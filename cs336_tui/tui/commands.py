@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from textual.app import SystemCommand
 
 from cs336_tui.presets import all_presets
+from cs336_tui.tui.panes.report import ReportPane
 from cs336_tui.tui.screen import REPORTS, TABS
 
 if TYPE_CHECKING:
+    from cs336_tui.reports import ReportKind
     from cs336_tui.tui.app import Cs336App
 
 
@@ -25,8 +27,10 @@ def commands(app: Cs336App) -> Iterator[SystemCommand]:
         yield SystemCommand(f"Tab {tab.label}", f"Bring it into sight ({tab.key})", partial(app.action_open, tab.id))
     for kind in REPORTS:
         about = f"{TABS[kind].label} of the cell under the cursor, made between two cells (n in its tab)"
-        yield SystemCommand(f"Report {kind}", about, partial(app.action_make_report, kind))
-    yield SystemCommand("Estimate for another GPU", "Whether the cells fit a GPU that is not here", app.action_name_gpu)
+        yield SystemCommand(f"Report {kind}", about, partial(_make_report, app, kind))
+    yield SystemCommand(
+        "Estimate for another GPU", "Whether the cells fit a GPU that is not here", partial(_name_gpu, app)
+    )
     if not app.replaying:
         yield SystemCommand("Save as preset", "Keep the choices under a name (w)", app.action_save_preset)
         for preset in all_presets().presets:
@@ -36,3 +40,18 @@ def commands(app: Cs336App) -> Iterator[SystemCommand]:
     yield SystemCommand("All themes", "Choose among Textual's themes too", app.search_themes)
     yield SystemCommand("Help", "Keys, and what each number means (?)", app.action_help)
     yield SystemCommand("Quit", "Leave; asks while something runs (q)", app.action_ask_quit)
+
+
+async def _make_report(app: Cs336App, kind: ReportKind) -> None:
+    app.action_open(kind)
+    await app.main.focus_pane(kind)
+    app.paint()  # so that the pane knows what it is about
+    app.main.query_one(f"#{kind}", ReportPane).action_make()
+
+
+async def _name_gpu(app: Cs336App) -> None:
+    from cs336_tui.tui.panes.estimate import EstimatePane
+
+    app.action_open("estimate")
+    await app.main.focus_pane("estimate")
+    app.main.query_one(EstimatePane).ask_gpu()

@@ -65,8 +65,18 @@ def delivered() -> Delivered:
 
 
 @pytest.fixture
-def predictor(tmp_path: Path, launcher: Watched, delivered: Delivered) -> Iterator[Predictor]:
-    made = Predictor(launcher, delivered, PredictionCache(tmp_path / "cache"))
+def abandoned() -> list[int]:
+    """The context lengths of what was given up."""
+    return []
+
+
+@pytest.fixture
+def predictor(tmp_path: Path, launcher: Watched, delivered: Delivered, abandoned: list[int]) -> Iterator[Predictor]:
+    def given_up(spec: RunSpec, why: str) -> None:
+        assert "ended early" in why
+        abandoned.append(spec.context_length)
+
+    made = Predictor(launcher, delivered, given_up, cache=PredictionCache(tmp_path / "cache"))
     yield made
     made.close()
 
@@ -164,8 +174,9 @@ def test_a_new_wish_replaces_the_old_one(predictor: Predictor, delivered: Delive
 
 
 def test_the_one_that_a_child_died_of_does_not_keep_the_others(
-    launcher: Watched, predictor: Predictor, delivered: Delivered
+    launcher: Watched, predictor: Predictor, delivered: Delivered, abandoned: list[int]
 ) -> None:
     launcher.kill_next = True
     predictor.ask(specs(8, 16, 32))
     assert delivered.wait_for(2) == [16, 32]
+    assert abandoned == [8]

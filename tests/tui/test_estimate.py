@@ -207,3 +207,12 @@ async def test_while_cells_run_predictions_are_said_to_wait(bench: Benches) -> N
 def test_cells_that_need_the_same_are_counted_with_all_their_steps() -> None:
     specs = [a_spec(warmup_steps=warmup) for warmup in (0, 2)] + [a_spec(context_length=256)]
     assert [(need.spec, need.cells, need.steps) for need in needs(specs)] == [(specs[0], 2, 10), (specs[2], 1, 6)]
+
+
+async def test_a_cell_that_cannot_be_predicted_leaves_the_summary_to_the_others(bench: Benches) -> None:
+    app = Cs336App(bench, initial=SWEEP)
+    async with app.run_test(size=WIDE) as pilot:
+        specs = await asked(pilot, bench)
+        app.sink([CellsPredicted(at=START, predictions=tuple(map(made_prediction, specs[1:])), failed=specs[:1])])
+        await until(pilot, lambda _: "peak" in summary(app))
+        assert "predicting" not in summary(app)

@@ -188,3 +188,16 @@ async def test_a_replayed_report_is_shown_and_none_can_be_asked_for(tmp_path: Pa
         await until(pilot, lambda _: pane.report is not None)
         assert "Profile now" not in screen_text(app).splitlines()[-1]
         await pilot.press("n")
+
+
+async def test_the_command_palette_makes_reports_and_names_gpus(bench: Benches) -> None:
+    app = Cs336App(bench)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot, app)
+        await pilot.press("escape", "colon", *"Report memory", "enter")
+        await pilot.pause(0.3)
+        await pilot.press("enter")
+        await until(pilot, lambda _: any(report.kind == "memory" for report in app.live.state.reports.values()))
+        assert app.main.open_tab == "memory"
+        bench.go_on.set()
+        await until(pilot, lambda _: not app.run_in_progress)

@@ -99,7 +99,7 @@ def detail(row: Row, width: int, waiting: str = "") -> list[Line]:
         return lines + wrapped(waiting, width, "muted")
     found, prediction = row.estimate, row.estimate.prediction
     lines += _entry("parameters", _parameters(prediction), width)
-    by_phase = " · ".join(f"{name} {flops(value)}" for name, value in prediction.flops.items())
+    by_phase = " · ".join(f"{name} {flops(value)}" for name, value in prediction.flops.items() if value)
     lines += _entry("FLOPs a step", f"{flops(sum(prediction.flops.values()))}: {by_phase}", width)
     lines += _entry("a step takes", f"{found.step_time}, {found.basis}", width)
     lines += _memory(row, prediction, width)
@@ -123,9 +123,10 @@ def brief(row: Row) -> list[Line]:
         line(
             (f"{quantities.count(prediction.num_params)} parameters · ", "text"),
             (f"{flops(sum(prediction.flops.values()))} · ", "text"),
-            (f"peak {format.size(prediction.peak_bytes)} in {prediction.peak_phase} · {found.verdict}", "strong"),
+            (f"peak {format.size(prediction.peak_bytes)} in {prediction.peak_phase}", "strong"),
         ),
         line(
+            (f"{found.verdict} · ", "text"),
             (
                 " · ".join(
                     f"{name.replace('_', ' ')} {quantities.gigabytes(size)}"
@@ -134,14 +135,15 @@ def brief(row: Row) -> list[Line]:
                 )
                 + " GB",
                 "muted",
-            )
+            ),
         ),
     ]
 
 
 def target_text(target: Target) -> str:
     """A device and its memory, in words."""
-    free = f", {format.size(target.free_bytes)} free" if target.free_bytes is not None else ""
+    known = target.free_bytes is not None and target.free_bytes != target.capacity_bytes
+    free = f", {format.size(target.free_bytes)} free" if known else ""
     return f"{format.plain(target.name)}: {format.size(target.capacity_bytes, 'memory unknown')}{free}"
 
 
