@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cs336_tui.events import CellFinished
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
@@ -25,7 +26,8 @@ def test_a_cell_runs_in_a_child(tmp_path: Path, spawn: bool):
     launcher.start()
     child = launcher.start_cell(0, small_spec())
     watch = Watch()
-    finished = Supervisor(child, 0, watch, StopSignal()).run()
+    Supervisor(child, 0, watch, StopSignal()).run()
+    (finished,) = watch.of(CellFinished)
     assert launcher.method == ("spawn" if spawn else "forkserver")
     assert finished.status == "ok"
     assert watch.of(type(finished)) == [finished]
