@@ -1,4 +1,7 @@
-"""Makes the README's screenshot from the replayed demo session: ``make screenshots``. Needs no GPU and no terminal."""
+"""Makes the screenshots: ``make screenshots``. Needs no GPU and no terminal.
+
+The README's is of the replayed demo session, those of the tabs of reports are of a `tiny` train-step on this machine.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,18 @@ from itertools import takewhile
 from pathlib import Path
 
 from cs336_tui.events import StepsTimed, to_line
+from cs336_tui.reports import ReportKind
+from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogReader
+from cs336_tui.sweep import Sweep
 from cs336_tui.tui.app import Cs336App
 
 ROOT = Path(__file__).parents[1]
 DEMO_LOG = ROOT / "tests" / "data" / "demo-session.jsonl"
 SCREENSHOT = ROOT / "docs" / "screenshot.svg"
 SIZE = (120, 40)
+TABS: dict[ReportKind, tuple[str, ...]] = {"kernels": ("9", "v", "v"), "memory": ("0",)}
+"""Reports, and the keys that lead to what is shown of each."""
 
 
 def is_later(event: object) -> bool:
@@ -22,10 +30,27 @@ def is_later(event: object) -> bool:
     return isinstance(event, StepsTimed) and (event.cell, event.kind, event.first) == (5, "measured", 6)
 
 
-async def photograph(log: Path, target: Path) -> None:
+def make_reports(folder: Path) -> Path:
+    """A session with a kernels and a memory report; its log."""
+    bench = Bench(lambda _: None, session_dir=folder, device_interval_s=0)
+    bench.prepare()
+    try:
+        (spec,) = bench.resolve(Sweep(passes=("train-step",), devices=("cpu",))).cells()
+        for kind in TABS:
+            bench.ask_report(kind, spec)
+        bench.work()
+    finally:
+        bench.close()
+    return bench.log_path
+
+
+async def photograph(log: Path, target: Path, *keys: str) -> None:
     app = Cs336App(replay=log, speed=0)
     async with app.run_test(size=SIZE) as pilot:
-        while app.run_in_progress or not app.state.cells:
+        while app.run_in_progress or not (app.state.cells or app.state.reports):
+            await pilot.pause()
+        for key in keys:
+            await pilot.press(key)
             await pilot.pause()
         app.clear_notifications()
         app.paint()
@@ -39,7 +64,12 @@ def main() -> None:
         log = Path(scratch) / DEMO_LOG.name
         log.write_bytes(b"".join(map(to_line, events)))
         asyncio.run(photograph(log, SCREENSHOT))
-    print(f"wrote {SCREENSHOT.relative_to(ROOT)}")
+        print(f"wrote {SCREENSHOT.relative_to(ROOT)}")
+        reports = make_reports(Path(scratch))
+        for tab, keys in TABS.items():
+            target = SCREENSHOT.with_name(f"screenshot-{tab}.svg")
+            asyncio.run(photograph(reports, target, *keys))
+            print(f"wrote {target.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

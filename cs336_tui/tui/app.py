@@ -27,7 +27,7 @@ from cs336_tui.tui.panes.compare import ComparePane
 from cs336_tui.tui.panes.configure import ConfigurePane
 from cs336_tui.tui.panes.live import LivePane
 from cs336_tui.tui.panes.queue import QueuePane
-from cs336_tui.tui.panes.report import ReportPane
+from cs336_tui.tui.panes.report import About, ReportPane
 from cs336_tui.tui.panes.results import ResultsPane
 from cs336_tui.tui.panes.sessions import SessionsPane
 from cs336_tui.tui.screen import View
@@ -229,7 +229,7 @@ class Cs336App(Display):
             self.run_in_progress and not self.replaying,
             self._marked.compared(self._desk.compared),
             self._marked.cells,
-            self._reports.cell(self.shown),
+            self._reports.about(self.shown),
             self._estimates,
         )
 
@@ -397,7 +397,8 @@ class Cs336App(Display):
     def _look_at(self, message: Rows.Moved) -> None:
         cells = tuple(self.state.cells)
         if message.index < len(cells):  # the session that is shown may have changed meanwhile
-            self._reports.choose(self.shown, cells[message.index])
+            cell = self.state.cells[cells[message.index]]
+            self._reports.choose(self.shown, About(cell.spec, cell.cell))
             self._fresh = True
 
     @on(Rows.Chosen, "#results")

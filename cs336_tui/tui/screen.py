@@ -22,7 +22,7 @@ from cs336_tui.tui.panes.device import DevicePane
 from cs336_tui.tui.panes.live import LivePane
 from cs336_tui.tui.panes.log import LogPane
 from cs336_tui.tui.panes.queue import QueuePane, QueueView
-from cs336_tui.tui.panes.report import ReportPane, Subject
+from cs336_tui.tui.panes.report import About, ReportPane, Subject
 from cs336_tui.tui.panes.results import ResultsPane
 from cs336_tui.tui.panes.sessions import SessionsPane
 from cs336_tui.tui.preview import Cells, Preview
@@ -80,7 +80,7 @@ class View(NamedTuple):
     compared: Compared
     marked_cells: tuple[CellState, ...]
     """Those that are to be compared, the first as A."""
-    reported: CellState | None
+    reported: About | None
     """The cell that reports are about, where the session has one."""
     estimates: EstimateDesk | None
     """What the predictions come to; None until one is wanted."""
@@ -175,7 +175,7 @@ class MainScreen(Screen[None]):
         header = self.query_one("#header", Lines)
         header.paint([heading(state, shown.id, view.mode, header.content_size.width)])
         if self.shows("live"):
-            self.query_one(LivePane).show(state, shown.cell, self._invitation(view.replaying), held=view.held)
+            self.query_one(LivePane).show(state, shown.cell, self._invitation(view), held=view.held)
         if self.shows("device"):
             self.query_one(DevicePane).show(state, shown.latest_run)
         if self.shows("results"):
@@ -213,12 +213,12 @@ class MainScreen(Screen[None]):
         return self._preview.cells(self.query_one(ConfigurePane).choices)
 
     def _subject(self, view: View) -> Subject:
-        state, cell = view.shown.state, view.reported
+        state, about = view.shown.state, view.reported
         source = view.live.source if view.is_live and not view.replaying else None
         return Subject(
             state,
-            cell.spec if cell else None if view.replaying or not view.is_live else self.chosen.first,
-            cell.cell if cell else None,
+            about.spec if about else None if view.replaying or not view.is_live else self.chosen.first,
+            about.cell if about else None,
             can_ask=source is not None,
             running=state.running_cell is not None,
             asked=source.asked if source else frozenset(),
@@ -239,8 +239,10 @@ class MainScreen(Screen[None]):
     def _ask_to_paint(self) -> None:
         self.post_message(Lines.Resized())
 
-    def _invitation(self, replaying: bool) -> str:
-        if replaying:
+    def _invitation(self, view: View) -> str:
+        if view.shown.state.reports and (view.replaying or not view.is_live):
+            return "This session has no cells, but reports: Kernels (9), Memory (0), Precision (p)."
+        if view.replaying:
             return "The log has not come to its first cell."
         where = "on the left" if self.wide else "in Configure (1)"
         return f"Choose {where}, then press r to run."

@@ -201,3 +201,21 @@ async def test_the_command_palette_makes_reports_and_names_gpus(bench: Benches) 
         assert app.main.open_tab == "memory"
         bench.go_on.set()
         await until(pilot, lambda _: not app.run_in_progress)
+
+
+async def test_a_log_of_nothing_but_reports_shows_each_of_them(tmp_path: Path) -> None:
+    (start, environment, *_) = mixed_session()
+    specs = [a_spec(context_length=128), a_spec(context_length=256)]
+    events: list[Event] = [start, environment]
+    for number, spec in enumerate(specs):
+        events.append(ReportStarted(at=START + number, report=number, kind="kernels", spec=spec))
+        events.append(ReportFinished(at=START + number, report=number, status="ok", content=a_kernel_report(spec)))
+    app = Cs336App(replay=log_of(events, tmp_path), speed=0)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("9")
+        await until(pilot, "ctx 256")
+        await pilot.press("left_square_bracket")
+        await until(pilot, "ctx 128")
+        await pilot.press("left_square_bracket", "right_square_bracket")
+        await until(pilot, "ctx 256")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cs336_tui.events import ReportFinished
-from cs336_tui.session.state import CellState
-from cs336_tui.tui.panes.report import ReportPane
+from cs336_tui.reports import prediction_key
+from cs336_tui.tui.panes.report import About, ReportPane
 from cs336_tui.tui.panes.results import ResultsPane
 from cs336_tui.tui.screen import TABS
 from cs336_tui.tui.session import Session
@@ -18,36 +18,56 @@ _TAB_OF = {"oom": "memory"}
 """The tab that shows a report, where it is not named as the report's kind."""
 
 
+def _all(session: Session) -> tuple[About, ...]:
+    """The session's cells, then what else there are reports on, each once."""
+    state = session.state
+    cells = [About(cell.spec, cell.cell) for cell in state.cells.values()]
+    needs = {prediction_key(about.spec) for about in cells}
+    others = {prediction_key(report.spec): About(report.spec, None) for report in state.reports.values()}
+    return (*cells, *(about for key, about in others.items() if key not in needs))
+
+
 class ReportDesk:
     """Serves the tabs of reports of `app`."""
 
     def __init__(self, app: Cs336App) -> None:
         self._app = app
-        self._chosen: tuple[Session, int] | None = None
+        self._chosen: tuple[Session, About] | None = None
 
-    def cell(self, session: Session) -> CellState | None:
-        """The cell that reports are about: the one that somebody chose, else the one that runs or was looked at."""
+    def about(self, session: Session) -> About | None:
+        """What reports are about: what somebody chose, else the cell that runs or was looked at.
+
+        Of a session that was opened or is replayed, where it has no such cell, what its latest report is about.
+        """
         if self._chosen is not None and self._chosen[0] is session:
-            return session.state.cells.get(self._chosen[1]) or session.cell
-        return session.cell
+            return self._chosen[1]
+        if (cell := session.cell) is not None:
+            return About(cell.spec, cell.cell)
+        choosing = session is self._app.live and not self._app.replaying
+        latest = next(reversed(session.state.reports.values()), None)
+        return None if choosing or latest is None else About(latest.spec, latest.cell)
 
-    def choose(self, session: Session, cell: int) -> None:
-        """Stay with this cell, whichever runs."""
-        self._chosen = session, cell
-        session.looked_at = cell
+    def choose(self, session: Session, about: About) -> None:
+        """Stay with this, whichever cell runs."""
+        self._chosen = session, about
+        if about.cell is not None:
+            session.looked_at = about.cell
 
     def follow(self) -> None:
         """Be about the cell that runs again."""
         self._chosen = None
 
     def step(self, by: int) -> None:
-        """Go to the session's next cell, or the one before."""
+        """Go to the next of the session's cells and of what else there are reports on, or to the one before."""
         session = self._app.shown
-        cells, now = list(session.state.cells), self.cell(session)
-        if cells:
-            place = min(max(cells.index(now.cell) + by if now else 0, 0), len(cells) - 1)
-            self.choose(session, cells[place])
-            self._app.main.query_one(ResultsPane).cursor = place
+        everything, now = _all(session), self.about(session)
+        if not everything:
+            return
+        place = everything.index(now) + by if now in everything else 0 if by > 0 else len(everything) - 1
+        about = everything[min(max(place, 0), len(everything) - 1)]
+        self.choose(session, about)
+        if about.cell is not None:
+            self._app.main.query_one(ResultsPane).cursor = list(session.state.cells).index(about.cell)
 
     def ask(self, wanted: ReportPane.Wanted) -> bool:
         """Have the report made; False when it cannot be asked for."""
@@ -55,7 +75,7 @@ class ReportDesk:
         if source is None or subject.spec is None or not subject.can_ask:
             return False
         if subject.cell is not None:
-            self.choose(self._app.live, subject.cell)
+            self.choose(self._app.live, About(subject.spec, subject.cell))
         source.ask(wanted.kind, subject.spec, subject.cell)
         return True
 

@@ -18,6 +18,13 @@ from cs336_tui.tui.widgets.lines import Line, Span, line
 from cs336_tui.tui.widgets.rows import Rows
 
 
+class About(NamedTuple):
+    """What a report is about; `cell` is its number, where it is one of the session's."""
+
+    spec: RunSpec
+    cell: int | None
+
+
 class Subject(NamedTuple):
     """What the tabs of reports are about."""
 
