@@ -17,19 +17,17 @@ from cs336_tui.events import CellsQueued, EnvironmentRead, Event, Notice, Report
 from cs336_tui.presets import QUICK, Preset
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui.actions import comparing, exports
-from cs336_tui.tui.actions.reports import ReportDesk
 from cs336_tui.tui.actions.sessions import SessionDesk
-from cs336_tui.tui.display import Display
 from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.keys import APP_KEYS
 from cs336_tui.tui.messages import Replayed, RunEnded, Trouble
 from cs336_tui.tui.panes.compare import ComparePane
 from cs336_tui.tui.panes.configure import ConfigurePane
 from cs336_tui.tui.panes.live import LivePane
-from cs336_tui.tui.panes.queue import QueuePane
-from cs336_tui.tui.panes.report import About, ReportPane
+from cs336_tui.tui.panes.report import About
 from cs336_tui.tui.panes.results import ResultsPane
 from cs336_tui.tui.panes.sessions import SessionsPane
+from cs336_tui.tui.running import Running
 from cs336_tui.tui.screen import View
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.sources import LiveSource, ReplaySource, Sink, sweep_of
@@ -50,7 +48,7 @@ LOW_BANDWIDTH_DETAIL_S = 5.0
 """With ``--low-bandwidth``: the most refreshes a second, and seconds between the Live pane's details."""
 
 
-class Cs336App(Display):
+class Cs336App(Running):
     """Choose, run, watch, compare and export benchmarks, or watch a session's log again.
 
     With a `bench_factory` the app runs cells: the factory is called when something is on the screen. With `replay` it
@@ -86,17 +84,13 @@ class Cs336App(Display):
             keeper = SummaryKeeper(summary_path, lambda why: self.post_message(Trouble(why)))
         preset = Preset("command line", "", initial) if initial else QUICK
         super().__init__(min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz, preset, options, keeper)
-        self._stopping = False
         self._low_bandwidth = low_bandwidth
         self._themes = ThemeChoice(self, theme, user_theme_dir)
         self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
         self._bench_factory = bench_factory
         self._desk = SessionDesk(self, session_dir)
         self._marked = comparing.MarkedCells()
-        self._reports = ReportDesk(self)
         self._estimates: EstimateDesk | None = None
-        self._cells_run = False
-        """Whether cells are among what runs; else it is reports only."""
 
     # What happens.
 
@@ -195,12 +189,6 @@ class Cs336App(Display):
             source.begin()
         self.refresh_bindings()
 
-    def _make_source(self) -> LiveSource | None:
-        """The bench, made when something is on the screen, or sooner for somebody who presses Run before that."""
-        if self.live.source is None:
-            self.attach_bench(self.live, None)
-        return self.live.source
-
     def attach_bench(self, session: Session, log: Path | None) -> bool:
         """Give a session a bench that runs its cells into `log`, a new one when None; False if this app runs none."""
         if self._bench_factory is None:
@@ -266,85 +254,6 @@ class Cs336App(Display):
                 return not self.replaying
             case _:
                 return True
-
-    def action_run_cells(self) -> None:
-        """Ask the Configure pane, which knows whether the choices are valid."""
-        pane = self.main.query_one(ConfigurePane)
-        if pane.problems:
-            self.notify(str(pane.problems[0]), title="Cannot run", severity="error", markup=False)
-        pane.request_run()
-
-    action_add_cells = action_run_cells
-
-    @on(ConfigurePane.RunRequested)
-    def _run(self, message: ConfigurePane.RunRequested) -> None:
-        source = self._make_source()
-        if source is None or self._stopping:
-            return
-        adding = self._cells_run
-        source.run(message.sweep, message.options)
-        if adding:
-            count = len(message.sweep) * message.options.repeats
-            self.notify(f"{count} cell{'s' * (count != 1)} added behind those that wait.", title="Added", timeout=3)
-        else:
-            self.begin_run()
-
-    def begin_run(self) -> None:
-        """Cells of the app's session are about to run."""
-        self._cells_run = True
-        self._opened = None
-        self._reports.follow()
-        self._begin_work()
-        if self.main.wide:
-            self.main.open_pane = "live"  # should the terminal become smaller
-        elif self.main.open_pane != "queue":
-            self.action_open("live")
-
-    def _begin_work(self) -> None:
-        """Cells are about to run, or reports to be made."""
-        self.run_in_progress = True
-        self.main.query_one(ConfigurePane).set_running(True, adding=self._cells_run)
-        self._fresh = True
-        self.refresh_bindings()
-
-    @on(ReportPane.Wanted)
-    def _make_report(self, message: ReportPane.Wanted) -> None:
-        if self._stopping:
-            self.notify("What runs is being stopped; ask again when it is over.", severity="warning")
-        elif self._reports.ask(message):
-            self._begin_work()
-
-    @on(ReportPane.CellStepped)
-    def _step_cell(self, message: ReportPane.CellStepped) -> None:
-        self._reports.step(message.by)
-        self.paint()
-
-    @on(ConfigurePane.StopRequested)
-    def action_stop_cells(self) -> None:
-        """Stop what runs and what waits."""
-        if self.live.source is not None and self.run_in_progress:
-            self._stopping = True
-            self.main.query_one(ConfigurePane).set_running(True, stopping=True, adding=self._cells_run)
-            self.live.source.cancel()
-            self._fresh = True
-            self.refresh_bindings()
-
-    @on(QueuePane.Changed)
-    def _queue_changed(self, message: QueuePane.Changed) -> None:
-        if message.waits and not self._cells_run and self.live.source is not None:
-            self.begin_run()
-            self.live.source.work()
-        elif message.waits and self._stopping:  # what waits anew takes the stop back
-            self._stopping = False
-            self._begin_work()
-        self.paint()
-
-    @on(QueuePane.OomRuleTurned)
-    def _turn_oom_rule(self, message: QueuePane.OomRuleTurned) -> None:
-        self.main.query_one(ConfigurePane).set_skip_after_oom(message.skip)
-        if self.live.source is not None:
-            self.live.source.skip_after_oom = message.skip
-        self.refresh_panes()
 
     def action_pause(self) -> None:
         """Hold the replay, or let it go on."""
