@@ -299,13 +299,16 @@ _UNJSON: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 def pack(event: Event) -> bytes:
-    """The event as it travels on the pipe."""
-    return _PACK.encode(event)
+    """The event as it travels on the pipe: msgpack, or JSON where a number does not fit msgpack's 64 bits."""
+    try:
+        return _PACK.encode(event)
+    except OverflowError:
+        return _JSON.encode(event)
 
 
 def unpack(data: bytes) -> Event:
     """Inverse of `pack`. Raises `msgspec.MsgspecError`."""
-    return _UNPACK.decode(data)
+    return (_UNJSON if data.startswith(b"{") else _UNPACK).decode(data)  # no msgpack object begins so
 
 
 def to_line(event: Event) -> bytes:

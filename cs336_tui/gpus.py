@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from functools import cache, lru_cache
@@ -23,6 +24,10 @@ _SAYS_NOTHING = frozenset(("nvidia", "geforce", "tesla", "gpu", "tensor", "core"
 
 class UnknownGpu(ValueError):
     """A name that fits no GPU of the table; one line names the known ones."""
+
+
+HOPPER = (9, 0)
+"""Compute capability of an H100."""
 
 
 class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,3 +98,14 @@ def _words(name: str) -> set[str]:
     text = re.sub(r"\b(\d+)\s*gi?b\b", r" \1gb ", name.lower())
     text = re.sub(r"\brtx(?=\w)", "rtx ", text)
     return set(re.findall(r"[a-z0-9]+", text)) - _SAYS_NOTHING
+
+
+def cublas_workspace_bytes(capability: tuple[int, int]) -> int:
+    """What torch allocates for cuBLAS per handle, and there is one for each thread that multiplies matrices.
+
+    ``getChosenWorkspaceSize`` in aten/src/ATen/cuda/CublasHandlePool.cpp: 32 MiB from Hopper on, 8 MiB and 128 KiB
+    before, or as ``CUBLAS_WORKSPACE_CONFIG`` says (``:KiB:count``, any number of times).
+    """
+    if pairs := re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")):
+        return sum(int(size) * 1024 * int(count) for size, count in pairs)
+    return 32 * 2**20 if capability >= HOPPER else 8 * 2**20 + 128 * 1024

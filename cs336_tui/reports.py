@@ -49,6 +49,10 @@ KINDS: tuple[str, ...] = get_args(Kind)
 lists of tensors, as only an optimizer's are."""
 
 
+WORKSPACE_OP = "cuBLAS workspace"
+"""The operation that a block of cuBLAS's own names."""
+
+
 class Site(msgspec.Struct, frozen=True):
     """Where memory was asked for: the operation, the first frame of the model's code, the named range, the phase."""
 
@@ -101,6 +105,10 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The largest live allocations at the peak, largest first; at most 20."""
     note: str = ""
     """Such as that this pass has no gradients."""
+    workspaces: int = 0
+    """How many workspaces of cuBLAS are among what is temporary, all the time."""
+    workspace_bytes: int = 0
+    """Of one, which differs between kinds of GPU."""
 
 
 class KernelGroup(msgspec.Struct, frozen=True):
@@ -314,3 +322,8 @@ def prediction_key(spec: RunSpec) -> RunSpec:
         spec, size="", edition="2026", sync="each-step", warmup_steps=0, measure_steps=1, seed=0, threads=None,
         device=spec.device.partition(":")[0] + (":0" if spec.device.startswith("cuda") else ""),
     )  # fmt: skip
+
+
+def report_key(spec: RunSpec) -> RunSpec:
+    """The same spec for all cells of which a report tells the same: as `prediction_key`, on its device and threads."""
+    return msgspec.structs.replace(prediction_key(spec), device=spec.device, threads=spec.threads)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.events import Event, StageChanged, StepsTimed, coalesce, from_line, pack, to_line, unpack
+from cs336_tui.events import CellsPredicted, Event, StageChanged, StepsTimed, coalesce, from_line, pack, to_line, unpack
 from cs336_tui.session.state import SessionState
+from tests.made_predictions import made_prediction
 from tests.samples import MEASURED_S, WARMUP_S, a_spec, mixed_session, session_start, state_of, steps
 from tests.strategies import any_event, cell_steps, timed_steps
 
@@ -88,3 +89,11 @@ def test_steps_with_a_gap_between_them_stay_apart() -> None:
 def test_gathering_twice_changes_nothing_more() -> None:
     once = coalesce(mixed_session())
     assert coalesce(once) == once
+
+
+def test_numbers_beyond_64_bits_survive_the_pipe() -> None:
+    spec = a_spec()
+    prediction = msgspec.structs.replace(made_prediction(spec), flops={"forward": 3 * 2**64})
+    event = CellsPredicted(at=1.0, predictions=(prediction,))
+    assert unpack(pack(event)) == event
+    assert from_line(to_line(event)) == event

@@ -8,15 +8,11 @@ it is too small to be of use (at most 1 MiB, of a small segment less than 512 by
 
 from __future__ import annotations
 
-import os
-import re
 from bisect import bisect_left, insort
 
 from cs336_tui.estimate.timeline import Timeline
 
 UNIT = 512
-HOPPER = (9, 0)
-"""Compute capability of an H100."""
 _SMALL = 2**20
 _SMALL_SEGMENT = 2 * 2**20
 _LARGE_SEGMENT = 20 * 2**20
@@ -120,14 +116,3 @@ class _Block:
         self.start, self.size, self.small = start, size, small
         self.before, self.after = before, after
         self.free = True
-
-
-def cublas_workspace_bytes(capability: tuple[int, int]) -> int:
-    """What torch allocates for cuBLAS per handle, and there is one for each thread that multiplies matrices.
-
-    ``getChosenWorkspaceSize`` in aten/src/ATen/cuda/CublasHandlePool.cpp: 32 MiB from Hopper on, 8 MiB and 128 KiB
-    before, or as ``CUBLAS_WORKSPACE_CONFIG`` says (``:KiB:count``, any number of times).
-    """
-    if pairs := re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")):
-        return sum(int(size) * 1024 * int(count) for size, count in pairs)
-    return 32 * 2**20 if capability >= HOPPER else 8 * 2**20 + 128 * 1024

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cs336_tui.estimate.caching_allocator import HOPPER
-from cs336_tui.estimate.rehearsal import Rehearsal, rehearse
+from cs336_tui.estimate.rehearsal import Rehearsal, cublas_workspaces, rehearse
+from cs336_tui.gpus import HOPPER, cublas_workspace_bytes
 from cs336_tui.reports import RANGES, Prediction
 from cs336_tui.spec import RunSpec
 from cs336_tui.workload.passes import PHASES
@@ -44,6 +44,8 @@ def predict(spec: RunSpec, *, capability: tuple[int, int] | None = None) -> Pred
         residual_stream_bytes=rehearsed.residual_stream_bytes,
         largest=timeline.largest(peak),
         note=_note(spec),
+        workspaces=cublas_workspaces(spec),
+        workspace_bytes=cublas_workspace_bytes(capability or HOPPER),
     )
 
 

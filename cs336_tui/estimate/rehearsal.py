@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from cs336_tui.estimate.autocast import Autocast
-from cs336_tui.estimate.caching_allocator import HOPPER, as_cached, cublas_workspace_bytes
+from cs336_tui.estimate.caching_allocator import as_cached
 from cs336_tui.estimate.meta_kernels import MetaKernels
 from cs336_tui.estimate.timeline import Timeline
 from cs336_tui.estimate.tracker import MemoryTracker
+from cs336_tui.gpus import HOPPER, cublas_workspace_bytes
+from cs336_tui.reports import WORKSPACE_OP
 from cs336_tui.spec import RunSpec
 from cs336_tui.workload.batch import Batch
 from cs336_tui.workload.passes import PHASES, Step, Training
@@ -51,9 +53,14 @@ def rehearse(spec: RunSpec, *, capability: tuple[int, int] = HOPPER) -> Rehearsa
         rehearsed = _Cell(spec).run()
     if not spec.device.startswith("cuda"):
         return rehearsed
-    threads = 2 if "backward" in PHASES[spec.pass_] else 1
-    timeline = rehearsed.timeline.preceded_by("cuBLAS workspace", [cublas_workspace_bytes(capability)] * threads)
+    workspaces = [cublas_workspace_bytes(capability)] * cublas_workspaces(spec)
+    timeline = rehearsed.timeline.preceded_by(WORKSPACE_OP, workspaces)
     return rehearsed._replace(timeline=as_cached(timeline))
+
+
+def cublas_workspaces(spec: RunSpec) -> int:
+    """How many cuBLAS has: one for each thread that multiplies on CUDA, and backward has a thread of its own."""
+    return (2 if "backward" in PHASES[spec.pass_] else 1) if spec.device.startswith("cuda") else 0
 
 
 class _Cell:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.environment import DeviceInfo, Environment
+from cs336_tui.environment import DeviceInfo, Environment, capability_pair
 from cs336_tui.events import DeviceSampled
-from cs336_tui.gpus import GpuModel, gpu_of_label
+from cs336_tui.gpus import GpuModel, cublas_workspace_bytes, gpu_of_label
 from cs336_tui.quantities import UNKNOWN, duration, gigabytes, millisecond_decimals
-from cs336_tui.reports import Prediction, prediction_key
+from cs336_tui.reports import WORKSPACE_OP, Prediction, prediction_key
 from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.spec import Precision, RunSpec
 
@@ -225,7 +225,33 @@ def judge_all(
     return tuple(_judge(spec, each, target, known) for spec, each in zip(wanted, predictions, strict=True))
 
 
+def for_target(prediction: Prediction, target: Target) -> Prediction:
+    """The prediction with cuBLAS workspaces as they are on the target's GPU, where that is known."""
+    if not (prediction.workspaces and target.gpu):
+        return prediction
+    workspace = cublas_workspace_bytes(capability_pair(target.gpu.capability))
+    more = prediction.workspaces * (workspace - prediction.workspace_bytes)
+
+    def shifted(by_category: dict[str, int]) -> dict[str, int]:
+        return by_category | {"temporary": by_category["temporary"] + more}
+
+    return msgspec.structs.replace(
+        prediction,
+        peak_bytes=prediction.peak_bytes + more,
+        by_category=shifted(prediction.by_category),
+        forward_peak_bytes=prediction.forward_peak_bytes + more,
+        forward_end_bytes=prediction.forward_end_bytes + more,
+        forward_end_by_category=shifted(prediction.forward_end_by_category),
+        largest=tuple(
+            msgspec.structs.replace(block, bytes=workspace) if block.site.op == WORKSPACE_OP else block
+            for block in prediction.largest
+        ),
+        workspace_bytes=workspace,
+    )
+
+
 def _judge(spec: RunSpec, prediction: Prediction, target: Target, known: Experience) -> Estimate:
+    prediction = for_target(prediction, target)
     needed = prediction.peak_bytes + target.context_bytes
     margin = None if target.free_bytes is None else target.free_bytes - needed
     fits = None if margin is None else margin >= 0

@@ -16,7 +16,7 @@ from cs336_tui.export.formats import page, render_all
 from cs336_tui.export.reports import document_of_report, drawings_of_report, tables_of_reports
 from cs336_tui.headless.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.order import in_order
-from cs336_tui.reports import Report, ReportKind, prediction_key
+from cs336_tui.reports import Report, ReportKind, report_key
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.state import SessionState
@@ -49,7 +49,7 @@ def report_command(
 
     def work() -> None:
         resolved = bench.resolve(sweep)
-        for spec in in_order(list({prediction_key(spec): spec for spec in resolved.cells()}.values())):
+        for spec in in_order(list({report_key(spec): spec for spec in resolved.cells()}.values())):
             bench.ask_report(kind, spec)
         bench.work()
 

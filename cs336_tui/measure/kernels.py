@@ -51,9 +51,10 @@ def profile_kernels(request: ReportRequest, progress: Progress) -> KernelReport:
     step.clear()
     progress.enter("attributing")
     found, activity, unseen = read_step(raw_events(profiler), step.phases, device.type)
-    trace = _save_trace(profiler, spec, request.folder)
     progress.enter("predicting")
     prediction, unpredicted = _predict(spec)
+    progress.enter("saving the trace")
+    trace, unsaved = _save_trace(profiler, spec, request.folder)
     return KernelReport(
         spec=spec,
         activity=activity,
@@ -68,7 +69,7 @@ def profile_kernels(request: ReportRequest, progress: Progress) -> KernelReport:
         host_ns=found.host_ns if device.type != "cpu" else None,
         prediction=prediction,
         trace=trace,
-        note=" ".join(filter(None, (unseen, skipped, unpredicted))),
+        note=" ".join(filter(None, (unseen, skipped, unpredicted, unsaved))),
     )
 
 
@@ -115,17 +116,21 @@ def raw_events(profiler: profile) -> list[RawEvent]:
     return list(results.events())
 
 
-def _save_trace(profiler: profile, spec: RunSpec, folder: str | None) -> str | None:
+def _save_trace(profiler: profile, spec: RunSpec, folder: str | None) -> tuple[str | None, str]:
+    """Where the trace is, and why it is nowhere; a report without it is still whole."""
     if folder is None:
-        return None
+        return None, ""
     name = re.sub(
         r"[^\w.+-]+", "-", f"kernels-{spec.size}-ctx{spec.context_length}-{spec.pass_}-{spec.precision}-{spec.device}"
     )
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    numbered = (Path(folder) / f"{name}{f'-{number}' if number else ''}.json.gz" for number in count())
-    path = next(path for path in numbered if not path.exists())
-    profiler.export_chrome_trace(str(path))
-    return str(path)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        numbered = (Path(folder) / f"{name}{f'-{number}' if number else ''}.json.gz" for number in count())
+        path = next(path for path in numbered if not path.exists())
+        profiler.export_chrome_trace(str(path))
+    except (OSError, RuntimeError) as error:
+        return None, f"The Chrome trace could not be saved: {error}."
+    return str(path), ""
 
 
 def _predict(spec: RunSpec) -> tuple[Prediction | None, str]:

@@ -166,7 +166,8 @@ def _record(workload: Workload, request: ReportRequest, device: torch.device) ->
     if isinstance(recorder, CudaRecorder):
         found = _found("CUDA allocator history", lives, len(recording.events) + 1, begins, note)
         peak = torch.cuda.max_memory_allocated(device)
-        return found._replace(allocator_peak=peak, snapshot=_save(recorder, request))
+        snapshot, unsaved = _save(recorder, request)
+        return found._replace(allocator_peak=peak, snapshot=snapshot, note=" ".join(filter(None, (note, unsaved))))
     found = _found("CPU profiler", lives, len(recording.events) + 1, begins, note)
     return found._replace(allocator_peak=_cpu_peak(recording, begins[0][1], claimed_bytes))
 
@@ -190,16 +191,20 @@ def _cpu_peak(recording: Recording, first: int, claimed_bytes: int) -> int:
     return max(live[first - 1 :])
 
 
-def _save(recorder: CudaRecorder, request: ReportRequest) -> str | None:
+def _save(recorder: CudaRecorder, request: ReportRequest) -> tuple[str | None, str]:
+    """Where the snapshot is, and why it is nowhere; a record without it is still whole."""
     if request.folder is None:
-        return None
+        return None, ""
     spec = request.spec
     folder = Path(request.folder)
-    folder.mkdir(parents=True, exist_ok=True)
     settings = (spec.size, f"ctx{spec.context_length}", f"batch{spec.batch_size}", spec.pass_, spec.precision)
-    path = unused_path(folder, "memory-" + "-".join(settings), ".pickle")
-    recorder.save(path)
-    return str(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = unused_path(folder, "memory-" + "-".join(settings), ".pickle")
+        recorder.save(path)
+    except (OSError, RuntimeError) as error:
+        return None, f"The memory snapshot could not be saved: {error}."
+    return str(path), ""
 
 
 def unused_path(folder: Path, stem: str, suffix: str) -> Path:
@@ -211,6 +216,7 @@ def unused_path(folder: Path, stem: str, suffix: str) -> Path:
 def _saved(workload: Workload, spec: RunSpec) -> tuple[tuple[SavedBlock, ...], str]:
     if "backward" not in PHASES[spec.pass_]:
         return (), f"There is no backward in {spec.pass_}: no gradients, and nothing is saved for one."
+    workload.model.zero_grad(set_to_none=True)  # the cell itself has no gradients when it comes to its forward
     try:
         return saved_for_backward(workload), ""
     except Exception as error:

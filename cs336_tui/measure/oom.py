@@ -20,7 +20,7 @@ from torch.nn.modules.module import (
 from cs336_tui.estimate.timeline import Timeline
 from cs336_tui.estimate.tracker import MemoryTracker
 from cs336_tui.measure.failures import failed_allocation, is_out_of_memory
-from cs336_tui.measure.memory_record import no_prediction, optimizer_state, predicted, run_phases
+from cs336_tui.measure.memory_record import MOST_WARMUP_STEPS, no_prediction, optimizer_state, predicted, run_phases
 from cs336_tui.measure.report import Progress
 from cs336_tui.reports import CATEGORIES, Block, OomReport, ReportRequest
 from cs336_tui.spec import RunSpec
@@ -108,9 +108,12 @@ def attempt(spec: RunSpec, device: torch.device) -> _Moment | None:
             name_parts(workload.model, tracker.range)
             tracker.claim("buffers", workload.batch)
             step = workload.step(spec)
-            for _ in range(2 if step.back_to_back else 1):
+            for _ in range(MOST_WARMUP_STEPS if step.back_to_back else 1):
+                had_state = any(True for _ in _moments(workload))
                 run_phases(step, workload.model, spec, tracker)
                 tracker.claim("optimizer_state", _moments(workload))
+                if had_state:
+                    break  # a whole step after one that the optimizer took, not skipped for float16's overflow
     except Exception as error:
         if not is_out_of_memory(error):
             raise

@@ -104,8 +104,8 @@ class Bench:
         self._environment: Environment | None = None
         self._has_begun = False
         self._was_cancelled = False
-        self._ending: CellFinished | None = None
-        """Of the cell that ran last."""
+        self._endings: dict[int, CellFinished] = {}
+        """How cells ended that ran out of memory."""
         self._closed = False
 
     @property
@@ -218,17 +218,15 @@ class Bench:
             if isinstance(taken, Asked):
                 self._make_report(taken, environment)
                 continue
-            self._ending = None
+            self._endings.pop(taken.cell, None)
             self._run_cell(taken.cell, taken.spec, environment)
-            if self._explain_oom and self._ran_out_of_memory() and not self._in_process:
+            ran_out = taken.cell in self._endings
+            if ran_out and self._explain_oom and not self._in_process:
                 self.queue.ask("oom", taken.spec, taken.cell)
-            if self.skip_after_oom and self._ran_out_of_memory():
+            if ran_out and self.skip_after_oom:
                 reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
                 self.queue.skip_larger(taken.spec, reason)
         self._watch(None, None)
-
-    def _ran_out_of_memory(self) -> bool:
-        return self._ending is not None and self._ending.status == "oom"
 
     def reopen(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
         """Go on with the session's log; returns the cells that now wait, in order.
@@ -266,6 +264,8 @@ class Bench:
             self._reports = max(state.reports, default=-1) + 1
             self._cells = {prediction_key(cell.spec) for cell in state.cells.values()}
             self._predicted = set(state.predictions)
+            endings = (cell.finished for cell in state.cells.values() if cell.finished and cell.status == "oom")
+            self._endings = {ending.cell: ending for ending in endings}
             (sink or self._recorder.pass_on)(history)
             self._recorder.record(went_on)
             self.queue.restore(state)
@@ -314,8 +314,8 @@ class Bench:
         """Record what the running cell tells."""
         self._recorder.record(events)
         for event in events:
-            if isinstance(event, CellFinished):
-                self._ending = event
+            if isinstance(event, CellFinished) and event.status == "oom":
+                self._endings[event.cell] = event
 
     def _run_cell(self, cell: int, spec: RunSpec, environment: Environment) -> None:
         try:
@@ -346,7 +346,7 @@ class Bench:
 
     def _make_report(self, asked: Asked, environment: Environment) -> None:
         device = environment.device(asked.spec.device)
-        ending = self._ending if asked.kind == "oom" else None
+        ending = self._endings.get(-1 if asked.cell is None else asked.cell)
         request = ReportRequest(
             kind=asked.kind,
             spec=asked.spec,

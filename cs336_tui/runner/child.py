@@ -100,8 +100,8 @@ def run_predictions(events: Connection, output: str, asked: bytes) -> None:
             answer = PredictionAnswer(spec, door.predict(spec, capability))
         except Exception as error:
             traceback.print_exc()
-            answer = PredictionAnswer(spec, None, f"{type(error).__name__}: {error}".splitlines()[0])
-        _send(events, msgspec.msgpack.encode(answer))
+            answer = PredictionAnswer(spec, None, _why_unpredictable(error))
+        _send(events, msgspec.json.encode(answer))  # FLOPs of the largest do not fit msgpack's 64 bits
     _leave(0)
 
 
@@ -117,6 +117,13 @@ def run_probe(events: Connection, output: str) -> None:
         report = ProbeReport(None, forked_after_driver, f"{type(error).__name__}: {error}")
     _send(events, msgspec.msgpack.encode(report))
     _leave(0)
+
+
+def _why_unpredictable(error: Exception) -> str:
+    """In one line."""
+    if "Storage size calculation overflowed" in str(error):
+        return "no device can hold it: one of its tensors alone has more bytes than can be addressed"
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _settle(output: str) -> None:

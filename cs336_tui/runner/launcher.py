@@ -69,6 +69,8 @@ class Launcher:
 
     def start(self) -> None:
         """Start the fork server; returns at once, while the server imports torch."""
+        # Else torch's profiler writes to a child's standard error when it starts and stops.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         if self.method == "forkserver":
             from multiprocessing import forkserver
 
@@ -76,8 +78,6 @@ class Launcher:
             # Keeps a queue.py or profile.py in the user's folder from being imported in place of Python's own. It
             # stays set for the server that replaces one that died.
             os.environ["PYTHONSAFEPATH"] = "1"
-            # Else torch's profiler writes to standard error when it starts and stops.
-            os.environ.setdefault("KINETO_LOG_LEVEL", "6")
             # A child imports the program's main module, which for an installed script imports the cli.
             get_context("forkserver").set_forkserver_preload([PRELOAD, "cs336_tui.cli"])
             forkserver.ensure_running()

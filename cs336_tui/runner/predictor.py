@@ -42,7 +42,7 @@ class PredictionCache:
         key = prediction_key(spec), capability
         found = self._known.get(key)
         if found is None:
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
+            with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
                 found = msgspec.json.decode(self._path(*key).read_bytes(), type=Prediction)
                 self._known[key] = found
         return msgspec.structs.replace(found, spec=spec) if found else None
@@ -105,6 +105,9 @@ class Predictor:
         """Whether something was asked for that nobody has looked at."""
         self._holds = self._interrupts = 0
         self._child: Child | None = None
+        """Of those that may be interrupted, the one that may be killed now."""
+        self._busy = False
+        """Whether such a child is being started, works, or is being cleared away."""
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -145,7 +148,7 @@ class Predictor:
         with self._changed:
             self._holds += 1
             self._interrupt()
-            self._changed.wait_for(lambda: self._child is None)
+            self._changed.wait_for(lambda: not self._busy)
 
     def go_on(self) -> None:
         """The opposite of `hold`."""
@@ -174,10 +177,15 @@ class Predictor:
                 if self._closed:
                     return
                 wanted, fresh, self._fresh = dict(self._wanted), self._fresh, False
-            if fresh and (known := self.known(wanted.values())):
-                self._deliver(known)
-            self._settle(key for key, spec in wanted.items() if key in self._hopeless or self._known(spec))
-            self._predict_wanted()
+            try:
+                if fresh and (known := self.known(wanted.values())):
+                    self._deliver(known)
+                self._settle(key for key, spec in wanted.items() if key in self._hopeless or self._known(spec))
+                self._predict_wanted()
+            except Exception as error:  # what is asked for later must not fare worse for it
+                for key, spec in wanted.items():
+                    self._abandon(spec, f"{type(error).__name__}: {error}")
+                    self._settle([key])
 
     def _settle(self, keys: Iterable[RunSpec]) -> None:
         """These are wanted no more."""
@@ -210,20 +218,12 @@ class Predictor:
 
     def _answers(self, specs: Sequence[RunSpec], *, interruptible: bool = False) -> Iterator[PredictionAnswer]:
         """The answer to each as it comes from a child. Raises `PredictionError` when that ends before the last."""
-        with self._changed:
-            if interruptible and (self._holds or self._closed):
-                raise PredictionError("stopped")
-            try:
-                child = self._launcher.start_predictions([(spec, self._capability_of(spec)) for spec in specs])
-            except (OSError, EOFError) as error:
-                raise PredictionError(f"no process could be started: {error or type(error).__name__}") from None
-            if interruptible:
-                self._child = child
+        child = self._start_interruptible(specs) if interruptible else self._start(specs)
         frames, answered = child.frames(), 0
         try:
             while not frames.at_end:
                 for payload in frames.read():
-                    answer = msgspec.msgpack.decode(payload, type=PredictionAnswer)
+                    answer = msgspec.json.decode(payload, type=PredictionAnswer)
                     answered += 1
                     if answer.prediction is not None:
                         self._cache.put(answer.prediction, self._capability_of(answer.spec))
@@ -231,8 +231,41 @@ class Predictor:
             if answered < len(specs):
                 raise PredictionError("the process that predicts ended early")
         finally:
-            with self._changed:
+            if interruptible:
+                self._clear_away(child)
+            else:
                 child.close()
-                if self._child is child:
-                    self._child = None
-                self._changed.notify_all()
+
+    def _start(self, specs: Sequence[RunSpec]) -> Child:
+        try:
+            return self._launcher.start_predictions([(spec, self._capability_of(spec)) for spec in specs])
+        except (OSError, EOFError) as error:
+            raise PredictionError(f"no process could be started: {error or type(error).__name__}") from None
+
+    def _start_interruptible(self, specs: Sequence[RunSpec]) -> Child:
+        """As `_start`, which may take seconds, while nobody who asks, holds or closes has to wait for a lock."""
+        with self._changed:
+            if self._holds or self._closed:
+                raise PredictionError("stopped")
+            self._busy, interrupts = True, self._interrupts
+        child: Child | None = None
+        try:
+            child = self._start(specs)
+        finally:
+            with self._changed:
+                self._child = child if interrupts == self._interrupts else None
+                wanted = self._child is not None
+            if not wanted:
+                self._clear_away(child)
+        if not wanted:
+            raise PredictionError("stopped")
+        return child
+
+    def _clear_away(self, child: Child | None) -> None:
+        with self._changed:
+            self._child = None  # whoever interrupts from here on finds nothing to kill
+        if child is not None:
+            child.close()
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()

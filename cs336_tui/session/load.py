@@ -45,6 +45,7 @@ def load(path: Path) -> SessionState:
             state.apply(event)
             if isinstance(event, CellStarted | CellRequeued) and steps and event.cell == steps.cell:
                 steps = None
+    state.break_off()
     _read_samples(state, file, runs)
     if at_end is not None:
         *_, state.last_at = state.last_at, *(event.at for event in _events(_text(file, at_end)))

@@ -37,7 +37,7 @@ from cs336_tui.events import (
     Status,
     StepsTimed,
 )
-from cs336_tui.reports import Prediction, Report, ReportKind, prediction_key
+from cs336_tui.reports import Prediction, Report, ReportKind, prediction_key, report_key
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import RunningStats, Summary, summarize
 
@@ -274,9 +274,10 @@ class SessionState:
         return msgspec.structs.replace(found, spec=spec) if found else None
 
     def report_of(self, kind: ReportKind, spec: RunSpec) -> ReportState | None:
-        """The latest report of a kind on a spec (on one that needs the same); one that succeeded before any other."""
-        key = prediction_key(spec)
-        found = [r for r in self.reports.values() if r.kind == kind and prediction_key(r.spec) == key]
+        """The latest report of a kind on a spec (on one that it tells the same of); one that is being made first, then
+        one that succeeded."""
+        key = report_key(spec)
+        found = [r for r in self.reports.values() if r.kind == kind and report_key(r.spec) == key]
         running = [r for r in found if r.status is None]
         succeeded = [r for r in found if r.status == "ok"]
         best = running or succeeded or found
@@ -287,8 +288,14 @@ class SessionState:
         latest: dict[RunSpec, _R] = {}
         for report in self.reports.values():
             if isinstance(report.content, kind):
-                latest[prediction_key(report.spec)] = report.content
+                latest[report_key(report.spec)] = report.content
         return tuple(latest.values())
+
+    def break_off(self) -> None:
+        """Nothing more will come: reports that were being made never will be."""
+        for report in self.reports.values():
+            if report.status is None:
+                report.status, report.error = "cancelled", "broken off: the session ended before it was made"
 
     def apply(self, event: Event) -> None:
         """Fold one event in. Events of unknown cells are ignored: their log line said too little to place them."""
@@ -336,6 +343,7 @@ class SessionState:
                 self.notices.append(event)
             case SessionEnded():
                 self.ended, self.current = event, None
+                self.break_off()
             case ChildOutput():
                 self.output.append(event)
                 if event.cell is not None and (cell := self.cells.get(event.cell)):

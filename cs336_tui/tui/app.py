@@ -125,6 +125,7 @@ class Cs336App(Running):
             self.run_in_progress = self._cells_run = self._stopping = False
             self._desk.run_ended()
             if self.replaying:
+                self.live.state.break_off()
                 gc.freeze()  # what was replayed is here to stay
             else:
                 self.main.query_one(ConfigurePane).set_running(False)

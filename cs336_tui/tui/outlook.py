@@ -58,7 +58,8 @@ class Outlook:
             return None
         now = state.last_at or 0.0
         known = self._targets.get((id(state), device))
-        if known is None or not 0 <= now - known[0] < _KEPT_S:
+        reporting = any(report.status is None for report in state.reports.values())  # it uses memory that will be free
+        if known is None or not (reporting or 0 <= now - known[0] < _KEPT_S):
             known = self._targets[id(state), device] = now, target_here(info, state.environment, state.devices)
         return known[1]
 

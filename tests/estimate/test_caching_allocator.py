@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.estimate.caching_allocator import CachingAllocator, as_cached, cublas_workspace_bytes
+from cs336_tui.estimate.caching_allocator import CachingAllocator, as_cached
 from cs336_tui.estimate.timeline import Allocation, with_phases
+from cs336_tui.gpus import cublas_workspace_bytes
 from cs336_tui.reports import Site
 
 MIB = 2**20

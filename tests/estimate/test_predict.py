@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.estimate import meta_kernels
 from cs336_tui.estimate.predict import predict
+from cs336_tui.findings.estimates import for_target, named_target
+from cs336_tui.gpus import find_gpu
 from cs336_tui.reports import CATEGORIES, RANGES, Prediction
 from cs336_tui.sizes import dims_of
 from cs336_tui.spec import ARCHES, PASSES, PRECISIONS, RunSpec
@@ -225,3 +227,14 @@ def test_remembering_results_changes_no_prediction(precision: str, arch: str, mo
     expected = predict(spec)
     monkeypatch.setattr(meta_kernels, "_makes_one_tensor", lambda _func: False)
     assert predict(spec) == expected
+
+
+@pytest.mark.parametrize("pass_", ["inference", "train-step"])
+def test_a_prediction_for_one_gpu_serves_for_another(pass_: str) -> None:
+    spec = named_spec("tiny", device="cuda:0", pass_=pass_)
+    hopper, ampere = predict(spec, capability=(9, 0)), predict(spec, capability=(8, 0))
+    served = for_target(hopper, named_target(find_gpu("A100 40GB")))
+    assert abs(served.peak_bytes - ampere.peak_bytes) <= 2**21
+    assert sum(served.by_category.values()) == served.peak_bytes
+    assert sum(served.forward_end_by_category.values()) == served.forward_end_bytes
+    assert for_target(hopper, named_target(find_gpu("H100"))) == hopper

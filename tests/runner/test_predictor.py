@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,11 @@ class Watched(Launcher):
         super().__init__(folder)
         self.children: list[Child] = []
         self.kill_next = False
+        self.may_start = threading.Event()
+        self.may_start.set()
 
     def start_predictions(self, asked: Sequence[tuple[RunSpec, tuple[int, int] | None]]) -> Child:
+        assert self.may_start.wait(PATIENCE_S)
         child = super().start_predictions(asked)
         self.children.append(child)
         if self.kill_next:
@@ -110,12 +113,15 @@ def test_what_needs_the_same_is_worked_out_once_and_known_ever_after(
     assert len(launcher.children) == 1
 
 
+@pytest.mark.parametrize(
+    "damage", [lambda _: b"{", lambda text: text.replace(b"custom", b"cust\xffm"), lambda _: b"", lambda _: b"[]"]
+)
 def test_a_damaged_file_of_the_cache_is_worked_out_again(
-    tmp_path: Path, launcher: Watched, predictor: Predictor
+    tmp_path: Path, launcher: Watched, predictor: Predictor, damage: Callable[[bytes], bytes]
 ) -> None:
     (first,) = predictor.predict(specs(8))
     (file,) = (tmp_path / "cache").glob("*.json")
-    file.write_text("{")
+    file.write_bytes(damage(file.read_bytes()))
     another = Predictor(launcher, cache=PredictionCache(tmp_path / "cache"))
     assert another.predict(specs(8)) == (first,)
     another.close()
@@ -180,3 +186,27 @@ def test_the_one_that_a_child_died_of_does_not_keep_the_others(
     predictor.ask(specs(8, 16, 32))
     assert delivered.wait_for(2) == [16, 32]
     assert abandoned == [8]
+
+
+def test_who_asks_does_not_wait_for_a_process_that_is_slow_to_start(
+    launcher: Watched, predictor: Predictor, delivered: Delivered
+) -> None:
+    launcher.may_start.clear()
+    predictor.ask(specs(8))
+    asked = threading.Thread(target=predictor.ask, args=(specs(16),))
+    asked.start()
+    asked.join(PATIENCE_S / 4)
+    assert not asked.is_alive()
+    launcher.may_start.set()
+    assert delivered.wait_for(1) == [16]
+
+
+def test_what_no_device_can_hold_says_so_and_what_is_only_huge_is_predicted(predictor: Predictor) -> None:
+    endless = small_spec(batch_size=2**16, context_length=10**7)
+    with pytest.raises(PredictionError, match="no device can hold it"):
+        predictor.predict([endless])
+    huge = small_spec(
+        d_model=4608, d_ff=12288, num_layers=50, num_heads=36, batch_size=1024, context_length=2**17, pass_="train-step"
+    )
+    (found,) = predictor.predict([huge])
+    assert sum(found.flops.values()) > 2**64

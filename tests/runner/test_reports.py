@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.events import CellFinished, CellStarted, Event, ReportFinished, ReportStage, ReportStarted
-from cs336_tui.reports import PrecisionReport
+from cs336_tui.events import CellFinished, CellStarted, Event, ReportFinished, ReportStage, ReportStarted, to_line
+from cs336_tui.reports import KernelReport, OomReport, PrecisionReport
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.load import load
 from cs336_tui.session.log import FILES_SUFFIX, LogReader
@@ -135,6 +135,57 @@ def test_a_cell_that_ran_out_of_memory_is_explained(bench: Bench) -> None:
     assert state.cells[0].status == "oom"
     (report,) = state.reports.values()
     assert (report.kind, report.cell, report.status) == ("oom", 0, "ok"), report.error
+
+
+def test_an_explanation_is_of_the_cell_that_is_asked_about(tmp_path: Path, bench: Bench) -> None:
+    contexts = (1 << 20, 1 << 19)
+    bench.skip_after_oom = False
+    bench.run(
+        [small_spec(context_length=context, warmup_steps=0, measure_steps=1) for context in contexts], "a command"
+    )
+    bench.close()
+    again = Bench(Watch(), session_dir=tmp_path, session=bench.session, device_interval_s=0)
+    again.prepare()
+    again.reopen()
+    first = load(bench.log_path).cells[0]
+    again.ask_report("oom", first.spec, cell=0)
+    again.work()
+    again.close()
+    content = next(reversed(load(bench.log_path).reports.values())).content
+    assert isinstance(content, OomReport)
+    assert first.finished is not None
+    assert content.request_bytes == first.finished.failed_allocation_bytes
+    assert content.request_bytes
+
+
+def test_a_report_that_was_being_made_when_the_app_died_does_not_hide_the_one_before(bench: Bench) -> None:
+    bench.ask_report("precision", small_spec())
+    bench.work()
+    bench.close()
+    with bench.log_path.open("ab") as log:
+        log.write(to_line(ReportStarted(at=1.0, report=1, kind="precision", spec=small_spec())))
+    state = load(bench.log_path)
+    assert state.reports[1].status == "cancelled"
+    found = state.report_of("precision", small_spec())
+    assert found is not None
+    assert found.content is not None
+
+
+def test_a_trace_that_cannot_be_saved_costs_the_report_nothing_else(bench: Bench) -> None:
+    bench.log_path.with_suffix(FILES_SUFFIX).write_text("in the way")
+    bench.ask_report("kernels", small_spec())
+    bench.work()
+    (report,) = load(bench.log_path).reports.values()
+    assert isinstance(report.content, KernelReport), report.error
+    assert report.content.trace is None
+    assert "trace could not be saved" in report.content.note
+
+
+def test_reports_tell_threads_apart(bench: Bench) -> None:
+    for threads in (1, 2):
+        bench.ask_report("precision", small_spec(threads=threads))
+    bench.work()
+    assert len(load(bench.log_path).contents(PrecisionReport)) == 2
 
 
 def test_predictions_of_the_sessions_cells_are_in_its_log(bench: Bench, watch: Watch) -> None:

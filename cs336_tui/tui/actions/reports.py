@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cs336_tui.events import ReportFinished
-from cs336_tui.reports import prediction_key
+from cs336_tui.reports import report_key
 from cs336_tui.tui.panes.report import About, ReportPane
 from cs336_tui.tui.panes.results import ResultsPane
 from cs336_tui.tui.screen import TABS
@@ -22,8 +22,8 @@ def _all(session: Session) -> tuple[About, ...]:
     """The session's cells, then what else there are reports on, each once."""
     state = session.state
     cells = [About(cell.spec, cell.cell) for cell in state.cells.values()]
-    needs = {prediction_key(about.spec) for about in cells}
-    others = {prediction_key(report.spec): About(report.spec, None) for report in state.reports.values()}
+    needs = {report_key(about.spec) for about in cells}
+    others = {report_key(report.spec): About(report.spec, None) for report in state.reports.values()}
     return (*cells, *(about for key, about in others.items() if key not in needs))
 
 
