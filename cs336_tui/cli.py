@@ -20,6 +20,7 @@ from cs336_tui.flags import (
     data_options,
     device_interval_option,
     explain_option,
+    fit_check_option,
     oom_option,
     options,
     order_options,
@@ -69,6 +70,7 @@ def cli(context: click.Context, /, **options: Any) -> None:
 @options(*order_options)
 @oom_option
 @explain_option
+@fit_check_option
 @timeout_option
 @session_dir_option
 @device_interval_option
@@ -122,6 +124,7 @@ def presets_show(name: str, session_dir: Path | None) -> None:  # noqa: ARG001
 @options(*data_options)
 @oom_option
 @explain_option
+@fit_check_option
 @timeout_option
 @session_dir_option
 @device_interval_option

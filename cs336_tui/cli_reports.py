@@ -11,12 +11,14 @@ from cs336_tui.flags import (
     DIRECTORY,
     answer_options,
     choice_options,
+    fit_check_option,
     gpu_option,
     options,
     report_options,
     session_dir_option,
     timeout_option,
 )
+from cs336_tui.spec import PASSES
 
 
 @click.command("estimate", short_help="Predict memory, FLOPs and time; runs nothing.")
@@ -66,10 +68,11 @@ _figures_option = click.option("--figures", type=DIRECTORY, help="Also write the
 @click.command("kernels", short_help="Profile one step: kernels by time, kind, phase and part of the model.")
 @choice_options
 @options(*report_options)
+@fit_check_option
 @timeout_option
 @session_dir_option
 def kernels(**options: Any) -> NoReturn:
-    """Profile one step of every combination of the choices, apart from timing. [default pass: train-step]
+    """Profile one step of every combination of the choices, apart from timing.
 
     Kernels on a GPU, operators by self time on a CPU: as nsys lists them, by kind, by part of the model, and matrix
     multiplication against softmax in attention. The Chrome trace is kept beside the session's log.
@@ -84,10 +87,11 @@ def kernels(**options: Any) -> NoReturn:
 )
 @_figures_option
 @options(*report_options)
+@fit_check_option
 @timeout_option
 @session_dir_option
 def memory(**options: Any) -> NoReturn:
-    """Record every allocation of one step of every combination of the choices. [default pass: forward,train-step]
+    """Record every allocation of one step of every combination of the choices.
 
     Peaks by phase, live bytes by category, the largest allocations with the line that asked for them, and what each
     Transformer block keeps for backward. On CUDA the snapshot for pytorch.org/memory_viz is kept beside the log.
@@ -101,7 +105,7 @@ def memory(**options: Any) -> NoReturn:
 @timeout_option
 @session_dir_option
 def precision(**options: Any) -> NoReturn:
-    """Show which dtypes every combination of the choices really computes in. [default pass: train-step]
+    """Show which dtypes every combination of the choices really computes in.
 
     By hooks on each module, on the course's toy model under autocast, and what adding 0.01 a thousand times comes to.
     """
@@ -114,4 +118,16 @@ def _report(kind: Any, given: dict[str, Any]) -> NoReturn:
     sys.exit(report_command(kind, **given))
 
 
+def _profiles(command: click.Command, passes: str) -> None:
+    """Say what is looked at unless a pass is named, and leave out what one step has none of."""
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.name == "passes":
+            parameter.help = f"{', '.join(PASSES)}. [default: {passes}]"
+        elif isinstance(parameter, click.Option) and parameter.name in ("warmups", "steps", "sync"):
+            parameter.hidden = True
+
+
+_profiles(kernels, "train-step")
+_profiles(memory, "forward,train-step")
+_profiles(precision, "train-step")
 REPORT_COMMANDS = (estimate, fit, kernels, memory, precision)

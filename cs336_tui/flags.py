@@ -141,6 +141,12 @@ explain_option = click.option(
     show_default=True,
     help="Try a cell that ran out of memory again, apart, to tell what filled the memory.",
 )
+fit_check_option = click.option(
+    "--fit-check/--no-fit-check",
+    default=True,
+    show_default=True,
+    help="On a CPU, do not try what by prediction has no room in its memory.",
+)
 session_argument = click.argument("session", default="last")
 data_options = (
     click.option("--format", "format_", type=click.Choice(["markdown", "json", "csv"]), default="markdown"),

@@ -60,3 +60,22 @@ def needs_at_least(spec: RunSpec, other: RunSpec) -> bool:
         )
 
     return kind(spec) == kind(other) and all(a >= b for a, b in zip(extent(spec), extent(other), strict=True))
+
+
+def rough_peak_bytes(spec: RunSpec) -> int:
+    """About what the cell's tensors need, good enough to tell cells that surely fit from those worth a prediction.
+
+    Parameters, with gradients and AdamW's two moments where the pass has them, and activations as in Korthikanti et al.
+    2022, section 4.1: 34 bytes an element of the residual stream and 5 a score in half precision, in forward alone too.
+    """
+    matrices = 3 if spec.arch == "swiglu-rope" else 2
+    weights = spec.num_layers * (4 * spec.d_model**2 + matrices * spec.d_model * spec.d_ff)
+    weights += 2 * spec.d_model * spec.vocab_size
+    copies = {"inference": 1, "forward": 1, "backward": 2, "forward+backward": 2, "train-step": 4}[spec.pass_]
+    bytes_each = 2 if spec.precision == "bf16" else 4
+    stream = 34 * spec.tokens_per_step * spec.d_model
+    scores = 5 * spec.num_heads * spec.tokens_per_step * spec.context_length
+    layers = 1 if spec.pass_ == "inference" else spec.num_layers
+    activations = layers * (stream + scores) * bytes_each // 2
+    logits = 2 * spec.tokens_per_step * spec.vocab_size * 4
+    return copies * weights * bytes_each + activations + logits

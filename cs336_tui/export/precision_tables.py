@@ -207,5 +207,8 @@ def _speedup_notes(speedups: Sequence[SpeedUp]) -> Iterator[str]:
     )
     ddofs = {side.summary.ddof for each in speedups for side in (each.fp32, each.other) if side.summary}
     yield from (f"std: {std_kind(ddof)}" for ddof in sorted(ddofs))
-    yield "1 GB is 10⁹ bytes; peak allocated is counted after warm-up, where the device counts it"
+    yield (
+        "1 GB is 10⁹ bytes; peak allocated is counted after warm-up; on a device that does not count it, it is that of "
+        "the cell's memory report, where one was made"
+    )
     yield from dict.fromkeys(f"measured on {each.machine}" for each in speedups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cs336_tui.export.estimate_tables import prediction_tables
@@ -46,10 +46,10 @@ def tables_of_report(report: Report, *, min_bytes: int = 0) -> tuple[Table, ...]
 
 
 def tables_of_reports(reports: Sequence[Report], *, min_bytes: int = 0) -> list[Table]:
-    """The tables of several reports; of several recorded memories first their peaks side by side."""
+    """The tables of several reports; first the peaks of recorded memories, side by side."""
     tables = [table for report in reports for table in tables_of_report(report, min_bytes=min_bytes)]
     recorded = [report for report in reports if isinstance(report, MemoryReport)]
-    return [peaks_table(recorded), *tables] if len(recorded) > 1 else tables
+    return [peaks_table(recorded), *tables] if recorded else tables
 
 
 def document_of_report(report: Report) -> dict[str, Any]:
@@ -83,22 +83,28 @@ def report_drawings(states: Sequence[SessionState]) -> tuple[Drawing, ...]:
     return tuple(found.values())
 
 
-def report_tables(states: Sequence[SessionState], results: Sequence[Result]) -> Mapping[str, tuple[Table, ...]]:
+def report_tables(
+    states: Sequence[SessionState], results: Sequence[Result], wanted: Callable[[RunSpec], bool] = lambda _: True
+) -> Mapping[str, tuple[Table, ...]]:
     """The tables of everything that was found out in these sessions, by `REPORTS`; what there is none of is left out.
 
-    `results` are the sessions' cells, for fp32 against mixed precision.
+    `results` are the sessions' cells, for fp32 against mixed precision; reports are those on the `wanted` specs.
     """
     found: dict[str, tuple[Table, ...]] = {}
-    if predictions := _predictions(states):
+    predictions = [prediction for prediction in _predictions(states) if wanted(prediction.spec)]
+    if predictions:
         found["predictions"] = tuple(prediction_tables(predictions))
     for name, kind in _KINDS.items():
-        tables = tables_of_reports([report for state in states for report in state.contents(kind)])
+        tables = tables_of_reports(
+            [report for state in states for report in state.contents(kind) if wanted(report.spec)]
+        )
         if tables:
             found[name] = tuple(tables)
     with contextlib.suppress(TableError):
         if (speedups := speedup_table(results)).rows:
             found["mixed-precision"] = (speedups,)
-    if explained := [report for state in states for report in state.contents(OomReport)]:
+    explained = [report for state in states for report in state.contents(OomReport) if wanted(report.spec)]
+    if explained:
         found["oom"] = tuple(map(oom_table, explained))
     return found
 

@@ -312,6 +312,8 @@ def _counted(number: int, what: str) -> str:
 def total_s(estimates: Iterable[Estimate]) -> tuple[float | None, float | None]:
     """Seconds that all steps of these cells take, low and high; cells that do not fit take none. None is unknown."""
     running = [estimate for estimate in estimates if estimate.fits is not False]
+    if not running:
+        return None, None
     lows = [estimate.run_low_s for estimate in running]
     highs = [estimate.run_high_s for estimate in running]
     return _sum(lows), _sum(highs)
@@ -334,11 +336,16 @@ def time_range(low_s: float | None, high_s: float | None) -> str:
     return f"{low} ms" if low == high else f"{low} to {high} ms"
 
 
+def _short_duration(time_s: float | None) -> str:
+    """As `duration`, below a minute in seconds with as many digits as say something."""
+    return f"{time_s:.2g} s" if time_s is not None and time_s < 59.5 else duration(time_s)
+
+
 def duration_range(low_s: float | None, high_s: float | None) -> str:
     """A longer time as a clock shows it: ``1:05 to 1:20``, ``at least 1:05``, ``n/a``."""
     if low_s is None:
         return UNKNOWN
-    low, high = duration(low_s), duration(high_s)
+    low, high = _short_duration(low_s), _short_duration(high_s)
     if high_s is None:
         return f"at least {low}"
     return low if low == high else f"{low} to {high}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from cs336_tui.ratio import Ratio, Verdict, explain, ratio_of, verdict
+from cs336_tui.reports import MemoryReport
 from cs336_tui.session.fields import FIELDS, machine
 from cs336_tui.session.merge import Result, ddof_of, measured, pooled, runs_of
 from cs336_tui.spec import Precision, RunSpec
@@ -21,7 +22,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """A cell in one precision, all its runs together.
 
     `summary` is over the steps of all measured runs; where none was measured it is None and `note` says why (OOM,
-    failed, ...). `peak_bytes` is the largest peak of allocated memory, None where no allocator counts.
+    failed, ...). `peak_bytes` is the largest peak of allocated memory, None where no allocator
+    counts and no memory report was made.
     """
 
     precision: Precision
@@ -120,6 +122,9 @@ def _side(results: Sequence[Result]) -> Side:
 
 
 def _peaks(results: Iterable[Result]) -> Iterable[int]:
+    """What the allocator counted; where a cell's does not count, what a memory report of the same recorded."""
     for result in results:
         if result.cell.finished and result.cell.finished.peak_allocated_bytes:
             yield result.cell.finished.peak_allocated_bytes
+        elif (report := result.state.report_of("memory", result.spec)) and isinstance(report.content, MemoryReport):
+            yield report.content.peak_bytes

@@ -29,6 +29,7 @@ def bench_command(
     order: Order,
     oom_skip: bool,
     oom_explain: bool,
+    fit_check: bool,
     nvtx: bool,
     **choices: Any,
 ) -> int:
@@ -49,6 +50,7 @@ def bench_command(
         in_process=in_process,
         skip_after_oom=oom_skip,
         explain_oom=oom_explain,
+        check_fit=fit_check,
         nvtx=nvtx,
     )
 

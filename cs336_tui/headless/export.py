@@ -23,12 +23,15 @@ from cs336_tui.export.results import TableError, results_table
 from cs336_tui.export.tables import Table
 from cs336_tui.export.writeups import layout_tables
 from cs336_tui.session import store
+from cs336_tui.session.choosing import field_named
 from cs336_tui.session.comparison import Comparison, compare
 from cs336_tui.session.log import LogError, default_session_dir
 from cs336_tui.session.merge import Result, merge, title_of
 from cs336_tui.session.pivot import PivotError, pivot, select, suggest
 from cs336_tui.session.record import document_of
 from cs336_tui.session.reference import ReferenceFileError
+from cs336_tui.session.state import CellState
+from cs336_tui.spec import RunSpec
 
 
 class TableChoice(NamedTuple):
@@ -98,13 +101,13 @@ def export_command(
     choice.check()
     with _bad_usage():
         sources = read(sessions, session_dir)
-        results = select(
-            merge([(title_of(source.state), source.state) for source in sources]), _pairs("--where", where)
-        )
+        results = merge([(title_of(source.state), source.state) for source in sources])
+        if results:  # a session may have nothing but reports
+            results = select(results, _pairs("--where", where))
         if choice.is_plain and format_ in ("json", "csv"):
             text = _data(sources, results, format_)
         else:
-            tables = _reports(sources, results, choice.report) if choice.report else choice.tables(results)
+            tables = _reports(sources, results, choice.report, where) if choice.report else choice.tables(results)
             text = _text(tables, results, format_, choice.caption)
         if figures is not None:
             found = (*drawings(results), *report_drawings([source.state for source in sources]))
@@ -187,9 +190,19 @@ def _data(sources: Sequence[Source], results: Sequence[Result], format_: str) ->
     return documents_to_json(documents) if format_ == "json" else documents_to_csv(documents)
 
 
-def _reports(sources: Sequence[Source], results: Sequence[Result], name: str) -> Sequence[Table]:
-    """What reports of one kind found. Raises `click.UsageError` when the sessions have none."""
-    found = report_tables([source.state for source in sources], results)
+def _reports(sources: Sequence[Source], results: Sequence[Result], name: str, where: Sequence[str]) -> Sequence[Table]:
+    """What reports of one kind found. Raises `click.UsageError` when the sessions have none of the chosen cells."""
+    pairs = _pairs("--where", where)
+    for key in pairs:
+        field_named(key)
+
+    def wanted(spec: RunSpec) -> bool:
+        try:
+            return bool(select([Result(0, "", sources[0].state, CellState(0, spec))], pairs))
+        except PivotError:
+            return False
+
+    found = report_tables([source.state for source in sources], results, wanted)
     if name not in found:
         have = f"there are {', '.join(found)}" if found else "there are none at all"
         raise click.UsageError(f"--report {name}: no such report in what was named; {have}")

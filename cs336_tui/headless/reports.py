@@ -11,7 +11,7 @@ import msgspec
 
 from cs336_tui.choices import sweep_from
 from cs336_tui.export.figures import FIGURE_FORMATS
-from cs336_tui.export.files import ExportError, write_atomically
+from cs336_tui.export.files import ExportError, check_writable, write_atomically
 from cs336_tui.export.formats import page, render_all
 from cs336_tui.export.reports import document_of_report, drawings_of_report, tables_of_reports
 from cs336_tui.headless.run import HeadlessRun, Outputs, carry_out
@@ -35,6 +35,7 @@ def report_command(
     session_dir: Path | None,
     timeout: float | None,
     min_mb: float = 0.0,
+    fit_check: bool = True,
     **choices: Any,
 ) -> int:
     """Make a report on every combination of the choices and print or write its tables; returns the exit code.
@@ -44,8 +45,16 @@ def report_command(
     if choices.get("passes") is None and choices.get("preset_name") is None:
         choices["passes"] = _PASSES.get(kind, ("train-step",))
     sweep = sweep_from(**choices)
+    if figures is not None:
+        _check_folder(figures, overwrite=force)
     run = HeadlessRun()
-    bench = Bench(run.sink, session_dir=session_dir or default_session_dir(), timeout_s=timeout, device_interval_s=0)
+    bench = Bench(
+        run.sink,
+        session_dir=session_dir or default_session_dir(),
+        timeout_s=timeout,
+        device_interval_s=0,
+        check_fit=fit_check,
+    )
 
     def work() -> None:
         resolved = bench.resolve(sweep)
@@ -77,6 +86,18 @@ def reports_text(reports: Sequence[Report], format_: str, *, min_bytes: int = 0)
 
 def _contents(state: SessionState, kind: ReportKind) -> list[Report]:
     return [report.content for report in state.reports.values() if report.kind == kind and report.content]
+
+
+def _check_folder(folder: Path, *, overwrite: bool) -> None:
+    """Raise `click.UsageError` now for figures that could not be written when all is done."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        check_writable(folder / "memory-timeline.svg", overwrite=overwrite)
+    except (OSError, ExportError) as error:
+        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+        raise click.UsageError(f"--figures {folder}: {reason}") from None
+    if not overwrite and (there := sorted(folder.glob("memory-timeline-*"))):
+        raise click.UsageError(f"--figures {folder}: {there[0].name} is there; choose another folder, or --force")
 
 
 def _write_figures(reports: Sequence[Report], folder: Path, *, overwrite: bool) -> None:

@@ -27,6 +27,7 @@ def resume_command(
     device_interval: float,
     oom_skip: bool,
     oom_explain: bool,
+    fit_check: bool,
 ) -> int:
     """Run what is left of the session and print or write the data of all of it; returns the exit code.
 
@@ -45,6 +46,7 @@ def resume_command(
         device_interval_s=device_interval,
         skip_after_oom=oom_skip,
         explain_oom=oom_explain,
+        check_fit=fit_check,
     )
 
     def work() -> None:

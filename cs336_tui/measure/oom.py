@@ -22,7 +22,7 @@ from cs336_tui.estimate.tracker import MemoryTracker
 from cs336_tui.measure.failures import failed_allocation, is_out_of_memory
 from cs336_tui.measure.memory_record import MOST_WARMUP_STEPS, no_prediction, optimizer_state, predicted, run_phases
 from cs336_tui.measure.report import Progress
-from cs336_tui.reports import CATEGORIES, Block, OomReport, ReportRequest
+from cs336_tui.reports import CATEGORIES, Block, Category, OomReport, ReportRequest
 from cs336_tui.spec import RunSpec
 from cs336_tui.workload.building import Workload, build, settle_torch
 from cs336_tui.workload.passes import Step
@@ -59,10 +59,12 @@ def explain_oom(request: ReportRequest, progress: Progress) -> OomReport:
         progress.enter("looking for the moment")
         moment, why = _predicted_moment(request, device)
         notes.append(why)
+    reported, seen = request.failed_request_bytes, moment.request_bytes
+    asked_for = (seen or reported) if observed else (reported or seen)
     return OomReport(
         spec=spec,
         phase=moment.phase,
-        request_bytes=moment.request_bytes or request.failed_request_bytes,
+        request_bytes=asked_for,
         live_bytes=moment.live_bytes,
         by_category=moment.by_category,
         largest=moment.largest,
@@ -178,13 +180,44 @@ def predicted_moment(timeline: Timeline, capacity_bytes: int | None) -> tuple[_M
     Without one, the peak. A step that cannot even begin has run out of memory before: in building, if the parameters
     alone do not fit, else in the first step, whose optimizer makes its state.
     """
-    event = next((e for e, live in enumerate(timeline.totals) if capacity_bytes and live > capacity_bytes), None)
+    capacity = capacity_bytes or max(timeline.totals)
+    if timeline.totals[0] > capacity:
+        return _in_the_first_step(timeline, capacity), CANNOT_BEGIN
+    return _first_without_room(timeline, capacity) or _at_the_peak(timeline), (
+        WITHIN if capacity_bytes and max(timeline.totals) <= capacity_bytes else ""
+    )
+
+
+def _at_the_peak(timeline: Timeline) -> _Moment:
+    peak = timeline.peak_event()
+    return _at(timeline, peak, timeline.phase_at(peak), None)
+
+
+def _first_without_room(timeline: Timeline, capacity: int) -> _Moment | None:
+    event = next((event for event, live in enumerate(timeline.totals) if live > capacity), None)
     if event is None:
-        peak = timeline.peak_event()
-        return _at(timeline, peak, timeline.phase_at(peak), None), WITHIN if capacity_bytes else ""
-    if event:
-        born = next(allocation for allocation in timeline.allocations if allocation.born == event)
-        return _at(timeline, event - 1, born.site.phase, born.bytes), ""
-    at_begin = timeline.by_category(0)
-    fits = at_begin["parameters"] + at_begin["buffers"] <= (capacity_bytes or 0)
-    return _at(timeline, 0, "optimizer" if fits else BUILDING, None), CANNOT_BEGIN
+        return None
+    born = next(allocation for allocation in timeline.allocations if allocation.born == event)
+    return _at(timeline, event - 1, born.site.phase, born.bytes)
+
+
+def _in_the_first_step(timeline: Timeline, capacity: int) -> _Moment:
+    """Where what lives between two steps has no room: in building, else in the first step, which has no gradients of
+    a step before and no optimizer state until its optimizer makes that."""
+    live: list[Block] = []
+    by_category = dict.fromkeys(CATEGORIES, 0)
+    order: tuple[Category, ...] = ("parameters", "buffers", "temporary", "activations")
+    built = [each.block for each in timeline.live_at(0) if each.category in order]
+    for block in sorted(built, key=lambda block: order.index(block.category)):
+        if sum(by_category.values()) + block.bytes > capacity:
+            largest = tuple(sorted(live, key=lambda each: -each.bytes)[:TOP])
+            return _Moment(BUILDING, block.bytes, sum(by_category.values()), by_category, largest)
+        live.append(block)
+        by_category[block.category] += block.bytes
+    left = tuple(each for each in timeline.allocations if each.born or each.category in order)
+    first = Timeline(left, timeline.events, timeline.phases)
+    if found := _first_without_room(first, capacity):
+        return found
+    optimizer = first.phase("optimizer")
+    assert optimizer is not None  # only a training step leaves anything for the next
+    return _at(first, optimizer.first - 1, "optimizer", None)

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import importlib
 import os
+import signal
 import traceback
 from collections.abc import Iterator
 
@@ -74,6 +75,9 @@ def _import_everything() -> None:
             importlib.import_module(name)
 
 
+# A terminal that closes sends a hang-up to all its processes at once. It is for the app, which ends what runs in an
+# orderly way; the server and its children, which inherit this, end with the app.
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
 _redirect_output()
 try:
     _import_everything()

@@ -42,7 +42,7 @@ def make_report(
             content = _MAKERS[request.kind](request, progress)
             ended = ReportFinished(at=time.time(), report=report, status="ok", content=content)
         except Stopped:
-            ended = ReportFinished(at=time.time(), report=report, status="cancelled")
+            ended = ReportFinished(at=time.time(), report=report, status="cancelled", error="stopped by the user")
         except Exception as error:
             status, text = outcome_of(error)
             ended = ReportFinished(at=time.time(), report=report, status=status, error=text)

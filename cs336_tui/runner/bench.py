@@ -28,13 +28,16 @@ from cs336_tui.events import (
     SessionResumed,
     SessionStarted,
 )
+from cs336_tui.order import rough_peak_bytes
+from cs336_tui.quantities import gigabytes
 from cs336_tui.reports import Prediction, ReportKind, ReportRequest, prediction_key
 from cs336_tui.runner import door
+from cs336_tui.runner.child import IMPOSSIBLE
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.machine import probe_machine
-from cs336_tui.runner.predictor import Predictor
+from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.queue import Asked, CellQueue
-from cs336_tui.runner.reporting import make_report
+from cs336_tui.runner.reporting import make_report, refuse_report
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, new_session_id
@@ -57,7 +60,8 @@ class Bench:
     `session` is a new session's log unless `reopen` goes on with it. `timeout_s` bounds a cell's whole life. When a
     cell ran out of memory, `skip_after_oom` skips the waiting ones that surely need as much. `device_interval_s` 0
     switches device sampling off. With `explain_oom` such a cell is tried again apart from it, to see what filled the
-    memory. With `in_process` the cells run in the thread that calls `work`, for external
+    memory. With `check_fit` a cell on the host that cannot fit by prediction is out of memory without being tried. With
+    `in_process` the cells run in the thread that calls `work`, for external
     profilers; with `nvtx` steps, phases and parts are marked for those.
     """
 
@@ -71,6 +75,7 @@ class Bench:
         timeout_s: float | None = None,
         skip_after_oom: bool = True,
         explain_oom: bool = True,
+        check_fit: bool = True,
         device_interval_s: float = 0.5,
         in_process: bool = False,
         nvtx: bool = False,
@@ -79,6 +84,7 @@ class Bench:
         self.timeout_s = timeout_s
         self.skip_after_oom = skip_after_oom
         self._explain_oom = explain_oom
+        self._check_fit = check_fit
         self._in_process = in_process
         self._nvtx = nvtx
         self._device_interval_s = device_interval_s
@@ -323,6 +329,9 @@ class Bench:
         except SpecError as error:
             self._fail(cell, str(error))
             return
+        if why := self._cannot_fit(spec, environment):
+            self._record([CellFinished(at=time.time(), cell=cell, status="oom", error=why)])
+            return
         if self._in_process:
             self._recorder.record([CellStarted(at=time.time(), cell=cell)])
             self._watch(environment.device(spec.device), os.getpid())
@@ -344,6 +353,25 @@ class Bench:
         finally:
             child.close()
 
+    def _cannot_fit(self, spec: RunSpec, environment: Environment) -> str:
+        """Why a cell is not tried on the host: there, unlike on a GPU, running out of memory can take the machine down.
+
+        Empty when it may be tried. A prediction is made only where a rough sum says that it may matter.
+        """
+        device = environment.device(spec.device)
+        capacity = device.memory_bytes if device and not spec.device.startswith("cuda") else None
+        if not self._check_fit or capacity is None or rough_peak_bytes(spec) < capacity / 4:
+            return ""
+        try:
+            (prediction,) = self._predictor.predict([spec])
+        except PredictionError as error:
+            return f"not tried: {error}" if IMPOSSIBLE in str(error) else ""
+        self._on_predictions([prediction])
+        if prediction.peak_bytes <= capacity:
+            return ""
+        needed, have = gigabytes(prediction.peak_bytes), gigabytes(capacity)
+        return f"not tried: by prediction it needs {needed} GB, and {spec.device} has {have} GB"
+
     def _make_report(self, asked: Asked, environment: Environment) -> None:
         device = environment.device(asked.spec.device)
         ending = self._endings.get(-1 if asked.cell is None else asked.cell)
@@ -357,6 +385,9 @@ class Bench:
             failed_request_bytes=ending.failed_allocation_bytes if ending else None,
         )
         number, self._reports = self._reports, self._reports + 1
+        if asked.kind in ("kernels", "memory") and (why := self._cannot_fit(asked.spec, environment)):
+            refuse_report(number, request, why, record=self._recorder.record)
+            return
         make_report(
             number,
             request,

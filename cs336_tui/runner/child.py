@@ -35,6 +35,10 @@ _PREDICTING_NICENESS = 10
 """A prediction is not worth slowing anything else down."""
 
 
+IMPOSSIBLE = "no device can hold it"
+"""How the reason begins for which such a cell cannot even be predicted."""
+
+
 class ProbeReport(msgspec.Struct, frozen=True):
     """A child's answer to "what does this machine offer?"."""
 
@@ -122,13 +126,14 @@ def run_probe(events: Connection, output: str) -> None:
 def _why_unpredictable(error: Exception) -> str:
     """In one line."""
     if "Storage size calculation overflowed" in str(error):
-        return "no device can hold it: one of its tensors alone has more bytes than can be addressed"
+        return f"{IMPOSSIBLE}: one of its tensors alone has more bytes than can be addressed"
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _settle(output: str) -> None:
-    """Be a quiet child: output to a file, Ctrl-C left to the parent, no life after the parent's."""
+    """Be a quiet child: output to a file, Ctrl-C and hang-ups left to the parent, no life after the parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     fd = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(fd, 1)
     os.dup2(fd, 2)

@@ -45,3 +45,10 @@ def make_report(
         Supervisor(child, None, record, stop, timeout_s, report=number).run()
     finally:
         child.close()
+
+
+def refuse_report(number: int, request: ReportRequest, why: str, *, record: Callable[[Sequence[Event]], None]) -> None:
+    """Record that a report was not even begun, as one of a cell that is out of memory."""
+    now = time.time()
+    started = ReportStarted(at=now, report=number, kind=request.kind, spec=request.spec, cell=request.cell)
+    record([started, ReportFinished(at=now, report=number, status="oom", error=why)])

@@ -143,6 +143,8 @@ def test_closing_the_terminal_ends_everything_and_keeps_every_step(start):
     events = app.logged()
     assert isinstance(events[-1], SessionEnded)
     assert any(isinstance(event, StepsTimed) and event.kind == "measured" for event in events)
+    (finished,) = (event for event in events if isinstance(event, CellFinished))
+    assert finished.status == "cancelled", finished.error  # it has not failed: `resume` runs it
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")

@@ -124,8 +124,23 @@ def test_the_moment_is_the_first_allocation_without_room() -> None:
 
 def test_what_lives_between_two_steps_may_be_too_much_already() -> None:
     timeline = rehearse(small_spec(pass_="train-step")).timeline
-    parameters = timeline.by_category(0)["parameters"]
-    moment, why = predicted_moment(timeline, 2 * parameters)
-    assert (moment.phase, moment.live_bytes) == ("optimizer", timeline.totals[0])
+    at_begin = timeline.by_category(0)
+    parameters, buffers = at_begin["parameters"], at_begin["buffers"]
+    moment, why = predicted_moment(timeline, parameters // 2)
+    assert moment.phase == "building"
+    assert moment.request_bytes
+    assert moment.live_bytes <= parameters // 2 < moment.live_bytes + moment.request_bytes
+    assert {category for category, live in moment.by_category.items() if live} <= {"parameters"}
     assert "no step after the first" in why
-    assert predicted_moment(timeline, parameters // 2)[0].phase == "building"
+    moment, _ = predicted_moment(timeline, parameters + buffers + 64)
+    assert moment.phase == "forward"
+    assert moment.by_category["optimizer_state"] == moment.by_category["gradients"] == 0
+
+
+def test_the_first_step_may_have_room_for_all_but_the_optimizer_s_state() -> None:
+    spec = small_spec(pass_="train-step", d_model=64, d_ff=256, context_length=2, batch_size=1)
+    timeline = rehearse(spec).timeline
+    moment, _ = predicted_moment(timeline, timeline.totals[0] - 1)
+    assert moment.phase == "optimizer"
+    assert moment.by_category["optimizer_state"] == 0
+    assert moment.by_category["gradients"] > 0

@@ -137,25 +137,38 @@ def test_a_cell_that_ran_out_of_memory_is_explained(bench: Bench) -> None:
     assert (report.kind, report.cell, report.status) == ("oom", 0, "ok"), report.error
 
 
-def test_an_explanation_is_of_the_cell_that_is_asked_about(tmp_path: Path, bench: Bench) -> None:
-    contexts = (1 << 20, 1 << 19)
-    bench.skip_after_oom = False
-    bench.run(
-        [small_spec(context_length=context, warmup_steps=0, measure_steps=1) for context in contexts], "a command"
-    )
-    bench.close()
-    again = Bench(Watch(), session_dir=tmp_path, session=bench.session, device_interval_s=0)
+def test_an_explanation_is_of_the_cell_that_is_asked_about(tmp_path: Path) -> None:
+    specs = [small_spec(context_length=context, warmup_steps=0, measure_steps=1) for context in (1 << 20, 1 << 19)]
+    tried = Bench(Watch(), session_dir=tmp_path, device_interval_s=0, skip_after_oom=False, check_fit=False)
+    tried.prepare()
+    tried.run(specs, "a command")
+    tried.close()
+    again = Bench(Watch(), session_dir=tmp_path, session=tried.session, device_interval_s=0)
     again.prepare()
     again.reopen()
-    first = load(bench.log_path).cells[0]
+    first = load(tried.log_path).cells[0]
     again.ask_report("oom", first.spec, cell=0)
     again.work()
     again.close()
-    content = next(reversed(load(bench.log_path).reports.values())).content
+    content = next(reversed(load(tried.log_path).reports.values())).content
     assert isinstance(content, OomReport)
     assert first.finished is not None
     assert content.request_bytes == first.finished.failed_allocation_bytes
     assert content.request_bytes
+
+
+def test_what_has_no_room_on_the_host_by_prediction_is_not_tried(bench: Bench) -> None:
+    spec = small_spec(context_length=1 << 20)
+    bench.ask_report("kernels", spec)
+    bench.run([spec], "a command")
+    state = load(bench.log_path)
+    assert state.cells[0].status == "oom"
+    assert state.cells[0].finished is not None
+    assert "by prediction it needs" in (state.cells[0].finished.error or "")
+    assert not logged(bench, CellStarted)
+    assert state.reports[0].status == "oom"
+    assert "not tried" in (state.reports[0].error or "")
+    assert state.prediction_of(spec) is not None
 
 
 def test_a_report_that_was_being_made_when_the_app_died_does_not_hide_the_one_before(bench: Bench) -> None:

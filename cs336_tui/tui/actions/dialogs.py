@@ -39,5 +39,9 @@ def ask_quit(app: Cs336App) -> None:
         if yes:
             app.exit()
 
-    question = "Cells are still running. Finished steps are in the session log; the running cell will be stopped."
+    question = (
+        "Cells are still running. Finished steps are in the session log; the running cell will be stopped."
+        if app.state.running_cell or app.live.state.running_cell
+        else "A report is being made; it will be stopped."
+    )
     app.push_screen(Confirm(question, yes="Stop and quit", no="Keep running", q_means=True), answered)

@@ -37,15 +37,17 @@ class ReportDesk:
     def about(self, session: Session) -> About | None:
         """What reports are about: what somebody chose, else the cell that runs or was looked at.
 
-        Of a session that was opened or is replayed, where it has no such cell, what its latest report is about.
+        Of a session that was opened or is replayed, what its latest report is about, unless that cell has one.
         """
         if self._chosen is not None and self._chosen[0] is session:
             return self._chosen[1]
-        if (cell := session.cell) is not None:
-            return About(cell.spec, cell.cell)
+        cell = About(session.cell.spec, session.cell.cell) if session.cell else None
         choosing = session is self._app.live and not self._app.replaying
-        latest = next(reversed(session.state.reports.values()), None)
-        return None if choosing or latest is None else About(latest.spec, latest.cell)
+        reports = session.state.reports.values()
+        if choosing or not reports or (cell and any(report.spec == cell.spec for report in reports)):
+            return cell
+        latest = next(reversed(reports))
+        return About(latest.spec, latest.cell)
 
     def choose(self, session: Session, about: About) -> None:
         """Stay with this, whichever cell runs."""

@@ -146,6 +146,8 @@ class QueuePane(Rows):
             parts.append(Span(f"{_plural(len(self._waiting), 'cell')} wait{'s' * (len(self._waiting) == 1)}", "strong"))
             if (left := self._ends[-1]) is not None and (self._waiting or self._at_work):
                 parts.append(Span(f" · done in {quantities.duration(left)}"))
+        if view.queue is not None and (asked := len(view.queue.asked)):
+            parts.append(Span(f" · {_plural(asked, 'report')} before the next cell", "strong"))
         if view.queue is not None and view.queue.paused:
             parts.append(Span(" · paused (P goes on)", "caution"))
         parts.append(Span(f" · after OOM: {'skip larger' if view.skips_after_oom else 'try all'}", "muted"))

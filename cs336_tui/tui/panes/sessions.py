@@ -156,4 +156,6 @@ def counts(info: SessionInfo) -> str:
         (info.skipped, "» {} skipped"),
         (info.left, "▶ {} running or waiting" if info.writer else "· {} left"),
     )
-    return " ".join(text.format(number) for number, text in parts if number) or "no cells"
+    reports = f"{info.reports} report{'s' * (info.reports != 1)}" if info.reports else ""
+    cells = " ".join(text.format(number) for number, text in parts if number) or ("" if reports else "no cells")
+    return " · ".join(filter(None, (cells, reports)))

@@ -1,0 +1,203 @@
+"""Step times of known truth: how often `findings.steady` names it, and how often an interval holds the true mean."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.reporting import publish, table, verdict
+from cs336_tui.findings.intervals import mean_interval
+from cs336_tui.findings.steady import classify
+
+Series = npt.NDArray[np.float64]
+
+TRUTHS: dict[str, frozenset[str]] = {
+    "flat": frozenset({"flat"}),
+    "warm-up": frozenset({"warm-up"}),
+    "warm-up, throttle": frozenset({"warm-up", "slowdown"}),
+    "two spikes": frozenset({"outliers"}),
+    "drift": frozenset({"slowdown", "drift"}),
+    "bimodal": frozenset({"bimodal"}),
+}
+"""What holds of each kind of series. A drift is a slowdown too; a throttle that might as well be gradual is both."""
+NOISES = (0.005, 0.01, 0.02)
+CORRELATIONS = (0.0, 0.5)
+STEP_S = 0.05
+LEAST_RIGHT, MOST_FALSE = 0.95, 0.02
+LEAST_COVERAGE, MOST_COVERAGE = 0.92, 0.98
+
+
+class Condition(NamedTuple):
+    truth: str
+    noise: float
+    correlation: float
+
+
+def autoregression(rng: np.random.Generator, shape: tuple[int, ...], correlation: float) -> Series:
+    """Stationary normal noise of variance 1 along the last axis, neighbours correlated."""
+    noise = rng.standard_normal(shape)
+    noise[..., 1:] *= math.sqrt(1 - correlation**2)
+    for step in range(1, shape[-1]):
+        noise[..., step] += correlation * noise[..., step - 1]
+    return noise
+
+
+def synthetic(condition: Condition, seed: int, steps: int = 100) -> Series:
+    """Step times in seconds. `noise` is its standard deviation over the mean, whatever the correlation.
+
+    Warm-up: 30 to 100 % slower at first, falling to 1/e of that in 1 to 5 steps. Throttle: 6 % slower from a step on
+    that is between 40 and 80 % of the way. Spikes: 30 to 100 % slower, after the first tenth. Drift: 6 % from first to
+    last. Bimodal: 8 % slower, or not, step by step, with a probability of 35 to 65 %.
+    """
+    truth, noise, correlation = condition
+    rng = np.random.default_rng([seed, list(TRUTHS).index(truth), round(noise * 1e4), round(correlation * 100)])
+    times = 1 + noise * autoregression(rng, (steps,), correlation)
+    t = np.arange(steps)
+    if truth.startswith("warm-up"):
+        times += rng.uniform(0.3, 1.0) * np.exp(-t / rng.uniform(1, 5))
+    match truth:
+        case "warm-up, throttle":
+            times += 0.06 * (t >= round(rng.uniform(0.4, 0.8) * steps))
+        case "two spikes":
+            times[rng.choice(np.arange(steps // 10, steps), 2, replace=False)] += rng.uniform(0.3, 1.0, 2)
+        case "drift":
+            times += 0.06 * t / (steps - 1)
+        case "bimodal":
+            times += 0.08 * (rng.random(steps) < rng.uniform(0.35, 0.65))
+    return STEP_S * times
+
+
+def found(condition: Condition, seeds: Sequence[int]) -> Counter[frozenset[str]]:
+    """Which classes were said to hold, and of how many series."""
+    return Counter(frozenset(classify(synthetic(condition, seed).tolist()).classes) for seed in seeds)
+
+
+def is_right(truth: str, classes: frozenset[str]) -> bool:
+    """All that holds and nothing else. A throttle may be called gradual besides: in 100 steps with 2 % of correlated
+    noise, a ramp of 6 % and the step most like it are 2.5 standard deviations apart, so that no method tells them apart
+    in 95 %."""
+    expected = TRUTHS[truth]
+    return classes == expected or (truth == "warm-up, throttle" and classes == expected | {"drift"})
+
+
+def conditions() -> tuple[Condition, ...]:
+    return tuple(Condition(truth, noise, r) for truth in TRUTHS for noise in NOISES for r in CORRELATIONS)
+
+
+def right_share(truth: str, counts: Counter[frozenset[str]], exactly: bool = False) -> float:
+    right = sum(
+        n for classes, n in counts.items() if (classes == TRUTHS[truth] if exactly else is_right(truth, classes))
+    )
+    return right / counts.total()
+
+
+def confusion(results: Mapping[Condition, Counter[frozenset[str]]]) -> str:
+    """The matrix of truths and findings, in % of the series of a truth, as a markdown table."""
+    by_truth = {truth: Counter[frozenset[str]]() for truth in TRUTHS}
+    for condition, counts in results.items():
+        by_truth[condition.truth].update(counts)
+    every = sum(by_truth.values(), Counter[frozenset[str]]())
+    columns = [classes for classes, _ in every.most_common()]
+    rows = [
+        [truth, *(f"{100 * counts[classes] / counts.total():.1f}" if counts[classes] else "" for classes in columns)]
+        for truth, counts in by_truth.items()
+    ]
+    return table(["truth \\ found, %", *(" + ".join(sorted(classes)) for classes in columns)], rows)
+
+
+def shares(results: Mapping[Condition, Counter[frozenset[str]]]) -> str:
+    """How often the class was right under each condition, as a markdown table."""
+    rows = []
+    for truth in TRUTHS:
+        of_truth = {condition: counts for condition, counts in results.items() if condition.truth == truth}
+        whole = sum(of_truth.values(), Counter[frozenset[str]]())
+        least = LEAST_RIGHT if truth != "flat" else 1 - MOST_FALSE
+        cells = [f"{right_share(truth, counts):.3f}" for counts in of_truth.values()]
+        exact, right = right_share(truth, whole, exactly=True), right_share(truth, whole)
+        rows.append([truth, *cells, f"{right:.3f}: {verdict(right, least, 1)}", f"{exact:.3f}"])
+    of_conditions = [f"{noise * 100:g} %, r {r:g}" for noise in NOISES for r in CORRELATIONS]
+    return table(["right", *of_conditions, "all", "exactly"], rows)
+
+
+def coverage(correlation: float, steps: int, series: int, seed: int = 0) -> float:
+    """Share of series whose 95 % interval holds the true mean."""
+    rng = np.random.default_rng([seed, steps, round(correlation * 100)])
+    held = 0
+    for noise in autoregression(rng, (series, steps), correlation):
+        interval = mean_interval((STEP_S * (1 + 0.02 * noise)).tolist())
+        held += interval is not None and interval.low <= STEP_S <= interval.high
+    return held / series
+
+
+def bootstrap_coverage(correlation: float, steps: int, series: int, resamples: int = 400) -> float:
+    """The same of the percentile interval of a circular block bootstrap. Blocks are (6 n r²/(1-r²)²)^(1/3) long, the
+    best for a first-order autoregression (Politis and White 2004), r estimated."""
+    rng = np.random.default_rng([1, steps, round(correlation * 100)])
+    held = 0
+    for noise in autoregression(rng, (series, steps), correlation):
+        deviations = noise - noise.mean()
+        r = min(max(float(deviations[1:] @ deviations[:-1] / (deviations @ deviations)), 0.0), 0.95)
+        length = min(max(1, math.ceil((1.5 * steps) ** (1 / 3) * (2 * r / (1 - r**2)) ** (2 / 3))), steps // 3)
+        blocks = -(-steps // length)
+        starts = rng.integers(steps, size=(resamples, blocks, 1))
+        means = noise[(starts + np.arange(length)).reshape(resamples, -1)[:, :steps] % steps].mean(axis=1)
+        low, high = np.quantile(means, (0.025, 0.975))
+        held += bool(low <= 0 <= high)
+    return held / series
+
+
+def false_alarms(series: int) -> str:
+    """Shares of flat series of several lengths and 2 % noise that are not called flat, as a markdown table."""
+    rows = []
+    for steps in (10, 15, 30, 100, 300):
+        flat = [
+            [classify(synthetic(Condition("flat", 0.02, r), seed, steps).tolist()).classes for seed in range(series)]
+            for r in (0.0, 0.5, 0.8)
+        ]
+        rows.append([str(steps), *(f"{1 - classes.count(('flat',)) / series:.3f}" for classes in flat)])
+    return table(["false alarms, steps", "r 0", "r 0.5", "r 0.8"], rows)
+
+
+def analysis_s(steps: int) -> float:
+    """Seconds that a cell takes whose steps warm up, throttle and spike."""
+    times = synthetic(Condition("warm-up, throttle", 0.01, 0.5), 1, steps)
+    times[:: max(steps // 20, 1)] *= 1.5
+    begin = time.perf_counter()
+    classify(times.tolist())
+    mean_interval(times.tolist())
+    return time.perf_counter() - begin
+
+
+@click.command()
+@click.option("--seeds", default=200, show_default=True, help="Series of each kind and noise.")
+@click.option("--first-seed", default=0, show_default=True)
+@click.option("--series", default=2000, show_default=True, help="Series of each coverage figure.")
+@click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
+def main(seeds: int, first_seed: int, series: int, output: Path | None) -> None:
+    results = {condition: found(condition, range(first_seed, first_seed + seeds)) for condition in conditions()}
+    rows = []
+    for steps in (10, 30, 100, 1000):
+        for name, method in (("effective n", coverage), ("block bootstrap", bootstrap_coverage)):
+            number = series if method is coverage else min(series, 400)
+            held = [method(r, steps, number) for r in (0.0, 0.3, 0.5, 0.7)]
+            met = verdict(min(held), LEAST_COVERAGE, 1) if max(held) <= MOST_COVERAGE else "MISSED"
+            rows.append([str(steps), name, *(f"{share:.3f}" for share in held), met])
+    intervals = table(["steps", "interval", *(f"r {r:g}" for r in (0.0, 0.3, 0.5, 0.7)), "0.92 to 0.98"], rows)
+    times = [[str(steps), f"{analysis_s(steps):.3f} s"] for steps in (100, 1000, 10_000)]
+    body = "\n\n".join(
+        (shares(results), confusion(results), false_alarms(seeds), intervals, table(["steps", "analysis"], times))
+    )
+    command = f"python -m benchmarks.steady_state --seeds {seeds} --first-seed {first_seed} --series {series}"
+    publish("Steady state and intervals", command, body, output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Measured peaks of devices as a table, the data sheet's beside them; and rates as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.environment import DeviceInfo
+from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.findings.roofline import doubt, sheet_ceiling
+from cs336_tui.peaks import DevicePeak
+from cs336_tui.quantities import UNKNOWN
+from cs336_tui.spec import Precision
+
+UNSTATED = "unknown"
+"""What no data sheet that we know of states."""
+NOISY = 0.02
+"""From this spread on a peak is marked."""
+METHOD = (
+    "matmul: the fastest of the three products of a linear layer over square matrices, 2 n³ FLOPs each, median of "
+    "repeated timings; copy: bytes read and written by a large copy"
+)
+
+
+class Rate(NamedTuple):
+    """A unit of FLOP/s that suits several values."""
+
+    name: str
+    flops_per_s: float
+
+    @classmethod
+    def for_all(cls, values: Iterable[float | None]) -> Rate:
+        """TFLOP/s where the largest reaches one, else GFLOP/s."""
+        largest = max((value for value in values if value is not None), default=0.0)
+        return cls("TFLOP/s", 1e12) if largest >= 1e12 else cls("GFLOP/s", 1e9)
+
+    def show(self, value: float | None, unknown: str = UNKNOWN) -> str:
+        """Without the unit, to four digits."""
+        return unknown if value is None else f"{value / self.flops_per_s:.4g}"
+
+
+def percent(share: float | None, unknown: str = UNKNOWN) -> str:
+    """A share in %, without the sign, to three digits."""
+    return unknown if share is None else f"{share * 100:.3g}"
+
+
+def bandwidth(bytes_per_s: float | None, unknown: str = UNKNOWN) -> str:
+    """In GB/s, without the unit, to four digits."""
+    return unknown if bytes_per_s is None else f"{bytes_per_s / 1e9:.4g}"
+
+
+class PeakRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found for a device and a precision: a peak, or why there is none."""
+
+    device: DeviceInfo
+    precision: Precision
+    peak: DevicePeak | None = None
+    error: str = ""
+
+
+def peak_table(rows: Sequence[PeakRow], caption: str = "Peaks measured on the spot") -> Table:
+    """A row a device and precision."""
+    sheets = [sheet_ceiling(row.device, row.precision) for row in rows]
+    measured = [row.peak.matmul_flops if row.peak else None for row in rows]
+    stated = [sheet.flops_per_s if sheet else None for sheet in sheets]
+    rate = Rate.for_all([*measured, *stated])
+    texts: list[tuple[str, ...]] = []
+    records: list[dict[str, Value]] = []
+    for row, sheet, flops in zip(rows, sheets, stated, strict=True):
+        peak = row.peak
+        share = peak.matmul_flops / flops if peak and flops else None
+        moved = sheet.bytes_per_s if sheet else None
+        texts.append((
+            row.device.name,
+            row.device.label,
+            row.precision,
+            _marked(rate.show(peak.matmul_flops if peak else None), peak.best.spread if peak else 0.0),
+            str(peak.matmul_size) if peak else UNKNOWN,
+            rate.show(flops, UNSTATED),
+            percent(share),
+            _marked(bandwidth(peak.copy_bytes_per_s if peak else None), peak.copy.spread if peak else 0.0),
+            bandwidth(moved, UNSTATED),
+            _when(peak),
+        ))  # fmt: skip
+        records.append({
+            "device": row.device.name,
+            "device_name": row.device.label,
+            "precision": row.precision,
+            "matmul_flops_per_s": peak.matmul_flops if peak else None,
+            "matmul_size": peak.matmul_size if peak else None,
+            "matmul_layout": peak.best.layout if peak else None,
+            "matmul_median_s": peak.best.median_s if peak else None,
+            "matmul_fastest_s": peak.best.fastest_s if peak else None,
+            "matmul_timings": peak.best.timings if peak else None,
+            "matmul_spread": peak.best.spread if peak else None,
+            "sizes": tuple(float(trial.size) for trial in peak.matmul) if peak else None,
+            "sizes_flops_per_s": tuple(trial.flops_per_s for trial in peak.matmul) if peak else None,
+            "sheet_flops_per_s": flops,
+            "share_of_sheet": share,
+            "copy_bytes_per_s": peak.copy_bytes_per_s if peak else None,
+            "copy_bytes": peak.copy.bytes if peak else None,
+            "copy_spread": peak.copy.spread if peak else None,
+            "sheet_bytes_per_s": moved,
+            "sheet_source": sheet.source if sheet else None,
+            "dtype": peak.dtype if peak else None,
+            "matmul_precision": peak.matmul_precision if peak else None,
+            "allow_tf32": peak.allow_tf32 if peak else None,
+            "threads": peak.threads if peak else None,
+            "torch": peak.torch if peak else None,
+            "at": peak.at if peak else None,
+            "busy_cores": peak.busy_cores if peak else None,
+            "note": "; ".join(_said(row)),
+        })  # fmt: skip
+    return Table(
+        columns=(
+            Column("device", "left"), Column("name", "left"), Column("precision", "left"),
+            Column(f"matmul ({rate.name})"), Column("size"), Column(f"data sheet ({rate.name})"), Column("% of it"),
+            Column("copy (GB/s)"), Column("data sheet (GB/s)"), Column("measured", "left"),
+        ),
+        rows=tuple(texts),
+        records=tuple(records),
+        caption=caption,
+        footnotes=(METHOD, *_notes(rows)),
+        label="peaks",
+    )  # fmt: skip
+
+
+def _notes(rows: Sequence[PeakRow]) -> Iterator[str]:
+    if any(row.peak and max(row.peak.best.spread, row.peak.copy.spread) > NOISY for row in rows):
+        yield f"~ noise had not settled: the 95 % interval of the median is wider than ± {NOISY * 100:g} %"
+    for device in dict.fromkeys(row.device for row in rows):
+        of_device = [row for row in rows if row.device == device]
+        sheets = [sheet for row in of_device if (sheet := sheet_ceiling(device, row.precision))]
+        yield f"{device.name}: {sheets[0].source if sheets else 'data sheet: unknown'}"
+        yield from (f"{device.name}, {text}" for text in dict.fromkeys(_in_force(row) for row in of_device if row.peak))
+        for row in of_device:
+            yield from (f"{device.name}, {row.precision}: {text}" for text in _said(row))
+
+
+def _said(row: PeakRow) -> tuple[str, ...]:
+    """What else is to be known of it."""
+    found = (row.error, doubt(row.peak) if row.peak else "", row.peak.note if row.peak else "")
+    return tuple(filter(None, found))
+
+
+def _in_force(row: PeakRow) -> str:
+    """What was read back."""
+    assert row.peak is not None
+    peak = row.peak
+    parts = [f"{row.precision}: {peak.dtype}", f"float32 matmul precision {peak.matmul_precision}"]
+    if peak.allow_tf32 is not None:
+        parts.append(f"TF32 {'on' if peak.allow_tf32 else 'off'}")
+    if peak.device == "cpu":
+        parts.append(f"{peak.threads} threads")
+    return ", ".join([*parts, f"torch {peak.torch}"])
+
+
+def _marked(text: str, spread: float) -> str:
+    return f"{text}~" if spread > NOISY else text
+
+
+def _when(peak: DevicePeak | None) -> str:
+    """Local time."""
+    return datetime.fromtimestamp(peak.at).strftime("%Y-%m-%d %H:%M") if peak else "failed"

@@ -1,0 +1,219 @@
+"""Measured cells under the ceilings of their devices: a table, and a roofline to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, Literal
+
+from cs336_tui.export.figures import Absent, Drawing
+from cs336_tui.export.grouping import TELLING, label, telling
+from cs336_tui.export.peaks import UNSTATED, Rate, bandwidth, percent
+from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.findings.roofline import Ceiling, RooflinePoint
+from cs336_tui.quantities import UNKNOWN
+from cs336_tui.session.fields import FIELDS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_PANELS = 4
+MOST_POINTS = 40
+"""More of each cannot be told apart in a figure; its title then says how many cells there are."""
+NOT_MEASURED = "not measured"
+_ALWAYS = ("size", "context", "pass", "precision")
+# Okabe and Ito 2008: told apart with every common kind of colour vision.
+_LOOKS = (("#0072B2", "o"), ("#E69F00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#D55E00", "v"), ("#56B4E9", "P"))
+_Looks = dict[str, tuple[str, str]]
+"""Colour and marker of each precision."""
+_Line = Literal["-", "--"]
+_MEASURED: _Line = "-"
+_SHEET: _Line = "--"
+
+ACHIEVED = "achieved: FLOPs of the matrix products (2 m n k) of the timed phases over the mean measured step time"
+INTENSITY = (
+    "intensity: these FLOPs over the least bytes that a step must move (parameters, gradients and optimizer state; no "
+    "activations), so at most this; what bandwidth bounds by it is bound so, what compute bounds may yet wait for "
+    "activations"
+)
+
+
+def roofline_table(points: Sequence[RooflinePoint], caption: str = "Achieved FLOP/s against the peak") -> Table:
+    """A row a cell: how fast it was, of what share of its ceilings, and which side of these bounds it."""
+    keys = _keys(points)
+    rate = Rate.for_all(point.flops_per_s for point in points)
+    alike = len({point.device_name for point in points}) < len({point.machine for point in points})
+    columns = [
+        Column("cell", "left"), Column("device", "left"), Column(f"achieved ({rate.name})"),
+        Column("% of data sheet"), Column("% of measured peak"), Column("intensity (FLOP/B)"), Column("bound", "left"),
+    ]  # fmt: skip
+    rows = [_row(point, keys, point.machine if alike else point.device_name, rate) for point in points]
+    if any(point.bound == "bandwidth" for point in points):
+        columns += [Column("bandwidth (GB/s)"), Column("% of bandwidth")]
+        rows = [(*row, *_bandwidth(point)) for row, point in zip(rows, points, strict=True)]
+    return Table(
+        columns=tuple(columns),
+        rows=tuple(rows),
+        records=tuple(map(_record, points)),
+        caption=caption,
+        footnotes=tuple(_notes(points)),
+        label="roofline",
+    )
+
+
+def _keys(points: Sequence[RooflinePoint]) -> tuple[str, ...]:
+    """The fields that name a cell on its device: some always, others where they tell cells apart."""
+    results = [point.result for point in points]
+    more = telling(results, but=(*_ALWAYS, "device", "machine"), among=(*TELLING, "repeat"))
+    return (*_ALWAYS, *more)
+
+
+def _row(point: RooflinePoint, keys: Sequence[str], device: str, rate: Rate) -> tuple[str, ...]:
+    return (
+        label(point.result, keys),
+        device,
+        rate.show(point.flops_per_s),
+        percent(point.share_of_sheet, UNSTATED),
+        percent(point.share_of_measured, NOT_MEASURED),
+        f"{point.intensity:.4g}",
+        point.bound or UNKNOWN,
+    )
+
+
+def _bandwidth(point: RooflinePoint) -> tuple[str, str]:
+    """What is achieved where that is the bound, and its share."""
+    if point.bound != "bandwidth":
+        return UNKNOWN, UNKNOWN
+    return f"≥ {bandwidth(point.bytes_per_s)}", f"≥ {percent(point.share_of_bandwidth)}"
+
+
+def _record(point: RooflinePoint) -> dict[str, Value]:
+    result, sheet, measured = point.result, point.sheet, point.measured
+    return {
+        **{key: FIELDS[key].show(result) for key in ("session", "size", "context", "batch", "pass", "device")},
+        "device_name": point.device_name,
+        "precision": result.spec.precision,
+        "precision_in_force": point.precision,
+        "flops": point.flops,
+        "min_bytes_moved": point.bytes_moved,
+        "step_s": point.step_s,
+        "flops_per_s": point.flops_per_s,
+        "sheet_flops_per_s": sheet.flops_per_s if sheet else None,
+        "sheet_bytes_per_s": sheet.bytes_per_s if sheet else None,
+        "sheet_source": sheet.source if sheet else None,
+        "share_of_sheet": point.share_of_sheet,
+        "measured_flops_per_s": measured.flops_per_s if measured else None,
+        "measured_bytes_per_s": measured.bytes_per_s if measured else None,
+        "share_of_measured": point.share_of_measured,
+        "intensity": point.intensity,
+        "bound": point.bound,
+        "min_bytes_per_s": point.bytes_per_s,
+        "min_share_of_bandwidth": point.share_of_bandwidth,
+    }
+
+
+def _notes(points: Sequence[RooflinePoint]) -> Iterator[str]:
+    yield ACHIEVED
+    yield INTENSITY
+    sheets = dict.fromkeys((point.machine, point.sheet.source if point.sheet else None) for point in points)
+    for name, source in sheets:
+        yield f"{name}: {source or 'data sheet: unknown'}"
+    for name, precision, ceiling in dict.fromkeys((point.machine, point.precision, point.measured) for point in points):
+        if ceiling:
+            rate = Rate.for_all([ceiling.flops_per_s])
+            rates = f"{rate.show(ceiling.flops_per_s)} {rate.name} and {bandwidth(ceiling.bytes_per_s)} GB/s"
+            yield f"{name}, {precision}: {rates}, {ceiling.source}"
+    if any(point.measured is None and point.precision for point in points):
+        yield "not measured: run cs336-tui peak on the machine of these cells"
+    if any((point.share_of_measured or 0) > 1 for point in points):
+        yield (
+            "above 100 % of the measured peak: the device was slower when that was measured; "
+            "repeat it with cs336-tui peak --refresh"
+        )
+    if any((point.share_of_sheet or 0) > 1 for point in points):
+        yield (
+            "above 100 % of the data sheet: the GPU ran at a higher clock than is stated, or is another than its name "
+            "says, or computed in a lower precision than was read back"
+        )
+    asked = [(point.result.spec.precision, point.precision) for point in points]
+    for wanted, found in dict.fromkeys(pair for pair in asked if pair[0] != pair[1]):
+        yield f"{wanted} was asked for, {found or 'another setting'} was in force and is what the peaks are of"
+
+
+def roofline_figure(points: Sequence[RooflinePoint]) -> Drawing | Absent:
+    """FLOP/s against FLOPs per byte, both logarithmic: a panel a device, its ceilings as lines, its cells numbered."""
+    name = "roofline"
+    if not points:
+        return Absent(name, "no measured cell has a prediction of its FLOPs")
+    machines = list(dict.fromkeys(point.machine for point in points))[:MOST_PANELS]
+    shown = [point for point in points if point.machine in machines][:MOST_POINTS]
+    numbered = list(enumerate(shown, 1))
+    panels = {each: [(number, point) for number, point in numbered if point.machine == each] for each in machines}
+    drawn = {machine: members for machine, members in panels.items() if members}
+    keys = _keys(points)
+    precisions = dict.fromkeys(str(point.precision) for point in shown)
+    looks = dict(zip(precisions, cycle(_LOOKS), strict=False))
+
+    def draw(figure: Figure) -> None:
+        from matplotlib.lines import Line2D
+
+        axes = figure.subplots(1, len(drawn), squeeze=False)[0]
+        for axis, (machine, members) in zip(axes, drawn.items(), strict=True):
+            _panel(axis, members, looks)
+            axis.set_title(machine)
+        handles = [
+            Line2D([], [], label=f"{number}: {label(point.result, keys)}", **_marker(point, looks))
+            for number, point in numbered
+        ]
+        for style, text in ((_MEASURED, "measured peak"), (_SHEET, "data sheet")):
+            handles.append(Line2D([], [], color="#333333", linestyle=style, label=text))
+        figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
+
+    some = f" (the first {len(shown)} of {len(points)} cells)" if len(shown) < len(points) else ""
+    height = 4.2 + 0.19 * (len(shown) + 3) / 2
+    return Drawing(name, f"Roofline{some}", (max(7.0, 5.5 * len(drawn)), height), draw)
+
+
+def _marker(point: RooflinePoint, looks: _Looks) -> Any:
+    colour, marker = looks[str(point.precision)]
+    return {"color": colour, "marker": marker, "linestyle": "none"}
+
+
+def _panel(axis: Axes, members: Sequence[tuple[int, RooflinePoint]], looks: _Looks) -> None:
+    """One device: its ceilings, and its cells by their numbers."""
+    ceilings: dict[tuple[str, _Line, Ceiling], None] = {}
+    for _, point in members:
+        for style, ceiling in ((_MEASURED, point.measured), (_SHEET, point.sheet)):
+            if ceiling:
+                ceilings[str(point.precision), style, ceiling] = None
+    ridges = [ceiling.ridge for _, _, ceiling in ceilings if ceiling.ridge]
+    inside = [point.intensity for _, point in members] + ridges
+    left, right = min(inside) / 4, max(inside) * 4
+    rate = Rate.for_all([
+        *(point.flops_per_s for _, point in members), *(ceiling.flops_per_s for _, _, ceiling in ceilings),
+    ])  # fmt: skip
+    for precision, style, ceiling in ceilings:
+        at = sorted({left, right, *([ceiling.ridge] if ceiling.ridge else [])})
+        heights = [ceiling.attainable(intensity) / rate.flops_per_s for intensity in at]
+        axis.plot(at, heights, color=looks[precision][0], linestyle=style)
+    for number, point in members:
+        place = point.intensity, point.flops_per_s / rate.flops_per_s
+        axis.plot(*place, **_marker(point, looks))
+        axis.annotate(str(number), place, (5, 3), textcoords="offset points", fontsize=8)
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlim(left, right)
+    axis.set_xlabel("arithmetic intensity (FLOP/B), at most")
+    axis.set_ylabel(f"achieved ({rate.name})")
+    _plain_ticks(axis)
+
+
+def _plain_ticks(axis: Axes) -> None:
+    """Ticks as plain numbers: 1, 10, 100 across; 1, 2, 5, 10 upwards."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for each, subs in ((axis.xaxis, (1.0,)), (axis.yaxis, (1.0, 2.0, 5.0))):
+        each.set_major_locator(LogLocator(subs=subs))
+        each.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        each.set_minor_formatter(NullFormatter())

@@ -1,0 +1,207 @@
+"""How close measured cells come to what their device can do: the roofline model (Williams, Waterman, Patterson 2009).
+
+A step of I operations per byte moved can run at min(peak FLOP/s, I x bandwidth) at best. Two such ceilings are held
+against it: the data sheet's and the one that was measured on the spot. What is not known stays None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import msgspec
+
+from cs336_tui.environment import DeviceInfo
+from cs336_tui.findings.estimates import timed_flops
+from cs336_tui.gpus import gpu_of_label
+from cs336_tui.peaks import DevicePeak, PeakKey, peak_key
+from cs336_tui.reports import Prediction
+from cs336_tui.session.fields import device_label, machine
+from cs336_tui.session.merge import Result, measured
+from cs336_tui.session.state import CellState
+from cs336_tui.spec import Precision
+
+Bound = Literal["compute", "bandwidth"]
+
+BUSY_CORES = 0.25
+"""From this many cores in use by others on, what was measured on a CPU may be less than its peak."""
+
+PeakLookup = Callable[[PeakKey], DevicePeak | None]
+"""Such as `PeakCache.get`, or a dict's."""
+
+
+class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device can do at best, by one source."""
+
+    flops_per_s: float | None
+    """None where no source states it."""
+    bytes_per_s: float
+    source: str
+
+    @property
+    def ridge(self) -> float | None:
+        """FLOPs per byte from which on compute is the bound."""
+        return None if self.flops_per_s is None else self.flops_per_s / self.bytes_per_s
+
+    def bound(self, intensity: float) -> Bound | None:
+        """Which side of the ceiling is above this intensity; None where that is unknown."""
+        if self.ridge is None:
+            return None
+        return "compute" if intensity >= self.ridge else "bandwidth"
+
+    def attainable(self, intensity: float) -> float:
+        """FLOP/s at best at this intensity, as far as is known."""
+        by_bandwidth = intensity * self.bytes_per_s
+        return by_bandwidth if self.flops_per_s is None else min(self.flops_per_s, by_bandwidth)
+
+
+class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One measured cell under its ceilings.
+
+    `bytes_moved` is the least that a step must move, so that the intensity is the most it can be and the bandwidth the
+    least: a cell that bandwidth bounds by it is bound so; one that compute bounds may yet wait for its activations.
+    """
+
+    result: Result
+    device_name: str
+    precision: Precision | None
+    """In force, read back; None where what was read back is none of ours."""
+    flops: int
+    """Of the timed phases of a step."""
+    bytes_moved: int
+    step_s: float
+    """Mean of the measured steps."""
+    sheet: Ceiling | None
+    measured: Ceiling | None
+
+    @property
+    def machine(self) -> str:
+        """The device and the host that it is in."""
+        return machine(self.result)
+
+    @property
+    def flops_per_s(self) -> float:
+        """Achieved."""
+        return self.flops / self.step_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Achieved, at least."""
+        return self.bytes_moved / self.step_s
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte, at most."""
+        return self.flops / self.bytes_moved
+
+    @property
+    def share_of_sheet(self) -> float | None:
+        """Of the data sheet's peak FLOP/s."""
+        return _share(self.flops_per_s, self.sheet.flops_per_s if self.sheet else None)
+
+    @property
+    def share_of_measured(self) -> float | None:
+        """Of the measured peak FLOP/s."""
+        return _share(self.flops_per_s, self.measured.flops_per_s if self.measured else None)
+
+    @property
+    def ceiling(self) -> Ceiling | None:
+        """The one that tells the bound: the measured, else the data sheet's."""
+        return next((each for each in (self.measured, self.sheet) if each and each.ridge is not None), None)
+
+    @property
+    def bound(self) -> Bound | None:
+        """What keeps the cell from more FLOP/s, by its intensity."""
+        return self.ceiling.bound(self.intensity) if self.ceiling else None
+
+    @property
+    def share_of_bandwidth(self) -> float | None:
+        """Of its ceiling's bandwidth, at least; None unless that is the bound."""
+        if self.ceiling is None or self.bound != "bandwidth":
+            return None
+        return _share(self.bytes_per_s, self.ceiling.bytes_per_s)
+
+
+def _share(value: float, peak: float | None) -> float | None:
+    return value / peak if peak else None
+
+
+def points(results: Iterable[Result], peaks: PeakLookup) -> tuple[RooflinePoint, ...]:
+    """A point for each measured cell whose prediction is known; `peaks` finds what was measured of its device."""
+    found = []
+    for result in measured(results):
+        prediction = result.state.prediction_of(result.spec)
+        if prediction and result.cell.running.mean > 0 and timed_flops(prediction) and prediction.min_bytes_moved:
+            found.append(_point(result, prediction, peaks))
+    return tuple(found)
+
+
+def _point(result: Result, prediction: Prediction, peaks: PeakLookup) -> RooflinePoint:
+    environment, device = result.environment, result.spec.device
+    info = environment.device(device) if environment else None
+    precision = precision_in_force(result.cell)
+    peak = None
+    if environment and precision:
+        threads = result.cell.in_force.threads if result.cell.in_force else result.spec.threads
+        peak = peaks(peak_key(environment, device, precision, threads))
+    return RooflinePoint(
+        result=result,
+        device_name=device_label(result),
+        precision=precision,
+        flops=timed_flops(prediction),
+        bytes_moved=prediction.min_bytes_moved,
+        step_s=result.cell.running.mean,
+        sheet=sheet_ceiling(info, precision) if info and precision else None,
+        measured=measured_ceiling(peak) if peak else None,
+    )
+
+
+def precision_in_force(cell: CellState) -> Precision | None:
+    """The precision in which the cell's matrix products ran, as it was read back and not as it was asked for.
+
+    None for settings that are none of `Precision`; what was asked for where nothing was read back.
+    """
+    found = cell.in_force
+    if found is None:
+        return cell.spec.precision
+    if found.autocast_dtype is not None:
+        mixed: dict[str, Precision] = {"bfloat16": "bf16-mixed", "float16": "fp16-mixed"}
+        return mixed.get(found.autocast_dtype)
+    if found.parameter_dtype == "bfloat16":
+        return "bf16"
+    if found.parameter_dtype != "float32":
+        return None
+    if found.allow_tf32:
+        return "tf32"
+    # Off CUDA, lower settings than "highest" may mean bf16 or nothing.
+    return "fp32" if found.matmul_precision == "highest" or found.allow_tf32 is False else None
+
+
+def sheet_ceiling(device: DeviceInfo, precision: Precision) -> Ceiling | None:
+    """By the data sheet; None for a device that is in no table."""
+    gpu = gpu_of_label(device.label) if device.name.startswith("cuda") else None
+    if gpu is None:
+        return None
+    return Ceiling(
+        flops_per_s=gpu.peak_flops(precision), bytes_per_s=gpu.bandwidth_bytes_per_s, source=f"data sheet: {gpu.source}"
+    )
+
+
+def measured_ceiling(peak: DevicePeak) -> Ceiling:
+    """By what was measured on the spot."""
+    source = f"measured: matrix products of {peak.matmul_size}, torch {peak.torch}"
+    if peak.device == "cpu":
+        source += f", {peak.threads} threads"
+    if said := doubt(peak):
+        source += f"; {said}"
+    return Ceiling(flops_per_s=peak.matmul_flops, bytes_per_s=peak.copy_bytes_per_s, source=source)
+
+
+def doubt(peak: DevicePeak) -> str:
+    """Why the device may do better than was measured; empty where nothing speaks for it."""
+    if peak.busy_cores is None or peak.busy_cores < BUSY_CORES:
+        return ""
+    return (
+        f"other processes kept {peak.busy_cores:.1f} cores busy meanwhile, so that it may be too low: "
+        "measure again with --refresh when the machine is idle"
+    )

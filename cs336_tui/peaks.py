@@ -1,0 +1,167 @@
+"""What a device was measured to do at best, matrix products and copies, and the cache in which that is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from cs336_tui.environment import Environment
+from cs336_tui.spec import Precision
+
+
+class PeakError(Exception):
+    """A peak could not be measured; one line says why."""
+
+
+class MatmulTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """Products of two square matrices, timed until the noise had settled or the time was up."""
+
+    size: int
+    """Rows and columns of each matrix."""
+    layout: str
+    """Which product of a linear layer it is: ``forward``, ``input gradient``, ``weight gradient``."""
+    median_s: float
+    """Of one product."""
+    fastest_s: float
+    timings: int
+    spread: float
+    """Half the 95 % interval of the median, as a share of it."""
+
+    @property
+    def flops_per_s(self) -> float:
+        """By the median; a product is 2 size³ operations."""
+        return 2 * self.size**3 / self.median_s
+
+
+class CopyTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """Copies of one array to another, timed alike."""
+
+    bytes: int
+    """Of the array: a copy reads and writes as many each."""
+    median_s: float
+    fastest_s: float
+    timings: int
+    spread: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Read and written, by the median."""
+        return 2 * self.bytes / self.median_s
+
+
+class DevicePeak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The measured peak of one device in one precision; settings as they were read back."""
+
+    device: str
+    """torch's name: ``cpu``, ``mps``, ``cuda:N``."""
+    device_name: str
+    """As its maker calls it."""
+    precision: Precision
+    dtype: str
+    """Of the matrices and of their product."""
+    matmul_precision: str
+    """torch's float32 matmul precision: highest, high or medium."""
+    allow_tf32: bool | None
+    """Whether cuBLAS might use TF32 for float32; None off CUDA."""
+    threads: int
+    """torch's intra-op threads."""
+    torch: str
+    at: float
+    """Unix time at its end."""
+    matmul: tuple[MatmulTrial, ...]
+    """A trial a size, smallest first; at least one."""
+    copy: CopyTrial
+    busy_cores: float | None = None
+    """How many cores other processes kept busy meanwhile, on average; None where the device is not the CPU."""
+    note: str = ""
+    """Such as why larger sizes were not tried."""
+
+    @property
+    def best(self) -> MatmulTrial:
+        """The trial with the most FLOP/s."""
+        return max(self.matmul, key=lambda trial: trial.flops_per_s)
+
+    @property
+    def matmul_flops(self) -> float:
+        """FLOP/s of the best size."""
+        return self.best.flops_per_s
+
+    @property
+    def matmul_size(self) -> int:
+        return self.best.size
+
+    @property
+    def copy_bytes_per_s(self) -> float:
+        """Bytes read and written per second by a large copy."""
+        return self.copy.bytes_per_s
+
+
+class PeakKey(msgspec.Struct, frozen=True, kw_only=True):
+    """For what a measured peak holds: one piece of hardware, a precision, a number of threads, a torch."""
+
+    hardware: str
+    """A GPU's UUID; elsewhere host, processor, its usable cores and the device."""
+    precision: Precision
+    threads: int | None
+    """None on a GPU, whose peak they do not touch."""
+    torch: str
+
+
+def peak_key(environment: Environment, device: str, precision: Precision, threads: int | None = None) -> PeakKey:
+    """The key of a device of this machine; without `threads` those of torch's own choice."""
+    info = environment.device(device)
+    if info and info.uuid:
+        hardware = info.uuid
+    else:
+        name = info.label if info else "unknown"
+        hardware = f"{environment.host}, {environment.cpu}, {environment.cpu_count} usable, {device}: {name}"
+    return PeakKey(
+        hardware=hardware,
+        precision=precision,
+        threads=(threads or environment.threads) if device == "cpu" else None,
+        torch=environment.torch or "",
+    )
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """One file of the cache; the key stands in it for people who look."""
+
+    key: PeakKey
+    peak: DevicePeak
+
+
+class PeakCache:
+    """Measured peaks in memory and as small files in the user's cache folder.
+
+    A folder that cannot be written or read only means that they are measured again.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or platformdirs.user_cache_path("cs336-tui", appauthor=False) / "peaks"
+        self._known: dict[PeakKey, DevicePeak] = {}
+
+    def get(self, key: PeakKey) -> DevicePeak | None:
+        if key not in self._known:
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                entry = msgspec.json.decode(self._path(key).read_bytes(), type=_Entry)
+                self._known[key] = entry.peak
+        return self._known.get(key)
+
+    def put(self, key: PeakKey, peak: DevicePeak) -> None:
+        """Keep it in place of one that was measured before."""
+        self._known[key] = peak
+        path = self._path(key)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_suffix(f".{threading.get_ident()}.tmp")
+            draft.write_bytes(msgspec.json.encode(_Entry(key, peak)))
+            draft.replace(path)
+
+    def _path(self, key: PeakKey) -> Path:
+        name = hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:32]
+        return self._folder / f"{name}.json"
