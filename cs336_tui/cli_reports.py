@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from cs336_tui.flags import (
     DIRECTORY,
+    WORDS,
     answer_options,
     choice_options,
     fit_check_option,
@@ -18,6 +20,7 @@ from cs336_tui.flags import (
     session_dir_option,
     timeout_option,
 )
+from cs336_tui.reports import RANGES
 from cs336_tui.spec import PASSES
 
 
@@ -67,6 +70,12 @@ _figures_option = click.option("--figures", type=DIRECTORY, help="Also write the
 
 @click.command("kernels", short_help="Profile one step: kernels by time, kind, phase and part of the model.")
 @choice_options
+@click.option(
+    "--phase",
+    type=click.Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
+    help="Only the kernels of this phase, as one table.",
+)
+@click.option("--part", type=click.Choice(RANGES), help="Only the kernels of this part of the model, as one table.")
 @options(*report_options)
 @fit_check_option
 @timeout_option
@@ -112,6 +121,25 @@ def precision(**options: Any) -> NoReturn:
     _report("precision", options)
 
 
+@click.command("peak", short_help="Measure what this machine's devices do at best: matrix products and copies.")
+@click.option(
+    "--device", "devices", type=WORDS, default=(), help="auto, every, cpu, mps, cuda, cuda:N. [default: auto]"
+)
+@click.option("--precision", "precisions", type=WORDS, default=(), help="[default: all that the device can do]")
+@click.option("--threads", type=click.IntRange(1), help="torch's intra-op threads. [default: torch's own]")
+@click.option("--refresh", is_flag=True, help="Measure again what was measured before.")
+@options(*answer_options)
+@session_dir_option
+def peak(session_dir: Path | None, **options: Any) -> None:  # noqa: ARG001  # every command takes it
+    """Measure matrix products and copies on the spot, with the data sheet's figures beside them where known.
+
+    Takes some seconds a precision; what was measured is remembered for this device, torch and thread count.
+    """
+    from cs336_tui.headless.peak import peak_command
+
+    click.echo(peak_command(**options), nl=False)
+
+
 def _report(kind: Any, given: dict[str, Any]) -> NoReturn:
     from cs336_tui.headless.reports import report_command
 
@@ -130,4 +158,4 @@ def _profiles(command: click.Command, passes: str) -> None:
 _profiles(kernels, "train-step")
 _profiles(memory, "forward,train-step")
 _profiles(precision, "train-step")
-REPORT_COMMANDS = (estimate, fit, kernels, memory, precision)
+REPORT_COMMANDS = (estimate, fit, kernels, memory, precision, peak)

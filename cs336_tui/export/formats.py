@@ -57,10 +57,13 @@ def render(table: Table, format_: str) -> str:
 
 
 def render_all(tables: Sequence[Table], format_: str) -> str:
-    """Several tables one after another: in CSV one list of all records, in JSON ``{"tables": [...]}``."""
+    """Several tables one after another: in CSV one list of all records, in JSON ``{"tables": [...]}``.
+
+    In CSV records of different kinds name their table first.
+    """
     match format_:
         case "csv":
-            return _csv([record for table in tables for record in table.records])
+            return _csv([record for table in tables for record in _told_apart(table, tables)])
         case "json":
             documents = [_document(table) for table in tables]
             found = documents[0] if len(documents) == 1 else {"tables": documents}
@@ -201,6 +204,14 @@ def _csv_field(value: Value) -> Any:
     if isinstance(value, tuple):
         return ";".join(map(repr, value))
     return markdown.plain(value) if isinstance(value, str) else value
+
+
+def _told_apart(table: Table, tables: Sequence[Table]) -> Sequence[dict[str, Value]]:
+    kinds = {tuple(record) for each in tables for record in each.records[:1]}
+    if len(kinds) < 2 or any("table" in kind for kind in kinds):
+        return table.records
+    name: dict[str, Value] = {"table": table.caption or table.label}
+    return [name | record for record in table.records]
 
 
 def _document(table: Table) -> dict[str, Any]:

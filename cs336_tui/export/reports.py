@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cs336_tui.export.estimate_tables import prediction_tables
+from cs336_tui.export.estimate_tables import category_table, estimate_table, prediction_tables
 from cs336_tui.export.figures import Drawing
 from cs336_tui.export.kernel_tables import kernel_document, kernel_tables
 from cs336_tui.export.memory_figures import memory_figure
 from cs336_tui.export.memory_tables import memory_document, memory_tables, oom_document, oom_table, peaks_table
 from cs336_tui.export.precision_tables import precision_document, precision_tables, speedup_table
 from cs336_tui.export.results import TableError
+from cs336_tui.export.roofline import roofline_table
 from cs336_tui.export.tables import Table
+from cs336_tui.findings.estimates import judge_all, target_here
+from cs336_tui.findings.roofline import points
+from cs336_tui.peaks import PeakCache
 from cs336_tui.reports import (
     KernelReport,
     MemoryReport,
@@ -27,7 +31,7 @@ from cs336_tui.session.merge import Result
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 
-REPORTS = ("predictions", "kernels", "memory", "precision", "mixed-precision", "oom")
+REPORTS = ("predictions", "kernels", "memory", "precision", "mixed-precision", "roofline", "oom")
 """What `report_tables` may have."""
 _KINDS: Mapping[str, type[Report]] = {"kernels": KernelReport, "memory": MemoryReport, "precision": PrecisionReport}
 
@@ -91,9 +95,8 @@ def report_tables(
     `results` are the sessions' cells, for fp32 against mixed precision; reports are those on the `wanted` specs.
     """
     found: dict[str, tuple[Table, ...]] = {}
-    predictions = [prediction for prediction in _predictions(states) if wanted(prediction.spec)]
-    if predictions:
-        found["predictions"] = tuple(prediction_tables(predictions))
+    if predicted := [table for state in states for table in _predicted(state, wanted)]:
+        found["predictions"] = tuple(predicted)
     for name, kind in _KINDS.items():
         tables = tables_of_reports(
             [report for state in states for report in state.contents(kind) if wanted(report.spec)]
@@ -103,21 +106,39 @@ def report_tables(
     with contextlib.suppress(TableError):
         if (speedups := speedup_table(results)).rows:
             found["mixed-precision"] = (speedups,)
+    if reached := points(results, PeakCache().get):
+        found["roofline"] = (roofline_table(reached),)
     explained = [report for state in states for report in state.contents(OomReport) if wanted(report.spec)]
     if explained:
         found["oom"] = tuple(map(oom_table, explained))
     return found
 
 
-def _predictions(states: Sequence[SessionState]) -> list[Prediction]:
+def _predicted(state: SessionState, wanted: Callable[[RunSpec], bool]) -> Iterator[Table]:
+    """What the session's cells need, judged for its machine's devices where these are known."""
+    by_device: dict[str, list[Prediction]] = {}
+    for prediction in _predictions(state):
+        if wanted(prediction.spec):
+            by_device.setdefault(prediction.spec.device, []).append(prediction)
+    for device, predictions in by_device.items():
+        environment = state.environment
+        info = environment.device(device) if environment else None
+        if info is None or environment is None:
+            yield from prediction_tables(predictions)
+        else:
+            estimates = judge_all(predictions, target_here(info, environment, state.devices), state)
+            yield estimate_table(estimates)
+            yield category_table(estimates)
+
+
+def _predictions(state: SessionState) -> list[Prediction]:
     """Of the cells, and of what else there are reports on; each once."""
     found: dict[RunSpec, Prediction] = {}
-    for state in states:
-        for cell in state.cells.values():
-            if prediction := state.prediction_of(cell.spec):
-                found.setdefault(prediction_key(cell.spec), prediction)
-        for report in state.reports.values():
-            content = report.content
-            if content is not None and not isinstance(content, PrecisionReport) and content.prediction:
-                found.setdefault(prediction_key(content.spec), content.prediction)
+    for cell in state.cells.values():
+        if prediction := state.prediction_of(cell.spec):
+            found.setdefault(prediction_key(cell.spec), prediction)
+    for report in state.reports.values():
+        content = report.content
+        if content is not None and not isinstance(content, PrecisionReport) and content.prediction:
+            found.setdefault(prediction_key(content.spec), content.prediction)
     return list(found.values())

@@ -18,6 +18,7 @@ _TITLES = {
     "memory": "Memory",
     "precision": "Precision",
     "mixed-precision": "Mixed precision",
+    "roofline": "How close to the limit",
     "oom": "Out of memory",
 }
 MOST_ROWS = 20

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -28,7 +30,7 @@ def peak_command(
     output: Path | None,
     force: bool,
     refresh: bool,
-    measure: Measure,
+    measure: Measure | None = None,
     threads: int | None = None,
     cache: PeakCache | None = None,
     read: Callable[[], Environment] = lambda: read_machine().environment,
@@ -36,16 +38,18 @@ def peak_command(
     """A table with a row per device and precision, empty when it went to a file.
 
     What was measured before is not measured again unless `refresh`. No `precisions`: all that each device can do.
-    `threads` are those with which `measure` measures a CPU. A peak that cannot be measured leaves its row with the
-    reason; raises `click.ClickException` when that is all of them, `SpecError` for what a device cannot do.
+    `threads` are those with which a CPU is measured; `measure` does it in child processes unless given. A peak that
+    cannot be measured leaves its row with the reason; raises `click.ClickException` when that is all of them,
+    `SpecError` for what a device cannot do.
     """
     environment, cache = read(), cache or PeakCache()
     asked = list(_asked(environment, devices, precisions))
     counted = Counter("measuring peaks", len(asked))
     rows = []
-    for device, precision in asked:
-        rows.append(_row(environment, device, precision, threads, cache, measure, refresh=refresh))
-        counted()
+    with _measuring(threads) if measure is None else nullcontext(measure) as measures:
+        for device, precision in asked:
+            rows.append(_row(environment, device, precision, threads, cache, measures, refresh=refresh))
+            counted()
     if all(row.peak is None for row in rows):
         raise click.ClickException("; ".join(dict.fromkeys(row.error for row in rows)))
     table = peak_table(rows)
@@ -53,6 +57,19 @@ def peak_command(
         return deliver(plain(table), output, force=force)
     text = render(table, format_)
     return deliver(page("cs336-tui", text) if format_ == "html" else text, output, force=force)
+
+
+@contextmanager
+def _measuring(threads: int | None) -> Iterator[Measure]:
+    """Measures in child processes."""
+    from cs336_tui.runner.launcher import Launcher
+    from cs336_tui.runner.peak import measure_peak
+
+    with tempfile.TemporaryDirectory(prefix="cs336-tui-") as scratch:
+        launcher = Launcher(Path(scratch))
+        launcher.prepare()
+        launcher.start()
+        yield lambda device, precision: measure_peak(launcher, device, precision, threads)
 
 
 def _asked(

@@ -13,10 +13,12 @@ from cs336_tui.choices import sweep_from
 from cs336_tui.export.figures import FIGURE_FORMATS
 from cs336_tui.export.files import ExportError, check_writable, write_atomically
 from cs336_tui.export.formats import page, render_all
+from cs336_tui.export.kernel_tables import kernel_table
 from cs336_tui.export.reports import document_of_report, drawings_of_report, tables_of_reports
+from cs336_tui.export.tables import Table
 from cs336_tui.headless.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.order import in_order
-from cs336_tui.reports import Report, ReportKind, report_key
+from cs336_tui.reports import KernelReport, Report, ReportKind, report_key
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.state import SessionState
@@ -36,6 +38,8 @@ def report_command(
     timeout: float | None,
     min_mb: float = 0.0,
     fit_check: bool = True,
+    phase: str | None = None,
+    part: str | None = None,
     **choices: Any,
 ) -> int:
     """Make a report on every combination of the choices and print or write its tables; returns the exit code.
@@ -63,7 +67,11 @@ def report_command(
         bench.work()
 
     def render(state: SessionState) -> str:
-        return reports_text(_contents(state, kind), format_, min_bytes=round(min_mb * 1e6))
+        reports = _contents(state, kind)
+        if (phase or part) and format_ != "json":
+            chosen = [kernel_table(each, phase, part) for each in reports if isinstance(each, KernelReport)]
+            return tables_text(chosen, format_)
+        return reports_text(reports, format_, min_bytes=round(min_mb * 1e6))
 
     code = carry_out(bench, run, work, Outputs(render, output, None, overwrite=force))
     if figures is not None:
@@ -77,7 +85,11 @@ def reports_text(reports: Sequence[Report], format_: str, *, min_bytes: int = 0)
         documents = [document_of_report(report) for report in reports]
         found = documents[0] if len(documents) == 1 else {"reports": documents}
         return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
-    tables = tables_of_reports(reports, min_bytes=min_bytes)
+    return tables_text(tables_of_reports(reports, min_bytes=min_bytes), format_)
+
+
+def tables_text(tables: Sequence[Table], format_: str) -> str:
+    """Tables one after another in one of the formats."""
     if not tables:
         return "No report was made.\n" if format_ == "markdown" else ""
     text = render_all(tables, format_)

@@ -20,10 +20,11 @@ import msgspec
 
 from cs336_tui.environment import TorchEnvironment
 from cs336_tui.events import Event, pack
+from cs336_tui.peaks import DevicePeak
 from cs336_tui.reports import Prediction, ReportRequest
 from cs336_tui.runner import door
 from cs336_tui.runner.frames import write_frame
-from cs336_tui.spec import RunSpec
+from cs336_tui.spec import Precision, RunSpec
 
 EXIT_ORPHANED = 71
 _PR_SET_PDEATHSIG = 1
@@ -52,6 +53,13 @@ class PredictionAnswer(msgspec.Struct, frozen=True):
 
     spec: RunSpec
     prediction: Prediction | None
+    error: str | None = None
+
+
+class PeakAnswer(msgspec.Struct, frozen=True):
+    """A child's answer to "what does this device do at best?"."""
+
+    peak: DevicePeak | None
     error: str | None = None
 
 
@@ -120,6 +128,18 @@ def run_probe(events: Connection, output: str) -> None:
         traceback.print_exc()
         report = ProbeReport(None, forked_after_driver, f"{type(error).__name__}: {error}")
     _send(events, msgspec.msgpack.encode(report))
+    _leave(0)
+
+
+def run_peak(events: Connection, output: str, device: str, precision: Precision, threads: int | None) -> None:
+    """Entry point of the process that measures what a device does at best. Never returns."""
+    _settle(output)
+    try:
+        answer = PeakAnswer(door.measure_peak(device, precision, threads))
+    except Exception as error:
+        traceback.print_exc()
+        answer = PeakAnswer(None, f"{type(error).__name__}: {error}".splitlines()[0])
+    _send(events, msgspec.json.encode(answer))
     _leave(0)
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from cs336_tui.environment import TorchEnvironment
 from cs336_tui.events import Event
+from cs336_tui.peaks import DevicePeak
 from cs336_tui.reports import Prediction, ReportRequest
-from cs336_tui.spec import RunSpec
+from cs336_tui.spec import Precision, RunSpec
 
 PRELOAD = "cs336_tui.measure.preload"
 """Module that the fork server imports once, so that every child starts with torch loaded."""
@@ -40,6 +41,13 @@ def predict(spec: RunSpec, capability: tuple[int, int] | None = None) -> Predict
     from cs336_tui.estimate.predict import predict as work_out
 
     return work_out(spec, capability=capability)
+
+
+def measure_peak(device: str, precision: Precision, threads: int | None) -> DevicePeak:
+    """What a device does at best in a precision, matrix products and copies."""
+    from cs336_tui.measure.peak import measure_peak as measure
+
+    return measure(device, precision, threads)
 
 
 def probe() -> TorchEnvironment:

@@ -19,7 +19,7 @@ from cs336_tui.reports import ReportRequest
 from cs336_tui.runner import child
 from cs336_tui.runner.door import PRELOAD
 from cs336_tui.runner.frames import FrameReader, enlarge
-from cs336_tui.spec import RunSpec
+from cs336_tui.spec import Precision, RunSpec
 
 StartMethod = Literal["forkserver", "spawn"]
 SERVER_DYING_S = 2.0
@@ -108,6 +108,11 @@ class Launcher:
         output = self._output_dir / "predictions.log"
         packed = msgspec.msgpack.encode(tuple(asked))
         return self._start(child.run_predictions, output, str(output), packed, commands=False)
+
+    def start_peak(self, device: str, precision: Precision, threads: int | None) -> Child:
+        """Start a process that measures a device (`child.PeakAnswer`). Raises like `start_cell`."""
+        output = self._output_dir / "peak.log"
+        return self._start(child.run_peak, output, str(output), device, precision, threads, commands=False)
 
     def start_probe(self) -> Child:
         """Start a process that reports what the machine offers (`child.ProbeReport`)."""

@@ -169,7 +169,7 @@ async def test_the_cells_of_the_session_stand_beside_what_was_measured(tmp_path:
         await until(pilot, "at its end")
         await pilot.press("i")
         pane = app.main.query_one(EstimatePane)
-        await until(pilot, lambda _: "cells of the session" in pane.text)
+        await until(pilot, lambda _: "session's cells" in pane.text)
         assert "3.51" in pane.text
         await pilot.press("enter")
         await until(pilot, "measured 3.51 GB (")
@@ -188,7 +188,7 @@ async def test_choices_and_session_are_switched_by_key(bench: Benches) -> None:
         pane = app.main.query_one(EstimatePane)
         await until(pilot, lambda _: "Configure's choices" in pane.text)
         await pilot.press("v")
-        await until(pilot, lambda _: "cells of the session" in pane.text)
+        await until(pilot, lambda _: "session's cells" in pane.text)
         await pilot.press("v")
         await until(pilot, lambda _: "Configure's choices" in pane.text)
 

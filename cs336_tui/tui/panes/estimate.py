@@ -171,7 +171,7 @@ class EstimatePane(Container):
 
     def _title(self) -> Line:
         shown = self._shown
-        cells = "Configure's choices" if shown.whose == "chosen" else "cells of the session"
+        cells = "Configure's choices" if shown.whose == "chosen" else "The session's cells"
         return line(
             (f"{cells} ", "title"),
             (f"for {shown.target} " if shown.target else "", "caution" if shown.elsewhere else "text"),
