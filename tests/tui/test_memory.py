@@ -10,6 +10,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
 from cs336_tui.events import CellsPredicted, Event, ReportFinished, ReportStage, ReportStarted
+from cs336_tui.findings.memory import phase_peaks
 from cs336_tui.reports import CATEGORIES, MemoryReport, OomReport, Report
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
@@ -267,13 +268,15 @@ async def test_peaks_of_all_cells_stand_side_by_side_recorded_timed_and_predicte
         text = await pressed(pilot, "v")
         heading, *rows = [row.split() for row in text.splitlines()[-5:]]
         assert " ".join(heading) == (
-            "size ctx batch pass precision device forward pred. forward step pred. step timed diff"
+            "size ctx batch pass precision device forward pred. forward backward optimizer step pred. step timed diff"
         )
-        assert rows[0][-6:] == ["–", "160", "–", "200", "–", "–"]
+        (recorded,) = phase_peaks([a_memory_report()])
+        phases = [f"{(peak or 0) / MB:.0f}" for peak in (recorded.backward, recorded.optimizer)]
+        assert rows[0][-8:] == ["–", "160", "–", "–", "–", "200", "–", "–"]
         assert rows[1][0] == ">"
-        assert rows[1][-7:] == ["264", "242", "301", "303", "305", "-0.7", "%"]
-        assert rows[2][-6:] == ["264", "–", "301", "–", "503", "–"]
-        assert rows[3][-6:] == ["–", "–", "–", "–", "OOM", "–"]
+        assert rows[1][-9:] == ["264", "242", *phases, "301", "303", "305", "-0.7", "%"]
+        assert rows[2][-8:] == ["264", "–", *phases, "301", "–", "503", "–"]
+        assert rows[3][-8:] == ["–", "–", "–", "–", "–", "–", "OOM", "–"]
 
 
 def test_a_prediction_is_off_by_a_share_of_what_was_measured() -> None:

@@ -127,6 +127,7 @@ def brief(row: Row) -> list[Line]:
         ),
         line(
             (f"{found.verdict} · ", "text"),
+            (f"residual stream {prediction.residual_stream_bytes / 2**20:.3g} MiB · ", "text"),
             (
                 " · ".join(
                     f"{name.replace('_', ' ')} {quantities.gigabytes(size)}"

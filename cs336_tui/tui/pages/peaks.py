@@ -17,7 +17,9 @@ from cs336_tui.tui.widgets.lines import Span, line
 if TYPE_CHECKING:
     from cs336_tui.findings.memory import PhasePeaks
 
-_EXPLAINED = "forward, step: recorded · timed: the allocator's while timed · diff: pred. step to timed, else to step"
+_EXPLAINED = (
+    "by phase and step: recorded · pred.: predicted · timed: of the timed cell · diff: pred. step to timed or step"
+)
 _CLOSE = 0.03
 """A prediction this close to what was measured is a good one."""
 
@@ -68,6 +70,8 @@ def peaks_page(state: SessionState, spec: RunSpec | None, width: int) -> Page:
         Column("device", left=True, rank=8),
         Column("forward", rank=3),
         Column("pred. forward", rank=6),
+        Column("backward", rank=9),
+        Column("optimizer", rank=10),
         Column("step"),
         Column("pred. step", rank=1),
         Column("timed", rank=4),
@@ -122,6 +126,7 @@ def _peak_texts(row: Peaks, unit: ByteUnit) -> tuple[str, ...]:
     return (
         spec.size, str(spec.context_length), str(spec.batch_size), spec.pass_, spec.precision, spec.device,
         figure(recorded.forward if recorded else None), figure(predicted.forward_peak_bytes if predicted else None),
+        figure(recorded.backward if recorded else None), figure(recorded.optimizer if recorded else None),
         figure(recorded.step if recorded else None), figure(predicted.peak_bytes if predicted else None),
         _timed(row, unit),
         difference(predicted.peak_bytes, measured).text.strip("()") if predicted and measured else NONE,
