@@ -11,6 +11,8 @@ import click
 
 from benchmarks.reporting import publish, spread, table, verdict
 from cs336_tui.findings.memory import Timeline
+from cs336_tui.tui.drawing.event_window import EventWindow
+from cs336_tui.tui.pages.moment import columns_in, timeline_page
 from tests.made_memory import many_events
 
 COLUMNS = 200
@@ -29,8 +31,14 @@ def main(events: int, repeats: int, output: Path | None) -> None:
     crowded = Timeline(many_events(events, live=events))
     crowded.columns(COLUMNS)
     middle, window = report.events // 2, (report.events // 4, report.events // 2)
+    whole = EventWindow.whole(report.events, columns_in(200))
     timed: dict[str, tuple[Callable[[], object], float | None]] = {
         f"construction and {COLUMNS} columns": (lambda: Timeline(report).columns(COLUMNS), MARKS_MS["columns"]),
+        "the first picture at 200x40, reading included": (
+            lambda: timeline_page(Timeline(report), whole, report.peak_event, 200, 40),
+            MARKS_MS["columns"],
+        ),
+        "another picture at 200x40": (lambda: timeline_page(timeline, whole, middle, 200, 40), None),
         f"{COLUMNS} columns of a quarter": (lambda: timeline.columns(COLUMNS, *window), None),
         "a moment, 5,000 blocks live": (lambda: timeline.at(middle), MARKS_MS["moment"]),
         "a moment, all blocks live": (lambda: crowded.at(crowded.report.peak_event), MARKS_MS["moment"]),

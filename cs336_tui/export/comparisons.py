@@ -45,11 +45,7 @@ def _row(pair: Pair, notation: Notation) -> tuple[str, ...]:
 
 
 def _mean(side: Side, notation: Notation) -> str:
-    summary = side.summary
-    if summary is None:
-        return side.note
-    mean = notation.of(summary, "mean_s")
-    return mean if summary.std_s is None else f"{mean} ± {notation.of(summary, 'std_s')}"
+    return notation.mean_and_std(side.summary) if side.summary else side.note
 
 
 def _record(pair: Pair) -> dict[str, Value]:

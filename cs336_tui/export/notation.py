@@ -42,6 +42,11 @@ class Notation(NamedTuple):
             return UNKNOWN
         return self.time(getattr(summary, field), mean_s=summary.mean_s, std_s=summary.std_s)
 
+    def mean_and_std(self, summary: Summary) -> str:
+        """``12.34 ± 0.05``, without the unit; the mean alone where there is no std."""
+        mean = self.of(summary, "mean_s")
+        return mean if summary.std_s is None else f"{mean} ± {self.of(summary, 'std_s')}"
+
     def _places(self, mean_s: float | None, std_s: float | None) -> int:
         if self.decimals is not None:
             return self.decimals

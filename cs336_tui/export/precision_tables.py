@@ -166,11 +166,7 @@ def _speedup_row(each: SpeedUp, notation: Notation) -> tuple[str, ...]:
 
 
 def _mean(side: Side, notation: Notation) -> str:
-    summary = side.summary
-    if summary is None:
-        return side.note
-    mean = notation.of(summary, "mean_s")
-    return mean if summary.std_s is None else f"{mean} ± {notation.of(summary, 'std_s')}"
+    return notation.mean_and_std(side.summary) if side.summary else side.note
 
 
 def _speedup_record(each: SpeedUp) -> dict[str, Value]:

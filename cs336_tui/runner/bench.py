@@ -28,14 +28,12 @@ from cs336_tui.events import (
     SessionResumed,
     SessionStarted,
 )
-from cs336_tui.order import rough_peak_bytes
-from cs336_tui.quantities import gigabytes
 from cs336_tui.reports import Prediction, ReportKind, ReportRequest, prediction_key
 from cs336_tui.runner import door
-from cs336_tui.runner.child import IMPOSSIBLE
+from cs336_tui.runner.fit_check import why_not_tried
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.machine import probe_machine
-from cs336_tui.runner.predictor import PredictionError, Predictor
+from cs336_tui.runner.predictor import Predictor
 from cs336_tui.runner.queue import Asked, CellQueue
 from cs336_tui.runner.reporting import make_report, refuse_report
 from cs336_tui.runner.stop import StopSignal
@@ -354,23 +352,11 @@ class Bench:
             child.close()
 
     def _cannot_fit(self, spec: RunSpec, environment: Environment) -> str:
-        """Why a cell is not tried on the host: there, unlike on a GPU, running out of memory can take the machine down.
-
-        Empty when it may be tried. A prediction is made only where a rough sum says that it may matter.
-        """
+        """Why a cell is not even tried; empty when it may be."""
         device = environment.device(spec.device)
-        capacity = device.memory_bytes if device and not spec.device.startswith("cuda") else None
-        if not self._check_fit or capacity is None or rough_peak_bytes(spec) < capacity / 4:
+        if not self._check_fit or device is None:
             return ""
-        try:
-            (prediction,) = self._predictor.predict([spec])
-        except PredictionError as error:
-            return f"not tried: {error}" if IMPOSSIBLE in str(error) else ""
-        self._on_predictions([prediction])
-        if prediction.peak_bytes <= capacity:
-            return ""
-        needed, have = gigabytes(prediction.peak_bytes), gigabytes(capacity)
-        return f"not tried: by prediction it needs {needed} GB, and {spec.device} has {have} GB"
+        return why_not_tried(spec, device, self._predictor, self._on_predictions)
 
     def _make_report(self, asked: Asked, environment: Environment) -> None:
         device = environment.device(asked.spec.device)

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cs336_tui.ratio import Verdict
 from cs336_tui.session.comparison import Comparison, Pair, Side, compare
 from cs336_tui.session.fields import size_label
 from cs336_tui.session.merge import Result
 from cs336_tui.tui import format
 from cs336_tui.tui.pages.page import Page, wrapped
+from cs336_tui.tui.pages.verdicts import VERDICTS
 from cs336_tui.tui.widgets.columns import Column, lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line
 
-_VERDICTS: dict[Verdict, Span] = {
-    "faster": Span("▼ faster", "good"),
-    "slower": Span("▲ slower", "bad"),
-    "same": Span("= same", "text"),
-    "ambiguous": Span("? ambiguous", "caution"),
-}
 _COLUMNS = (
     Column("size", left=True),
     Column("ctx", rank=4),
@@ -38,16 +32,16 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
     """A row a pair with ratio, interval and verdict of A; then what has no partner, and what differs everywhere."""
     found = compare(a, b)
     texts = [_texts(pair) for pair in found.pairs]
-    mark_width = max(len(mark.text) for mark in _VERDICTS.values())
+    mark_width = max(len(mark.text) for mark in VERDICTS.values())
     layout = lay_out(_COLUMNS, texts, width - mark_width)
-    counted = " · ".join(f"{found.count(of)} {of}" for of in _VERDICTS if found.count(of))
+    counted = " · ".join(f"{found.count(of)} {of}" for of in VERDICTS if found.count(of))
     heading = (
         line(("A ", "strong"), (format.plain(found.a), "title"), ("  B ", "strong"), (format.plain(found.b), "title")),
         line((f"A against B: {counted or 'no cells pair'}", "strong")),
         line((layout.heading, "muted")),
     )
     rows: list[Line] = [
-        (Span(layout.row(row)), _VERDICTS[pair.verdict]) for row, pair in zip(texts, found.pairs, strict=True)
+        (Span(layout.row(row)), VERDICTS[pair.verdict]) for row, pair in zip(texts, found.pairs, strict=True)
     ]
     return Page(heading, (*rows, *_below(found, width)), {i: _detail(pair) for i, pair in enumerate(found.pairs)})
 

@@ -7,20 +7,15 @@ from collections.abc import Sequence
 from cs336_tui import quantities
 from cs336_tui.export.precision_tables import ADDEND_NOTE, TOY_PARTS, accumulation_figures, module_texts
 from cs336_tui.findings.precision import Side, SpeedUp
-from cs336_tui.ratio import LEVEL, Verdict
+from cs336_tui.ratio import LEVEL
 from cs336_tui.reports import PrecisionReport
 from cs336_tui.session.fields import size_label
 from cs336_tui.tui import format
 from cs336_tui.tui.pages.page import Page, wrapped
+from cs336_tui.tui.pages.verdicts import VERDICTS
 from cs336_tui.tui.widgets.columns import Column, lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line, width_of
 
-_VERDICTS: dict[Verdict, Span] = {
-    "faster": Span("▼ faster", "good"),
-    "slower": Span("▲ slower", "bad"),
-    "same": Span("= same", "text"),
-    "ambiguous": Span("? ambiguous", "caution"),
-}
 _SPEEDUPS = (
     Column("size", left=True),
     Column("ctx", rank=5),
@@ -69,7 +64,7 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
     marks = [_mark(each) for each in speedups]
     texts = [_speedup_texts(each) for each in speedups]
     layout = lay_out(_SPEEDUPS, texts, width - max(width_of((mark,)) for mark in marks))
-    counted = {of: sum(each.verdict == of for each in speedups if each.ratio) for of in _VERDICTS}
+    counted = {of: sum(each.verdict == of for each in speedups if each.ratio) for of in VERDICTS}
     rows[0] += tuple(Span(f" · {number} {of}", "strong") for of, number in counted.items() if number)
     rows.append(line((layout.heading, "muted")))
     details = {len(rows) + place: _detail(each) for place, each in enumerate(speedups)}
@@ -149,7 +144,7 @@ def _peak(side: Side) -> str:
 def _mark(each: SpeedUp) -> Span:
     """The verdict; where a side has no timing, that."""
     missing = [f"{side.precision}: {side.note}" for side in (each.fp32, each.other) if side.note]
-    return Span(", ".join(missing), "caution") if missing else _VERDICTS[each.verdict]
+    return Span(", ".join(missing), "caution") if missing else VERDICTS[each.verdict]
 
 
 def _detail(each: SpeedUp) -> str:
