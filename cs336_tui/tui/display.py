@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import App
+from textual.events import Resize
+from textual.geometry import Size
 from textual.screen import Screen
 
 from cs336_tui.events import DeviceSampled, Event, Notice
@@ -135,9 +138,14 @@ class Display(App[None]):
     def on_mount(self) -> None:
         self.set_interval(self._refresh_s, self._tick)
 
-    def on_resize(self) -> None:
-        """Repaint all: a terminal that shrank and grew back has lost its content, and Textual sees no new size."""
+    def on_resize(self, event: Resize) -> None:
+        """Repaint all: a terminal that shrank and grew back has lost its content, and Textual sees no new size.
+
+        Textual's signal handler may be interrupted by itself, and then an older size is the last that it tells.
+        """
         self.screen.refresh()
+        if not self.is_headless and (actual := Size(*shutil.get_terminal_size())) != event.size:
+            self.post_message(Resize(actual, actual))
 
     def _tick(self) -> None:
         self._fold_inbox()

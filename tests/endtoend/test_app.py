@@ -202,9 +202,12 @@ def _is_cell(app: App, process: psutil.Process) -> bool:
 
 def test_it_survives_being_resized_to_nothing_and_back_while_running(start):
     app = running(start(*ENDLESS))
-    for columns, rows in [(80, 24), (40, 12), (20, 5), (200, 60), (10, 3), (120, 40)]:
-        app.terminal.resize(columns, rows)
-    app.terminal.until(lambda text: "Configure" in text and "Device" in text and "measuring" in text)
+    for _ in range(20):  # sizes that come faster than they are drawn, as when a window is dragged
+        for columns, rows in [(80, 24), (40, 12), (20, 5), (200, 60), (10, 3), (120, 40)]:
+            app.terminal.resize(columns, rows)
+        app.terminal.until(
+            lambda text: "Configure" in text and "Device" in text and "measuring" in text, timeout_s=20.0
+        )
 
 
 def test_the_replayed_log_of_a_run_shows_the_same_table(start):
