@@ -1,4 +1,4 @@
-"""Step times of known truth: how often `findings.steady` names it, and how often an interval holds the true mean."""
+"""Step times of known truth: how often `steadiness.steady` names it, and how often an interval holds the true mean."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.reporting import publish, table, verdict
-from cs336_tui.findings.intervals import mean_interval
-from cs336_tui.findings.steady import classify
+from cs336_tui.intervals import mean_interval
+from cs336_tui.steadiness.steady import classify
 
 Series = npt.NDArray[np.float64]
 

@@ -12,6 +12,7 @@ import click
 
 from cs336_tui import __version__
 from cs336_tui.cli_reports import REPORT_COMMANDS
+from cs336_tui.cli_trust import TRUST_COMMANDS
 from cs336_tui.flags import (
     DIRECTORY,
     FILE,
@@ -280,7 +281,7 @@ def summary(**options: Any) -> None:
     summary_command(**options)
 
 
-for command in REPORT_COMMANDS:
+for command in (*REPORT_COMMANDS, *TRUST_COMMANDS):
     cli.add_command(command)
 
 

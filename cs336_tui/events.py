@@ -116,7 +116,14 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
     grad_scaler: bool = False
     optimizer: str | None = None
     threads: int | None = None
+    interop_threads: int | None = None
+    attention: str | None = None
+    """How attention was computed, as the model says it."""
+    allocator: str | None = None
+    """The allocator of the device's memory and its settings."""
     device_name: str | None = None
+    model_revision: str | None = None
+    """Revision of an imported model's source; None for the built-in one, which is of the app's version."""
 
 
 class ModelBuilt(_Event, frozen=True):
@@ -161,6 +168,11 @@ class CellFinished(_Event, frozen=True):
     failed_allocation_bytes: int | None = None
     """What could not be allocated, where torch says."""
     warmup_steps_done: int = 0
+    measured_for_s: float | None = None
+    """From the beginning of the first measured step to the end of the last, all that lies between included."""
+    cpu_wait_s: float | None = None
+    """How long threads of the cell's process stood ready meanwhile and had no core, added up; None where the system
+    does not tell."""
     summary: Summary | None = None
     """Of the measured steps, ddof 1, where the cell's process lived to say it; spares a reader the steps."""
 
@@ -226,6 +238,8 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Clock-event reasons in force, by name; empty when none."""
     energy_j: float | None = None
     """Cumulative since the driver was loaded."""
+    persistence_mode: bool | None = None
+    """Whether the driver stays loaded, and clocks stay set, while nobody uses the GPU."""
     other_processes: tuple[GpuProcess, ...] | None = None
     """Processes on the GPU that are not this app's or its children's; None where PIDs cannot be told apart, as in
     most containers."""
@@ -245,6 +259,11 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_total_bytes: int | None = None
     child_rss_bytes: int | None = None
     """Resident memory of the running cell's process; None between cells."""
+    child_cores: float | None = None
+    """Cores that the running cell's process kept busy since the sample before; None between cells and at first."""
+    steal: float | None = None
+    """Share of all cores' time since the sample before that the hypervisor gave to others, 0 to 1; None where the
+    system does not tell."""
     load_1m: float | None = None
     cpu_count: int | None = None
 

@@ -320,6 +320,7 @@ def prediction_key(spec: RunSpec) -> RunSpec:
     """The same spec for all cells that need the same: steps, seed, synchronisation and the like do not matter."""
     return msgspec.structs.replace(
         spec, size="", edition="2026", sync="each-step", warmup_steps=0, measure_steps=1, seed=0, threads=None,
+        warmup_auto=False, steps_auto=None,
         device=spec.device.partition(":")[0] + (":0" if spec.device.startswith("cuda") else ""),
     )  # fmt: skip
 

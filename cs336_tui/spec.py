@@ -84,6 +84,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     """One cell: a model, a pass, a precision and a device, timed for a number of steps.
 
     `seed` fixes parameters and tokens. `threads` is torch's intra-op thread count, None for torch's own default.
+    With `warmup_auto` warm-up goes on until steps are steady, and `warmup_steps` is the most. With `steps_auto`, a
+    share, measuring goes on until the confidence interval of the mean is narrower than that share of the mean, and
+    `measure_steps` is the most.
     """
 
     size: str
@@ -104,6 +107,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     measure_steps: int = 10
     seed: int = 0
     threads: int | None = None
+    warmup_auto: bool = False
+    steps_auto: float | None = None
 
     def __post_init__(self) -> None:
         _one_of("edition", self.edition, EDITIONS)
@@ -125,6 +130,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         _count("seed", self.seed, 0)
         if self.threads is not None:
             _count("threads", self.threads)
+        if self.steps_auto is not None:
+            if not 0 < self.steps_auto < 1:
+                raise SpecError("steps_auto", self.steps_auto, "expected a share of the mean between 0 and 1")
+            if self.sync != "each-step":
+                raise SpecError("sync", self.sync, "a number of steps that is not fixed needs each-step")
         if canonical_device(self.device) != self.device:
             raise SpecError("device", self.device, f"expected {canonical_device(self.device)}")
 
@@ -144,7 +154,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
 
     @property
     def total_steps(self) -> int:
-        """Warm-up and measured steps together."""
+        """Warm-up and measured steps together, at most."""
         return self.warmup_steps + self.measure_steps
 
     @property

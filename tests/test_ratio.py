@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.ratio import FROM_RUNS, FROM_STEPS, Ratio, Verdict, explain, interval, ratio_of, t_quantile, verdict
+from cs336_tui.ratio import FROM_RUNS, FROM_STEPS, Ratio, Verdict, explain, interval, ratio_of, verdict
+from cs336_tui.student import t_quantile
 
 times = st.floats(1e-6, 1e3)
 step_lists = st.lists(times, min_size=2, max_size=12)

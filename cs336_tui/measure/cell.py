@@ -18,6 +18,7 @@ from cs336_tui.measure.memory import PeakMeter, Peaks
 from cs336_tui.measure.nvtx import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
 from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
 from cs336_tui.measure.timing import StepTime, StepTimer, WindowBroken, time_window
+from cs336_tui.measure.waiting import CpuWait
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import summarize
 from cs336_tui.workload.building import build, settle_torch
@@ -64,6 +65,8 @@ def run_cell(
             peak_rss_bytes=peaks and peaks.rss,
             num_alloc_retries=peaks and peaks.num_alloc_retries,
             warmup_steps_done=len(run.times_s["warm-up"]),
+            measured_for_s=run.measured_for_s,
+            cpu_wait_s=run.cpu_wait_s,
             summary=summarize(run.times_s["measured"]),
         )
     )
@@ -85,6 +88,8 @@ class _Run:
         self.failed_in: str | None = None
         """The phase of the step that raised."""
         self.failed_allocation_bytes: int | None = None
+        self.measured_for_s: float | None = None
+        self.cpu_wait_s: float | None = None
         self.reached: tuple[Stage, int | None] = ("building", None)
         """The stage, and the step within it that is running or comes next."""
         self.times_s: dict[StepKind, list[float]] = {"warm-up": [], "measured": []}
@@ -162,7 +167,11 @@ class _Run:
         taken_before = scaled.steps_taken if scaled else 0
         self._meter.reset()
         self.enter("measuring")
-        self._measure(step, timer, clock)
+        waited, began = CpuWait(), time.perf_counter()
+        try:
+            self._measure(step, timer, clock)
+        finally:
+            self.measured_for_s, self.cpu_wait_s = time.perf_counter() - began, waited.seconds()
         if scaled and (skipped := spec.measure_steps - (scaled.steps_taken - taken_before)):
             text = (
                 f"cell {self.cell + 1}: {skipped} of {spec.measure_steps} optimizer steps were skipped, because "

@@ -38,6 +38,7 @@ from cs336_tui.events import (
     StepsTimed,
 )
 from cs336_tui.reports import Prediction, Report, ReportKind, prediction_key, report_key
+from cs336_tui.session.surroundings import Surroundings
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import RunningStats, Summary, summarize
 
@@ -106,6 +107,7 @@ class CellState:
         self.num_params: int | None = None
         self.num_params_without_head: int | None = None
         self.in_force: InForce | None = None
+        self.surroundings = Surroundings()
         self._times: StepTimes | None = StepTimes()
         self._later: Iterable[StepsTimed] = ()
         self.output = ""
@@ -237,6 +239,8 @@ class SessionState:
         """Cells that will run, as ordered keys."""
         self.current: int | None = None
         """The cell that is running, None between cells."""
+        self._last: int | None = None
+        """The cell that was started last."""
         self.predictions: dict[RunSpec, Prediction] = {}
         """What cells will need, by `prediction_key`."""
         self.unpredictable: set[RunSpec] = set()
@@ -339,6 +343,8 @@ class SessionState:
                     report.finish(event)
             case DeviceSampled():
                 self.devices.append((event, self.current))
+                if last := self.cells.get(-1 if self._last is None else self._last):
+                    last.surroundings.take(event, None if last.is_over else last.stage)
             case Notice():
                 self.notices.append(event)
             case SessionEnded():
@@ -368,8 +374,10 @@ class SessionState:
                 cell.status, cell.stage = "running", "starting"
                 cell.started_at, cell.pid, cell.environment = event.at, event.pid, self.environment
                 self.waiting.pop(cell.cell, None)
-                self.current = cell.cell
+                self.current = self._last = cell.cell
             case StageChanged():
+                if cell.stage == "measuring":
+                    cell.surroundings.end_window(event.at)
                 cell.stage = event.stage
             case ModelBuilt():
                 cell.num_params = event.num_params

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from cs336_tui.ratio import LEVEL, t_quantile
+from cs336_tui.student import LEVEL, t_quantile
 
 METHOD = "t interval from the effective number of steps, first-order autoregression"
 FEWEST = 10

@@ -22,9 +22,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cs336_tui.findings.course import SHORTEST, Course, course
-from cs336_tui.findings.modes import Modes, two_modes
 from cs336_tui.ratio import MARGIN
+from cs336_tui.steadiness.course import SHORTEST, Course, course
+from cs336_tui.steadiness.modes import Modes, two_modes
 
 Class = Literal["flat", "warm-up", "slowdown", "drift", "bimodal", "outliers", "too-few"]
 Series = npt.NDArray[np.float64]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cs336_tui.findings.course import small_sample
+from cs336_tui.steadiness.course import small_sample
 
 Series = npt.NDArray[np.float64]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.steady_state import LEAST_COVERAGE, MOST_COVERAGE, autoregression, coverage
-from cs336_tui.findings.intervals import mean_interval
+from cs336_tui.intervals import mean_interval
 from cs336_tui.ratio import interval
 
 

@@ -24,7 +24,7 @@ from benchmarks.steady_state import (
     shares,
     synthetic,
 )
-from cs336_tui.findings.steady import classify, enough_warmup, limit_spikes
+from cs336_tui.steadiness.steady import classify, enough_warmup, limit_spikes
 
 SEEDS = range(40)
 """Of the 200 that `python -m benchmarks.steady_state` takes."""

@@ -1,0 +1,110 @@
+"""What was seen of the device and the host while a cell measured, drawn together from the samples of that time."""
+
+from __future__ import annotations
+
+from cs336_tui.events import DeviceSampled, GpuProcess, GpuSample, HostSample, Stage
+
+
+class Surroundings:
+    """Takes the samples of one cell's life in order; the window is the time in which it measured.
+
+    A number of samples is kept, not the samples: a cell may run for days.
+    """
+
+    def __init__(self) -> None:
+        self.samples = 0
+        """Taken within the window."""
+        self.clock_before_mhz: int | None = None
+        """SM clock in the last sample before the window."""
+        self.clock_after_mhz: int | None = None
+        """SM clock in the last sample of the window, or in the first after it where there was none."""
+        self.lowest_clock_mhz: int | None = None
+        self.persistence_mode: bool | None = None
+        self.reasons_known = 0
+        """Samples of the window that told the clock-event reasons."""
+        self.reasons: dict[str, int] = {}
+        """In how many samples of the window each clock-event reason was in force."""
+        self.others_known = 0
+        """Samples of the window that told which other processes use the GPU."""
+        self.others: dict[int, GpuProcess] = {}
+        """Other processes seen on the GPU within the window, by PID."""
+        self.load_1m: float | None = None
+        """The highest of the window."""
+        self.cpu_count: int | None = None
+        self.busy_cores: float | None = None
+        """Cores in use by all processes, on average over the window's samples."""
+        self.other_cores: float | None = None
+        """Of these, those that were not in use by the cell's process."""
+        self.steal: float | None = None
+        """Share of all cores' time that the hypervisor gave to others, on average."""
+        self._energies: list[tuple[float, float]] = []
+        """When (Unix seconds) and how much (joules) the counter showed: the first and the last two of the window."""
+        self._host_known = self._steal_known = 0
+        self._ended_at: float | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Surroundings) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def take(self, sample: DeviceSampled, stage: Stage | None) -> None:
+        """Draw in a sample that was taken while the cell was at `stage`, None when it was over."""
+        gpu = sample.gpu
+        if gpu is not None and gpu.persistence_mode is not None:
+            self.persistence_mode = gpu.persistence_mode
+        if stage in ("starting", "building", "warm-up"):
+            self.clock_before_mhz = gpu.sm_clock_mhz if gpu else None
+        elif stage == "measuring":
+            self.samples += 1
+            self._take_host(sample.host)
+            if gpu is not None:
+                self._take_gpu(gpu, sample.at)
+        elif self.clock_after_mhz is None and gpu is not None:
+            self.clock_after_mhz = gpu.sm_clock_mhz
+
+    def end_window(self, at: float) -> None:
+        """The cell stopped measuring at this time (Unix seconds)."""
+        self._ended_at = at
+
+    @property
+    def energy(self) -> tuple[float, float] | None:
+        """Joules within the window and the seconds between the two readings of them; None without two readings."""
+        readings = [r for r in self._energies if self._ended_at is None or r[0] <= self._ended_at]
+        if len(readings) < 2:
+            return None
+        (begin, first), (end, last) = readings[0], readings[-1]
+        return (last - first, end - begin) if end > begin and last >= first else None
+
+    def _take_host(self, host: HostSample) -> None:
+        if host.load_1m is not None:
+            self.load_1m = max(host.load_1m, self.load_1m or 0.0)
+        self.cpu_count = host.cpu_count or self.cpu_count
+        if host.steal is not None:
+            self._steal_known += 1
+            self.steal = _averaged(self.steal, host.steal, self._steal_known)
+        if host.cpu is not None and host.cpu_count and host.child_cores is not None:
+            self._host_known += 1
+            busy = host.cpu * host.cpu_count
+            self.busy_cores = _averaged(self.busy_cores, busy, self._host_known)
+            self.other_cores = _averaged(self.other_cores, max(busy - host.child_cores, 0.0), self._host_known)
+
+    def _take_gpu(self, gpu: GpuSample, at: float) -> None:
+        if gpu.sm_clock_mhz is not None:
+            self.clock_after_mhz = gpu.sm_clock_mhz
+            self.lowest_clock_mhz = min(gpu.sm_clock_mhz, self.lowest_clock_mhz or gpu.sm_clock_mhz)
+        if gpu.clock_reasons is not None:
+            self.reasons_known += 1
+            for reason in gpu.clock_reasons:
+                self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        if gpu.other_processes is not None:
+            self.others_known += 1
+            self.others |= {process.pid: process for process in gpu.other_processes}
+        if gpu.energy_j is not None:
+            if len(self._energies) > 2:
+                del self._energies[1]
+            self._energies.append((at, gpu.energy_j))
+
+
+def _averaged(mean: float | None, value: float, count: int) -> float:
+    """The mean of `count` values, the last of them this one."""
+    return value if mean is None else mean + (value - mean) / count
