@@ -13,20 +13,7 @@ from benchmarks.reporting import machine
 STEPS = (
     ("GPU tests", ["-m", "pytest", "tests/gpu", "-v", "-rs", "--tb=short", "-p", "no:cacheprovider"], False),
     ("Doctor", ["-m", "cs336_tui", "doctor"], False),
-    (
-        "Fidelity",
-        [
-            "-m",
-            "benchmarks.fidelity",
-            "--device",
-            "cuda",
-            "--case",
-            "tiny:forward:2:8:1",
-            "--case",
-            "small:forward:2:8:1",
-        ],
-        True,
-    ),
+    ("Selftest", ["-m", "cs336_tui", "selftest", "--device", "cuda", "--format", "markdown"], False),
     ("Predicted peak", ["-m", "benchmarks.predicted_peak", "--device", "cuda", "--quick"], True),
     ("Overhead", ["-m", "benchmarks.overhead", "--device", "cuda"], True),
     ("Start", ["-m", "benchmarks.start"], True),

@@ -1,12 +1,14 @@
-"""Step times of known truth: how often `steadiness.steady` names it, and how often an interval holds the true mean."""
+"""Step times of known truth: how often `steadiness.steady` names it, how often an interval holds the true mean or
+ratio, and how often interleaved runs of two sides are told apart."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import click
@@ -14,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.reporting import publish, table, verdict
-from cs336_tui.intervals import mean_interval
+from cs336_tui.intervals import MeanInterval, mean_interval, t_interval
+from cs336_tui.ratio import MARGIN, paired_ratio, ratio_of
+from cs336_tui.ratio import verdict as difference
 from cs336_tui.steadiness.steady import classify
 
 Series = npt.NDArray[np.float64]
@@ -33,6 +37,11 @@ CORRELATIONS = (0.0, 0.5)
 STEP_S = 0.05
 LEAST_RIGHT, MOST_FALSE = 0.95, 0.02
 LEAST_COVERAGE, MOST_COVERAGE = 0.92, 0.98
+MARKED_STEPS = 100
+"""The number of steps for which that mark is set."""
+INTERVAL_CORRELATIONS = (0.0, 0.3, 0.5, 0.7)
+INTERVAL_NOISES = ("normal", "lognormal", "spikes of 5 deviations", "spikes of 25 deviations")
+PAIRS_LUCK = (0.0, 0.005, 0.01, 0.015)
 
 
 class Condition(NamedTuple):
@@ -127,14 +136,74 @@ def shares(results: Mapping[Condition, Counter[frozenset[str]]]) -> str:
     return table(["right", *of_conditions, "all", "exactly"], rows)
 
 
-def coverage(correlation: float, steps: int, series: int, seed: int = 0) -> float:
+def noise_of(kind: str, rng: np.random.Generator, shape: tuple[int, ...], correlation: float) -> Series:
+    """Noise of mean 0 along the last axis. Lognormal: exp(z/2) of the normal one z, of skewness 1.75. Spikes: the
+    normal one and, in 2 % of the steps, 5 or 25 of its standard deviations (10 or 50 % of a step, where noise is 2 %).
+    """
+    noise = autoregression(rng, shape, correlation)
+    if kind == "lognormal":
+        return np.exp(noise / 2) - math.exp(1 / 8)
+    if kind.startswith("spikes"):
+        return noise + int(kind.split()[2]) * ((rng.random(shape) < 0.02) - 0.02)
+    return noise
+
+
+def coverage(
+    correlation: float,
+    steps: int,
+    series: int,
+    seed: int = 0,
+    kind: str = "normal",
+    method: Callable[[Sequence[float]], MeanInterval | None] = mean_interval,
+) -> float:
     """Share of series whose 95 % interval holds the true mean."""
     rng = np.random.default_rng([seed, steps, round(correlation * 100)])
     held = 0
-    for noise in autoregression(rng, (series, steps), correlation):
-        interval = mean_interval((STEP_S * (1 + 0.02 * noise)).tolist())
+    for noise in noise_of(kind, rng, (series, steps), correlation):
+        interval = method((STEP_S * (1 + 0.02 * noise)).tolist())
         held += interval is not None and interval.low <= STEP_S <= interval.high
     return held / series
+
+
+def ratio_coverage(correlation: float, steps: int, series: int) -> float:
+    """Share of pairs of runs, 3 and 6 % of noise, whose 95 % interval by `ratio_of` holds the true ratio."""
+    rng = np.random.default_rng([2, steps, round(correlation * 100)])
+    a, b = (1 + noise * autoregression(rng, (series, steps), correlation) for noise in (0.03, 0.06))
+    held = 0
+    for run, other in zip(a.tolist(), (1.6 * b).tolist(), strict=True):
+        found = ratio_of([run], [other])
+        held += found is not None and found.low <= 1 / 1.6 <= found.high
+    return held / series
+
+
+def interleaved(
+    rng: np.random.Generator, ratio: float, luck: float, noise: float, rounds: int = 5, pairs: int = 20
+) -> list[list[tuple[float, float]]]:
+    """Rounds of interleaved steps. All of a round drift together by 5 %, strongly correlated; each step has noise of
+    its own; and in each round one side is a little faster throughout, of standard deviation `luck`."""
+    drift = 1 + 0.05 * autoregression(rng, (rounds, pairs), 0.9)
+    own = 1 + noise * rng.standard_normal((2, rounds, pairs))
+    lucky = np.exp(luck * rng.standard_normal((rounds, 1)))
+    a, b = STEP_S * drift * own[0] * ratio * lucky, STEP_S * drift * own[1]
+    return [list(zip(*both, strict=True)) for both in zip(a.tolist(), b.tolist(), strict=True)]
+
+
+def pairs_told_apart(series: int) -> str:
+    """How often 5 rounds of 20 pairs are called different, as a markdown table."""
+    rows = []
+    for noise in (0.02, 0.05):
+        for luck in PAIRS_LUCK:
+            rng = np.random.default_rng([3, round(noise * 1e3), round(luck * 1e4)])
+            equal = [paired_ratio(interleaved(rng, 1.0, luck, noise)) for _ in range(series)]
+            slower = [paired_ratio(interleaved(rng, 1.03, luck, noise)) for _ in range(series)]
+            held = sum(found is not None and found.low <= 1 <= found.high for found in equal)
+            wrong = sum(difference(found) in ("faster", "slower") for found in equal)
+            right = sum(difference(found) == "slower" for found in slower)
+            half = median(math.log(found.high / found.ratio) for found in equal if found)
+            row = (f"{noise * 100:g} %", f"{luck * 100:g} %", *(f"{n / series:.3f}" for n in (held, wrong, right)))
+            rows.append([*row, f"± {half * 100:.2f} %"])
+    said = f"equal: different by {MARGIN * 100:g} %"
+    return table(["noise of a step", "luck of a round", "equal: held", said, "3 % more: slower", "interval"], rows)
 
 
 def bootstrap_coverage(correlation: float, steps: int, series: int, resamples: int = 400) -> float:
@@ -152,6 +221,34 @@ def bootstrap_coverage(correlation: float, steps: int, series: int, resamples: i
         low, high = np.quantile(means, (0.025, 0.975))
         held += bool(low <= 0 <= high)
     return held / series
+
+
+def held_means(series: int) -> str:
+    """How often intervals of the mean hold it, by steps, noise and method, as a markdown table."""
+    methods = {"bootstrap-t": mean_interval, "t, effective n": t_interval}
+    rows = []
+    for steps in (10, 30, MARKED_STEPS, 1000):
+        for kind in INTERVAL_NOISES:
+            for name, method in methods.items():
+                held = [coverage(r, steps, series, kind=kind, method=method) for r in INTERVAL_CORRELATIONS]
+                rows.append([str(steps), kind, name, *(f"{share:.3f}" for share in held), _within(held, steps)])
+        held = [bootstrap_coverage(r, steps, min(series, 400)) for r in INTERVAL_CORRELATIONS]
+        rows.append([str(steps), "normal", "block bootstrap", *(f"{share:.3f}" for share in held), ""])
+    return table(["steps", "noise", "interval", *(f"r {r:g}" for r in INTERVAL_CORRELATIONS), "0.92 to 0.98"], rows)
+
+
+def _within(held: Sequence[float], steps: int) -> str:
+    met = min(held) >= LEAST_COVERAGE and max(held) <= MOST_COVERAGE
+    return ("met" if met else "MISSED") if steps == MARKED_STEPS else ("within" if met else "outside")
+
+
+def held_ratios(series: int) -> str:
+    """How often intervals of the ratio of two runs hold it, as a markdown table."""
+    rows = [
+        [str(steps), *(f"{ratio_coverage(r, steps, series):.3f}" for r in INTERVAL_CORRELATIONS)]
+        for steps in (5, 10, 30, MARKED_STEPS)
+    ]
+    return table(["ratio of two runs, steps", *(f"r {r:g}" for r in INTERVAL_CORRELATIONS)], rows)
 
 
 def false_alarms(series: int) -> str:
@@ -179,21 +276,21 @@ def analysis_s(steps: int) -> float:
 @click.command()
 @click.option("--seeds", default=200, show_default=True, help="Series of each kind and noise.")
 @click.option("--first-seed", default=0, show_default=True)
-@click.option("--series", default=2000, show_default=True, help="Series of each coverage figure.")
+@click.option("--series", default=1000, show_default=True, help="Series of each coverage figure.")
 @click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
 def main(seeds: int, first_seed: int, series: int, output: Path | None) -> None:
     results = {condition: found(condition, range(first_seed, first_seed + seeds)) for condition in conditions()}
-    rows = []
-    for steps in (10, 30, 100, 1000):
-        for name, method in (("effective n", coverage), ("block bootstrap", bootstrap_coverage)):
-            number = series if method is coverage else min(series, 400)
-            held = [method(r, steps, number) for r in (0.0, 0.3, 0.5, 0.7)]
-            met = verdict(min(held), LEAST_COVERAGE, 1) if max(held) <= MOST_COVERAGE else "MISSED"
-            rows.append([str(steps), name, *(f"{share:.3f}" for share in held), met])
-    intervals = table(["steps", "interval", *(f"r {r:g}" for r in (0.0, 0.3, 0.5, 0.7)), "0.92 to 0.98"], rows)
     times = [[str(steps), f"{analysis_s(steps):.3f} s"] for steps in (100, 1000, 10_000)]
     body = "\n\n".join(
-        (shares(results), confusion(results), false_alarms(seeds), intervals, table(["steps", "analysis"], times))
+        (
+            shares(results),
+            confusion(results),
+            false_alarms(seeds),
+            held_means(series),
+            held_ratios(series),
+            pairs_told_apart(series),
+            table(["steps", "analysis"], times),
+        )
     )
     command = f"python -m benchmarks.steady_state --seeds {seeds} --first-seed {first_seed} --series {series}"
     publish("Steady state and intervals", command, body, output)

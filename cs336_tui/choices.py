@@ -8,7 +8,7 @@ import msgspec
 
 from cs336_tui.presets import preset
 from cs336_tui.spec import ModelDims, SpecError
-from cs336_tui.sweep import UNRESOLVED, Sweep
+from cs336_tui.sweep import INTERVAL, UNRESOLVED, Auto, Sweep, share_words
 
 _RAW_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 
@@ -16,12 +16,14 @@ _RAW_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 def sweep_from(*, preset_name: str | None = None, vocab_size: int | None = None, **choices: Any) -> Sweep:
     """The preset (or the default sweep) with the given choices in place of its own; None leaves a choice alone.
 
-    `choices` are fields of `Sweep` and the raw dimensions. Raises `SpecError` when they contradict each other or
+    `choices` are fields of `Sweep` (`warmups` and `steps` may be `Auto`), the raw dimensions, and `interval`, the share
+    to which automatic steps narrow the interval of the mean. Raises `SpecError` when they contradict each other or
     any cell of the sweep could not be; ``auto`` and ``every`` are left for the machine to resolve.
     """
     base = preset(preset_name).sweep if preset_name else Sweep()
     raw = {name: choices.pop(name, None) for name in _RAW_DIMS}
     given = {name: value for name, value in choices.items() if value is not None}
+    given |= _counts(base, given.pop("warmups", None), given.pop("steps", None), given.pop("interval", None))
     if vocab_size is not None:
         given["vocab_size"] = vocab_size
     if any(value is not None for value in raw.values()):
@@ -38,3 +40,20 @@ def sweep_from(*, preset_name: str | None = None, vocab_size: int | None = None,
     if problems := sweep.with_devices(named or ("cpu",)).problems():
         raise problems[0]
     return sweep
+
+
+def _counts(
+    base: Sweep, warmups: Auto | tuple[int, ...] | None, steps: Auto | int | None, interval: float | None
+) -> dict[str, Any]:
+    """The fields of a sweep that say how many steps are run."""
+    fields: dict[str, Any] = {}
+    if warmups is not None:
+        fields["warmup_auto"] = isinstance(warmups, Auto)
+        fields["warmups"] = (warmups.most,) if isinstance(warmups, Auto) else warmups
+    share = base.steps_auto
+    if steps is not None:
+        share = (share or INTERVAL) if isinstance(steps, Auto) else None
+        fields["steps"] = steps.most if isinstance(steps, Auto) else steps
+    if interval is not None and share is None:
+        raise SpecError("interval", share_words(interval), "is for --steps auto")
+    return fields | {"steps_auto": share if interval is None else interval}

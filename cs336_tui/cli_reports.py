@@ -151,7 +151,7 @@ def _profiles(command: click.Command, passes: str) -> None:
     for parameter in command.params:
         if isinstance(parameter, click.Option) and parameter.name == "passes":
             parameter.help = f"{', '.join(PASSES)}. [default: {passes}]"
-        elif isinstance(parameter, click.Option) and parameter.name in ("warmups", "steps", "sync"):
+        elif isinstance(parameter, click.Option) and parameter.name in ("warmups", "steps", "interval", "sync"):
             parameter.hidden = True
 
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from cs336_tui.spec import ARCHES, EDITIONS, PASSES, PRECISIONS, SYNCS
-from cs336_tui.sweep import Sweep
+from cs336_tui.spec import ARCHES, EDITIONS, PASSES, PRECISIONS, SYNCS, SpecError
+from cs336_tui.sweep import INTERVAL, USUAL_MOST, Auto, Counted, Sweep, auto_of, share_of, share_words
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,6 +33,41 @@ class CommaList(click.ParamType[tuple[str | int, ...]]):
             return tuple(int(word) for word in words)
         except ValueError:
             self.fail(f"{value!r}: expected whole numbers separated by commas", param, ctx)
+
+
+class Count(click.ParamType[int | tuple[int, ...] | Auto]):
+    """A number of steps, or several with commas where `several`, or ``auto`` or ``auto:MAX`` alone."""
+
+    def __init__(self, field: Counted, *, several: bool = False) -> None:
+        self._field = field
+        self._fixed: click.ParamType[Any] = CommaList(int) if several else click.INT
+        self.name = "N,...|auto[:MAX]" if several else "N|auto[:MAX]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        words = value.split(",")
+        try:
+            found = [auto_of(self._field, word) for word in words]
+        except SpecError as error:
+            self.fail(f"{error.value!r}: {error.allowed}", param, ctx)
+        if not any(found):
+            return self._fixed.convert(value, param, ctx)
+        if len(words) > 1:
+            self.fail(f"{value!r}: auto stands alone", param, ctx)
+        return found[0]
+
+
+class Share(click.ParamType[float]):
+    """A share of the mean, as ``1%`` or ``0.01``."""
+
+    name = "SHARE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return share_of(str(value))
+        except SpecError as error:
+            self.fail(f"{error.value!r}: {error.allowed}", param, ctx)
 
 
 WORDS, NUMBERS = CommaList(str), CommaList(int)
@@ -67,10 +102,29 @@ _CHOICES = (
     click.option(
         "--warmup",
         "warmups",
-        type=NUMBERS,
-        help=_text("Warm-up steps; several values make several cells", _DEFAULT.warmups),
+        type=Count("warmup_steps", several=True),
+        help=_text(
+            "Warm-up steps; several values make several cells. auto: until steps are steady, at most "
+            f"{USUAL_MOST['warmup_steps']} unless said",
+            _DEFAULT.warmups,
+        ),
     ),
-    click.option("--steps", type=int, help=_text("Measured steps", _DEFAULT.steps)),
+    click.option(
+        "--steps",
+        type=Count("measure_steps"),
+        help=_text(
+            "Measured steps. auto: until the mean is known to --interval or the noise has settled, at most "
+            f"{USUAL_MOST['measure_steps']} unless said",
+            _DEFAULT.steps,
+        ),
+    ),
+    click.option(
+        "--interval",
+        type=Share(),
+        help=_text(
+            "With --steps auto: how wide the 95 % interval of the mean may be, as a share of it", share_words(INTERVAL)
+        ),
+    ),
     click.option(
         "--edition", help=_text(f"Handout edition, which names the sizes: {', '.join(EDITIONS)}", _DEFAULT.edition)
     ),

@@ -1,7 +1,8 @@
 """Named sweeps as data files: those of each handout edition, and a person's own.
 
 A preset is one TOML file and is named by its place: ``2026/warmup.toml`` is ``2026/warmup``. Its keys are the flags of
-`cs336-tui bench` without their dashes; a key that is left out keeps its default. `about` says what it is for.
+`cs336-tui bench` without their dashes; a key that is left out keeps its default. `about` says what it is for. As
+there, ``warmup`` and ``steps`` may be ``"auto"`` or ``"auto:50"``, and with the latter ``interval`` 0.01 or ``"1%"``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 import platformdirs
 
 from cs336_tui.spec import ModelDims, SpecError
-from cs336_tui.sweep import UNRESOLVED, Sweep
+from cs336_tui.sweep import INTERVAL, UNRESOLVED, Auto, Counted, Sweep, auto_of, auto_words, share_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)*")
 _DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
@@ -27,6 +28,8 @@ _LISTS = {
     "device": "devices", "warmup": "warmups",
 }  # fmt: skip
 _SINGLES = ("steps", "edition", "arch", "sync", "seed", "threads", "vocab_size")
+_COUNTED: dict[str, Counted] = {"warmup": "warmup_steps", "steps": "measure_steps"}
+"""Keys that may hold ``auto``."""
 
 
 class Preset(msgspec.Struct, frozen=True):
@@ -118,6 +121,10 @@ def to_toml(preset: Preset) -> str:
     for key in _SINGLES:
         if key not in fields and getattr(sweep, key) is not None:
             fields[key] = getattr(sweep, key)
+    if sweep.warmup_auto:
+        fields["warmup"] = auto_words("warmup_steps", sweep.warmups[0])
+    if sweep.steps_auto is not None:
+        fields |= {"steps": auto_words("measure_steps", sweep.steps), "interval": sweep.steps_auto}
     return tomli_w.dumps(fields)
 
 
@@ -127,7 +134,7 @@ def from_toml(name: str, text: str) -> Preset:
         fields = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise PresetError(f"preset {name}: not TOML: {error}") from None
-    allowed = ("about", *_LISTS, *_SINGLES, *_DIMS)
+    allowed = ("about", *_LISTS, *_SINGLES, "interval", *_DIMS)
     if unknown := sorted(fields.keys() - set(allowed)):
         raise PresetError(f"preset {name}: unknown key {unknown[0]}: expected one of {', '.join(allowed)}")
     try:
@@ -138,13 +145,13 @@ def from_toml(name: str, text: str) -> Preset:
 
 def _sweep(fields: dict[str, Any]) -> Sweep:
     kinds = {"sizes": str, "passes": str, "precisions": str, "devices": str}
-    given: dict[str, Any] = {}
+    given = _automatic(fields)
     for key, field in _LISTS.items():
-        if key in fields:
+        if key in fields and field not in given:
             values = fields[key] if isinstance(fields[key], list) else [fields[key]]
             given[field] = tuple(_convert(key, value, kinds.get(field, int)) for value in values)
     for key in _SINGLES:
-        if key in fields:
+        if key in fields and key not in given:
             given[key] = _convert(key, fields[key], str if key in ("edition", "arch", "sync") else int)
     raw = {key: _convert(key, fields[key], int) for key in _DIMS if key in fields}
     if raw:
@@ -160,9 +167,34 @@ def _sweep(fields: dict[str, Any]) -> Sweep:
     return sweep
 
 
+def _automatic(fields: dict[str, Any]) -> dict[str, Any]:
+    """The choices of those counts that are ``auto``, in a list or not."""
+    given: dict[str, Any] = {}
+    for key, field in _COUNTED.items():
+        value = fields.get(key)
+        values = value if isinstance(value, list) else [value]
+        found = [auto for word in values if isinstance(word, str) and (auto := auto_of(field, word))]
+        if found and len(values) > 1:
+            raise SpecError(key, ",".join(map(str, values)), "auto stands alone")
+        if found:
+            given |= _auto_choices(key, found[0])
+    if "interval" in fields:
+        if "steps_auto" not in given:
+            raise SpecError("interval", fields["interval"], 'is for steps = "auto"')
+        given["steps_auto"] = share_of(str(fields["interval"]))
+    return given
+
+
+def _auto_choices(key: str, auto: Auto) -> dict[str, Any]:
+    if key == "warmup":
+        return {"warmups": (auto.most,), "warmup_auto": True}
+    return {"steps": auto.most, "steps_auto": INTERVAL}
+
+
 def _convert(key: str, value: Any, kind: type[str] | type[int]) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise SpecError(key, value, "expected a text" if kind is str else "expected a whole number")
+        or_auto = ' or "auto"' if key in _COUNTED else ""
+        raise SpecError(key, value, "expected a text" if kind is str else f"expected a whole number{or_auto}")
     return value
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -14,12 +16,84 @@ from cs336_tui.spec import CUSTOM_SIZE, ModelDims, RunSpec, SpecError, canonical
 UNRESOLVED = ("auto", "every")
 """Names that only a machine can turn into devices: its best one, and all of them."""
 
+Counted = Literal["warmup_steps", "measure_steps"]
+USUAL_MOST: dict[Counted, int] = {"warmup_steps": 100, "measure_steps": 1000}
+"""The most steps of an automatic count when nobody says how many."""
+FEWEST: dict[Counted, int] = {"warmup_steps": 10, "measure_steps": 20}
+"""Steps after which an automatic count is looked at first, so that no ceiling makes sense below."""
+INTERVAL = 0.01
+"""How narrow the interval of the mean is to be, as a share of the mean, when nobody says."""
+
+
+class Auto(NamedTuple):
+    """A number of steps that the steps themselves decide, `most` at most."""
+
+    most: int
+
+
+def auto_of(field: Counted, text: str) -> Auto | None:
+    """What ``auto`` or ``auto:MAX`` means; None for a text that does not begin so. Raises `SpecError`."""
+    word, colon, most = text.strip().partition(":")
+    if word.strip() != "auto":
+        return None
+    if not colon:
+        return Auto(USUAL_MOST[field])
+    if not re.fullmatch(r"\s*[0-9]{1,9}\s*", most, re.ASCII) or int(most) < FEWEST[field]:
+        raise SpecError(field, " ".join(text.split()), _AUTO_ALLOWED.format(FEWEST[field]))
+    return Auto(int(most))
+
+
+def auto_words(field: Counted, most: int) -> str:
+    """Inverse of `auto_of`: ``auto``, or ``auto:50`` where the most is not the usual one."""
+    return "auto" if most == USUAL_MOST[field] else f"auto:{most}"
+
+
+def warmup_words(warmup_steps: int, warmup_auto: bool) -> str:
+    """A warm-up setting in a word: ``5``, ``auto``, ``auto:50``."""
+    return auto_words("warmup_steps", warmup_steps) if warmup_auto else str(warmup_steps)
+
+
+def steps_words(measure_steps: int, steps_auto: float | None) -> str:
+    """A number of measured steps in words, the interval's share where it is not the usual one: ``10``, ``auto 2%``."""
+    if steps_auto is None:
+        return str(measure_steps)
+    words = auto_words("measure_steps", measure_steps)
+    return words if steps_auto == INTERVAL else f"{words} {share_words(steps_auto)}"
+
+
+def share_of(text: str, field: str = "interval") -> float:
+    """``1%`` or ``0.01`` as a share. Raises `SpecError` on `field`."""
+    share = _number(text)
+    if not 0 < share < 1:
+        raise SpecError(field, " ".join(text.split()) or "(empty)", "expected a share of the mean such as 1% or 0.01")
+    return share
+
+
+def share_words(share: float) -> str:
+    """Inverse of `share_of`: ``1%``, or the share itself where a short percentage is not exact."""
+    percent = f"{share * 100:g}%"
+    return percent if _number(percent) == share else str(share)
+
+
+def _number(text: str) -> float:
+    """A number, a hundredth of it before a percent sign; not a number where the text is none."""
+    match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)(e-[0-9]+|\s*%)?\s*", text, re.ASCII)
+    if match is None:
+        return math.nan
+    number, end = match[1], match[2] or ""
+    return float(f"{number}e-2" if end.endswith("%") else f"{number}{end}")
+
+
+_AUTO_ALLOWED = "expected auto, or auto:MAX with the most steps, at least {}"
+
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}):
     """Choices whose product is run, smallest models first.
 
     `sizes` are names of the edition's table; `dims`, when given, replaces them by one custom size.
     `devices` may hold ``auto`` and ``every``; they must be resolved (`with_devices`) before `cells`.
+    With `warmup_auto` the one value of `warmups` is the most warm-up steps; with `steps_auto`, the share of the mean to
+    which its interval is to narrow, `steps` is the most measured ones (see `RunSpec`).
     """
 
     sizes: tuple[str, ...] = ("tiny",)
@@ -37,6 +111,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
     sync: str = "each-step"
     seed: int = 0
     threads: int | None = None
+    warmup_auto: bool = False
+    steps_auto: float | None = None
 
     def with_devices(self, devices: tuple[str, ...]) -> Sweep:
         return msgspec.structs.replace(self, devices=devices)
@@ -78,6 +154,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
                 yield SpecError(field, "(none)", "choose at least one")
             if len(set(values)) != len(values):
                 yield SpecError(field, ",".join(map(str, values)), "names the same value twice")
+        yield from self._ceilings()
         for device, precision, size, context, batch, warmup, pass_ in itertools.product(*axes.values()):
             try:
                 dims = self.dims or dims_of(size, self.edition, self.vocab_size)
@@ -100,9 +177,27 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
                     measure_steps=self.steps,
                     seed=self.seed,
                     threads=self.threads,
+                    warmup_auto=self.warmup_auto,
+                    steps_auto=self.steps_auto,
                 )
             except SpecError as error:
                 yield error
+
+    def _ceilings(self) -> Iterator[SpecError]:
+        """What is wrong with the most steps of automatic counts."""
+        if self.warmup_auto and len(self.warmups) > 1:
+            values = ",".join(map(str, self.warmups))
+            yield SpecError("warmup_steps", f"auto:{values}", "auto stands alone, with one most")
+        automatic: list[tuple[Counted, int]] = [("warmup_steps", most) for most in self.warmups if self.warmup_auto]
+        automatic += [("measure_steps", self.steps)] if self.steps_auto is not None else []
+        for field, most in automatic:
+            if most < FEWEST[field]:
+                yield SpecError(field, auto_words(field, most), _AUTO_ALLOWED.format(FEWEST[field]))
+
+    @property
+    def warmup_words(self) -> tuple[str, ...]:
+        """Each warm-up setting as it is entered."""
+        return tuple(warmup_words(warmup, self.warmup_auto) for warmup in self.warmups)
 
     def command(self, ddof: int = 1) -> str:
         """The headless command line that runs this sweep again; `ddof` is named when it is not the default."""
@@ -120,7 +215,12 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
                 words += ["--vocab-size", str(self.vocab_size)]
         words += ["--context", comma(self.contexts), "--batch", comma(self.batches)]
         words += ["--pass", comma(self.passes), "--precision", comma(self.precisions)]
-        words += ["--warmup", comma(self.warmups), "--steps", str(self.steps), "--device", comma(self.devices)]
+        words += ["--warmup", ",".join(self.warmup_words)]
+        if self.steps_auto is None:
+            words += ["--steps", str(self.steps)]
+        else:
+            words += ["--steps", auto_words("measure_steps", self.steps), "--interval", share_words(self.steps_auto)]
+        words += ["--device", comma(self.devices)]
         words += ["--edition", self.edition, "--arch", self.arch, "--sync", self.sync, "--seed", str(self.seed)]
         if self.threads is not None:
             words += ["--threads", str(self.threads)]

@@ -11,6 +11,7 @@ from cs336_tui.presets import QUICK, Preset, PresetError, all_presets, bundled, 
 from cs336_tui.spec import SpecError
 from cs336_tui.sweep import Sweep
 from tests.strategies import sweeps
+from tests.test_sweep import automatic_sweeps
 
 EXPECTED = {
     "quick": 3,
@@ -60,6 +61,13 @@ def test_a_saved_preset_is_read_back(sweep: Sweep) -> None:
         ("size = 'huge'", "size huge: edition 2026 has tiny, small"),
         ("edition = '1999'", "edition 1999: expected one of 2024"),
         ("context = [128, 128]", "names the same value twice"),
+        ("warmup = 'soon'", 'warmup soon: expected a whole number or "auto"'),
+        ("warmup = ['auto', 5]", "warmup auto,5: auto stands alone"),
+        ("warmup = 'auto:9'", "warmup steps auto:9: expected auto, or auto:MAX with the most steps, at least 10"),
+        ("steps = 'auto:x'", "measure steps auto:x: expected auto, or auto:MAX with the most steps, at least 20"),
+        ("interval = 0.01", 'interval 0.01: is for steps = "auto"'),
+        ("steps = 'auto'\ninterval = 5", "interval 5: expected a share of the mean such as 1% or 0.01"),
+        ("steps = 'auto'\nsync = 'pipelined'", "sync pipelined: a number of steps that is not fixed needs each-step"),
         ("steps = 0", "measure steps 0: expected a whole number, at least 1"),
         ("d_model = 64", "raw dimensions incomplete: d_ff, num_layers, num_heads missing"),
         ("size = ", "not TOML"),
@@ -70,6 +78,21 @@ def test_what_is_wrong_with_a_preset_is_said_in_one_line(text: str, says: str) -
         from_toml("mine", text)
     assert str(caught.value).startswith("preset mine: ")
     assert "\n" not in str(caught.value).replace("not TOML", "")
+
+
+@given(sweep=automatic_sweeps())
+def test_automatic_counts_are_read_back(sweep: Sweep) -> None:
+    found = from_toml("mine", to_toml(Preset("mine", "", sweep))).sweep
+    assert found.with_devices(("cpu",)).cells() == sweep.with_devices(("cpu",)).cells()
+
+
+def test_automatic_counts_are_said_as_flags_say_them() -> None:
+    text = 'warmup = "auto"\nsteps = "auto:200"\ninterval = "2%"'
+    sweep = from_toml("mine", text).sweep
+    assert (sweep.warmup_auto, sweep.warmups) == (True, (100,))
+    assert (sweep.steps_auto, sweep.steps) == (0.02, 200)
+    saved = to_toml(Preset("mine", "", sweep))
+    assert {'warmup = "auto"', 'steps = "auto:200"', "interval = 0.02"} <= set(saved.splitlines())
 
 
 def test_own_presets_join_and_replace_the_bundled_ones(tmp_path: Path) -> None:

@@ -3,14 +3,17 @@
 import shlex
 from typing import Any
 
+import click
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cs336_tui.choices import sweep_from
+from cs336_tui.flags import choice_options
 from cs336_tui.presets import bundled, preset
 from cs336_tui.spec import CUSTOM_SIZE, ModelDims, SpecError
-from cs336_tui.sweep import Sweep
+from cs336_tui.sweep import FEWEST, INTERVAL, Sweep, share_of, share_words
 from tests.strategies import sweeps
 
 HERE = Sweep(devices=("cpu",))
@@ -33,6 +36,11 @@ SPOILERS: list[dict[str, Any]] = [
     {"sync": "never"},
     {"seed": -1},
     {"threads": 0},
+    {"warmup_auto": True, "warmups": (9,)},
+    {"warmup_auto": True, "warmups": (20, 30)},
+    {"steps_auto": 0.01, "steps": 19, "sync": "each-step"},
+    {"steps_auto": 1.0, "steps": 100, "sync": "each-step"},
+    {"steps_auto": 0.01, "steps": 100, "sync": "pipelined"},
 ]
 
 
@@ -48,6 +56,30 @@ def test_a_valid_sweep_has_no_problems_and_as_many_cells_as_its_length(sweep: Sw
     assert sweep.problems() == ()
     cells = sweep.cells()
     assert len(cells) == len(sweep) == len(set(cells))
+
+
+@st.composite
+def automatic_sweeps(draw: st.DrawFn) -> Sweep:
+    """Sweeps with an automatic count or two."""
+    changes: dict[str, Any] = {}
+    which = draw(st.sampled_from(["warm-up", "steps", "both"]))
+    if which != "steps":
+        most = draw(st.just(100) | st.integers(FEWEST["warmup_steps"], 10_000))
+        changes |= {"warmup_auto": True, "warmups": (most,)}
+    if which != "warm-up":
+        share = draw(st.just(INTERVAL) | st.floats(1e-9, 1, exclude_max=True))
+        most = draw(st.just(1000) | st.integers(FEWEST["measure_steps"], 10_000))
+        changes |= {"steps_auto": share, "steps": most, "sync": "each-step"}
+    return msgspec.structs.replace(draw(sweeps()), **changes)
+
+
+@given(automatic_sweeps())
+def test_automatic_counts_reach_every_cell(sweep: Sweep) -> None:
+    assert sweep.problems() == ()
+    for cell in sweep.cells():
+        assert (cell.warmup_auto, cell.steps_auto) == (sweep.warmup_auto, sweep.steps_auto)
+        assert cell.warmup_steps in sweep.warmups
+        assert cell.measure_steps == sweep.steps
 
 
 @given(sweeps(), st.lists(st.sampled_from(SPOILERS), min_size=0, max_size=3))
@@ -128,6 +160,83 @@ def parsed(command: str) -> Sweep:
 @given(sweeps())
 def test_the_command_runs_the_same_cells_again(sweep: Sweep) -> None:
     assert parsed(sweep.command()).cells() == sweep.cells()
+
+
+def said(words: list[str]) -> Sweep:
+    """The sweep that the flags themselves make of these words."""
+    found: list[Sweep] = []
+
+    @click.command()
+    @choice_options
+    def command(**choices: Any) -> None:
+        found.append(sweep_from(**choices))
+
+    command.main(words, standalone_mode=False)
+    return found[0]
+
+
+@given(automatic_sweeps() | sweeps())
+def test_the_flags_make_the_same_cells_of_the_command(sweep: Sweep) -> None:
+    found = said(shlex.split(sweep.command())[2:])
+    assert found.cells() == sweep.cells()
+    assert found.command() == sweep.command()
+
+
+def test_automatic_counts_have_usual_ceilings() -> None:
+    sweep = said("--warmup auto --steps auto".split())
+    assert (sweep.warmup_auto, sweep.warmups, sweep.steps_auto, sweep.steps) == (True, (100,), 0.01, 1000)
+    sweep = said("--warmup auto:50 --steps auto:200 --interval 2%".split())
+    assert (sweep.warmup_auto, sweep.warmups, sweep.steps_auto, sweep.steps) == (True, (50,), 0.02, 200)
+    assert "--warmup auto:50 --steps auto:200 --interval 2%" in sweep.command()
+
+
+def test_fixed_counts_are_the_default_and_replace_automatic_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not Sweep().warmup_auto
+    assert Sweep().steps_auto is None
+    automatic = msgspec.structs.replace(preset("quick"), sweep=said("--warmup auto --steps auto".split()))
+    monkeypatch.setattr("cs336_tui.choices.preset", lambda _name: automatic)
+    kept = said("--preset automatic --interval 3%".split())
+    assert (kept.warmup_auto, kept.steps_auto) == (True, 0.03)
+    sweep = said("--preset automatic --warmup 3 --steps 7".split())
+    assert (sweep.warmup_auto, sweep.warmups, sweep.steps_auto, sweep.steps) == (False, (3,), None, 7)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--warmup auto,5", "'auto,5': auto stands alone"),
+        ("--warmup auto:9", "'auto:9': expected auto, or auto:MAX with the most steps, at least 10"),
+        ("--steps auto:1.5", "'auto:1.5': expected auto, or auto:MAX with the most steps, at least 20"),
+        ("--warmup automatic", "expected whole numbers separated by commas"),
+        ("--steps ten", "'ten' is not a valid integer"),
+        ("--steps auto --interval 1", "'1': expected a share of the mean such as 1% or 0.01"),
+        ("--steps auto --interval 0%", "'0%': expected a share of the mean"),
+        ("--interval 1%", "interval 1%: is for --steps auto"),
+        ("--steps auto --sync pipelined", "sync pipelined: a number of steps that is not fixed needs each-step"),
+    ],
+)
+def test_a_count_that_cannot_be_is_answered_with_what_is_allowed(words: str, says: str) -> None:
+    with pytest.raises((SpecError, click.BadParameter)) as caught:
+        said(words.split())
+    assert says in str(caught.value)
+
+
+@given(st.floats(1e-9, 1, exclude_max=True))
+def test_a_share_reads_as_it_is_written(share: float) -> None:
+    assert share_of(share_words(share)) == share
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("1%", 0.01), (" 0.3 %", 0.003), (".5", 0.5), ("2.%", 0.02), ("1e-3", 0.001)]
+)
+def test_a_share_is_a_percentage_or_a_number(text: str, share: float) -> None:
+    assert share_of(text) == share
+
+
+@pytest.mark.parametrize("text", ["", "%", "1", "0", "0%", "100%", "-1%", "1%%", "1_0%", "٣%", "1e-3%", "nan", "."])
+def test_what_is_no_share_of_the_mean_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="expected a share of the mean such as 1% or"):
+        share_of(text)
 
 
 @pytest.mark.parametrize("candidate", bundled(), ids=lambda preset: preset.name)

@@ -1,7 +1,7 @@
 """One GPU's measurements through NVML: read field by field, and followed through loss and return.
 
-Queries take the driver's lock, which the benchmark needs too, so they are few: six at every sample, three every
-`SLOW_S` (temperature, power limit, memory clock), two every `PROCESSES_S`.
+Queries take the driver's lock, which the benchmark needs too, so they are few: six at every sample, four every
+`SLOW_S` (temperature, power limit, memory clock, persistence mode), two every `PROCESSES_S`.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class GpuReader:
         self._temperature_c: float | None = None
         self._power_limit_w: float | None = None
         self._memory_clock_mhz: int | None = None
+        self._persistence_mode: bool | None = None
         self._others: tuple[GpuProcess, ...] | None = None
         self._other_processes = OtherProcesses()
 
@@ -71,6 +72,7 @@ class GpuReader:
         ]
         self._sm_clock: _Calls[int] = [lambda: int(api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_SM))]
         self._memory_clock: _Calls[int] = [lambda: int(api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_MEM))]
+        self._persistence: _Calls[bool] = [lambda: bool(api.nvmlDeviceGetPersistenceMode(handle))]
         self._reasons: _Calls[tuple[str, ...]] = [
             lambda: clock_reasons(api.nvmlDeviceGetCurrentClocksEventReasons(handle)),
             lambda: clock_reasons(api.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
@@ -100,6 +102,7 @@ class GpuReader:
             self._temperature_c = self._read(self._temperature)
             self._power_limit_w = self._read(self._power_limit)
             self._memory_clock_mhz = self._read(self._memory_clock)
+            self._persistence_mode = self._read(self._persistence)
         if now >= self._processes_due:
             self._processes_due = now + PROCESSES_S
             self._others = self._read_others(child)
@@ -119,6 +122,7 @@ class GpuReader:
             memory_clock_mhz=self._memory_clock_mhz,
             clock_reasons=reasons,
             energy_j=energy,
+            persistence_mode=self._persistence_mode,
             other_processes=self._others,
         )
 

@@ -44,6 +44,8 @@ class DeviceSampler:
         self._child: int | None = None
         self._changed = threading.Condition()
         self._woken = self._stopping = False
+        self._awaited: list[threading.Event] = []
+        """What is to be set once a sample that begins from now on has been handed on."""
         self._thread = threading.Thread(target=self._run, name="device-sampler", daemon=True)
         self._use_nvml = nvml
         self._host: HostReader | None = None
@@ -70,6 +72,17 @@ class DeviceSampler:
                 self._uuid, self._child = uuid, pid
                 self._wake()
 
+    def sample_soon(self) -> threading.Event:
+        """Take one more sample at once. The event is set when it has been handed on, or when there will be none."""
+        handed_on = threading.Event()
+        with self._changed:
+            if self._stopping or not self._interval_s:
+                handed_on.set()
+            else:
+                self._awaited.append(handed_on)
+                self._wake()
+        return handed_on
+
     def set_interval(self, interval_s: float) -> None:
         """Seconds between two samples while a cell runs; 0 is off. Raises ValueError for a negative one."""
         with self._changed:
@@ -95,6 +108,7 @@ class DeviceSampler:
                     break
                 self._woken = False
                 interval, uuid, child = self._interval(), self._uuid, self._child
+                awaited, self._awaited = self._awaited, []
             if interval:
                 if self._gpu is None and self._use_nvml:
                     self._deliver(None, OPENING, child)
@@ -102,8 +116,10 @@ class DeviceSampler:
             elif was_on is not False:
                 self._hand_on(DeviceSampled(at=time.time(), host=HostSample(), why=OFF))
             was_on = bool(interval)
+            _set_all(awaited)
             with self._changed:
                 self._changed.wait_for(lambda: self._woken or self._stopping, interval or None)
+        _set_all(self._awaited)  # nothing is added once we are stopping
         if self._gpu is not None:
             self._gpu.close()
 
@@ -143,6 +159,11 @@ def _checked(interval_s: float) -> float:
     if not interval_s >= 0:
         raise ValueError(f"sampling interval {interval_s}: seconds, at least 0 (0 is off)")
     return interval_s
+
+
+def _set_all(events: list[threading.Event]) -> None:
+    for event in events:
+        event.set()
 
 
 def _described(error: Exception) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from cs336_tui.quantities import gigabytes
 from cs336_tui.session.fields import size_label as size_label
+from cs336_tui.session.fields import warmup_done
 from cs336_tui.session.state import CellState, SessionState
 
 
@@ -31,13 +32,14 @@ def failed_cells(state: SessionState) -> list[CellState]:
 
 def title_of(cell: CellState) -> str:
     """What tells the cell from its neighbours, for a line of text."""
-    spec = cell.spec
-    return f"{spec.title} · batch {spec.batch_size} · warm-up {spec.warmup_steps}"
+    return f"{cell.spec.title} · batch {cell.spec.batch_size} · warm-up {warmup_done(cell)}"
 
 
 def status_of(cell: CellState) -> str:
     if cell.finished is None:
-        return f"unfinished, {cell.steps_done} of {cell.spec.total_steps} steps"
+        spec = cell.spec
+        most = _most(spec.total_steps, automatic=spec.warmup_auto or spec.steps_auto is not None)
+        return f"unfinished, {cell.steps_done} of {most} steps"
     if retries := cell.finished.num_alloc_retries:
         return f"{cell.status}, {retries} allocator retries"
     return cell.status
@@ -47,13 +49,19 @@ def ending_of(cell: CellState) -> str:
     """How far a cell got that has no full result, and why it went no further; one line."""
     stage = f" in stage {cell.stage}" if cell.stage else ""
     spec = cell.spec
-    warmup = f"{len(cell.warmup_times_s)} of {spec.warmup_steps} warm-up"
-    measured = f"{len(cell.step_times_s)} of {spec.measure_steps} measured steps"
+    warmup = f"{len(cell.warmup_times_s)} of {_most(spec.warmup_steps, automatic=spec.warmup_auto)} warm-up"
+    most = _most(spec.measure_steps, automatic=spec.steps_auto is not None)
+    measured = f"{len(cell.step_times_s)} of {most} measured steps"
     finished = cell.finished
     if finished and finished.phase:
         stage += f", phase {finished.phase}"
     error = finished.error if finished and finished.error else "no reason reported"
     return f"{cell.status}{stage}, after {warmup} and {measured}: {error}{_memory_at_the_end(cell)}"
+
+
+def _most(steps: int, *, automatic: bool) -> str:
+    """A number of steps that was asked for, as a ceiling where the number itself is automatic."""
+    return f"at most {steps}" if automatic else str(steps)
 
 
 def _memory_at_the_end(cell: CellState) -> str:

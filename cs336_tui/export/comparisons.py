@@ -12,6 +12,7 @@ from cs336_tui.session.comparison import Comparison, Pair, Side
 from cs336_tui.session.fields import size_label
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
+from cs336_tui.sweep import warmup_words
 
 
 def comparison_table(comparison: Comparison, *, notation: Notation = MILLISECONDS, caption: str = "") -> Table:
@@ -78,6 +79,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     yield from (f"std: {std_kind(ddof)}" for ddof in sorted(ddofs))
     yield from (f"in every pair, A | B: {note}" for note in comparison.notes)
     yield from (f"{_title(pair.a.spec)}, A | B: {'; '.join(pair.differs)}" for pair in comparison.pairs if pair.differs)
+    yield from comparison.mixed
     yield from _alone("A", comparison.only_a)
     yield from _alone("B", comparison.only_b)
 
@@ -88,4 +90,4 @@ def _alone(name: str, sides: Iterable[Side]) -> Iterator[str]:
 
 
 def _title(spec: RunSpec) -> str:
-    return f"{spec.title} · batch {spec.batch_size} · warm-up {spec.warmup_steps}"
+    return f"{spec.title} · batch {spec.batch_size} · warm-up {warmup_words(spec.warmup_steps, spec.warmup_auto)}"

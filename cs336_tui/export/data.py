@@ -11,13 +11,15 @@ import msgspec
 
 from cs336_tui.events import InForce
 from cs336_tui.export.markdown import plain
-from cs336_tui.session.record import RECORD_SCHEMA, RunRecord, SessionDocument, document_of
+from cs336_tui.export.record import RECORD_SCHEMA, RunRecord, SessionDocument, document_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
 
 _FIRST = ("cell", "status")
 _NESTED = ("spec", "summary", "in_force", "phase_times_s")
+_TEXTS = "verdict_evidence"
+"""Texts by name; one text in CSV."""
 _MACHINE = ("host", "app", "python", "torch", "cuda", "driver")
 _COLUMNS = (
     *_FIRST,
@@ -37,7 +39,7 @@ def to_json(state: SessionState) -> str:
 def to_csv(state: SessionState) -> str:
     """One row per finished cell, fields named as in the JSON; times in seconds, sizes in bytes.
 
-    Lists (``*_times_s``) hold one value per step, joined by ``;``. What is unknown is empty.
+    Lists (``*_times_s``, of a value per step, and verdicts) are joined by ``;``. What is unknown is empty.
     """
     return documents_to_csv([document_of(state)])
 
@@ -76,6 +78,7 @@ def _row(run: RunRecord) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(run)
     spec, summary, in_force, phases = (row.pop(name) for name in _NESTED)
     del row["environment"]
+    row[_TEXTS] = [f"{name}: {text}" for name, text in row[_TEXTS].items()]
     row |= spec | (summary or {})
     row |= {f"in_force_{name}": value for name, value in (in_force or {}).items()}
     row |= {_phase_column(phase): times for phase, times in phases.items()}
@@ -84,7 +87,7 @@ def _row(run: RunRecord) -> dict[str, Any]:
 
 def _field(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return ";".join(map(repr, value))
+        return ";".join(plain(each) if isinstance(each, str) else repr(each) for each in value)
     # Older Pythons leave a bare carriage return unquoted, and then cannot read the row back.
     return plain(value) if isinstance(value, str) else value
 

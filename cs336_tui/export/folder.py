@@ -19,9 +19,13 @@ from cs336_tui.export.pivots import pivot_table
 from cs336_tui.export.references import reference_table
 from cs336_tui.export.reports import report_drawings, report_tables
 from cs336_tui.export.results import TableError, results_table
+from cs336_tui.export.roofline import roofline_figure
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.tables import Table
+from cs336_tui.export.verdict_table import verdict_table
 from cs336_tui.export.writeups import LAYOUTS, layout_tables
+from cs336_tui.findings.roofline import points
+from cs336_tui.peaks import PeakCache
 from cs336_tui.session.merge import Result, merge, title_of
 from cs336_tui.session.pivot import PivotError, pivot, suggest
 from cs336_tui.session.reference import ReferenceFileError
@@ -59,11 +63,13 @@ def write_summary(path: Path, sources: Sequence[Source], *, overwrite: bool = Fa
 
 
 def tables_of(results: Sequence[Result]) -> Mapping[str, tuple[Table, ...]]:
-    """Every table that these results give, by the name of its file: results, pivots, the layouts of write-ups,
-    reference points."""
+    """Every table that these results give, by the name of its file: results, verdicts, pivots, the layouts of
+    write-ups, reference points."""
     found: dict[str, tuple[Table, ...]] = {}
     with contextlib.suppress(TableError):
         found["results"] = (results_table(results),)
+    if (verdicts := verdict_table(results)).rows:
+        found["verdicts"] = (verdicts,)
     with contextlib.suppress(PivotError):
         rows, columns = suggest(results)
         for value in ("mean", "tokens", "memory"):
@@ -74,6 +80,12 @@ def tables_of(results: Sequence[Result]) -> Mapping[str, tuple[Table, ...]]:
     with contextlib.suppress(TableError, ReferenceFileError):
         found["reference"] = (reference_table(results),)
     return found
+
+
+def figures_of(states: Sequence[SessionState], results: Sequence[Result]) -> tuple[Drawing | Absent, ...]:
+    """Every figure of these results and of what was found out in their sessions."""
+    roofline = roofline_figure(points(results, PeakCache().get))
+    return *drawings(results), roofline, *report_drawings(states)
 
 
 def _fill(folder: Path, sources: Sequence[Source]) -> None:
@@ -87,7 +99,7 @@ def _fill(folder: Path, sources: Sequence[Source]) -> None:
     drawn: list[Drawing] = []
     missing: list[Absent] = []
     (folder / FIGURES).mkdir()
-    for figure in (*drawings(results), *report_drawings(states)):
+    for figure in figures_of(states, results):
         if isinstance(figure, Absent):
             missing.append(figure)
             continue

@@ -8,7 +8,9 @@ from typing import NamedTuple
 from cs336_tui.export import provenance
 from cs336_tui.export.cells import ending_of, has_result, progress, title_of
 from cs336_tui.export.notation import MILLISECONDS, Notation
+from cs336_tui.export.trust import trust_notes
 from cs336_tui.session.merge import Result
+from cs336_tui.session.mixed_provenance import mixed_provenance
 from cs336_tui.session.state import CellState, SessionState
 
 
@@ -58,31 +60,38 @@ def machine_marks(results: Sequence[Result]) -> Marks:
 
 
 def results_notes(results: Sequence[Result], notation: Notation = MILLISECONDS) -> tuple[str, ...]:
-    """How far the sessions came, what the numbers mean and where they come from, which cells failed and why."""
+    """In what the results were not made alike; how far the sessions came, what the numbers mean and where they come
+    from, which cells failed and why."""
 
     def notes(state: SessionState, cells: Sequence[CellState]) -> Iterable[str]:
         shown = [cell for cell in cells if has_result(cell)]
         yield progress(state)
         yield from provenance.reading_notes(state, shown, notation.symbol)
-        yield from provenance.setting_notes(state, shown)
+        yield from provenance.run_notes(state, shown)
         yield from provenance.version_notes(provenance.first_environment(state, shown))
         yield from _endings(cells)
 
-    return _for_each_session(results, notes)
+    return (*mixed_notes(results), *_for_each_session(results, notes))
 
 
 def provenance_notes(results: Sequence[Result], *, std: bool = True) -> tuple[str, ...]:
-    """What any table of step times must say: std's kind, devices, precisions in force, versions."""
+    """What any table of step times must say: in what the results were not made alike, std's kind, devices, what was in
+    force, versions; and which numbers are in doubt."""
 
     def notes(state: SessionState, cells: Sequence[CellState]) -> Iterable[str]:
         shown = [cell for cell in cells if has_result(cell)]
         if std:
             yield f"std: {provenance.std_kind(state.ddof)}"
         yield from provenance.device_notes(state, shown)
-        yield from provenance.precision_notes(shown)
+        yield from provenance.in_force_notes(state, shown)
         yield from provenance.version_notes(provenance.first_environment(state, shown))
 
-    return _for_each_session(results, notes)
+    return (*mixed_notes(results), *trust_notes(results), *_for_each_session(results, notes))
+
+
+def mixed_notes(results: Sequence[Result]) -> tuple[str, ...]:
+    """In what those results were not made alike that a table shows; empty where they were."""
+    return mixed_provenance([result for result in results if has_result(result.cell)])
 
 
 def _endings(cells: Iterable[CellState]) -> Iterable[str]:

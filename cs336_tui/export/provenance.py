@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import msgspec
-
 from cs336_tui.environment import Environment
 from cs336_tui.events import InForce
 from cs336_tui.export.cells import shows_allocated, shows_rss, size_label
 from cs336_tui.quantities import count, gigabytes
+from cs336_tui.session.merge import Result, title_of
+from cs336_tui.session.mixed_provenance import SETTINGS_IN_FORCE, mixed_provenance
 from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.spec import RunSpec
 
@@ -58,13 +58,51 @@ def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "
 
 
 def setting_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
-    """What was run: the settings that all cells share, the sizes, the devices, the precisions really in force."""
+    """What was run and, first, in what the cells were not run alike."""
+    yield from mixed_provenance([Result(0, title_of(state), state, cell) for cell in cells])
+    yield from run_notes(state, cells)
+
+
+def run_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
+    """What was run: the settings that all cells share, the sizes, the devices, what was really in force."""
     shared = {name: _distinct(read(cell.spec) for cell in cells) for name, read in SETTINGS.items()}
     if same := [f"{name} {values[0]}" for name, values in shared.items() if len(values) == 1]:
         yield ", ".join(same)
     yield from _sizes(cells)
     yield from device_notes(state, cells)
+    yield from in_force_notes(state, cells)
+
+
+def in_force_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
+    """Precisions, what else was in force on all cells of a device alike, and its clocks, as far as they are known."""
     yield from precision_notes(cells)
+    for device in _distinct(cell.spec.device for cell in cells):
+        ran_there = [cell for cell in cells if cell.spec.device == device]
+        if agreed := [*_agreed(state, ran_there)]:
+            yield f"in force on {device}: {'; '.join(agreed)}"
+        if clocks := [*_clocks(ran_there)]:
+            yield f"SM clock of {device}: {', '.join(clocks)}"
+
+
+def _agreed(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
+    """Settings of which nothing is known but one value."""
+    results = [Result(0, "", state, cell) for cell in cells]
+    for aspect in SETTINGS_IN_FORCE:
+        if len(values := {value for result in results if (value := aspect.read(result)) is not None}) == 1:
+            yield f"{aspect.name} {values.pop()}"
+
+
+def _clocks(cells: Sequence[CellState]) -> Iterator[str]:
+    """The clock as the samples round each cell's measured steps saw it, a range over the cells."""
+    seen = [cell.surroundings for cell in cells]
+    for when, clocks in {
+        "before the measured steps": [each.clock_before_mhz for each in seen],
+        "at the lowest while they ran": [each.lowest_clock_mhz for each in seen],
+        "at their end": [each.clock_after_mhz for each in seen],
+    }.items():
+        if known := sorted({clock for clock in clocks if clock is not None}):
+            span = str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"
+            yield f"{span} MHz {when}"
 
 
 def device_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
@@ -75,14 +113,13 @@ def device_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[st
 
 def precision_notes(cells: Sequence[CellState]) -> Iterator[str]:
     """Each precision once as it was read back, with the dtype of the logits if some cell of it finished a step."""
-    logits: dict[tuple[str, InForce], str | None] = {}
+    logits: dict[str, str | None] = {}
     for cell in cells:
         if found := cell.in_force:
-            name = f"{cell.spec.precision} on {cell.spec.device}, as read back"
-            key = name, msgspec.structs.replace(found, logits_dtype=None, optimizer=None)
-            logits[key] = logits.get(key) or found.logits_dtype
-    for (name, found), dtype in logits.items():
-        yield f"{name}: {precision_in_force(msgspec.structs.replace(found, logits_dtype=dtype))}"
+            named = f"{cell.spec.precision} on {cell.spec.device}, as read back: {precision_in_force(found)}"
+            logits[named] = logits.get(named) or found.logits_dtype
+    for named, dtype in logits.items():
+        yield f"{named}, logits {dtype}" if dtype else named
 
 
 def version_notes(environment: Environment | None) -> Iterator[str]:
@@ -137,17 +174,14 @@ def device_label(environment: Environment | None, name: str) -> str:
 
 
 def precision_in_force(found: InForce) -> str:
+    """What was read back when the cell was built; the logits' dtype is only known later."""
     parts = [f"{found.parameter_dtype} parameters"]
     parts.append(f"autocast to {found.autocast_dtype}" if found.autocast_dtype else "no autocast")
     parts.append(f"float32 matmul precision {found.matmul_precision}")
     if found.allow_tf32 is not None:
         parts.append(f"TF32 {'on' if found.allow_tf32 else 'off'}")
-    if found.logits_dtype:
-        parts.append(f"logits {found.logits_dtype}")
     if found.grad_scaler:
         parts.append("GradScaler in the train-step")
-    if found.threads is not None:
-        parts.append(f"{found.threads} CPU threads")
     return ", ".join(parts)
 
 

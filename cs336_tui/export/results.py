@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from cs336_tui.events import CellFinished
 from cs336_tui.export.cells import has_result, shows_allocated, shows_rss, status_of
 from cs336_tui.export.footnotes import machine_marks, results_notes
 from cs336_tui.export.markdown import Align
 from cs336_tui.export.notation import MILLISECONDS, Notation
+from cs336_tui.export.peaks import UNSTATED, Rate, bandwidth, percent
 from cs336_tui.export.provenance import SETTINGS
+from cs336_tui.export.roofline import ACHIEVED, NOT_MEASURED, ceiling_notes
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.quantities import count, gigabytes
+from cs336_tui.export.trust import half_width, judgement_of, trust_notes
+from cs336_tui.findings.energy import Energy, energy_of
+from cs336_tui.findings.limits import Limit, limit_of
+from cs336_tui.findings.roofline import PeakLookup
+from cs336_tui.peaks import PeakCache
+from cs336_tui.quantities import UNKNOWN, count, gigabytes
 from cs336_tui.session.fields import FIELDS, num_params
 from cs336_tui.session.merge import Result
 from cs336_tui.session.state import CellState
 from cs336_tui.stats import Summary
+
+if TYPE_CHECKING:
+    from cs336_tui.findings.verdicts import Judgement
+    from cs336_tui.intervals import MeanInterval
 
 LEFT = frozenset(
     ("size", "pass", "precision", "device", "machine", "session", "edition", "arch", "vocab", "sync", "seed", "threads",
@@ -29,7 +41,12 @@ _WHOLE_NUMBERS = frozenset(
 )
 _MODEL = ("size", "context", "batch", "pass", "precision", "device")
 _MAY_VARY = ("edition", "arch", "vocab", "sync", "seed", "threads", "repeat")
-_TIMES = ("warmup", "n", "mean", "std", "median", "min", "max", "tokens")
+_TIMES = ("warmup", "n", "mean", "std", "verdict", "median", "min", "max", "tokens")
+_ENERGY = ("energy", "tokens_per_joule")
+ENERGY_NOTE = (
+    "energy: mean power between the readings of the GPU's counter while the steps were measured, pauses between them "
+    "included, times the mean step time"
+)
 
 
 class TableError(ValueError):
@@ -39,7 +56,10 @@ class TableError(ValueError):
 class _Row(NamedTuple):
     result: Result
     summary: Summary | None
+    limit: Limit
+    energy: Energy
     notation: Notation
+    rate: Rate
 
     @property
     def cell(self) -> CellState:
@@ -52,6 +72,15 @@ class _Row(NamedTuple):
     @property
     def finished(self) -> CellFinished | None:
         return self.result.cell.finished
+
+    @property
+    def judgement(self) -> Judgement | None:
+        return judgement_of(self.cell)
+
+    @property
+    def interval(self) -> MeanInterval | None:
+        """Of the mean."""
+        return self.judgement.interval if self.judgement else None
 
 
 class _Source(NamedTuple):
@@ -73,9 +102,9 @@ def _field(key: str) -> _Source:
     field = FIELDS[key]
     return _Source(
         field.title,
-        lambda row: field.show(row.result),
+        lambda row: field.show_done(row.result),
         key,
-        lambda row: data_value(key, field.show(row.result)),
+        lambda row: data_value(key, field.show_done(row.result)),
         "left" if key in LEFT else "right",
     )
 
@@ -98,6 +127,51 @@ def _peak(header: str, name: str) -> _Source:
     return _Source(f"{header} (GB)", lambda row: gigabytes(read(row)), name, read)
 
 
+def _judged(header: str, name: str, read: Callable[[Judgement], str]) -> _Source:
+    """What the judgement says in words; nothing is said of a cell without timings."""
+
+    def found(row: _Row) -> str | None:
+        return read(row.judgement) if row.judgement else None
+
+    def show(row: _Row) -> str:
+        said = found(row)
+        return UNKNOWN if said is None else said
+
+    return _Source(header, show, name, found, "left")
+
+
+def _share(header: str, name: str, read: Callable[[Limit], float | None], unknown: str) -> _Source:
+    """A share of a peak, in %; `unknown` where a measured cell has no such peak."""
+
+    def show(row: _Row) -> str:
+        return percent(read(row.limit), unknown if row.limit.flops_per_s else UNKNOWN)
+
+    return _Source(header, show, name, lambda row: read(row.limit))
+
+
+def _interval(row: _Row) -> str:
+    return half_width(row.interval) if row.interval else UNKNOWN
+
+
+def _interval_share(row: _Row) -> float | None:
+    return row.interval.half_share if row.interval else None
+
+
+def _bandwidth(row: _Row) -> float | None:
+    """Achieved at least, where that is the bound."""
+    return row.limit.bytes_per_s if row.limit.bound == "bandwidth" else None
+
+
+def _show_bandwidth(row: _Row) -> str:
+    found = _bandwidth(row)
+    return UNKNOWN if found is None else f"≥ {bandwidth(found)} (≥ {percent(row.limit.share_of_bandwidth)} %)"
+
+
+def _joules(row: _Row) -> str:
+    joules = row.energy.joules_per_step
+    return UNKNOWN if joules is None else f"{joules:.3g}"
+
+
 _threads = SETTINGS["threads"]
 COLUMNS: Mapping[str, _Source] = {
     **{key: _field(key) for key in FIELDS},
@@ -115,6 +189,30 @@ COLUMNS: Mapping[str, _Source] = {
     "memory": _peak("peak allocated", "peak_allocated_bytes"),
     "reserved": _peak("peak reserved", "peak_reserved_bytes"),
     "rss": _peak("peak RSS", "peak_rss_bytes"),
+    "verdict": _judged("verdict", "verdict", lambda judgement: judgement.label),
+    "interval": _Source("95 % of mean (± %)", _interval, "interval_half_share", _interval_share),
+    "unobservable": _judged(
+        "not observable",
+        "not_observable",
+        lambda judgement: ", ".join(check.name for check in judgement.not_observable),
+    ),
+    "advice": _judged("warm-up advice", "warmup_advice", lambda judgement: judgement.warmup_advice),
+    "flops": _Source(
+        "achieved ({rate})",
+        lambda row: row.rate.show(row.limit.flops_per_s),
+        "flops_per_s",
+        lambda row: row.limit.flops_per_s,
+    ),
+    "sheet": _share("% of data sheet", "share_of_sheet_peak", lambda limit: limit.share_of_sheet, UNSTATED),
+    "peak": _share("% of measured peak", "share_of_measured_peak", lambda limit: limit.share_of_measured, NOT_MEASURED),
+    "bandwidth": _Source("bandwidth (GB/s)", _show_bandwidth, "min_bytes_per_s", _bandwidth),
+    "energy": _Source("energy (J/step)", _joules, "joules_per_step", lambda row: row.energy.joules_per_step),
+    "tokens_per_joule": _Source(
+        "tokens/J",
+        lambda row: count(row.energy.tokens_per_joule),
+        "tokens_per_joule",
+        lambda row: row.energy.tokens_per_joule,
+    ),
     "status": _Source("status", lambda row: status_of(row.cell), "status", lambda row: row.cell.status, "left"),
 }
 """What a column can show, by the key that ``--columns`` takes."""
@@ -126,39 +224,68 @@ def results_table(
     columns: Sequence[str] | None = None,
     notation: Notation = MILLISECONDS,
     caption: str = "",
+    peaks: PeakLookup | None = None,
 ) -> Table:
     """A row per result that is over or has a timed step, in order.
 
     Without `columns` those are shown that tell the results apart, and every statistic. A cell that ran on another
-    machine, device or torch than its session's first one is marked. Raises `TableError` for a column that does not
-    exist, or when there is nothing to show.
+    machine, device or torch than its session's first one is marked. Below stands what is wrong with which numbers.
+    `peaks` finds what was measured of a device, by default in the user's cache. Raises `TableError` for a column that
+    does not exist, or when there is nothing to show.
     """
     shown = [result for result in results if has_result(result.cell)]
     if unknown := [key for key in columns or () if key not in COLUMNS]:
         raise TableError(f"column {unknown[0]}: expected some of {', '.join(COLUMNS)}")
     if not shown:
         raise TableError("no cell has a result yet")
-    sources = [COLUMNS[key] for key in columns or default_columns(shown)]
+    found = _rows(shown, notation, peaks or PeakCache().get)
+    keys = columns or default_columns(found)
+    sources = [COLUMNS[key] for key in keys]
     marks = machine_marks(shown)
     rows: list[tuple[str, ...]] = []
     records: list[dict[str, Value]] = []
-    for result in shown:
-        row = _Row(result, result.cell.summary(result.state.ddof), notation)
+    for row in found:
         first, *rest = (source.show(row) for source in sources)
-        mark = marks.of(result)
+        mark = marks.of(row.result)
         rows.append((f"{first} {mark}" if mark else first, *rest))
         records.append({source.name: source.read(row) for source in sources})
+    units = {"unit": notation.symbol, "rate": found[0].rate.name}
     return Table(
-        columns=tuple(Column(source.header.format(unit=notation.symbol), source.align) for source in sources),
+        columns=tuple(Column(source.header.format(**units), source.align) for source in sources),
         rows=tuple(rows),
         records=tuple(records),
         caption=caption,
-        footnotes=(*marks.notes, *results_notes(results, notation)),
+        footnotes=(*marks.notes, *trust_notes(shown), *results_notes(results, notation), *_work_notes(found, keys)),
     )
 
 
-def default_columns(results: Sequence[Result]) -> tuple[str, ...]:
-    """Those that every results table has, and of the others those whose values differ."""
+def _rows(results: Sequence[Result], notation: Notation, peaks: PeakLookup) -> list[_Row]:
+    limits = [limit_of(result, peaks) for result in results]
+    rate = Rate.for_all(limit.flops_per_s for limit in limits)
+    return [
+        _Row(result, result.cell.summary(result.state.ddof), limit, energy_of(result.cell), notation, rate)
+        for result, limit in zip(results, limits, strict=True)
+    ]
+
+
+def _work_notes(rows: Sequence[_Row], keys: Sequence[str]) -> Iterator[str]:
+    """What FLOP/s, shares of peaks and energies are, for the columns that there are."""
+    if "flops" in keys:
+        yield ACHIEVED
+    if points := [row.limit.point for row in rows if row.limit.point]:
+        yield from ceiling_notes(points, sheet="sheet" in keys, measured="peak" in keys)
+    if any(key in keys for key in _ENERGY):
+        yield ENERGY_NOTE
+        for device in dict.fromkeys(row.cell.spec.device for row in rows):
+            whys = [row.energy.why for row in rows if row.cell.spec.device == device and row.n and row.energy.why]
+            for why, number in Counter(whys).most_common(1):
+                some = f", of {number} of {len(whys)} such cells" if number < len(whys) else ""
+                yield f"energy unknown on {device}: {why}{some}"
+
+
+def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
+    """Those that every results table has, and of the others those whose values differ or are known."""
+    results = [row.result for row in rows]
 
     def varies(key: str) -> bool:
         shown = _threads if key == "threads" else None
@@ -171,6 +298,8 @@ def default_columns(results: Sequence[Result]) -> tuple[str, ...]:
         *_MODEL,
         *filter(varies, _MAY_VARY),
         *_TIMES,
+        *("flops",) * any(row.limit.flops_per_s is not None for row in rows),
+        *_ENERGY * any(row.energy.joules_per_step is not None for row in rows),
         *("memory",) * shows_allocated(cells),
         *("rss",) * shows_rss(cells),
         "status",

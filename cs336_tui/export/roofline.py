@@ -116,9 +116,28 @@ def _record(point: RooflinePoint) -> dict[str, Value]:
 def _notes(points: Sequence[RooflinePoint]) -> Iterator[str]:
     yield ACHIEVED
     yield INTENSITY
-    sheets = dict.fromkeys((point.machine, point.sheet.source if point.sheet else None) for point in points)
-    for name, source in sheets:
-        yield f"{name}: {source or 'data sheet: unknown'}"
+    yield from ceiling_notes(points)
+
+
+def ceiling_notes(points: Sequence[RooflinePoint], *, sheet: bool = True, measured: bool = True) -> Iterator[str]:
+    """What the shares of the data sheet's peaks, of the measured ones, or of both are shares of."""
+    if sheet:
+        sheets = dict.fromkeys((point.machine, point.sheet.source if point.sheet else None) for point in points)
+        for name, source in sheets:
+            yield f"{name}: {source or 'data sheet: unknown'}"
+    if measured:
+        yield from _measured_notes(points)
+    if sheet and any((point.share_of_sheet or 0) > 1 for point in points):
+        yield (
+            "above 100 % of the data sheet: the GPU ran at a higher clock than is stated, or is another than its name "
+            "says, or computed in a lower precision than was read back"
+        )
+    asked = [(point.result.spec.precision, point.precision) for point in points if sheet or measured]
+    for wanted, found in dict.fromkeys(pair for pair in asked if pair[0] != pair[1]):
+        yield f"{wanted} was asked for, {found or 'another setting'} was in force and is what the peaks are of"
+
+
+def _measured_notes(points: Sequence[RooflinePoint]) -> Iterator[str]:
     for name, precision, ceiling in dict.fromkeys((point.machine, point.precision, point.measured) for point in points):
         if ceiling:
             rate = Rate.for_all([ceiling.flops_per_s])
@@ -131,21 +150,13 @@ def _notes(points: Sequence[RooflinePoint]) -> Iterator[str]:
             "above 100 % of the measured peak: the device was slower when that was measured; "
             "repeat it with cs336-tui peak --refresh"
         )
-    if any((point.share_of_sheet or 0) > 1 for point in points):
-        yield (
-            "above 100 % of the data sheet: the GPU ran at a higher clock than is stated, or is another than its name "
-            "says, or computed in a lower precision than was read back"
-        )
-    asked = [(point.result.spec.precision, point.precision) for point in points]
-    for wanted, found in dict.fromkeys(pair for pair in asked if pair[0] != pair[1]):
-        yield f"{wanted} was asked for, {found or 'another setting'} was in force and is what the peaks are of"
 
 
 def roofline_figure(points: Sequence[RooflinePoint]) -> Drawing | Absent:
     """FLOP/s against FLOPs per byte, both logarithmic: a panel a device, its ceilings as lines, its cells numbered."""
     name = "roofline"
     if not points:
-        return Absent(name, "no measured cell has a prediction of its FLOPs")
+        return Absent(name, "no cell was measured")
     machines = list(dict.fromkeys(point.machine for point in points))[:MOST_PANELS]
     shown = [point for point in points if point.machine in machines][:MOST_POINTS]
     numbered = list(enumerate(shown, 1))

@@ -8,8 +8,11 @@ from datetime import UTC, datetime
 from cs336_tui.export import markdown, provenance
 from cs336_tui.export.cells import cells_with_results, ending_of, failed_cells, progress, status_of, title_of
 from cs336_tui.export.footnotes import machine_marks
-from cs336_tui.export.summary_reports import report_sections
+from cs336_tui.export.formats import render
+from cs336_tui.export.summary_reports import LIMIT, report_sections
 from cs336_tui.export.table import NO_RESULTS, results_of, results_table
+from cs336_tui.export.verdict_table import CAPTION as TRUST
+from cs336_tui.export.verdict_table import verdict_table
 from cs336_tui.quantities import fixed_milliseconds, gigabytes, millisecond_decimals, milliseconds, sparkline
 from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.stats import summarize
@@ -24,16 +27,21 @@ _PHASES_NOTE = "Means over the n measured steps: a phase's time on the device, a
 
 
 def summary_markdown(state: SessionState) -> str:
-    """Environment, command, results, phases, step times, failures and notices, as GitHub-flavoured markdown.
+    """As GitHub-flavoured markdown: where and what was run, the results, how far these can be trusted and how close
+    they come to the limit, where time and memory went, every step, failures and notices.
 
     Reads well at any moment of a session; sections without content are left out.
     """
+    reports = dict(report_sections(state))
+    limit = reports.pop(LIMIT, "")
     sections = (
         ("Environment", markdown.bullets(map(markdown.escape, _environment(state)))),
         ("Command", markdown.code_block("\n".join(state.commands), "sh") if state.commands else ""),
         ("Results", _results(state)),
+        (TRUST, _trust(state)),
+        (LIMIT, limit),
         ("Phases", _phases(state)),
-        *report_sections(state),
+        *reports.items(),
         ("Step times", _step_times(state)),
         ("Failures", "\n\n".join(map(_failure, failed_cells(state)))),
         ("Notices", markdown.bullets(markdown.escape(notice.text) for notice in state.notices)),
@@ -74,6 +82,12 @@ def _results(state: SessionState) -> str:
         return NO_RESULTS
     notes = (*provenance.reading_notes(state, cells), *machine_marks(results_of(state)).notes)
     return f"{results_table(state)}\n\n{markdown.bullets(map(markdown.escape, notes))}"
+
+
+def _trust(state: SessionState) -> str:
+    """The verdict on every cell with timings, what is wrong with those in doubt, and what could not be observed."""
+    table = verdict_table(results_of(state), caption="")
+    return render(table, "markdown").rstrip() if table.rows else ""
 
 
 def _phases(state: SessionState) -> str:

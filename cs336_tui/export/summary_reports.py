@@ -12,13 +12,14 @@ from cs336_tui.export.table import results_of
 from cs336_tui.export.tables import Table
 from cs336_tui.session.state import SessionState
 
+LIMIT = "How close to the limit"
 _TITLES = {
     "predictions": "Predictions",
     "kernels": "Kernels",
     "memory": "Memory",
     "precision": "Precision",
     "mixed-precision": "Mixed precision",
-    "roofline": "How close to the limit",
+    "roofline": LIMIT,
     "oom": "Out of memory",
 }
 MOST_ROWS = 20
@@ -26,9 +27,7 @@ MOST_ROWS = 20
 
 
 def report_sections(state: SessionState) -> Iterator[tuple[str, str]]:
-    """Title and markdown of each kind of report that the session has."""
-    if not (state.reports or state.predictions):
-        return
+    """Title and markdown of each kind of report that the session has, and of how close its cells came to the limit."""
     for name, tables in report_tables([state], results_of(state)).items():
         yield _TITLES[name], "\n".join(render(_head(table), "markdown") for table in tables).rstrip()
 

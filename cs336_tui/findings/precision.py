@@ -86,7 +86,14 @@ def _work(result: Result) -> tuple[object, ...]:
     """What must be the same of two cells but for their precision. Threads are those in force; of a cell that did not
     come so far, those that it would have had."""
     alike = msgspec.structs.replace(
-        result.spec, precision=BASELINE, size="", edition="2026", measure_steps=1, seed=0, threads=None
+        result.spec,
+        precision=BASELINE,
+        size="",
+        edition="2026",
+        measure_steps=1,
+        steps_auto=None,
+        seed=0,
+        threads=None,
     )
     known = (result.spec, result.cell.in_force, result.environment)
     threads = next((found.threads for found in known if found and found.threads), None)

@@ -7,15 +7,15 @@ against it: the data sheet's and the one that was measured on the spot. What is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from cs336_tui.environment import DeviceInfo
 from cs336_tui.findings.estimates import timed_flops
+from cs336_tui.flops import least_bytes, step_flops
 from cs336_tui.gpus import gpu_of_label
 from cs336_tui.peaks import DevicePeak, PeakKey, peak_key
-from cs336_tui.reports import Prediction
 from cs336_tui.session.fields import device_label, machine
 from cs336_tui.session.merge import Result, measured
 from cs336_tui.session.state import CellState
@@ -126,17 +126,33 @@ def _share(value: float, peak: float | None) -> float | None:
     return value / peak if peak else None
 
 
+class Work(NamedTuple):
+    """What a step of a cell computes and moves at least."""
+
+    flops: int
+    """Of the timed phases."""
+    bytes_moved: int
+
+
+def work_of(result: Result) -> Work | None:
+    """By the session's prediction where there is one, else by formula; None of an imported model without one."""
+    if prediction := result.state.prediction_of(result.spec):
+        return Work(timed_flops(prediction), prediction.min_bytes_moved)
+    if result.cell.in_force and result.cell.in_force.model_revision is not None:
+        return None
+    return Work(step_flops(result.spec), least_bytes(result.spec))
+
+
 def points(results: Iterable[Result], peaks: PeakLookup) -> tuple[RooflinePoint, ...]:
-    """A point for each measured cell whose prediction is known; `peaks` finds what was measured of its device."""
-    found = []
-    for result in measured(results):
-        prediction = result.state.prediction_of(result.spec)
-        if prediction and result.cell.running.mean > 0 and timed_flops(prediction) and prediction.min_bytes_moved:
-            found.append(_point(result, prediction, peaks))
-    return tuple(found)
+    """A point for each measured cell whose work is known; `peaks` finds what was measured of its device."""
+    return tuple(point for result in measured(results) if (point := point_of(result, peaks)))
 
 
-def _point(result: Result, prediction: Prediction, peaks: PeakLookup) -> RooflinePoint:
+def point_of(result: Result, peaks: PeakLookup) -> RooflinePoint | None:
+    """None of a cell that is not measured, or whose work is not known."""
+    work = work_of(result) if result.is_measured and result.cell.running.mean > 0 else None
+    if work is None or not (work.flops and work.bytes_moved):
+        return None
     environment, device = result.environment, result.spec.device
     info = environment.device(device) if environment else None
     precision = precision_in_force(result.cell)
@@ -148,8 +164,8 @@ def _point(result: Result, prediction: Prediction, peaks: PeakLookup) -> Rooflin
         result=result,
         device_name=device_label(result),
         precision=precision,
-        flops=timed_flops(prediction),
-        bytes_moved=prediction.min_bytes_moved,
+        flops=work.flops,
+        bytes_moved=work.bytes_moved,
         step_s=result.cell.running.mean,
         sheet=sheet_ceiling(info, precision) if info and precision else None,
         measured=measured_ceiling(peak) if peak else None,

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from math import fsum
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from cs336_tui.intervals import MeanInterval
+from cs336_tui.device.clocks import ORDINARY_REASONS
+from cs336_tui.findings.contention import contention
+from cs336_tui.findings.window import milliseconds, percent, samples, unseen
+from cs336_tui.intervals import MeanInterval, mean_interval
 from cs336_tui.session.state import CellState
+from cs336_tui.steadiness.steady import FEWEST, Class, Steadiness, classify, enough_warmup
 
 VerdictName = Literal[
     "steady",
@@ -24,6 +30,14 @@ VerdictName = Literal[
 """What can be said of a number. `steady` and `launch-bound` describe it; all others are reasons to doubt it."""
 
 DESCRIBING: tuple[VerdictName, ...] = ("steady", "launch-bound")
+
+LEAST_HOST_SHARE = 0.9
+"""Share of a step in which the host was still enqueuing it."""
+EARLY = 1000
+"""The measured steps that advice on warm-up looks at, from the first on: what comes later says nothing of it."""
+LOOSE = 0.05
+"""A mean whose confidence interval reaches this share of it to either side comes from too few steps."""
+_POWER_CAP = "software power cap"
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +97,202 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         return "; ".join(parts) + "."
 
 
+class _Series(NamedTuple):
+    """One of the verdicts on the step series: the classes that mean it, what to say where it does not hold."""
+
+    name: VerdictName
+    classes: tuple[Class, ...]
+    otherwise: str
+
+
+_SERIES = (
+    _Series("steady", ("flat",), "not flat"),
+    _Series("still-warming", ("warm-up",), "no warm-up"),
+    _Series("drifting", ("slowdown", "drift"), "no slowdown and no drift of 1 % or more"),
+    _Series("two-levels", ("bimodal",), "one level"),
+    _Series("outliers", ("outliers",), "no step stands out"),
+)
+
+
 def judge(cell: CellState) -> Judgement | None:
-    """What can be said of a cell that ended well and has measured steps; None of any other."""
-    raise NotImplementedError(cell)
+    """What can be said of a cell that ended well and has measured steps; None of any other.
+
+    The verdicts on the series are `classify`'s, of the measured steps alone. Of them at least one always holds:
+    ``steady`` only where the series is flat, ``too-few-steps`` where it is too short to tell, holds a time that is not
+    above 0, or fixes the mean no better than to ± 5 %; then flat is not called steady. All others come from the samples of
+    the device and the host within the window, the time in which the cell measured, and from what the cell says of itself;
+    where these do not tell, the verdict is not observable.
+    """
+    times_s = cell.step_times_s
+    if cell.finished is None or cell.finished.status != "ok" or not times_s:
+        return None
+    usable = all(0 < time_s < float("inf") for time_s in times_s)
+    steadiness = classify(times_s) if usable else None
+    interval = mean_interval(times_s) if usable else None
+    return Judgement(
+        checks=(
+            *_series_checks(cell, steadiness, interval),
+            _throttled(cell),
+            Check(name="contended", **contention(cell)._asdict()),
+            _launch_bound(cell),
+            _allocator_retry(cell),
+        ),
+        notes=tuple(_notes(cell, steadiness)),
+        warmup_advice=_warmup_advice(cell, usable),
+        interval=interval,
+    )
+
+
+def _series_checks(cell: CellState, steadiness: Steadiness | None, interval: MeanInterval | None) -> Iterator[Check]:
+    n = len(cell.step_times_s)
+    loose = interval is not None and interval.half_share > LOOSE
+    if steadiness is None or "too-few" in steadiness.classes:
+        few, advice = f"{_steps(n)}, and at least {FEWEST} are needed to tell whether they are steady", "--steps 30"
+        if steadiness is None:
+            few, advice = "a step time is not above 0 s, so that its clock was too coarse", "--sync each-step"
+        for verdict in _SERIES:
+            yield Check(name=verdict.name, holds=None, evidence=few)
+        yield Check(name="too-few-steps", holds=True, evidence=few, advice=advice)
+        return
+    for verdict in _SERIES:
+        # By its share, as a drift that slows down is a slowdown too and need not be told twice.
+        found = {finding.share: finding for finding in steadiness.findings if finding.name in verdict.classes}
+        texts = [finding.text.removeprefix("flat: ") for finding in found.values()]
+        if found and loose and verdict.name == "steady":
+            hidden = f"noise of {percent(steadiness.noise or 0.0)} would hide a change"
+            yield Check(name="steady", holds=None, evidence=hidden)
+            continue
+        yield Check(
+            name=verdict.name,
+            holds=bool(found),
+            evidence=" and ".join(texts) or f"{verdict.otherwise} in {_steps(n)}",
+            advice=_series_advice(verdict.name, cell, steadiness) if found else "",
+        )
+    if loose:
+        assert interval is not None
+        few = f"{_steps(n)} fix the mean to ± {percent(interval.half_share)} only ({interval.level:.0%} interval)"
+        yield Check(name="too-few-steps", holds=True, evidence=few, advice="more steps, such as --steps auto")
+    else:
+        yield Check(name="too-few-steps", holds=False, evidence=f"{_steps(n)}; {FEWEST} are enough to tell")
+
+
+def _series_advice(name: VerdictName, cell: CellState, steadiness: Steadiness) -> str:
+    given = len(cell.warmup_times_s)
+    match name:
+        case "still-warming":
+            needed = _warmup_needed(cell, steadiness)
+            most = given + len(cell.step_times_s)
+            return f"raise --warmup above {most}" if needed is None else f"raise --warmup to {needed}"
+        case "drifting":
+            if any(finding.name == "drift" and finding.share < 0 for finding in steadiness.findings):
+                return f"raise --warmup well above {given}"
+            return "repeat it when the machine is cool and quiet"
+        case "two-levels":
+            return "the mean lies between the levels and describes neither: look at the single steps"
+        case "outliers":
+            return "give the median beside the mean, or take more steps"
+    return ""
+
+
+def _warmup_needed(cell: CellState, steadiness: Steadiness) -> int | None:
+    """How many warm-up steps would do where the measured ones still have some; as warm-up and early measured steps
+    together tell, or else by the measured ones alone."""
+    given = len(cell.warmup_times_s)
+    if given and cell.spec.sync == "each-step":
+        together = classify((*cell.warmup_times_s, *cell.step_times_s[:EARLY])).warmup_steps
+        if together is not None and together > given:
+            return together
+    return None if steadiness.warmup_steps is None else given + steadiness.warmup_steps
+
+
+def _warmup_advice(cell: CellState, usable: bool) -> str:
+    if cell.spec.sync != "each-step":
+        return "not observable: warm-up steps are synchronised one by one, measured ones are not"
+    if not usable or not all(0 < time_s < float("inf") for time_s in cell.warmup_times_s):
+        return "not observable: a step time is not above 0 s"
+    return enough_warmup(cell.warmup_times_s, cell.step_times_s[:EARLY])
+
+
+def _throttled(cell: CellState) -> Check:
+    around, device = cell.surroundings, cell.spec.device
+    if not device.startswith("cuda"):
+        return Check(name="throttled", holds=None, evidence=f"clock events are NVIDIA's; not observable on {device}")
+    if not around.reasons_known:
+        return Check(name="throttled", holds=None, evidence=unseen(cell, "told no clock events"))
+    bad = {reason: seen for reason, seen in around.reasons.items() if reason not in ORDINARY_REASONS}
+    if not bad:
+        text = f"no thermal, hardware or power supply slowdown in {samples(around.reasons_known)} of the window"
+        return Check(name="throttled", holds=False, evidence=text)
+    known = around.reasons_known
+    said = ", ".join(f"{reason} in {seen}" for reason, seen in bad.items()) + f" of {samples(known)} of the window"
+    if around.lowest_clock_mhz is not None:
+        said += f", SM clock down to {around.lowest_clock_mhz} MHz"
+        if around.clock_before_mhz is not None:
+            said += f" from {around.clock_before_mhz} MHz before it"
+    return Check(
+        name="throttled",
+        holds=True,
+        evidence=said,
+        advice="let it cool, or lower its clocks by nvidia-smi -lgc, and repeat it",
+    )
+
+
+def _launch_bound(cell: CellState) -> Check:
+    """Whether the host is still enqueuing when the step is nearly over.
+
+    It is so too where the host has run ahead until the driver's queue, of about a thousand launches, was full, and then
+    waited for the device. Of steps in a window therefore the quickest enqueuing counts; a step that is synchronised by
+    itself is mistaken only if it launches ten times as much as the queue holds.
+    """
+    spec, host_s, times_s = cell.spec, cell.host_times_s, cell.step_times_s
+    if spec.device == "cpu":
+        return Check(name="launch-bound", holds=None, evidence="on cpu the host does the work itself")
+    if not host_s:
+        return Check(name="launch-bound", holds=None, evidence="the host's time to enqueue a step was not recorded")
+    mean_s = fsum(times_s) / len(times_s)
+    enqueuing_s = fsum(host_s) / len(host_s) if spec.sync == "each-step" else min(host_s)
+    if mean_s <= 0:
+        return Check(name="launch-bound", holds=None, evidence="the mean step time is not above 0 s")
+    share = enqueuing_s / mean_s
+    often = "" if spec.sync == "each-step" else " at the quickest"
+    of_step = f"{milliseconds(enqueuing_s)} of a step's {milliseconds(mean_s)}"
+    text = f"enqueuing takes the host{often} {of_step} ({percent(share)})"
+    phases_s = [fsum(phase) / len(phase) for phase in cell.phase_times_s.values() if phase]
+    if phases_s:
+        text += f", its phases {milliseconds(fsum(phases_s))} on the device"
+    holds = share >= LEAST_HOST_SHARE
+    return Check(
+        name="launch-bound",
+        holds=holds,
+        evidence=text,
+        advice="a faster GPU would not help: a larger batch or context, or fewer kernels, would" if holds else "",
+    )
+
+
+def _allocator_retry(cell: CellState) -> Check:
+    assert cell.finished is not None
+    retries = cell.finished.num_alloc_retries
+    if retries is None:
+        text = f"the allocator of {cell.spec.device} counts no retries"
+        return Check(name="allocator-retry", holds=None, evidence=text)
+    if not retries:
+        return Check(name="allocator-retry", holds=False, evidence="the allocator never had to give memory back")
+    text = f"the allocator gave its cache back and asked anew {retries} time{'' if retries == 1 else 's'}"
+    return Check(
+        name="allocator-retry", holds=True, evidence=text, advice="memory is nearly full: a smaller batch or context"
+    )
+
+
+def _notes(cell: CellState, steadiness: Steadiness | None) -> Iterator[str]:
+    around = cell.surroundings
+    if capped := around.reasons.get(_POWER_CAP):
+        window = f"{samples(around.reasons_known)} of the window"
+        yield f"{_POWER_CAP} in {capped} of {window}: usual at full load, not blamed"
+    if steadiness is not None and steadiness.limited:
+        one = steadiness.limited == 1
+        spikes = "1 spike was" if one else f"{steadiness.limited} spikes were"
+        yield f"{spikes} limited for this analysis only; the mean and std hold {'it' if one else 'them'}"
+
+
+def _steps(count: int) -> str:
+    return f"{count} measured step{'' if count == 1 else 's'}"

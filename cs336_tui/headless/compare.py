@@ -16,6 +16,7 @@ from cs336_tui.session.fields import FIELDS, shown_of
 from cs336_tui.session.log import LogError, default_session_dir
 from cs336_tui.session.merge import Result, merge, title_of
 from cs336_tui.session.state import SessionState
+from cs336_tui.sweep import warmup_words
 
 _VERDICTS: Mapping[Verdict, str] = {
     "faster": "A takes less time, and the whole interval of A / B is below 1",
@@ -74,6 +75,7 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         yield ""
         yield "differs, A | B:"
         yield from (f"  {note}" for note in comparison.notes)
+    yield from comparison.mixed
     yield ""
     if comparison.pairs:
         yield _table(comparison)
@@ -145,4 +147,5 @@ def _what(side: Side) -> str:
     """A cell without a partner, in a line."""
     runs = f" ({side.runs} runs)" if side.runs > 1 else ""
     ending = f": {side.note}" if side.note else ""
-    return f"{side.spec.title} · batch {side.spec.batch_size} · warm-up {side.spec.warmup_steps}{runs}{ending}"
+    warmup = warmup_words(side.spec.warmup_steps, side.spec.warmup_auto)
+    return f"{side.spec.title} · batch {side.spec.batch_size} · warm-up {warmup}{runs}{ending}"

@@ -11,14 +11,15 @@ import click
 
 from cs336_tui.export.comparisons import comparison_table
 from cs336_tui.export.data import documents_to_csv, documents_to_json
-from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing, drawings
+from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing
 from cs336_tui.export.files import ExportError, write_atomically
-from cs336_tui.export.folder import Source, write_summary
+from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.formats import page, render_all
 from cs336_tui.export.notation import Notation, Unit
 from cs336_tui.export.pivots import pivot_table
+from cs336_tui.export.record import document_of
 from cs336_tui.export.references import reference_table
-from cs336_tui.export.reports import report_drawings, report_tables
+from cs336_tui.export.reports import report_tables
 from cs336_tui.export.results import TableError, results_table
 from cs336_tui.export.tables import Table
 from cs336_tui.export.writeups import layout_tables
@@ -28,7 +29,6 @@ from cs336_tui.session.comparison import Comparison, compare
 from cs336_tui.session.log import LogError, default_session_dir
 from cs336_tui.session.merge import Result, merge, title_of
 from cs336_tui.session.pivot import PivotError, pivot, select, suggest
-from cs336_tui.session.record import document_of
 from cs336_tui.session.reference import ReferenceFileError
 from cs336_tui.session.state import CellState
 from cs336_tui.spec import RunSpec
@@ -110,7 +110,7 @@ def export_command(
             tables = _reports(sources, results, choice.report, where) if choice.report else choice.tables(results)
             text = _text(tables, results, format_, choice.caption)
         if figures is not None:
-            found = (*drawings(results), *report_drawings([source.state for source in sources]))
+            found = figures_of([source.state for source in sources], results)
             _write_figures(found, figures, overwrite=force)
         if output is None:
             return text

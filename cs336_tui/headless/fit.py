@@ -90,7 +90,8 @@ def _confirmed(
 
     larger = [result.fit.next_spec for result in results if result.target.kind == "cuda" and result.fit.spec]
     wanted = [spec for spec in (*(result.fit.spec for result in results), *larger) if spec is not None]
-    cells = [(msgspec.structs.replace(spec, warmup_steps=_WARMUP, measure_steps=_STEPS), 1) for spec in wanted]
+    fixed = {"warmup_steps": _WARMUP, "measure_steps": _STEPS, "warmup_auto": False, "steps_auto": None}
+    cells = [(msgspec.structs.replace(spec, **fixed), 1) for spec in wanted]
     run = HeadlessRun()
     bench = Bench(run.sink, session_dir=session_dir or default_session_dir(), skip_after_oom=False, explain_oom=False)
 

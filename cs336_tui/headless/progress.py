@@ -17,6 +17,7 @@ from cs336_tui.events import (
     StageChanged,
     StepsTimed,
 )
+from cs336_tui.export.trust import judgement_of
 from cs336_tui.quantities import duration, milliseconds
 from cs336_tui.session.eta import remaining_s
 from cs336_tui.session.state import CellState, SessionState
@@ -73,7 +74,9 @@ class Progress:
         if cell.stage in ("warm-up", "measuring"):
             warmup = cell.stage == "warm-up"
             done = len(cell.warmup_times_s if warmup else cell.step_times_s)
-            text += f" {done}/{cell.spec.warmup_steps if warmup else cell.spec.measure_steps}"
+            most = cell.spec.warmup_steps if warmup else cell.spec.measure_steps
+            ceiling = cell.spec.warmup_auto if warmup else cell.spec.steps_auto is not None
+            text += f" {done}/{'≤' if ceiling else ''}{most}"
         if (left := remaining_s(self._state)) is not None:
             text += f" · ETA {duration(left)}"
         self._write(text)
@@ -92,7 +95,10 @@ class Progress:
             status = finished.status if finished else cell.status
             return head + (f"{status}: {finished.error}" if finished and finished.error else status)
         mean, std = milliseconds(cell.running.mean, cell.running.std(self._state.ddof))
-        return head + f"{mean} ms ± {std} std (n={cell.running.n})"
+        judgement = judgement_of(cell)
+        verdict = f" · {judgement.label}" if judgement else ""
+        why = f"\n  {judgement.sentence}" if judgement and judgement.is_doubted else ""
+        return head + f"{mean} ms ± {std} std (n={cell.running.n}){verdict}{why}"
 
     def _place(self, cell: CellState) -> str:
         return f"[{cell.cell + 1}/{len(self._state.cells)}]"

@@ -12,6 +12,7 @@ import click
 
 from cs336_tui.events import CellFinished, Event, Notice, ReportFinished, SessionEnded
 from cs336_tui.export.files import ExportError, LivingFile
+from cs336_tui.export.trust import get_ready
 from cs336_tui.headless.progress import Progress
 from cs336_tui.headless.signals import StopOnSignal
 from cs336_tui.runner.bench import Bench
@@ -110,6 +111,7 @@ def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs:
                 run.keep(path, render, overwrite=outputs.overwrite)
             bench.prepare()
             bench.start()
+            get_ready()  # while the children's server loads torch: later it would take time from a cell
             work()
     except (LogError, ExportError) as error:
         raise click.UsageError(str(error)) from None

@@ -12,6 +12,7 @@ import torch
 
 from cs336_tui.events import CellFinished, Event, ModelBuilt, Notice, Stage, StageChanged, Status, StepKind, StepsTimed
 from cs336_tui.measure.clock import Clock, clock_for
+from cs336_tui.measure.enough import AFTER_LOOK, are_enough, step_looks, still_warming, warmup_looks, why_stopped
 from cs336_tui.measure.failures import failed_allocation, outcome_of
 from cs336_tui.measure.in_force import read_in_force
 from cs336_tui.measure.memory import PeakMeter, Peaks
@@ -35,6 +36,7 @@ def run_cell(
     Events, in order: ``building``, `ModelBuilt`, ``warm-up`` (where there is any) with a `StepsTimed` after each step,
     ``measuring`` with a `StepsTimed` after each step (one for all of them when pipelined), ``finishing``, and always
     one `CellFinished`. Warm-up steps are synchronised one by one in both sync modes, so that settling is seen live.
+    Automatic counts (`measure.enough`) are decided between steps, and a `Notice` says why where it is not plain.
 
     `cancelled` is asked after building and before each step. An error ends the cell, not the caller: running out of
     memory is status ``oom``, any other `Exception` is ``failed``. Torch's settings, the garbage collector and the
@@ -149,7 +151,7 @@ class _Run:
         if self._nvtx:
             emit_ranges(step, model)
         else:
-            self._emit(Notice(at=time.time(), text=f"cell {self.cell + 1}: {UNAVAILABLE}"))
+            self._notice(UNAVAILABLE)
 
     def _around(self, name: str) -> AbstractContextManager[object]:
         """What a step, or a window of them, runs in."""
@@ -162,7 +164,7 @@ class _Run:
         timer = StepTimer(step, clock)
         if spec.warmup_steps:
             self.enter("warm-up")
-            self._time_each(step, timer, "warm-up", spec.warmup_steps)
+            self._warm_up(step, timer)
         scaled = step.training if step.training and step.training.scales_gradients else None
         taken_before = scaled.steps_taken if scaled else 0
         self._meter.reset()
@@ -172,16 +174,35 @@ class _Run:
             self._measure(step, timer, clock)
         finally:
             self.measured_for_s, self.cpu_wait_s = time.perf_counter() - began, waited.seconds()
-        if scaled and (skipped := spec.measure_steps - (scaled.steps_taken - taken_before)):
-            text = (
-                f"cell {self.cell + 1}: {skipped} of {spec.measure_steps} optimizer steps were skipped, because "
-                f"gradients overflowed float16; these steps took less time than real ones"
+        if spec.steps_auto is not None:
+            self._notice(why_stopped(self.times_s["measured"], spec.steps_auto))
+        done = len(self.times_s["measured"])
+        if scaled and (skipped := done - (scaled.steps_taken - taken_before)):
+            self._notice(
+                f"{skipped} of {done} optimizer steps were skipped, because gradients overflowed float16; these steps "
+                f"took less time than real ones"
             )
-            self._emit(Notice(at=time.time(), text=text))
+
+    def _warm_up(self, step: Step, timer: StepTimer) -> None:
+        """As many steps as asked for; automatic, until a look at them finds them steady and a few more are done."""
+        most = self.spec.warmup_steps
+        if not self.spec.warmup_auto:
+            self._time_each(step, timer, "warm-up", most)
+            return
+        why_not = ""
+        for count in warmup_looks(most):
+            self._time_each(step, timer, "warm-up", count)
+            why_not = still_warming(self.times_s["warm-up"])
+            if not why_not:
+                self._time_each(step, timer, "warm-up", min(count + AFTER_LOOK, most))
+                return
+        self._notice(f"{why_not} after {most} warm-up steps, the most that was allowed")
 
     def _measure(self, step: Step, timer: StepTimer, clock: Clock) -> None:
         spec = self.spec
-        if spec.sync == "each-step":
+        if spec.steps_auto is not None:
+            self._measure_enough(step, timer, spec.steps_auto)
+        elif spec.sync == "each-step":
             self._time_each(step, timer, "measured", spec.measure_steps)
         else:
             try:
@@ -194,13 +215,24 @@ class _Run:
             if len(times) < spec.measure_steps:
                 raise _Cancelled
 
+    def _measure_enough(self, step: Step, timer: StepTimer, share: float) -> None:
+        """Steps until a look at them finds them enough, or to the most that is allowed."""
+        for count in step_looks(self.spec.measure_steps):
+            self._time_each(step, timer, "measured", count)
+            if count < self.spec.measure_steps and are_enough(self.times_s["measured"], share):
+                break
+
     def _time_each(self, step: Step, timer: StepTimer, kind: StepKind, count: int) -> None:
-        for number in range(count):
+        """Time steps until there are `count` of this kind."""
+        for number in range(len(self.times_s[kind]), count):
             if not self._go_on(number):
                 raise _Cancelled
             with self._around("warm-up" if kind == "warm-up" else f"step {number + 1}"):
                 timed = timer.time()
             self._report(step, kind, number, [timed])
+
+    def _notice(self, text: str) -> None:
+        self._emit(Notice(at=time.time(), text=f"cell {self.cell + 1}: {text}"))
 
     def _report(self, step: Step, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
         if times:

@@ -9,9 +9,14 @@ import torch
 
 from cs336_tui.events import InForce
 from cs336_tui.measure.devices import device_label
+from cs336_tui.measure.malloc import malloc_in_force, settings_of
 from cs336_tui.workload.passes import Training
 from cs336_tui.workload.precision import autocast_in_force, dtype_name, tf32_allowed
 from cs336_tui.workload.transformer import Transformer
+
+_CUDA_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+_MPS_VARIABLES = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO")
+"""Environment variables that set torch's allocators ("CUDA semantics" and "MPS Environment Variables" of its notes)."""
 
 
 def read_in_force(
@@ -28,5 +33,20 @@ def read_in_force(
         grad_scaler=training.scales_gradients if training is not None else False,
         optimizer=training.name if training is not None else None,
         threads=torch.get_num_threads(),
+        interop_threads=torch.get_num_interop_threads(),
+        attention=model.attention_method,
+        allocator=allocator_in_force(device),
         device_name=device_label(device),
     )
+
+
+def allocator_in_force(device: torch.device) -> str | None:
+    """The allocator of the device's memory and how it is set, in words; None where that cannot be known."""
+    match device.type:
+        case "cuda":
+            return ", ".join([torch.cuda.get_allocator_backend(), *settings_of(_CUDA_VARIABLES)])
+        case "mps":
+            return ", ".join(["torch's MPS allocator", *settings_of(_MPS_VARIABLES)])
+        case "cpu":
+            return malloc_in_force()
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 _TASKS = Path("/proc/self/task")
@@ -27,9 +28,11 @@ class CpuWait:
 def _run_delays() -> dict[str, int]:
     """Nanoseconds on a run queue by thread id: the second field of ``schedstat`` (Linux, sched-stats.rst)."""
     found: dict[str, int] = {}
-    try:
+    with suppress(OSError):
         for task in _TASKS.iterdir():
-            found[task.name] = int((task / "schedstat").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
-        return {}
+            # A thread may end before we come to it.
+            with suppress(OSError, ValueError):
+                ran, waited, _ = map(int, (task / "schedstat").read_text().split())
+                if ran:  # a kernel that does not count gives zeros
+                    found[task.name] = waited
     return found

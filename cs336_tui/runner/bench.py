@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -27,25 +27,31 @@ from cs336_tui.events import (
     SessionEnded,
     SessionResumed,
     SessionStarted,
+    StageChanged,
 )
 from cs336_tui.reports import Prediction, ReportKind, ReportRequest, prediction_key
 from cs336_tui.runner import door
+from cs336_tui.runner.ab import Means, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.fit_check import why_not_tried
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.machine import probe_machine
+from cs336_tui.runner.peak import PeakRequests, Tell
 from cs336_tui.runner.predictor import Predictor
-from cs336_tui.runner.queue import Asked, CellQueue
+from cs336_tui.runner.queue import Asked, CellQueue, Waiting
 from cs336_tui.runner.reporting import make_report, refuse_report
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, new_session_id
 from cs336_tui.session.recorder import Recorder, Sink
 from cs336_tui.session.state import fold
-from cs336_tui.spec import RunSpec, SpecError
+from cs336_tui.spec import Precision, RunSpec, SpecError
 from cs336_tui.sweep import Sweep
 
 if TYPE_CHECKING:
     from cs336_tui.device.sampler import DeviceSampler
+
+SAMPLE_AFTER_S = 0.5
+"""How long a cell that is over waits for the sample that was asked for when it stopped measuring."""
 
 
 class Bench:
@@ -89,6 +95,7 @@ class Bench:
         self._recorder = Recorder(session_dir, session or new_session_id(), sink)
         self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-"))
         self._launcher = Launcher(self._scratch)
+        self._peaks = PeakRequests(self._launcher)
         self._predictor = Predictor(
             self._launcher, self._on_predictions, self._on_unpredictable, capability_of=self._capability_of
         )
@@ -98,6 +105,8 @@ class Bench:
         """Of those, the ones whose predictions are there."""
         self._reports = 0
         self._sampler: DeviceSampler | None = None
+        self._sampled_after: threading.Event | None = None
+        """Set once the device has been sampled after the running cell stopped measuring."""
         self._stop = StopSignal()
         self.queue = CellQueue(self._recorder.record, self._stop)
         self._starting = threading.Lock()
@@ -171,6 +180,15 @@ class Bench:
         self.add([(spec, 1) for spec in specs], command)
         self.work()
 
+    def run_ab(self, a: RunSpec, b: RunSpec, rounds: int, command: str) -> None:
+        """Run two cells in turns, a fresh process a round; returns when all rounds are over or cancelled.
+
+        Raises like `run`, and `SpecError` for cells that cannot take turns.
+        """
+        check_sides(a, b)
+        self.add(rounds_of(a, b, rounds), command)
+        self._work(self._run_rounds)
+
     def add(self, cells: Sequence[tuple[RunSpec, int]], command: str | None = None) -> None:
         """Let cells wait, each with which run of its spec it is. Raises `LogError` like `run`."""
         if self._closed:
@@ -193,6 +211,15 @@ class Bench:
         self._cells.add(prediction_key(spec))
         self.queue.ask(kind, spec, cell)
 
+    def ask_peak(self, device: str, precision: Precision, threads: int | None, tell: Tell) -> None:
+        """Let a device's peak wait, to be measured by `work` in a child before the next cell, never while one runs.
+
+        `tell` is given what came of it, on another thread: the peak, or a `PeakError`.
+        """
+        self._peaks.ask(device, precision, threads, tell)
+        if self._closed:
+            self._peaks.stop()
+
     def predict(self, specs: Sequence[RunSpec]) -> None:
         """Have it worked out what these need, instead of what was asked before; returns at once.
 
@@ -203,6 +230,11 @@ class Bench:
 
     def work(self) -> None:
         """Run what waits until nothing does, or nothing when another thread is at it."""
+        self._work(self._run_all)
+        while self._peaks and not (self._closed or self.queue.busy):  # asked for when the last cell was just over
+            self._work(self._run_all)
+
+    def _work(self, run: Callable[[Environment], None]) -> None:
         if self._closed or not self.queue.claim():
             return
         try:
@@ -210,7 +242,7 @@ class Bench:
                 environment = self.probe()
                 self._predictor.hold()
                 try:
-                    self._run_all(environment)
+                    run(environment)
                 finally:
                     self._predictor.go_on()
         except BaseException:
@@ -218,7 +250,7 @@ class Bench:
             raise
 
     def _run_all(self, environment: Environment) -> None:
-        while (taken := self.queue.take()) is not None:
+        while (taken := self._take()) is not None:
             if isinstance(taken, Asked):
                 self._make_report(taken, environment)
                 continue
@@ -230,6 +262,24 @@ class Bench:
             if ran_out and self.skip_after_oom:
                 reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
                 self.queue.skip_larger(taken.spec, reason)
+        self._watch(None, None)
+
+    def _take(self) -> Waiting | Asked | None:
+        """What comes next; peaks that wait are measured before it."""
+        self._peaks.measure_all()
+        return self.queue.take()
+
+    def _run_rounds(self, environment: Environment) -> None:
+        means = Means(
+            launcher=self._launcher,
+            record=self._record,
+            watch=lambda spec, pid: self._watch(environment.device(spec.device), pid),
+            refuse=lambda spec: self._cannot_fit(spec, environment),
+            round_over=self._await_sample_after,
+            stop=self._stop,
+            timeout_s=self.timeout_s,
+        )
+        run_rounds(self.queue, means)
         self._watch(None, None)
 
     def reopen(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
@@ -281,6 +331,7 @@ class Bench:
 
     def cancel(self) -> bool:
         """Stop the running cell, within 2 s, and run none that waits. Does nothing, and says False, between runs."""
+        self._peaks.stop()
         stopped = self.queue.cancel()
         self._was_cancelled |= stopped
         return stopped
@@ -290,6 +341,7 @@ class Bench:
         if self._closed:
             return
         self._closed = True
+        self._peaks.stop()
         self._was_cancelled |= self.queue.close()
         self._predictor.close()
         with self._running:
@@ -320,6 +372,10 @@ class Bench:
         for event in events:
             if isinstance(event, CellFinished) and event.status == "oom":
                 self._endings[event.cell] = event
+            if isinstance(event, StageChanged) and event.stage == "finishing" and self._sampler is not None:
+                # A short cell may have ended before a sample was due. Never when measuring begins: that sample would
+                # fall into the first step of every cell.
+                self._sampled_after = self._sampler.sample_soon()
 
     def _run_cell(self, cell: int, spec: RunSpec, environment: Environment) -> None:
         try:
@@ -336,6 +392,7 @@ class Bench:
             door.run_cell(spec, cell, lambda event: self._record([event]), self._stop.is_set, nvtx=self._nvtx)
         else:
             self._run_child(cell, spec, environment)
+        self._await_sample_after()
 
     def _run_child(self, cell: int, spec: RunSpec, environment: Environment) -> None:
         started_at = time.time()
@@ -350,6 +407,12 @@ class Bench:
             Supervisor(child, cell, self._record, self._stop, self.timeout_s).run()
         finally:
             child.close()
+
+    def _await_sample_after(self) -> None:
+        """Have the sample in the log while it is this cell's, unless somebody waits for us to stop."""
+        sampled, self._sampled_after = self._sampled_after, None
+        if sampled is not None and not self._stop.is_set():
+            sampled.wait(SAMPLE_AFTER_S)
 
     def _cannot_fit(self, spec: RunSpec, environment: Environment) -> str:
         """Why a cell is not even tried; empty when it may be."""

@@ -28,10 +28,6 @@ from cs336_tui.spec import Precision, RunSpec
 
 EXIT_ORPHANED = 71
 _PR_SET_PDEATHSIG = 1
-# Of glibc's malloc.h; the last is the largest that it accepts.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_INT_MAX = 2**31 - 1
-_MMAP_THRESHOLD_MAX = 32 * 2**20
 _PREDICTING_NICENESS = 10
 """A prediction is not worth slowing anything else down."""
 
@@ -67,6 +63,14 @@ def run_cell(events: Connection, commands: Connection, output: str, cell: int, s
     """Entry point of a cell's process; `spec` is a packed `RunSpec`. Never returns."""
     asked = msgspec.msgpack.decode(spec, type=RunSpec)
     _serve(events, commands, output, partial(door.run_cell, asked, cell, nvtx=nvtx))
+
+
+def run_round(
+    events: Connection, commands: Connection, output: str, cells: tuple[int, int], specs: bytes, b_first: bool
+) -> None:
+    """Entry point of the process of two cells in turns; `specs` are their packed `RunSpec`s. Never returns."""
+    asked = msgspec.msgpack.decode(specs, type=tuple[RunSpec, RunSpec])
+    _serve(events, commands, output, partial(door.run_round, asked, cells, b_first=b_first))
 
 
 def run_report(events: Connection, commands: Connection, output: str, report: int, request: bytes) -> None:
@@ -162,22 +166,8 @@ def _settle(output: str) -> None:
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     faulthandler.enable(sys.stderr)
-    _keep_freed_memory()
+    door.keep_freed_memory()
     _die_with_parent()
-
-
-def _keep_freed_memory() -> None:
-    """Have malloc keep what a step frees, for the next step.
-
-    glibc may otherwise give it back, to be faulted in again page by page, differently in each process: thousands of
-    page faults a step were counted. Does nothing with other C libraries.
-    """
-    import ctypes
-
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_TRIM_THRESHOLD, _INT_MAX)
-        mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_MAX)
 
 
 def _die_with_parent() -> None:

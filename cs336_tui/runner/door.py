@@ -27,6 +27,27 @@ def run_cell(
     measure(spec, cell, emit, cancelled, nvtx=nvtx)
 
 
+def run_round(
+    specs: tuple[RunSpec, RunSpec],
+    cells: tuple[int, int],
+    emit: Callable[[Event], None],
+    cancelled: Callable[[], bool],
+    *,
+    b_first: bool = False,
+) -> None:
+    """Build, warm up and time two cells in turns here; everything that happens goes to `emit`."""
+    from cs336_tui.measure.ab import run_round as measure
+
+    measure(specs, cells, emit, cancelled, b_first=b_first)
+
+
+def keep_freed_memory() -> None:
+    """Have malloc keep what a step frees, for the next step. Loads no torch."""
+    from cs336_tui.measure.malloc import keep_freed_memory as keep
+
+    keep()
+
+
 def make_report(
     request: ReportRequest, report: int, emit: Callable[[Event], None], cancelled: Callable[[], bool]
 ) -> None:

@@ -93,6 +93,13 @@ class Launcher:
         packed = msgspec.msgpack.encode(spec)
         return self._start(child.run_cell, output, str(output), cell, packed, nvtx, commands=True)
 
+    def start_round(self, cells: tuple[int, int], specs: tuple[RunSpec, RunSpec], *, b_first: bool = False) -> Child:
+        """Start a process that runs two cells in turns. Raises like `start_cell`."""
+        output = self._output_dir / f"cell-{cells[0]}.log"
+        output.unlink(missing_ok=True)
+        packed = msgspec.msgpack.encode(specs)
+        return self._start(child.run_round, output, str(output), cells, packed, b_first, commands=True)
+
     def start_report(self, report: int, request: ReportRequest) -> Child:
         """Start a process that makes a report. Raises like `start_cell`."""
         output = self._output_dir / f"report-{report}.log"

@@ -1,23 +1,40 @@
-"""Measuring what a device does at best, in a child process."""
+"""Measuring what a device does at best, in a child process; at once, or when no cell is being timed."""
 
 from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
 from cs336_tui.peaks import DevicePeak, PeakError
 from cs336_tui.runner.child import PeakAnswer
-from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.launcher import Child, Launcher
 from cs336_tui.spec import Precision
 
 
-def measure_peak(launcher: Launcher, device: str, precision: Precision, threads: int | None = None) -> DevicePeak:
-    """The device's peak in a precision; takes some seconds. Raises `PeakError`."""
+def measure_peak(
+    launcher: Launcher,
+    device: str,
+    precision: Precision,
+    threads: int | None = None,
+    *,
+    started: Callable[[Child], object] = lambda _: None,
+) -> DevicePeak:
+    """The device's peak in a precision; takes some seconds. Raises `PeakError`.
+
+    `started` is given the child, so that another thread can end it.
+    """
     try:
         child = launcher.start_peak(device, precision, threads)
     except (OSError, EOFError) as error:
         raise PeakError(f"no process could be started: {error or type(error).__name__}") from None
-    frames = child.frames()
     try:
+        started(child)
+        frames = child.frames()
         while not frames.at_end:
             for payload in frames.read():
                 answer = msgspec.json.decode(payload, type=PeakAnswer)
@@ -27,3 +44,72 @@ def measure_peak(launcher: Launcher, device: str, precision: Precision, threads:
         raise PeakError("the process that measures ended early")
     finally:
         child.close()
+
+
+Tell = Callable[[DevicePeak | PeakError], object]
+STOPPED = "it was stopped"
+
+
+class _Wanted(NamedTuple):
+    device: str
+    precision: Precision
+    threads: int | None
+    tell: Tell
+
+
+class PeakRequests:
+    """Peaks that wait to be measured: asked for and stopped from any thread, measured by the one that runs cells."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._waiting: deque[_Wanted] = deque()
+        self._changing = threading.Lock()
+        self._child: Child | None = None
+        self._stopped = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def ask(self, device: str, precision: Precision, threads: int | None, tell: Tell) -> None:
+        """Let a peak wait; `tell` is given what comes of it, on the thread that measures or stops."""
+        self._waiting.append(_Wanted(device, precision, threads, tell))
+
+    def measure_all(self) -> None:
+        """Measure those that wait, one after another; takes some seconds each."""
+        while True:
+            with self._changing:
+                if not self._waiting:
+                    return
+                self._stopped = False
+                wanted = self._waiting.popleft()
+            try:
+                device, precision, threads, _ = wanted
+                found: DevicePeak | PeakError = measure_peak(
+                    self._launcher, device, precision, threads, started=self._started
+                )
+            except PeakError as error:
+                found = PeakError(STOPPED) if self._stopped else error
+            finally:
+                with self._changing:
+                    self._child = None
+            wanted.tell(found)
+
+    def stop(self) -> None:
+        """End the one that is being measured and forget those that wait."""
+        with self._changing:
+            forgotten, self._waiting = self._waiting, deque()
+            self._stopped = True
+            self._end()
+        for wanted in forgotten:
+            wanted.tell(PeakError(STOPPED))
+
+    def _started(self, child: Child) -> None:
+        with self._changing:
+            self._child = child
+            if self._stopped:
+                self._end()
+
+    def _end(self) -> None:
+        if self._child is not None:
+            with contextlib.suppress(ValueError):  # it has just ended by itself
+                self._child.process.kill()

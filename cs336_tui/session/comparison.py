@@ -11,6 +11,7 @@ import msgspec
 from cs336_tui.ratio import LEVEL, MARGIN, Ratio, Verdict, explain, ratio_of, verdict
 from cs336_tui.session.fields import FIELDS, device_label, machine
 from cs336_tui.session.merge import Result, ddof_of, measured, pooled, runs_of
+from cs336_tui.session.mixed_provenance import mixed_provenance
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
 
@@ -49,7 +50,10 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A against B. `notes` say what differs in every pair, ``A | B``; `only_a` and `only_b` have no partner."""
+    """A against B. `notes` say what differs in every pair, ``A | B``; `only_a` and `only_b` have no partner.
+
+    `mixed` says of each side in what its own cells were not made alike.
+    """
 
     schema: int
     a: str
@@ -60,6 +64,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     margin: float
     level: float
+    mixed: tuple[str, ...] = ()
 
     def count(self, of: Verdict) -> int:
         """Pairs with a ratio and this verdict."""
@@ -95,6 +100,9 @@ def compare(a: Sequence[Result], b: Sequence[Result], *, margin: float = MARGIN,
         notes=shared,
         margin=margin,
         level=level,
+        mixed=tuple(
+            f"{name}: {line}" for name, side in (("A", a), ("B", b)) for line in mixed_provenance(measured(side))
+        ),
     )
 
 
@@ -120,7 +128,14 @@ def _partners(a: Sequence[RunSpec], b: Sequence[RunSpec]) -> dict[RunSpec, RunSp
     return {spec: partners[spec] for spec in a if spec in partners}
 
 
-_NAMES: dict[str, Any] = {"size": "", "edition": "2026", "measure_steps": 1, "seed": 0, "threads": None}
+_NAMES: dict[str, Any] = {
+    "size": "",
+    "edition": "2026",
+    "measure_steps": 1,
+    "steps_auto": None,
+    "seed": 0,
+    "threads": None,
+}
 """What changes no step's work, each with a stand-in."""
 _SETTINGS: dict[str, Any] = {
     "device": "cpu",
@@ -128,6 +143,7 @@ _SETTINGS: dict[str, Any] = {
     "sync": "each-step",
     "arch": "gelu-learned",
     "warmup_steps": 0,
+    "warmup_auto": False,
 }
 """What may be the very thing that two sessions compare, each with a stand-in."""
 
@@ -203,6 +219,11 @@ def _of_precision(attribute: str) -> Callable[[Result], str]:
     return lambda result: str(getattr(result.cell.in_force, attribute) or "none") if result.cell.in_force else _UNREAD
 
 
+def _of_setting(attribute: str) -> Callable[[Result], str]:
+    """One of which None says that it is not known, as in logs of before it was read back."""
+    return lambda result: str(getattr(result.cell.in_force, attribute, None) or _UNREAD)
+
+
 _UNREAD = "not read back"
 _PLACE = ("host", "device's name", "torch")
 """What is said also where it differs within a side: a pair takes all runs of a cell together."""
@@ -212,6 +233,9 @@ _COMPARED: Mapping[str, Callable[[Result], str]] = {
     "device's name": device_label,
     **{name: _of_environment(name) for name in ("torch", "cuda", "cudnn", "driver", "python")},
     "threads": FIELDS["threads"].show,
+    "inter-op threads": _of_setting("interop_threads"),
+    "attention in force": _of_setting("attention"),
+    "allocator in force": _of_setting("allocator"),
     "float32 matmul precision in force": _of_precision("matmul_precision"),
     "TF32 in force": _of_precision("allow_tf32"),
     "parameters in force": _of_precision("parameter_dtype"),

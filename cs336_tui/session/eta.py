@@ -14,31 +14,61 @@ from cs336_tui.spec import RunSpec
 _work = lru_cache(maxsize=1 << 15)(relative_work)
 
 
+class Counts(NamedTuple):
+    """Steps that automatic counts came to in the cells that ended last; None where there is none."""
+
+    warmup: int | None = None
+    measured: int | None = None
+
+    def warmup_of(self, spec: RunSpec) -> int:
+        """Warm-up steps that a cell is likely to run; without one to go by, the most that it may."""
+        likely = self.warmup if spec.warmup_auto else None
+        return spec.warmup_steps if likely is None else min(likely, spec.warmup_steps)
+
+    def measured_of(self, spec: RunSpec) -> int:
+        """The same for measured steps."""
+        likely = self.measured if spec.steps_auto is not None else None
+        return spec.measure_steps if likely is None else min(likely, spec.measure_steps)
+
+
 class Prices(NamedTuple):
     """Seconds of a step per unit of work, by device and precision, and of whichever cell was timed last."""
 
     alike: dict[tuple[str, str], float]
     any: float | None
+    counts: Counts = Counts()
 
     def of(self, spec: RunSpec) -> float | None:
-        """Seconds that a run of this cell will take, all its steps; None before anything was timed."""
+        """Seconds that a run of this cell will take, all its steps; None before anything was timed. Automatic counts
+        are taken to come to what they came to last."""
         rate = self.alike.get((spec.device, spec.precision), self.any)
-        return None if rate is None else rate * _work(spec) * spec.total_steps
+        steps = self.counts.warmup_of(spec) + self.counts.measured_of(spec)
+        return None if rate is None else rate * _work(spec) * steps
 
 
 def prices(state: SessionState) -> Prices:
     """Prices after what was timed last, which is most like what comes next. Looks no further back than it must."""
-    wanted = {(cell.spec.device, cell.spec.precision) for number in state.waiting if (cell := state.cells.get(number))}
+    ahead = [cell.spec for number in state.waiting if (cell := state.cells.get(number))]
+    if running := state.running_cell:
+        ahead.append(running.spec)
+    wanted = {(spec.device, spec.precision) for spec in ahead}
+    warmup_wanted = any(spec.warmup_auto for spec in ahead)
+    measured_wanted = any(spec.steps_auto is not None for spec in ahead)
     alike: dict[tuple[str, str], float] = {}
     latest: float | None = None
+    counts = Counts()
     for cell in reversed(state.cells.values()):
-        if latest is not None and wanted <= alike.keys():
+        counted = (counts.warmup is not None or not warmup_wanted) and (
+            counts.measured is not None or not measured_wanted
+        )
+        if latest is not None and wanted <= alike.keys() and counted:
             break
+        counts = _with_counts_of(cell, counts)
         if cell.started_at is not None and (step_s := _typical_step(cell)) is not None:
             rate = step_s / _work(cell.spec)
             latest = rate if latest is None else latest
             alike.setdefault((cell.spec.device, cell.spec.precision), rate)
-    return Prices(alike, latest)
+    return Prices(alike, latest, counts)
 
 
 def left_of_running_s(state: SessionState, known: Prices) -> float | None:
@@ -48,7 +78,7 @@ def left_of_running_s(state: SessionState, known: Prices) -> float | None:
         return 0.0
     own = _typical_step(cell)
     if own is not None:
-        return own * max(cell.spec.total_steps - cell.steps_done, 0)
+        return own * _steps_left(cell, known.counts)
     return known.of(cell.spec)
 
 
@@ -65,6 +95,30 @@ def ends_s(state: SessionState, known: Prices, added: Sequence[RunSpec] = ()) ->
 def remaining_s(state: SessionState) -> float | None:
     """Seconds until nothing waits any more, or None before the first step. Skipped cells take no time."""
     return ends_s(state, prices(state))[-1]
+
+
+def _steps_left(cell: CellState, counts: Counts) -> int:
+    """Steps that the running cell is likely to run yet. Where an automatic count has gone beyond what is likely, it is
+    taken to go on for a quarter more, which is about when it is looked at next."""
+    spec, warmed, measured = cell.spec, len(cell.warmup_times_s), cell.running.n
+    is_warm = measured or (spec.warmup_auto and cell.stage == "measuring")
+    warmup_left = 0 if is_warm else _left(counts.warmup_of(spec), warmed, spec.warmup_steps)
+    return warmup_left + _left(counts.measured_of(spec), measured, spec.measure_steps)
+
+
+def _left(likely: int, done: int, most: int) -> int:
+    return likely - done if done < likely else min(done // 4, most - done)
+
+
+def _with_counts_of(cell: CellState, counts: Counts) -> Counts:
+    """The counts, and where one is not known yet, that of this cell if it ended well."""
+    if cell.status != "ok":
+        return counts
+    if counts.warmup is None and cell.spec.warmup_auto:
+        counts = counts._replace(warmup=cell.steps_done - cell.running.n)
+    if counts.measured is None and cell.spec.steps_auto is not None:
+        counts = counts._replace(measured=cell.running.n)
+    return counts
 
 
 def _typical_step(cell: CellState) -> float | None:

@@ -8,7 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 from cs336_tui.quantities import count
 from cs336_tui.session.merge import Result
+from cs336_tui.session.state import CellState
 from cs336_tui.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SYNCS, RunSpec
+from cs336_tui.sweep import steps_words, warmup_words
 
 Kind = Literal["choice", "model", "place", "run"]
 
@@ -17,7 +19,8 @@ class Field(NamedTuple):
     """One thing that can differ between results. `order` is a sort key, comparable within the field.
 
     `kind`: a ``choice`` of what to run; a dimension of the ``model``, which its size implies; the ``place`` where it
-    ran; which ``run`` of its spec it is.
+    ran; which ``run`` of its spec it is. `done` shows what an automatic choice came to in this one result, as
+    ``auto (12)``; None where nothing is automatic. Results are told apart by `show`, never by `done`.
     """
 
     key: str
@@ -25,6 +28,11 @@ class Field(NamedTuple):
     kind: Kind
     show: Callable[[Result], str]
     order: Callable[[Result], Any]
+    done: Callable[[Result], str] | None = None
+
+    def show_done(self, result: Result) -> str:
+        """What this one result shows, with what an automatic choice came to."""
+        return self.done(result) if self.done else self.show(result)
 
 
 def size_label(spec: RunSpec) -> str:
@@ -75,7 +83,27 @@ def values(results: Iterable[Result], key: str) -> tuple[str, ...]:
 
 def shown_of(spec: RunSpec, key: str) -> str:
     """What a choice, or a dimension of the model, shows of a spec."""
-    return size_label(spec) if key == "size" else str(getattr(spec, _ATTRIBUTES[key]))
+    return _WORDS[key](spec) if key in _WORDS else str(getattr(spec, _ATTRIBUTES[key]))
+
+
+def warmup_done(cell: CellState) -> str:
+    """The warm-up setting; where it is automatic, with the steps that were really done once measuring has begun, or
+    the cell is over: ``auto (12)``."""
+    words = warmup_words(cell.spec.warmup_steps, cell.spec.warmup_auto)
+    known = cell.spec.warmup_auto and (cell.is_over or cell.stage == "measuring")
+    return f"{words} ({_warmup_steps_done(cell)})" if known else words
+
+
+def steps_done(cell: CellState) -> str:
+    """The number of measured steps as asked for; where it is automatic, with how many were really done, once the cell
+    is over: ``auto (140)``."""
+    words = steps_words(cell.spec.measure_steps, cell.spec.steps_auto)
+    return f"{words} ({cell.running.n})" if cell.spec.steps_auto is not None and cell.is_over else words
+
+
+def _warmup_steps_done(cell: CellState) -> int:
+    """Without reading the steps of a finished cell from its file."""
+    return cell.steps_done - cell.running.n
 
 
 _SAME_NAME = ("edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "precision", "device", "sync", "seed")
@@ -84,9 +112,13 @@ _ATTRIBUTES = {name: name for name in _SAME_NAME} | {
     "context": "context_length",
     "batch": "batch_size",
     "pass": "pass_",
-    "warmup": "warmup_steps",
-    "steps": "measure_steps",
 }
+_WORDS: Mapping[str, Callable[[RunSpec], str]] = {
+    "size": size_label,
+    "warmup": lambda spec: warmup_words(spec.warmup_steps, spec.warmup_auto),
+    "steps": lambda spec: steps_words(spec.measure_steps, spec.steps_auto),
+}
+"""What a choice shows that is not one attribute."""
 
 
 def _choice(key: str, title: str, among: tuple[str, ...] = ()) -> Field:
@@ -106,6 +138,19 @@ def _dimension(key: str, title: str) -> Field:
 
 def _size_order(result: Result) -> tuple[int, str]:
     return implied_params(result.spec), size_label(result.spec)
+
+
+def _count(key: str, title: str, order: Callable[[RunSpec], Any], done: Callable[[CellState], str]) -> Field:
+    """A number of steps. Cells of one setting show the same, whatever it came to, so that they can be put together."""
+    words = _WORDS[key]
+    return Field(
+        key,
+        title,
+        "choice",
+        lambda result: words(result.spec),
+        lambda result: order(result.spec),
+        lambda result: done(result.cell),
+    )
 
 
 def _device_order(result: Result) -> tuple[int, int]:
@@ -142,8 +187,8 @@ _ALL = (
     _choice("pass", "pass", PASSES),
     _choice("precision", "precision", PRECISIONS),
     Field("device", "device", "choice", lambda result: result.spec.device, _device_order),
-    _choice("warmup", "warm-up"),
-    _choice("steps", "steps"),
+    _count("warmup", "warm-up", lambda spec: (spec.warmup_auto, spec.warmup_steps), warmup_done),
+    _count("steps", "steps", lambda spec: (spec.steps_auto or 0.0, spec.measure_steps), steps_done),
     _choice("sync", "sync", SYNCS),
     _choice("seed", "seed"),
     Field("threads", "threads", "place", lambda result: str(_threads(result) or "unknown"), _threads),

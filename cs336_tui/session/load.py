@@ -1,4 +1,5 @@
-"""A whole session from its log at once. A long one opens quickly: steps are read when somebody asks for them."""
+"""A whole session from its log at once. A long one opens quickly: steps, and the device samples that surround them, are
+read when somebody asks for them."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from cs336_tui.events import CellRequeued, CellStarted, DeviceSampled, Event, Notice, StepsTimed, from_line
+from cs336_tui.events import DeviceSampled, Event, Notice, Stage, StepsTimed, from_line
 from cs336_tui.session.log import DAMAGE, TORN, LogError, LogReader, Run, line_prefix
 from cs336_tui.session.state import DEVICE_HISTORY, CellState, SessionState
 
-_SAMPLE = line_prefix(DeviceSampled)
-_LONG = (line_prefix(StepsTimed), _SAMPLE)
+_STEPS, _SAMPLE = line_prefix(StepsTimed), line_prefix(DeviceSampled)
+_LONG = (_STEPS, _SAMPLE)
 """Lines that make a log long: those of device samples, and of the steps of the cell that runs."""
 
 
@@ -26,8 +27,6 @@ def load(path: Path) -> SessionState:
     except OSError as error:
         raise LogError(f"{path}: {error.strerror}") from None
     state = SessionState()
-    steps: _Steps | None = None
-    cell_of_steps: CellState | None = None
     runs: list[tuple[Run, int | None]] = []
     at_end: Run | None = None
     reader = LogReader(path)
@@ -35,16 +34,11 @@ def load(path: Path) -> SessionState:
         if isinstance(event, Run):
             at_end = event
             runs.append((event, state.current))
-            if cell := state.running_cell:
-                if steps is None or cell is not cell_of_steps:
-                    steps, cell_of_steps = _Steps(file, cell.cell), cell
-                    cell.read_steps_later(steps)
-                steps.runs.append(event)
+            for cell, stage in state.surrounded:
+                _unread(cell, file).runs.append((event, stage))
         else:
             at_end = None
             state.apply(event)
-            if isinstance(event, CellStarted | CellRequeued) and steps and event.cell == steps.cell:
-                steps = None
     state.break_off()
     _read_samples(state, file, runs)
     if at_end is not None:
@@ -54,27 +48,44 @@ def load(path: Path) -> SessionState:
     return state
 
 
-class _Steps:
-    """Where the steps of one attempt at a cell are; the cell reads them from there."""
+class _Unread:
+    """Where the steps of one attempt at a cell are, and the samples meanwhile; the cell reads them from there."""
 
     def __init__(self, file: BinaryIO, cell: int) -> None:
-        self._file, self.cell = file, cell
-        self.runs: list[Run] = []
+        self._file, self._cell = file, cell
+        self.runs: list[tuple[Run, Stage | None]] = []
+        """Each with the cell's stage, None when it was over."""
 
-    def __iter__(self) -> Iterator[StepsTimed]:
-        for run in self.runs:
-            for event in _events(_text(self._file, run)):
-                if isinstance(event, StepsTimed) and event.cell == self.cell:
+    def steps(self) -> Iterator[StepsTimed]:
+        for run, stage in self.runs:
+            for event in _events(_text(self._file, run), _STEPS) if stage else ():
+                if isinstance(event, StepsTimed) and event.cell == self._cell:
                     yield event
+
+    def samples(self) -> Iterator[tuple[DeviceSampled, Stage | None]]:
+        for run, stage in self.runs:
+            for event in _events(_text(self._file, run), _SAMPLE):
+                if isinstance(event, DeviceSampled):
+                    yield event, stage
+
+
+def _unread(cell: CellState, file: BinaryIO) -> _Unread:
+    """What the cell is to read later of its present attempt."""
+    if not isinstance(cell.unread, _Unread):
+        cell.read_later(_Unread(file, cell.cell))
+    assert isinstance(cell.unread, _Unread)
+    return cell.unread
 
 
 def _text(file: BinaryIO, run: Run) -> bytes:
     return os.pread(file.fileno(), run.end - run.start, run.start)  # keeps no place, as threads may share the file
 
 
-def _events(lines: bytes) -> Iterator[Event]:
-    """The events of lines of a log."""
+def _events(lines: bytes, prefix: bytes = b"") -> Iterator[Event]:
+    """The events of those lines of a log that begin with the prefix."""
     for line in lines.splitlines():
+        if not line.startswith(prefix):
+            continue
         try:
             event = from_line(line)
         except DAMAGE:
@@ -89,7 +100,7 @@ def _read_samples(state: SessionState, file: BinaryIO, runs: list[tuple[Run, int
         lines = _text(file, run)
         if _SAMPLE not in lines:
             continue
-        found += [(event, cell) for event in reversed([*_events(lines)]) if isinstance(event, DeviceSampled)]
+        found += [(event, cell) for event in reversed([*_events(lines, _SAMPLE)]) if isinstance(event, DeviceSampled)]
         if len(found) >= DEVICE_HISTORY:
             break
     state.devices.extend(reversed(found))

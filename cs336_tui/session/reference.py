@@ -159,8 +159,8 @@ def _row(spec: RunSpec, device: str, source: str, cells: Sequence[Result]) -> Pu
         batch=spec.batch_size,
         pass_=spec.pass_,
         precision=spec.precision,
-        warmup=spec.warmup_steps,
-        steps=spec.measure_steps,
+        warmup=len(cells[0].cell.warmup_times_s) if spec.warmup_auto else spec.warmup_steps,
+        steps=spec.measure_steps if spec.steps_auto is None else cells[0].cell.running.n,
         mean_ms=round(summary.mean_s * 1e3, 6),
         std_ms=None if summary.std_s is None else round(summary.std_s * 1e3, 6),
         note=f"{len(cells)} runs" if len(cells) > 1 else "",
@@ -182,7 +182,7 @@ def _differences(spec: RunSpec, in_force: InForce | None, row: Published) -> Ite
     for name, here, there in (
         ("context", spec.context_length, row.context),
         ("batch", spec.batch_size, row.batch),
-        ("warm-up", spec.warmup_steps, row.warmup),
+        ("warm-up", "auto" if spec.warmup_auto else spec.warmup_steps, row.warmup),
     ):
         if there is None:
             yield f"{name} unstated there"
@@ -207,7 +207,7 @@ def _remarks(spec: RunSpec, row: Published) -> Iterator[str]:
     if row.edition != spec.edition:
         called = f", where it is called {row.size}" if row.size != spec.size else ""
         yield f"edition {row.edition} there{called}"
-    if row.steps is not None and row.steps != spec.measure_steps:
+    if row.steps is not None and (row.steps != spec.measure_steps or spec.steps_auto is not None):
         yield f"{row.steps} steps there"
     if row.note:
         yield row.note

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterable
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -79,11 +79,19 @@ class StepTimes:
                 self.running.add(time_s)
 
 
+class Unread(Protocol):
+    """What a log tells of one attempt at a cell, not read yet. May be read several times, by several threads."""
+
+    def steps(self) -> Iterable[StepsTimed]: ...
+    def samples(self) -> Iterable[tuple[DeviceSampled, Stage | None]]:
+        """Of the device while the cell ran and after, each with the cell's stage, None when it was over."""
+
+
 class CellState:
     """One cell: what was asked and what is known so far. Times in seconds, oldest first.
 
-    The steps of a finished cell may be read when somebody asks for them (`read_steps_later`); its summary is known
-    before.
+    The steps and the surroundings of a cell may be read when somebody asks for them (`read_later`); the summary of a
+    finished one is known before.
     """
 
     def __init__(self, cell: int, spec: RunSpec, repeat: int = 1) -> None:
@@ -107,9 +115,11 @@ class CellState:
         self.num_params: int | None = None
         self.num_params_without_head: int | None = None
         self.in_force: InForce | None = None
-        self.surroundings = Surroundings()
+        self.unread: Unread | None = None
+        """Where the steps and the surroundings are until they are asked for."""
         self._times: StepTimes | None = StepTimes()
-        self._later: Iterable[StepsTimed] = ()
+        self._surroundings: Surroundings | None = Surroundings()
+        self._window_ended_at: float | None = None
         self.output = ""
 
     def start_again(self) -> None:
@@ -124,11 +134,28 @@ class CellState:
     @property
     def times(self) -> StepTimes:
         if self._times is None:
-            self._times = StepTimes()
-            for steps in self._later:
-                self._times.add(steps)
-            self._later = ()
+            times = StepTimes()  # another thread that asks meanwhile must not see half of it
+            for steps in self.unread.steps() if self.unread else ():
+                times.add(steps)
+            self._times = times
         return self._times
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """What was seen of the device and the host."""
+        if self._surroundings is None:
+            surroundings = Surroundings()
+            for sample, stage in self.unread.samples() if self.unread else ():
+                surroundings.take(sample, stage)
+            surroundings.end_window(self._window_ended_at)
+            self._surroundings = surroundings
+        return self._surroundings
+
+    def end_window(self, at: float) -> None:
+        """It stopped measuring at this time (Unix seconds)."""
+        self._window_ended_at = at
+        if self._surroundings is not None:
+            self._surroundings.end_window(at)
 
     @property
     def warmup_times_s(self) -> list[float]:
@@ -166,9 +193,9 @@ class CellState:
     def _known_summary(self) -> Summary | None:
         return self.finished.summary if self.finished else None
 
-    def read_steps_later(self, steps: Iterable[StepsTimed]) -> None:
-        """Have the steps read from somewhere when they are first asked for, instead of those that were added."""
-        self._times, self._later = None, steps
+    def read_later(self, unread: Unread) -> None:
+        """Have steps and surroundings read when they are first asked for, instead of what was added."""
+        self.unread, self._times, self._surroundings = unread, None, None
 
     @property
     def steps_done(self) -> int:
@@ -237,10 +264,10 @@ class SessionState:
         """The cells that were added last."""
         self.waiting: dict[int, None] = {}
         """Cells that will run, as ordered keys."""
-        self.current: int | None = None
-        """The cell that is running, None between cells."""
-        self._last: int | None = None
-        """The cell that was started last."""
+        self.running: dict[int, None] = {}
+        """The cells that run, as keys in the order of their starts: one, or several that take turns."""
+        self._together: dict[int, None] = {}
+        """The cells that were started since none ran, as ordered keys."""
         self.predictions: dict[RunSpec, Prediction] = {}
         """What cells will need, by `prediction_key`."""
         self.unpredictable: set[RunSpec] = set()
@@ -255,8 +282,25 @@ class SessionState:
         self.last_at: float | None = None
 
     @property
+    def current(self) -> int | None:
+        """The cell that was started last of those that run, None between cells."""
+        return next(reversed(self.running), None)
+
+    @property
     def running_cell(self) -> CellState | None:
-        return self.cells.get(self.current) if self.current is not None else None
+        return self.cells[self.current] if self.current is not None else None
+
+    @property
+    def running_cells(self) -> tuple[CellState, ...]:
+        return tuple(self.cells[number] for number in self.running)
+
+    @property
+    def surrounded(self) -> tuple[tuple[CellState, Stage | None], ...]:
+        """The cells that a device sample taken now tells of, each with its stage: those that run, and those that
+        are over (None) and ran last or beside one that still runs."""
+        cells = [self.cells[number] for number in self._together if number in self.cells]
+        running = [(cell, cell.stage) for cell in cells if cell.cell in self.running]
+        return (*running, *((cell, None) for cell in cells if cell.is_over))
 
     @property
     def finished_cells(self) -> tuple[CellState, ...]:
@@ -316,16 +360,17 @@ class SessionState:
                 repeats = event.repeats or (1,) * len(event.specs)
                 for number, (spec, repeat) in enumerate(zip(event.specs, repeats, strict=False), event.first):
                     self.cells[number] = CellState(number, spec, repeat)
+                    self.running.pop(number, None)
                     self.waiting[number] = None
             case QueueOrdered():
                 first = {cell: None for cell in event.cells if cell in self.waiting}
                 self.waiting = first | self.waiting
             case SessionResumed():
                 self.ended = None
-                if interrupted := self.running_cell:
+                for interrupted in self.running_cells:
                     interrupted.start_again()
-                    self.waiting = {interrupted.cell: None} | self.waiting
-                self.current = None
+                self.waiting = self.running | self.waiting
+                self.running = {}
                 self.reports = {number: report for number, report in self.reports.items() if report.status}
             case SessionAnnotated():
                 self.name = self.name if event.name is None else event.name
@@ -343,29 +388,31 @@ class SessionState:
                     report.finish(event)
             case DeviceSampled():
                 self.devices.append((event, self.current))
-                if last := self.cells.get(-1 if self._last is None else self._last):
-                    last.surroundings.take(event, None if last.is_over else last.stage)
+                for cell, stage in self.surrounded:
+                    cell.surroundings.take(event, stage)
             case Notice():
                 self.notices.append(event)
             case SessionEnded():
-                self.ended, self.current = event, None
+                self.ended, self.running = event, {}
                 self.break_off()
             case ChildOutput():
                 self.output.append(event)
-                if event.cell is not None and (cell := self.cells.get(event.cell)):
-                    cell.output = (cell.output + event.text)[-OUTPUT_LIMIT:]
+                if event.cell is not None and (heard := self.cells.get(event.cell)):
+                    heard.output = (heard.output + event.text)[-OUTPUT_LIMIT:]
             case _:
-                if cell := self.cells.get(event.cell):
-                    self._apply_to_cell(cell, event)
+                if known := self.cells.get(event.cell):
+                    self._apply_to_cell(known, event)
 
     def _wait_again(self, cell: CellState) -> None:
         cell.start_again()
+        self.running.pop(cell.cell, None)
         self.waiting[cell.cell] = None
 
     def _apply_to_cell(self, cell: CellState, event: CellEvent) -> None:
         match event:
             case CellSkipped():
                 cell.status, cell.skipped_because = "skipped", event.reason
+                self.running.pop(cell.cell, None)
                 self.waiting.pop(cell.cell, None)
             case CellRequeued():
                 self._wait_again(cell)
@@ -374,10 +421,12 @@ class SessionState:
                 cell.status, cell.stage = "running", "starting"
                 cell.started_at, cell.pid, cell.environment = event.at, event.pid, self.environment
                 self.waiting.pop(cell.cell, None)
-                self.current = self._last = cell.cell
+                self.running.pop(cell.cell, None)
+                self._together = {**(self._together if self.running else {}), cell.cell: None}
+                self.running[cell.cell] = None
             case StageChanged():
                 if cell.stage == "measuring":
-                    cell.surroundings.end_window(event.at)
+                    cell.end_window(event.at)
                 cell.stage = event.stage
             case ModelBuilt():
                 cell.num_params = event.num_params
@@ -391,8 +440,7 @@ class SessionState:
                 cell.stage = event.stage or cell.stage
                 if cell.in_force and event.logits_dtype:
                     cell.in_force = msgspec.structs.replace(cell.in_force, logits_dtype=event.logits_dtype)
-                if self.current == cell.cell:
-                    self.current = None
+                self.running.pop(cell.cell, None)
 
 
 def fold(events: Iterable[Event]) -> SessionState:

@@ -19,6 +19,8 @@ class Surroundings:
         self.clock_after_mhz: int | None = None
         """SM clock in the last sample of the window, or in the first after it where there was none."""
         self.lowest_clock_mhz: int | None = None
+        self.why: str | None = None
+        """Why the latest sample of the window tells little of the GPU or the host, where it says so."""
         self.persistence_mode: bool | None = None
         self.reasons_known = 0
         """Samples of the window that told the clock-event reasons."""
@@ -56,15 +58,21 @@ class Surroundings:
             self.clock_before_mhz = gpu.sm_clock_mhz if gpu else None
         elif stage == "measuring":
             self.samples += 1
+            self.why = sample.why
             self._take_host(sample.host)
             if gpu is not None:
                 self._take_gpu(gpu, sample.at)
         elif self.clock_after_mhz is None and gpu is not None:
             self.clock_after_mhz = gpu.sm_clock_mhz
 
-    def end_window(self, at: float) -> None:
-        """The cell stopped measuring at this time (Unix seconds)."""
+    def end_window(self, at: float | None) -> None:
+        """The cell stopped measuring at this time (Unix seconds), None when it has not."""
         self._ended_at = at
+
+    @property
+    def counts_energy(self) -> bool:
+        """Whether a sample of the window told the energy counter."""
+        return bool(self._energies)
 
     @property
     def energy(self) -> tuple[float, float] | None:

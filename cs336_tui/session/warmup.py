@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.quantities import fixed_milliseconds, millisecond_decimals
-from cs336_tui.session.fields import FIELDS, machine
+from cs336_tui.session.fields import FIELDS, machine, warmup_done
 from cs336_tui.session.merge import Result
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
@@ -22,12 +22,14 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """All steps of one cell, seconds, oldest first. `cell` is its number in `session`, from 0.
 
     `first_step_cost` is the cell's first step, warm-up or not, over the median of its measured steps: what being cold
-    costs. `steady_after` is how many steps went by before it was steady (see `steps_until_steady`).
+    costs. `steady_after` is how many steps went by before it was steady (see `steps_until_steady`). `warmup` is the
+    setting as shown, ``auto (12)`` where it was automatic; `warmup_steps` is how many there were.
     """
 
     session: str
     cell: int
     repeat: int
+    warmup: str
     warmup_steps: int
     warmup_times_s: tuple[float, ...]
     step_times_s: tuple[float, ...]
@@ -64,9 +66,9 @@ class WarmupGroup(NamedTuple):
     results: tuple[Result, ...]
 
     @property
-    def warmups(self) -> tuple[int, ...]:
-        """The warm-up settings that there are."""
-        return tuple(dict.fromkeys(result.spec.warmup_steps for result in self.results))
+    def warmups(self) -> tuple[str, ...]:
+        """The warm-up settings that there are, as shown."""
+        return tuple(dict.fromkeys(map(FIELDS["warmup"].show, self.results)))
 
     @property
     def traces(self) -> tuple[Trace, ...]:
@@ -76,17 +78,18 @@ class WarmupGroup(NamedTuple):
 
 def warmup_groups(results: Iterable[Result]) -> tuple[WarmupGroup, ...]:
     """The measured cells, grouped by all but their warm-up steps, on one machine with one torch; smallest size first.
+    Automatic warm-up is one more setting, after the fixed ones.
 
     A group may hold one setting only; `warmups` says.
     """
     groups: dict[tuple[RunSpec, str, str], list[Result]] = {}
     for result in results:
         if result.is_measured:
-            spec = msgspec.structs.replace(result.spec, warmup_steps=0)
+            spec = msgspec.structs.replace(result.spec, warmup_steps=0, warmup_auto=False)
             groups.setdefault((spec, machine(result), FIELDS["torch"].show(result)), []).append(result)
     order = [FIELDS[name].order for name in ("size", "context", "batch", "pass", "precision", "device")]
     return tuple(
-        _group(sorted(cells, key=lambda result: (result.spec.warmup_steps, result.source, result.cell.cell)))
+        _group(sorted(cells, key=lambda result: (FIELDS["warmup"].order(result), result.source, result.cell.cell)))
         for cells in sorted(groups.values(), key=lambda cells: tuple(rank(cells[0]) for rank in order))
     )
 
@@ -128,7 +131,8 @@ def trace(result: Result) -> Trace:
         session=result.session,
         cell=cell.cell,
         repeat=cell.repeat,
-        warmup_steps=cell.spec.warmup_steps,
+        warmup=warmup_done(cell),
+        warmup_steps=len(cell.warmup_times_s) if cell.spec.warmup_auto else cell.spec.warmup_steps,
         warmup_times_s=tuple(cell.warmup_times_s),
         step_times_s=tuple(cell.step_times_s),
         summary=summary,

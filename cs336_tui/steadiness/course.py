@@ -38,7 +38,8 @@ PATIENCE = 2
 """Terms tried beyond the best course yet: strong correlation may explain either of two shifts, and not both."""
 RESOLUTION = 1e-4
 """Noise below this share of the level is none: clocks and printed times are not finer."""
-
+SAME = 1e-12
+"""Of a column's square, what may be left of it beside the others for it to be no direction of its own."""
 
 _OF_CORRELATION = -np.log(1 - CORRELATIONS**2) - 2 * np.log(1 - CORRELATIONS)
 """The likelihood's determinant, and a prior density that falls as 1 - correlation: almost a random walk is unusual."""
@@ -64,6 +65,7 @@ class Term(NamedTuple):
 
 
 RAMP = Term("ramp", 0)
+CONSTANT = Term("step", 0)
 
 
 class Course(NamedTuple):
@@ -89,8 +91,23 @@ def course(values: Series) -> Course:
     return search.course(terms)
 
 
+class _Fit(NamedTuple):
+    """A constant and k - 1 terms, fitted to whitened values (P, n)."""
+
+    basis: Series
+    """Orthonormal vectors (P, k, n)."""
+    mixing: Series
+    """(P, k, k): how they are mixed from the terms' columns."""
+    residuals: Series
+    """(P, n)."""
+
+
 class _Search:
-    """Penalised least squares over sets of terms, for all correlations at once (P of them, n times)."""
+    """Penalised least squares over sets of terms, for all correlations at once (P of them, n times).
+
+    Sums along time are einsum's: matrix products start BLAS's threads, which get into the way of whatever is measured
+    meanwhile, and wait long for each other where no core is free.
+    """
 
     def __init__(self, values: Series) -> None:
         self.n = len(values)
@@ -98,6 +115,8 @@ class _Search:
         decays = (Term("decay", tau) for tau in DECAYS if tau <= self.n / 4)
         self.smooth = (RAMP, *decays)
         self.smooth_columns = _whitened(np.stack([term.values(self.n) for term in self.smooth]))
+        self.smooth_squares = _squared(self.smooth_columns)
+        self._columns: dict[Term, tuple[Series, Series]] = {}
 
     def best(self) -> tuple[Term, ...]:
         """The terms of the course of least cost."""
@@ -139,12 +158,12 @@ class _Search:
         return terms
 
     def whole_cost(self, terms: tuple[Term, ...]) -> float:
-        return float(self.cost((self.fitted(terms)[1] ** 2).sum(axis=1), terms).min())
+        return float(self.cost(_squared(self.fitted(terms).residuals), terms).min())
 
     def addition(self, terms: tuple[Term, ...]) -> tuple[float, float, Term]:
         """The cost of some terms; the least cost with one more term, and that term."""
-        basis, residuals = self.fitted(terms)
-        squares = (residuals**2).sum(axis=1)
+        fit = self.fitted(terms)
+        squares = _squared(fit.residuals)
         cost = self.cost(squares[:, None], terms).min()
         keep = 1 - CORRELATIONS[:, None]
 
@@ -154,27 +173,41 @@ class _Search:
             return vectors + keep * after
 
         lengths = 1 + keep**2 * (self.n - 1 - np.arange(self.n))
-        for column in range(basis.shape[2]):
-            lengths = lengths - along_steps(basis[:, :, column]) ** 2
-        gains = _gains(along_steps(residuals), lengths)
+        for vector in range(fit.basis.shape[1]):
+            lengths = lengths - along_steps(fit.basis[:, vector]) ** 2
+        gains = _gains(along_steps(fit.residuals), lengths)
         gains[:, 0] = gains[:, self.n - SHORTEST + 1 :] = 0
         costs = self.cost(squares[:, None] - gains, (*terms, Term("step", 0))).min(axis=0)
         step = int(costs.argmin())
         best = float(costs[step]), Term("step", step)
 
-        lengths = (self.smooth_columns**2).sum(axis=2) - ((self.smooth_columns @ basis) ** 2).sum(axis=2)
-        gains = _gains(np.einsum("pmn,pn->pm", self.smooth_columns, residuals), lengths)
+        beside = np.stack([self.column(term)[1] for term in (CONSTANT, *terms)], axis=2)
+        along_basis = np.einsum("pmk,pjk->pmj", beside, fit.mixing)
+        gains = _gains(
+            np.einsum("pmn,pn->pm", self.smooth_columns, fit.residuals), self.smooth_squares - _squared(along_basis)
+        )
         for number, term in enumerate(self.smooth):
             if term not in terms:
                 term_cost = float(self.cost(squares - gains[:, number], (*terms, term)).min())
                 best = min(best, (term_cost, term))
         return float(cost), *best
 
-    def fitted(self, terms: tuple[Term, ...]) -> tuple[Series, Series]:
-        """An orthonormal basis (P, n, terms + 1) of constant and terms, and what it leaves of the values (P, n)."""
-        basis: Series = np.linalg.qr(np.swapaxes(_whitened(self.columns(terms)), 1, 2))[0]
-        along = np.einsum("pnk,pn->pk", basis, self.values)
-        return basis, self.values - np.einsum("pnk,pk->pn", basis, along)
+    def fitted(self, terms: tuple[Term, ...]) -> _Fit:
+        """By Cholesky's decomposition of the columns' products; a column that is no direction of its own becomes 0."""
+        columns = np.stack([self.column(term)[0] for term in (CONSTANT, *terms)], axis=1)
+        products = np.einsum("pkn,pjn->pkj", columns, columns) + SAME * np.eye(len(terms) + 1)
+        mixing = np.linalg.inv(np.linalg.cholesky(products))
+        basis = np.einsum("pkj,pjn->pkn", mixing, columns)
+        along = np.einsum("pkn,pn->pk", basis, self.values)
+        return _Fit(basis, mixing, self.values - np.einsum("pk,pkn->pn", along, basis))
+
+    def column(self, term: Term) -> tuple[Series, Series]:
+        """A term, whitened and of length 1 (P, n), and its products with the smooth columns (P, m)."""
+        if term not in self._columns:
+            column = _whitened(term.values(self.n))
+            column /= np.sqrt(_squared(column))[:, None]
+            self._columns[term] = column, np.einsum("pmn,pn->pm", self.smooth_columns, column)
+        return self._columns[term]
 
     def cost(self, squares: Series, terms: tuple[Term, ...]) -> Series:
         """Minus twice the log likelihood, less what all courses share, and the penalty. `squares` is (P) or (P, m)."""
@@ -185,16 +218,12 @@ class _Search:
 
     def course(self, terms: tuple[Term, ...]) -> Course:
         """The course of these terms at the likeliest correlation."""
-        _, residuals = self.fitted(terms)
-        best = int(self.cost((residuals**2).sum(axis=1), terms).argmin())
-        columns = self.columns(terms)
+        best = int(self.cost(_squared(self.fitted(terms).residuals), terms).argmin())
+        columns = np.stack([term.values(self.n) for term in (CONSTANT, *terms)])
         heights = np.linalg.lstsq(_whitened(columns)[best].T, self.values[best], rcond=None)[0]
         is_ramp = np.array([False, *(term.kind == "ramp" for term in terms)])
         parts = heights[:, None] * columns
         return Course(terms, parts[~is_ramp].sum(axis=0), parts[is_ramp].sum(axis=0), float(CORRELATIONS[best]))
-
-    def columns(self, terms: tuple[Term, ...]) -> Series:
-        return np.stack([np.ones(self.n), *(term.values(self.n) for term in terms)])
 
 
 def _whitened(series: Series) -> Series:
@@ -204,6 +233,12 @@ def _whitened(series: Series) -> Series:
     whitened[..., 1:] -= CORRELATIONS.reshape(shape) * series[..., :-1]
     whitened[..., 0] *= np.sqrt(1 - CORRELATIONS**2).reshape(shape[:-1])
     return whitened
+
+
+def _squared(vectors: Series) -> Series:
+    """Squared lengths along the last axis."""
+    lengths: Series = np.einsum("...n,...n->...", vectors, vectors)
+    return lengths
 
 
 def _gains(products: Series, lengths: Series) -> Series:

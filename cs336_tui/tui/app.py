@@ -13,12 +13,24 @@ from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 
-from cs336_tui.events import CellsQueued, EnvironmentRead, Event, Notice, ReportFinished, SessionResumed
+from cs336_tui.events import (
+    CellFinished,
+    CellsQueued,
+    EnvironmentRead,
+    Event,
+    Notice,
+    ReportFinished,
+    SessionResumed,
+    StageChanged,
+)
+from cs336_tui.peaks import PeakCache
 from cs336_tui.presets import QUICK, Preset
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui.actions import comparing, exports
+from cs336_tui.tui.actions.peaks import PeakDesk
 from cs336_tui.tui.actions.sessions import SessionDesk
 from cs336_tui.tui.form import RunOptions
+from cs336_tui.tui.judging import Judging, is_timed
 from cs336_tui.tui.keys import APP_KEYS
 from cs336_tui.tui.messages import Replayed, RunEnded, Trouble
 from cs336_tui.tui.panes.compare import ComparePane
@@ -39,10 +51,13 @@ if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench
     from cs336_tui.tui.actions.estimates import EstimateDesk
     from cs336_tui.tui.panes.estimate import EstimatePane
+    from cs336_tui.tui.panes.roofline import RooflinePane
 
     BenchFactory = Callable[[Sink, Path | None], Bench]
     """Makes the bench of a new session, or of the one with this log. It is given the sink for the bench's events."""
 
+GET_READY_S = 1.0
+"""So long after the machine was read, what judging needs is loaded, unless a cell is being timed by then."""
 LOW_BANDWIDTH_HZ = 0.5
 LOW_BANDWIDTH_DETAIL_S = 5.0
 """With ``--low-bandwidth``: the most refreshes a second, and seconds between the Live pane's details."""
@@ -76,6 +91,7 @@ class Cs336App(Running):
         summary_path: Path | None = None,
         user_theme_dir: Path | None = None,
         session_dir: Path | None = None,
+        peaks: PeakCache | None = None,
     ) -> None:
         keeper = None
         if summary_path is not None:
@@ -91,6 +107,8 @@ class Cs336App(Running):
         self._desk = SessionDesk(self, session_dir)
         self._marked = comparing.MarkedCells()
         self._estimates: EstimateDesk | None = None
+        self.judging = Judging(self, self._is_timing, self._judged, peaks)
+        self._peaks = PeakDesk(self)
 
     # What happens.
 
@@ -100,6 +118,9 @@ class Cs336App(Running):
             case EnvironmentRead() if not self.replaying:
                 self.main.query_one(ConfigurePane).set_environment(event.environment)
                 self._begin_estimates()
+                self.set_timer(GET_READY_S, self.judging.get_ready)
+            case StageChanged() | CellFinished():
+                self.judging.go_on()
             case CellsQueued() if self._replay and event.specs:
                 self.load_preset(Preset(self._replay.path.stem, "", sweep_of(event.specs)))
             case SessionResumed() if event.at >= self.live.news_since:
@@ -220,7 +241,16 @@ class Cs336App(Running):
             self._marked.cells,
             self._reports.about(self.shown),
             self._estimates,
+            self.judging,
+            self._peaks,
         )
+
+    def _is_timing(self) -> bool:
+        """Whether work on this machine would show in a cell's numbers; a replayed cell is long over."""
+        return not self.replaying and self.run_in_progress and is_timed(self.live.state.running_cell)
+
+    def _judged(self) -> None:
+        self._fresh = True
 
     @property
     def _mode(self) -> str:
@@ -310,6 +340,24 @@ class Cs336App(Running):
             cell = self.state.cells[cells[message.index]]
             self._reports.choose(self.shown, About(cell.spec, cell.cell))
             self._fresh = True
+
+    def on_roofline_pane_peak_wanted(self, message: RooflinePane.PeakWanted) -> None:
+        """Measure what a device can do, between cells."""
+        if self._stopping:
+            self.notify("What runs is being stopped; ask again when it is over.", severity="warning")
+        elif self._peaks.ask(message.wanted):
+            self._begin_work()
+
+    def on_roofline_pane_looked_at(self, message: RooflinePane.LookedAt) -> None:
+        """The cell of a point is the one that every pane is about."""
+        place = list(self.state.cells).index(message.cell.cell)
+        self.main.query_one(ResultsPane).cursor = place
+        self._reports.choose(self.shown, About(message.cell.spec, message.cell.cell))
+        self._fresh = True
+        if message.opened:
+            from cs336_tui.tui.actions import dialogs
+
+            dialogs.read_cell(self, place)
 
     @on(Rows.Chosen, "#results")
     def _open_detail(self, message: Rows.Chosen) -> None:

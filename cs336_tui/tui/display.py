@@ -161,6 +161,8 @@ class Display(App[None]):
     def paint(self) -> None:
         """Show the newest state in every pane that is in sight; only what differs is sent to the terminal."""
         self._fold_inbox()
+        if not self.is_running:  # the app closes, and its panes go one by one
+            return
         self._painted_at = time.monotonic()
         self._fresh = self._fresh_sample = False
         self.main.show(self.view())

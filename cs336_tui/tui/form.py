@@ -14,7 +14,7 @@ import msgspec
 from cs336_tui.environment import Environment
 from cs336_tui.sizes import dims_of
 from cs336_tui.spec import CUSTOM_SIZE, ModelDims, SpecError
-from cs336_tui.sweep import UNRESOLVED, Sweep
+from cs336_tui.sweep import INTERVAL, UNRESOLVED, Auto, Sweep, auto_of, share_of, steps_words
 
 CONTEXTS = ("128", "256", "512", "1024")
 """Context lengths offered as choices; others are typed."""
@@ -26,6 +26,7 @@ AFTER_OOM = ("skip larger", "try all")
 DIMS = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
 
 _WHOLE = "expected a whole number"
+_SEVERAL = f"{_WHOLE}, or several as 1,2,4"
 _T = TypeVar("_T")
 
 
@@ -113,7 +114,8 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         cells = len(self.sweep) * self.options.repeats
         steps = cells * self.sweep.steps + cells // len(self.sweep.warmups) * sum(self.sweep.warmups)
-        return f"{_plural(cells, 'cell')} · {_plural(steps, 'step')}"
+        most = "at most " if self.sweep.warmup_auto or self.sweep.steps_auto is not None else ""
+        return f"{_plural(cells, 'cell')} · {most}{_plural(steps, 'step')}"
 
 
 def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
@@ -134,8 +136,8 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
         pass_=sweep.passes,
         precision=sweep.precisions,
         device=sweep.devices,
-        warmup_steps=",".join(map(str, sweep.warmups)),
-        measure_steps=str(sweep.steps),
+        warmup_steps=",".join(sweep.warmup_words),
+        measure_steps=steps_words(sweep.steps, sweep.steps_auto),
         edition=sweep.edition,
         arch=sweep.arch,
         sync=sweep.sync,
@@ -155,6 +157,8 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     """
     reader = _Reader()
     custom = CUSTOM_SIZE in entries.size
+    warmups = reader.warmups(entries.warmup_steps)
+    steps, share = reader.steps(entries.measure_steps)
     dims = reader.dims({field: getattr(entries, field) for field in DIMS}) if custom else None
     sweep = Sweep(
         sizes=_PLAIN.sizes if custom else entries.size,
@@ -165,8 +169,10 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
         passes=entries.pass_,
         precisions=entries.precision,
         devices=entries.device,
-        warmups=reader.numbers("warmup_steps", entries.warmup_steps),
-        steps=reader.number("measure_steps", entries.measure_steps, _PLAIN.steps),
+        warmups=(warmups.most,) if isinstance(warmups, Auto) else warmups,
+        warmup_auto=isinstance(warmups, Auto),
+        steps=steps,
+        steps_auto=share,
         edition=entries.edition,
         arch=entries.arch,
         sync=entries.sync,
@@ -203,12 +209,13 @@ _PLAIN = Sweep(devices=("cpu",))
 def _parts(sweep: Sweep) -> Iterator[Sweep]:
     """Sweeps that together have the problems of `sweep`, apart from its devices', each with one part of its choices.
 
-    Only the size and the architecture depend on each other, so the product need not be walked.
+    Only the size and the architecture, and the steps and how they are synchronised, depend on each other, so the
+    product need not be walked.
     """
     for fields in (
         ("sizes", "dims", "vocab_size", "edition", "arch"),
-        ("contexts",), ("batches",), ("passes",), ("precisions",), ("warmups",),
-        ("steps",), ("seed",), ("threads",), ("sync",),
+        ("contexts",), ("batches",), ("passes",), ("precisions",), ("warmups", "warmup_auto"),
+        ("steps", "steps_auto", "sync"), ("seed",), ("threads",),
     ):  # fmt: skip
         yield msgspec.structs.replace(_PLAIN, **{field: getattr(sweep, field) for field in fields})
 
@@ -263,12 +270,24 @@ class _Reader:
         value = self.attempt(lambda: _whole(field, text, _WHOLE))
         return instead if value is None else value
 
-    def numbers(self, field: str, text: str) -> tuple[int, ...]:
+    def warmups(self, text: str) -> Auto | tuple[int, ...]:
+        """Warm-up steps, one or several, or ``auto`` alone with or without the most."""
+        try:
+            found = auto_of("warmup_steps", text)
+        except SpecError as error:
+            self.add(error)
+            return (1,)
+        return found or self.numbers("warmup_steps", text, f"{_SEVERAL}, or auto alone")
+
+    def steps(self, text: str) -> tuple[int, float | None]:
+        """A number of measured steps; or the most of them and the share to which the mean's interval is to narrow."""
+        return self.attempt(lambda: _measured_steps(text)) or (_PLAIN.steps, None)
+
+    def numbers(self, field: str, text: str, allowed: str = _SEVERAL) -> tuple[int, ...]:
         """Whole numbers between commas; the one that any field may hold when they are none."""
         words = text.split(",")
         if not words[-1].strip():
             words.pop()
-        allowed = "expected a whole number, or several as 1,2,4"
         values = self.attempt(lambda: tuple(_whole(field, word, allowed) for word in words))
         return (1,) if values is None else values
 
@@ -290,6 +309,15 @@ class _Reader:
             return value
         self.add(SpecError("timeout_s", " ".join(text.split()), "expected seconds, more than 0, or nothing"))
         return None
+
+
+def _measured_steps(text: str) -> tuple[int, float | None]:
+    """What ``10``, ``auto``, ``auto:200`` and ``auto 2%`` mean. Raises `SpecError`."""
+    count, _, share = " ".join(text.split()).partition(" ")
+    automatic = auto_of("measure_steps", count)
+    if automatic is None:
+        return _whole("measure_steps", text, f"{_WHOLE}, or auto, or as auto 2%"), None
+    return automatic.most, share_of(share, "measure_steps") if share else INTERVAL
 
 
 def _whole(field: str, text: str, allowed: str) -> int:

@@ -9,6 +9,7 @@ from cs336_tui import quantities
 NOT_YET = "–"
 NOT_AVAILABLE = quantities.UNKNOWN
 GB = 1e9
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
 def ms(seconds: float | None, spread: float | None = None) -> str:
@@ -27,6 +28,14 @@ def mean_std(mean_s: float, std_s: float | None, n: int) -> str:
 def rate(per_s: float | None) -> str:
     """A rate in three figures, such as ``102k``."""
     return NOT_YET if per_s is None else quantities.count(per_s)
+
+
+def flops(per_s: float | None) -> str:
+    """FLOP/s in three figures with the unit's prefix: ``41.2 T``."""
+    if per_s is None:
+        return NOT_YET
+    factor, prefix = next((pair for pair in _PREFIXES if per_s >= pair[0]), _PREFIXES[-1])
+    return f"{quantities.count(per_s / factor)} {prefix}"
 
 
 def size(count: int | None, missing: str = NOT_YET) -> str:

@@ -13,7 +13,7 @@ _KEYS = (
     ("c", "copy the results table to the clipboard (OSC 52, also over SSH)"),
     ("w", "save the choices as a preset of your own"),
     ("1 to 8", "Configure, Live, Results, Log, Device, Queue, Sessions, Compare"),
-    ("9  0  p  i", "Kernels, Memory, Precision, Estimate"),
+    ("9  0  p  i  l", "Kernels, Memory, Precision, Estimate, Roofline"),
     ("b", "from an opened session back to the one that this app runs"),
     ("Tab  Shift+Tab", "next and previous field"),
     ("arrows  Space", "move within a field and choose"),
@@ -73,6 +73,11 @@ _TABS = {
         ("g", "whether the cells fit a GPU that is not here; empty: this machine"),
         ("v", "the cells of Configure's choices, or those of the session"),
     ),
+    "Roofline (l)": (
+        ("n", "measure what the device does at best, between cells; what is missing, else this precision again"),
+        ("up  down", "another cell, and the ceilings of its precision"),
+        ("c", "copy the table (OSC 52)"),
+    ),
 }
 _REPLAY_KEYS = (
     ("Space", "pause and go on"),
@@ -92,7 +97,11 @@ _NUMBERS = (
     ("energy", "what the GPU used since the run began, all of it, not only this process."),
     ("speed-up", "mean step time of the baseline over that of the cell, so more is faster."),
     ("interval", "95 % confidence interval of a ratio of mean step times, from the runs' means where runs repeat."),
-    ("verdict", "faster, slower, the same within 1 %, or ambiguous: the interval does not tell."),
+    ("verdict", "of a cell: whether its steps are steady, and every reason to doubt its number; of a comparison: "
+     "faster, slower, the same within 1 %, or ambiguous: the interval does not tell."),
+    ("not observable", "a verdict for which this device, system or run shows no evidence: neither yes nor no."),
+    ("FLOP/s", "those of the matrix products in the timed phases over the mean step time."),
+    ("% peak", "of what was measured on this device in this precision (Roofline, n), else of its data sheet."),
     ("ETA", "steps left, priced by the timed steps most like them."),
     ("prediction", "what a cell will need, worked out on tensors without data before anything runs."),
     ("peak by category", "what memory is held for when most of it is: activations are what forward and loss leave for "

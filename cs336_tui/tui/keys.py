@@ -28,6 +28,7 @@ APP_KEYS = (
     Binding("0", "open('memory')", "Memory", show=False, id="app.open_memory"),
     Binding("p", "open('precision')", "Precision", show=False, id="app.open_precision"),
     Binding("i", "open('estimate')", "Estimate", show=False, id="app.open_estimate"),
+    Binding("l", "open('roofline')", "Roofline", show=False, id="app.open_roofline"),
     Binding("w", "save_preset", "Save preset", id="app.save_preset"),
     Binding("t", "next_theme", "Theme", id="app.theme"),
     Binding("colon", "command_palette", "Commands", key_display=":", id="app.commands"),

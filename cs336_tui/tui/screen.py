@@ -16,6 +16,7 @@ from cs336_tui.reports import ReportKind
 from cs336_tui.session.state import CellState
 from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.heading import heading
+from cs336_tui.tui.judging import Judging
 from cs336_tui.tui.panes.compare import Compared, ComparePane
 from cs336_tui.tui.panes.configure import ConfigurePane
 from cs336_tui.tui.panes.device import DevicePane
@@ -34,6 +35,7 @@ from cs336_tui.tui.widgets.tab_bar import Tab, TabBar
 
 if TYPE_CHECKING:
     from cs336_tui.tui.actions.estimates import EstimateDesk
+    from cs336_tui.tui.actions.peaks import PeakDesk
 
 WIDE_COLUMNS, WIDE_ROWS = 110, 30
 """From this size on the three panes and a tab are shown together; below it one tab fills the screen."""
@@ -42,7 +44,7 @@ PAIR_COLUMNS = 76
 
 REPORTS: tuple[ReportKind, ...] = ("kernels", "memory", "precision")
 """The tabs of reports, each named as its kind."""
-_LATER = (*REPORTS, "estimate")
+_LATER = (*REPORTS, "estimate", "roofline")
 """Tabs whose panes are made when they are first opened: the app starts without."""
 _LOWER = ("results", "log", "queue", "sessions", "compare", *_LATER)
 """The tabs of a large screen, which stand below its panes."""
@@ -63,6 +65,7 @@ TABS = {
         Tab("memory", "Memory", "0"),
         Tab("precision", "Precision", "p"),
         Tab("estimate", "Estimate", "i"),
+        Tab("roofline", "Roofline", "l"),
     )
 }
 
@@ -84,6 +87,10 @@ class View(NamedTuple):
     """The cell that reports are about, where the session has one."""
     estimates: EstimateDesk | None
     """What the predictions come to; None until one is wanted."""
+    judging: Judging
+    """What is found out about cells besides their times."""
+    peaks: PeakDesk
+    """Which peaks are wanted and measured."""
 
     @property
     def is_live(self) -> bool:
@@ -172,14 +179,16 @@ class MainScreen(Screen[None]):
     def show(self, view: View) -> None:
         """Bring every pane that is in sight up to date; only what differs is sent to the terminal."""
         shown, state = view.shown, view.shown.state
+        view.judging.next_frame()
         header = self.query_one("#header", Lines)
         header.paint([heading(state, shown.id, view.mode, header.content_size.width)])
         if self.shows("live"):
-            self.query_one(LivePane).show(state, shown.cell, self._invitation(view), held=view.held)
+            invitation = self._invitation(view)
+            self.query_one(LivePane).show(state, shown.cell, invitation, held=view.held, judging=view.judging)
         if self.shows("device"):
             self.query_one(DevicePane).show(state, shown.latest_run)
         if self.shows("results"):
-            self.query_one(ResultsPane).show(state, shown.cell, view.marked_cells)
+            self.query_one(ResultsPane).show(state, shown.cell, view.marked_cells, view.judging)
         if self.shows("log"):
             log = self.query_one(LogPane)
             log.book = shown.book
@@ -194,6 +203,10 @@ class MainScreen(Screen[None]):
         for name in REPORTS:
             if self.shows(name):
                 self.query_one(f"#{name}", ReportPane).show(self._subject(view))
+        if self.shows("roofline"):
+            from cs336_tui.tui.panes.roofline import RooflinePane
+
+            self.query_one(RooflinePane).show(state, shown.cell, view.peaks.view)
         if view.estimates is not None:
             self._show_estimates(view.estimates)
 
@@ -300,6 +313,10 @@ def _made(pane: str) -> Widget:
             from cs336_tui.tui.panes.precision import PrecisionPane
 
             return PrecisionPane(id=pane)
+        case "roofline":
+            from cs336_tui.tui.panes.roofline import RooflinePane
+
+            return RooflinePane(id=pane)
         case _:
             from cs336_tui.tui.panes.estimate import EstimatePane
 

@@ -9,17 +9,19 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from textual.message import Message
 
 from cs336_tui.events import Event
 from cs336_tui.order import in_order, in_rounds
+from cs336_tui.peaks import DevicePeak, PeakError
 from cs336_tui.reports import ReportKind
 from cs336_tui.session.log import LogError
 from cs336_tui.session.replay import Pace, replay
-from cs336_tui.spec import CUSTOM_SIZE, RunSpec, SpecError
+from cs336_tui.spec import CUSTOM_SIZE, Precision, RunSpec, SpecError
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.messages import Replayed, RunEnded, Trouble
@@ -34,6 +36,19 @@ Post = Callable[[Message], object]
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Speeds of a replay that the keys go through."""
+
+
+class WantedPeak(NamedTuple):
+    """A peak that is to be measured on this machine."""
+
+    device: str
+    precision: Precision
+    threads: int | None
+    """Those of a CPU; None elsewhere."""
+
+
+TellPeak = Callable[[WantedPeak, DevicePeak | PeakError], object]
+"""Is told what came of a peak, on whichever thread measured it."""
 
 
 class LiveSource:
@@ -100,6 +115,13 @@ class LiveSource:
             self._asked += 1
         _thread("report", lambda: self._work(lambda: self._ask(kind, spec, cell)))
 
+    def measure_peaks(self, wanted: Sequence[WantedPeak], tell: TellPeak) -> None:
+        """Have peaks measured before the next cell is run; `tell` is given each, on another thread. `RunEnded` is
+        posted when nothing waits any more."""
+        with self._asking:
+            self._asked += 1
+        _thread("peak", lambda: self._work(lambda: self._ask_peaks(wanted, tell)))
+
     def predict(self, specs: Sequence[RunSpec]) -> None:
         """Have it worked out what these need, instead of what was asked before; answers come as events."""
         self._bench.predict(specs)
@@ -146,6 +168,17 @@ class LiveSource:
             if self._asked:
                 self._asked -= 1
                 self._bench.ask_report(kind, spec, cell)
+
+    def _ask_peaks(self, wanted: Sequence[WantedPeak], tell: TellPeak) -> None:
+        with self._once_asked():
+            self._bench.probe()
+        with self._asking:  # as in `_add`
+            asked, self._asked = self._asked, max(self._asked - 1, 0)
+            for each in wanted:
+                if asked:
+                    self._bench.ask_peak(each.device, each.precision, each.threads, partial(tell, each))
+                else:
+                    tell(each, PeakError("it was stopped"))
 
     def _reopen(self, failed: bool) -> None:
         with self._once_asked():
@@ -238,8 +271,10 @@ def sweep_of(specs: Sequence[RunSpec]) -> Sweep:
         passes=each(lambda spec: spec.pass_),
         precisions=each(lambda spec: spec.precision),
         devices=each(lambda spec: spec.device),
-        warmups=each(lambda spec: spec.warmup_steps),
+        warmups=(first.warmup_steps,) if first.warmup_auto else each(lambda spec: spec.warmup_steps),
+        warmup_auto=first.warmup_auto,
         steps=first.measure_steps,
+        steps_auto=first.steps_auto,
         edition=first.edition,
         arch=first.arch,
         sync=first.sync,

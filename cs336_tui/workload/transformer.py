@@ -93,6 +93,9 @@ class Rotary(nn.Module):
 class Attention(nn.Module):
     """Causal multi-head self-attention that materialises its scores: (B, T, D) -> (B, T, D)."""
 
+    METHOD = "naive (scores materialised)"
+    """What `forward` does, in words."""
+
     def __init__(
         self, width: int, num_heads: int, rotary: Rotary | None, *, device: torch.device, dtype: torch.dtype
     ) -> None:
@@ -227,6 +230,12 @@ class Transformer(nn.Module):
         for layer in self.layers:
             x = layer(x, mask)
         return self.head(self.final_norm(x))
+
+    @property
+    def attention_method(self) -> str:
+        """How the layers compute attention, in words."""
+        methods = {module.METHOD for module in self.modules() if isinstance(module, Attention)}
+        return " + ".join(sorted(methods))
 
     @property
     def num_params(self) -> int:

@@ -49,6 +49,7 @@ class FakeGpu:
     memory_clock: int = 2619
     reasons: int = 0
     energy_mj: int = 5_000_000
+    persistence: int = 1
     compute: list[tuple[int, int]] = field(default_factory=list)
     """PID and bytes."""
     graphics: list[tuple[int, int]] = field(default_factory=list)
@@ -70,6 +71,7 @@ def mig_instance(uuid: str) -> FakeGpu:
         "nvmlDeviceGetCurrentClocksEventReasons": NOT_SUPPORTED,
         "nvmlDeviceGetCurrentClocksThrottleReasons": NOT_SUPPORTED,
         "nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED,
+        "nvmlDeviceGetPersistenceMode": NOT_SUPPORTED,
     }
     return FakeGpu(uuid, name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", total=10 * GIB, used=GIB, errors=codes)
 
@@ -210,6 +212,9 @@ class FakeNvmlLibrary:
         reasons._obj.value = gpu.reasons
 
     _fill_nvmlDeviceGetCurrentClocksThrottleReasons = _fill_nvmlDeviceGetCurrentClocksEventReasons
+
+    def _fill_nvmlDeviceGetPersistenceMode(self, gpu: FakeGpu, mode: Any) -> None:
+        mode._obj.value = gpu.persistence
 
     def _fill_nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu, millijoules: Any) -> None:
         millijoules._obj.value = gpu.energy_mj

@@ -43,6 +43,7 @@ def test_every_field_in_its_unit(nvml_library: FakeNvmlLibrary) -> None:
         memory_clock_mhz=2619,
         clock_reasons=(),
         energy_j=5000.0,
+        persistence_mode=True,
         other_processes=sample.other_processes,
     )
 
@@ -53,6 +54,7 @@ UNSUPPORTED = {
     "nvmlDeviceGetEnforcedPowerLimit": {"power_limit_w"},
     "nvmlDeviceGetClockInfo": {"sm_clock_mhz", "memory_clock_mhz"},
     "nvmlDeviceGetTotalEnergyConsumption": {"energy_j"},
+    "nvmlDeviceGetPersistenceMode": {"persistence_mode"},
     "nvmlDeviceGetName": {"name"},
 }
 
@@ -117,7 +119,11 @@ def test_a_mig_instance_has_memory_and_no_utilisation(nvml_library: FakeNvmlLibr
     sample = sample_of(nvml_library, "MIG-1")
     assert (sample.uuid, sample.memory_total_bytes, sample.memory_used_bytes) == ("MIG-1", 10 * GIB, GIB)
     assert sample.utilisation is sample.power_w is sample.temperature_c is sample.energy_j is None
-    assert sample.clock_reasons is sample.sm_clock_mhz is None
+    assert sample.clock_reasons is sample.sm_clock_mhz is sample.persistence_mode is None
+
+
+def test_persistence_mode_that_is_off_is_known_to_be_off(install_nvml: Install) -> None:
+    assert sample_of(install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a", persistence=0)))).persistence_mode is False
 
 
 def test_slow_fields_and_processes_are_read_at_their_own_pace(nvml_library: FakeNvmlLibrary) -> None:
@@ -128,6 +134,7 @@ def test_slow_fields_and_processes_are_read_at_their_own_pace(nvml_library: Fake
     assert nvml_library.calls["nvmlDeviceGetMemoryInfo_v2"] == 21
     assert nvml_library.calls["nvmlDeviceGetTemperature"] == 1 + 10 // SLOW_S
     assert nvml_library.calls["nvmlDeviceGetEnforcedPowerLimit"] == 1 + 10 // SLOW_S
+    assert nvml_library.calls["nvmlDeviceGetPersistenceMode"] == 1 + 10 // SLOW_S
     # An empty list takes one call.
     assert nvml_library.calls["nvmlDeviceGetComputeRunningProcesses_v3"] == 1 + 10 // PROCESSES_S
     assert nvml_library.calls["nvmlInitWithFlags"] == 1

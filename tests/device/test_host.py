@@ -4,8 +4,34 @@ import os
 import subprocess
 import sys
 import time
+from collections import namedtuple
+from collections.abc import Iterator
+
+import psutil
+import pytest
 
 from cs336_tui.device.host import HostReader
+
+WINDOW_S = 0.15
+TICKS_S = 0.04
+"""What may be rounded off: a tick of 10 ms for user and system time, own and children's."""
+
+
+def spin(seconds: float) -> None:
+    """Take this much CPU time, however long that lasts."""
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does nothing until its input ends."""
+    child = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1)
+    assert child.stdout is not None
+    child.stdout.readline()
+    yield child
+    child.communicate(b"\n")
 
 
 def test_memory_load_and_cpus_of_this_machine() -> None:
@@ -56,3 +82,78 @@ def test_resident_memory_of_the_child_until_it_has_gone() -> None:
 def test_another_child_is_another_process() -> None:
     host = HostReader()
     assert host.sample(os.getpid()).child_rss_bytes != host.sample(os.getppid()).child_rss_bytes
+
+
+@pytest.mark.parametrize("whose", ["its own", "of its children that have ended"])
+def test_cores_of_the_child_are_its_cpu_time_over_the_time_between(whose: str) -> None:
+    """Held between what was used, and how long it took, inside and outside of the two samples."""
+    host = HostReader()
+    before = time.monotonic(), sum(os.times()[:4])
+    assert host.sample(os.getpid()).child_cores is None
+    began = time.monotonic(), sum(os.times()[:4])
+    if whose == "its own":
+        spin(0.3)
+    else:
+        subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.4: pass"], check=True)
+    ended = time.monotonic(), sum(os.times()[:4])
+    cores = host.sample(os.getpid()).child_cores
+    after = time.monotonic(), sum(os.times()[:4])
+    assert cores is not None
+    assert (ended[1] - began[1] - TICKS_S) / (after[0] - before[0]) <= cores
+    assert cores <= (after[1] - before[1] + TICKS_S) / (ended[0] - began[0])
+
+
+def test_cores_are_not_counted_over_too_short_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = HostReader()
+    host.sample(os.getpid())
+    spin(WINDOW_S)
+    cores = host.sample(os.getpid()).child_cores
+    assert cores
+    monkeypatch.setattr("cs336_tui.device.host._SHORTEST_CPU_WINDOW_S", 3600)  # however slow this machine is just now
+    assert host.sample(os.getpid()).child_cores == cores
+
+
+def test_cores_of_an_idle_child_are_none_of_ours(sleeper: subprocess.Popen[bytes]) -> None:
+    host = HostReader()
+    host.sample(sleeper.pid)
+    spin(0.3)
+    assert host.sample(sleeper.pid).child_cores == pytest.approx(0, abs=0.1)
+
+
+def test_another_child_begins_anew(sleeper: subprocess.Popen[bytes]) -> None:
+    host = HostReader()
+    host.sample(os.getpid())
+    spin(WINDOW_S)
+    assert host.sample(os.getpid()).child_cores
+    assert host.sample(sleeper.pid).child_cores is None
+    spin(WINDOW_S)
+    assert host.sample(None).child_cores is None
+
+
+def test_cores_of_a_child_that_has_gone_are_unknown(sleeper: subprocess.Popen[bytes]) -> None:
+    host = HostReader()
+    host.sample(sleeper.pid)
+    sleeper.kill()
+    sleeper.wait()
+    spin(WINDOW_S)
+    assert host.sample(sleeper.pid).child_cores is None
+
+
+def test_steal_is_its_share_of_all_cores_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_percent", lambda: 50.0)
+    times = namedtuple("times", "user nice system idle iowait irq softirq steal guest guest_nice")
+    monkeypatch.setattr(psutil, "cpu_times", lambda: times(100, 0, 10, 500, 0, 0, 0, 5, 50, 0))
+    host = HostReader()
+    assert host.sample().steal is None
+    spin(WINDOW_S)
+    monkeypatch.setattr(psutil, "cpu_times", lambda: times(150, 0, 10, 530, 0, 0, 0, 25, 90, 0))
+    assert host.sample().steal == pytest.approx(20 / 100)  # a guest's time is the user's, not counted twice
+
+
+def test_steal_is_unknown_where_the_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_percent", lambda: 50.0)
+    times = namedtuple("times", "user nice system idle")  # macOS
+    monkeypatch.setattr(psutil, "cpu_times", lambda: times(time.monotonic(), 0, 10, 500))
+    host = HostReader()
+    spin(WINDOW_S)
+    assert host.sample().steal is None

@@ -96,6 +96,46 @@ def test_a_change_of_interest_is_sampled_at_once(start: Start) -> None:
 
 
 @pytest.mark.usefixtures("nvml_library")
+def test_one_more_sample_at_once_and_word_when_it_was_handed_on(start: Start) -> None:
+    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    take(events, 2)
+    handed_on = sampler.sample_soon()
+    assert handed_on.wait(20)
+    assert events.get_nowait().gpu is not None
+    assert events.empty()
+
+
+def test_a_sample_that_was_under_way_is_not_the_one_asked_for(install_nvml: Install, start: Start) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class SlowLibrary(FakeNvmlLibrary):
+        def _nvmlInitWithFlags(self, _flags: int) -> int:
+            begun.set()
+            go_on.wait(20)
+            return super()._nvmlInitWithFlags(_flags)
+
+    install_nvml(SlowLibrary(FakeGpu("GPU-a")))
+    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    assert begun.wait(20)
+    handed_on = sampler.sample_soon()
+    assert not handed_on.is_set()
+    go_on.set()
+    assert handed_on.wait(20)
+    assert [events.get_nowait().gpu is not None for _ in range(events.qsize())] == [False, True, True]
+
+
+def test_nobody_waits_for_a_sample_that_will_not_come(start: Start) -> None:
+    sampler, events = start(interval_s=NEVER, nvml=False)
+    take(events)
+    sampler.set_interval(0)
+    assert take(events).why == OFF
+    assert sampler.sample_soon().wait(20)
+    sampler.stop()
+    assert sampler.sample_soon().is_set()
+    assert events.empty()
+
+
+@pytest.mark.usefixtures("nvml_library")
 def test_the_interval_is_short_only_while_a_cell_runs(start: Start) -> None:
     sampler, events = start(interval_s=0.01, idle_interval_s=NEVER)
     take(events, 2)

@@ -210,15 +210,19 @@ def test_it_survives_being_resized_to_nothing_and_back_while_running(start):
         )
 
 
+def both_judged(text):
+    return both_done(text) and not any("…" in row for row in finished_rows(text))
+
+
 def test_the_replayed_log_of_a_run_shows_the_same_table(start):
     app = start(*TINY)
     app.terminal.until("Run")
     app.terminal.send("r")
-    app.terminal.until(both_done)
+    app.terminal.until(both_judged)
     rows = finished_rows(app.terminal.text())
     (log,) = app.sessions.glob("*.jsonl")
     again = start("--replay", str(log), "--speed", "0")
-    again.terminal.until(both_done)
+    again.terminal.until(both_judged)
     assert finished_rows(again.terminal.text()) == rows
 
 

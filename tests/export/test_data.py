@@ -72,6 +72,16 @@ def test_csv_has_a_row_per_finished_cell() -> None:
     assert failed["error"].startswith("the process crashed")
 
 
+def test_csv_has_the_verdicts_and_what_they_rest_on() -> None:
+    good, oom, _ = parsed_csv(state_of(mixed_session()))
+    assert good["verdicts"] == "too-few-steps"
+    assert good["verdict_evidence"].startswith("too-few-steps: ")
+    assert "drifting" in good["not_observable"].split(";")
+    assert float(good["interval_low_s"]) < 0.1532 < float(good["interval_high_s"])
+    assert float(good["flops_per_s"]) > 0
+    assert (oom["verdicts"], oom["verdict_evidence"], oom["interval_low_s"]) == ("", "", "")
+
+
 def test_csv_without_results_is_its_header() -> None:
     text = to_csv(SessionState())
     assert text.count("\n") == 1

@@ -38,7 +38,8 @@ def test_everything_is_there(written: tuple[Path, Source]) -> None:
         "summary.md", "summary.html", "tables", "figures", "session.jsonl",
     }  # fmt: skip
     assert (path / "session.jsonl").read_bytes() == one.log.read_bytes()
-    for name in ("results", "pivot-mean", "forward-only", "min-max", "raw-steps", "by-mean", "devices", "reference"):
+    for name in ("results", "pivot-mean", "forward-only", "min-max", "raw-steps", "by-mean", "devices", "reference",
+                 "verdicts", "roofline"):  # fmt: skip
         for suffix in ("md", "tex", "typ", "csv"):
             assert (path / "tables" / f"{name}.{suffix}").stat().st_size > 0
     assert (path / "figures" / "step-times.png").read_bytes().startswith(b"\x89PNG")

@@ -1,15 +1,22 @@
 """The results of several sessions in one table, with chosen columns, units and digits."""
 
 import json
+from typing import Any
 
 import pytest
 
+from cs336_tui.events import DeviceSampled, GpuSample, HostSample, StepsTimed
 from cs336_tui.export.formats import render
 from cs336_tui.export.notation import Notation
 from cs336_tui.export.results import COLUMNS, TableError, results_table
 from cs336_tui.export.tables import Table
+from cs336_tui.flops import least_bytes, step_flops
+from cs336_tui.peaks import peak_key
+from cs336_tui.session.state import SessionState
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged, moved_session
-from tests.samples import a_spec, mixed_session, session_start, state_of
+from tests.made_peaks import made_peak
+from tests.samples import ENVIRONMENT, a_spec, mixed_session, session_start, state_of
+from tests.session.made import Cell, events_of, results_of
 
 
 def shown(table: Table) -> list[dict[str, str]]:
@@ -86,6 +93,84 @@ def test_a_cell_that_ran_on_another_machine_is_marked() -> None:
     for words in ("torch 2.14.0 instead of 2.13.0", "NVIDIA A100 instead of NVIDIA H100"):
         assert words in note
     assert not any("†" in note for note in results_table(merged(state_of(mixed_session()))).footnotes)
+
+
+PEAK = {peak_key(ENVIRONMENT, "cuda:0", "fp32"): made_peak(50e12, 2.5e12)}
+LIMITS = ("flops", "sheet", "peak", "bandwidth")
+
+
+def limits(device: str = "cuda:0", **spec: Any) -> Table:
+    return results_table(results_of(Cell(a_spec(device=device, **spec), [0.1])), columns=LIMITS, peaks=PEAK.get)
+
+
+def test_shares_of_both_peaks_can_be_asked_for() -> None:
+    table = limits()
+    flops_per_s = step_flops(a_spec()) / 0.1
+    assert shown(table) == [{
+        "achieved (TFLOP/s)": f"{flops_per_s / 1e12:.4g}", "% of data sheet": f"{flops_per_s / 67e12 * 100:.3g}",
+        "% of measured peak": f"{flops_per_s / 50e12 * 100:.3g}", "bandwidth (GB/s)": "n/a",
+    }]  # fmt: skip
+    assert table.records[0]["share_of_measured_peak"] == pytest.approx(flops_per_s / 50e12)
+    notes = "\n".join(table.footnotes)
+    assert "data sheet: NVIDIA H100 Tensor Core GPU Datasheet" in notes
+    assert "50 TFLOP/s and 2500 GB/s, measured" in notes
+
+
+def test_a_peak_that_is_not_known_is_said_to_be_so_and_never_guessed() -> None:
+    (row,) = shown(table := limits("cpu"))
+    assert (row["% of data sheet"], row["% of measured peak"]) == ("unknown", "not measured")
+    assert table.records[0]["share_of_sheet_peak"] is table.records[0]["share_of_measured_peak"] is None
+    assert any("run cs336-tui peak" in note for note in table.footnotes)
+
+
+def test_bandwidth_is_shown_where_it_is_the_bound() -> None:
+    (row,) = shown(table := limits(pass_="forward", batch_size=1, context_length=1))
+    assert row["bandwidth (GB/s)"].startswith("≥ ")
+    assert table.records[0]["min_bytes_per_s"] == pytest.approx(least_bytes(a_spec(pass_="forward")) / 0.1)
+
+
+def test_verdict_interval_and_advice_are_columns() -> None:
+    columns = ["verdict", "interval", "unobservable", "advice"]
+    cells = (Cell(a_spec(), [0.1, 0.1, 0.1]), Cell(a_spec(), status="oom"))
+    table = results_table(results_of(*cells), columns=columns)
+    measured, without = shown(table)
+    assert measured["verdict"] == "too-few-steps"
+    assert measured["95 % of mean (± %)"] == "0"
+    assert "drifting" in measured["not observable"]
+    assert measured["warm-up advice"]
+    assert set(without.values()) == {"n/a"}
+    assert table.records[1] == dict.fromkeys(table.records[1])
+    assert any("too-few-steps: " in note for note in table.footnotes)
+
+
+def with_energy() -> SessionState:
+    """A cell of 0.1 s a step, at 500 W by the counter."""
+    cell = Cell(a_spec(measure_steps=20), [0.1] * 20)
+    state = SessionState()
+    measured = 0
+    for event in events_of(cell):
+        state.apply(event)
+        if isinstance(event, StepsTimed):
+            measured += 1
+            gpu = GpuSample(uuid="GPU-0", energy_j=1000 + 50.0 * measured)
+            state.apply(DeviceSampled(at=event.at, host=HostSample(), gpu=gpu))
+    return state
+
+
+def test_energy_is_shown_where_it_is_known() -> None:
+    table = results_table(merged(with_energy()))
+    (row,) = shown(table)
+    assert (row["energy (J/step)"], row["tokens/J"]) == ("50", "10.2")
+    assert table.records[0]["joules_per_step"] == pytest.approx(50)
+    assert any(note.startswith("energy: mean power") for note in table.footnotes)
+
+
+def test_energy_that_is_not_known_is_no_column_and_says_why_when_asked_for() -> None:
+    results = results_of(Cell(a_spec(device="cpu"), [0.1]))
+    assert "energy (J/step)" not in shown(results_table(results))[0]
+    table = results_table(results, columns=["energy"])
+    assert table.rows == (("n/a",),)
+    assert any(note.startswith("energy unknown on cpu: ") for note in table.footnotes)
 
 
 def test_runs_of_one_spec_are_told_apart() -> None:

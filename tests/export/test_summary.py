@@ -29,7 +29,8 @@ def test_a_whole_session_has_every_section() -> None:
     assert text.startswith("# cs336-tui session sample\n\nStarted 2026-09-21 14:13:20 UTC. 3 of 4 cells finished")
     assert "session cancelled" in text
     assert list(sections(text)) == [
-        "Environment", "Command", "Results", "Phases", "Step times", "Failures", "Notices",
+        "Environment", "Command", "Results", "How far these numbers can be trusted", "How close to the limit", "Phases",
+        "Step times", "Failures", "Notices",
     ]  # fmt: skip
 
 
@@ -45,6 +46,21 @@ def test_the_environment_is_told() -> None:
 def test_the_command_stands_alone_in_a_code_block() -> None:
     command = sections(summary_markdown(state_of(mixed_session())))["Command"]
     assert command.strip() == "```sh\ncs336-tui bench --size small --context 128\n```"
+
+
+def test_every_measured_cell_has_its_verdict_and_what_is_wrong_with_it() -> None:
+    found = sections(summary_markdown(state_of(mixed_session())))
+    trust = found["How far these numbers can be trusted"]
+    assert re.search(r"\| small · context 128 · forward\+backward · fp32 +\| too-few-steps +\| +4 \|", trust)
+    assert "small · context 128 · forward+backward · fp32: too-few-steps: " in trust
+    assert "not observable on cuda:0: " in trust
+    assert "too-few-steps: " not in found["Results"], "it is said once"
+
+
+def test_how_close_to_the_limit_needs_no_prediction() -> None:
+    limit = sections(summary_markdown(state_of(mixed_session())))["How close to the limit"]
+    assert "achieved (TFLOP/s)" in limit
+    assert "run cs336-tui peak" in limit
 
 
 def test_sparklines_tell_warmup_from_measured_on_one_scale() -> None:

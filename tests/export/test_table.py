@@ -51,8 +51,8 @@ def test_a_good_cell_reads_as_measured() -> None:
     assert row == {
         "size": "small", "context": "128", "batch": "4", "pass": "forward+backward", "precision": "fp32",
         "device": "cuda:0", "warm-up": "2", "n": "4", "mean (ms)": "153.20", "std (ms)": "0.35",
-        "median (ms)": "153.10", "min (ms)": "152.90", "max (ms)": "153.70", "tokens/s": "3.34k",
-        "peak allocated (GB)": "3.51", "status": "ok",
+        "verdict": "too-few-steps", "median (ms)": "153.10", "min (ms)": "152.90", "max (ms)": "153.70",
+        "tokens/s": "3.34k", "achieved (TFLOP/s)": "2.472", "peak allocated (GB)": "3.51", "status": "ok",
     }  # fmt: skip
 
 
@@ -199,3 +199,12 @@ def test_out_of_memory_says_what_could_not_be_allocated_and_the_peak() -> None:
     )
     text = results_markdown(state_of([*session_start([a_spec()]), *cell_start(0), end]))
     assert "CUDA out of memory; 2.00 GB could not be allocated; peak allocated until then 78.0 GB" in text
+
+
+def test_automatic_counts_say_what_they_came_to() -> None:
+    spec = a_spec(warmup_steps=100, warmup_auto=True, measure_steps=1000, steps_auto=0.01)
+    state = state_of([*session_start([spec]), *cell_start(0), *steps(0, WARMUP_S, MEASURED_S)])
+    (row,) = rendered_rows(results_table(state))
+    assert (row["warm-up"], row["status"]) == ("auto (2)", "unfinished, 6 of at most 1100 steps")
+    state.apply(cell_end(0, "failed", error="gone"))
+    assert "warm-up auto (2): failed in stage measuring, after 2 of at most 100 warm-up" in results_markdown(state)

@@ -9,6 +9,7 @@ import pytest
 
 from cs336_tui.events import CellsPredicted, InForce, ModelBuilt
 from cs336_tui.findings.roofline import Ceiling, RooflinePoint, doubt, points, precision_in_force
+from cs336_tui.flops import least_bytes, step_flops
 from cs336_tui.peaks import DevicePeak, PeakKey, peak_key
 from cs336_tui.session.merge import merge
 from cs336_tui.session.state import SessionState
@@ -159,8 +160,22 @@ def test_cells_that_cannot_be_placed_are_left_out() -> None:
     state = predicted(
         Cell(a_spec(), [0.1]), Cell(a_spec(batch_size=8), status="oom"), Cell(a_spec(batch_size=16), [0.1])
     )
-    state.predictions.pop(next(key for key in state.predictions if key.batch_size == 16))
+    without_prediction(state, 16)
+    in_force(state, 2, model_revision="someone's model at 1f2e3d")
     assert [each.result.spec.batch_size for each in found(state)] == [4]
+
+
+def test_without_a_prediction_the_work_is_worked_out_from_the_dimensions() -> None:
+    spec = a_spec(batch_size=16)
+    state = predicted(Cell(a_spec(), [0.1]), Cell(spec, [0.1]))
+    without_prediction(state, 16)
+    first, second = found(state)
+    assert (first.flops, first.bytes_moved) == (10**12, 10**9)
+    assert (second.flops, second.bytes_moved) == (step_flops(spec), least_bytes(spec))
+
+
+def without_prediction(state: SessionState, batch_size: int) -> None:
+    state.predictions.pop(next(key for key in state.predictions if key.batch_size == batch_size))
 
 
 def test_a_ceiling_is_the_lower_of_its_two_sides() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 
@@ -100,6 +102,15 @@ def test_clock_reasons_are_readable(reader: GpuReader) -> None:
     if reasons is None:
         pytest.skip("this GPU reports no clock-event reasons")
     assert set(reasons) <= set(clock_reasons(0x1FF))
+
+
+def test_persistence_mode_is_nvidia_smis(reader: GpuReader) -> None:
+    mode = reader.sample(0.0).persistence_mode
+    if mode is None or shutil.which("nvidia-smi") is None:
+        pytest.skip("this GPU reports no persistence mode, or there is no nvidia-smi to compare it with")
+    query = ["nvidia-smi", "--query-gpu=persistence_mode", "--format=csv,noheader", f"--id={reader.identity.uuid}"]
+    said = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    assert {True: "Enabled", False: "Disabled"}[mode] == said
 
 
 def test_this_process_is_not_among_the_others(reader: GpuReader) -> None:

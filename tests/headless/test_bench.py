@@ -77,6 +77,33 @@ def test_json_has_the_fields_that_scripts_rely_on(tmp_path: Path):
     assert phases == {"forward": ["forward"], "train-step": ["zero_grad", "forward", "loss", "backward", "optimizer"]}
 
 
+def test_automatic_counts_end_by_themselves_and_say_why(tmp_path: Path):
+    """Steps of about a millisecond: warming up is looked at from 10 on, measuring has a ceiling of 40."""
+    words = [*SMALL, *"--pass forward --warmup auto:30 --steps auto:40 --interval 20% --format json".split()]
+    done = bench(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["runs"]
+    assert (result["spec"]["warmup_auto"], result["spec"]["steps_auto"]) == (True, 0.2)
+    assert 10 <= len(result["warmup_times_s"]) <= 30
+    assert 20 <= len(result["step_times_s"]) <= 40
+    assert f"note: cell 1: stopped after {len(result['step_times_s'])} steps" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--warmup auto,5", "auto stands alone"),
+        ("--steps auto:3", "expected auto, or auto:MAX with the most steps, at least 20"),
+        ("--interval 1%", "interval 1%: is for --steps auto"),
+    ],
+)
+def test_a_count_that_cannot_be_is_bad_usage(words: str, says: str, tmp_path: Path):
+    done = bench(*words.split(), cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_files_are_written_and_never_overwritten_silently(tmp_path: Path):
     words = [*SMALL, "--pass", "forward", "--format", "csv", "-o", "out.csv", "--summary", "summary.md"]
     done = bench(*words, cwd=tmp_path)
@@ -237,3 +264,27 @@ def test_version_and_doctor(tmp_path: Path):
     assert done.returncode == 0
     for word in ("torch", "cpu", "fp32", "sessions", "driver"):
         assert word in done.stdout
+
+
+def test_each_cell_s_line_ends_with_its_verdict_and_a_doubt_is_explained(tmp_path: Path):
+    done = bench(*SMALL, "--pass", "forward,inference", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    places = [number for number, line in enumerate(lines) if line.startswith("[")]
+    assert len(places) == 2
+    for place in places:
+        assert lines[place].endswith("(n=3) · too-few-steps") or "(n=3) · too-few-steps, " in lines[place]
+        assert lines[place + 1].startswith("  too-few-steps: ")
+    verdicts = [result["verdicts"] for result in json.loads(done.stdout)["runs"]]
+    assert all("too-few-steps" in names for names in verdicts)
+
+
+def test_how_close_to_the_limit_a_bench_came_is_known_without_the_app(tmp_path: Path):
+    assert bench(*SMALL, "--pass", "forward", cwd=tmp_path).returncode == 0
+    (log,) = (tmp_path / "sessions").glob("*.jsonl")
+    where = ("--session-dir", str(tmp_path / "sessions"))
+    done = run("export", log.stem, *where, "--report", "roofline", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["flops_per_s"] == pytest.approx(row["flops"] / row["step_s"])
+    assert row["sheet_source"] is None

@@ -96,10 +96,25 @@ def test_figures_are_written_and_missing_ones_explained(folder: Path) -> None:
     assert "no figure context-length: no choice was timed at two context lengths" in result.stderr
 
 
+def test_the_roofline_needs_no_prediction_and_says_what_to_do_for_the_peak(folder: Path) -> None:
+    arguments = ("export", "2026-box", "--report", "roofline")
+    result = run(folder, *arguments, "--figures", str(folder / "figures"))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("| small ") == 4
+    assert "% of measured peak" in result.stdout
+    assert "run cs336-tui peak on the machine of these cells" in result.stdout
+    assert (folder / "figures" / "roofline.svg").stat().st_size > 0
+    rows = json.loads(export(folder, *arguments[1:], "--format", "json"))["rows"]
+    assert {row["share_of_measured"] for row in rows} == {None}
+    assert all(row["share_of_sheet"] > 0 for row in rows)
+
+
 def test_summary_writes_a_folder(folder: Path) -> None:
     target = folder / "summary"
     assert run(folder, "summary", "2026-box", "-o", str(target)).exit_code == 0
     assert (target / "summary.html").is_file()
+    for name in ("tables/verdicts.md", "tables/roofline.csv", "figures/roofline.svg"):
+        assert (target / name).is_file()
     again = run(folder, "summary", "2026-box", "-o", str(target))
     assert again.exit_code == 2
     assert "already exists" in again.stderr

@@ -7,6 +7,7 @@ import pytest
 
 from cs336_tui.session.comparison import Comparison, compare
 from cs336_tui.session.merge import merge
+from cs336_tui.session.state import SessionState
 from cs336_tui.sizes import dims_of
 from tests.samples import a_spec
 from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, results_of, session_of
@@ -97,6 +98,34 @@ def test_a_side_without_a_timing_says_why() -> None:
     assert (pair.ratio, pair.verdict) == (None, "ambiguous")
     assert pair.b.note == "OOM"
     assert pair.explanation == "B has no timing: OOM."
+
+
+def test_what_was_in_force_is_compared() -> None:
+    a, b = session_of(cell(FAST)), session_of(cell(SLOW))
+    for state, changes in (
+        (a, {"attention": "naive (scores materialised)", "allocator": "native, default settings"}),
+        (b, {"attention": "fused", "allocator": "cudaMallocAsync, default settings", "interop_threads": 4}),
+    ):
+        found = state.cells[0]
+        assert found.in_force is not None
+        found.in_force = msgspec.structs.replace(found.in_force, **changes)
+    notes = compare(merge([("a", a)]), merge([("b", b)])).notes
+    assert "attention in force: naive (scores materialised) | fused" in notes
+    assert "allocator in force: native, default settings | cudaMallocAsync, default settings" in notes
+    assert not any("inter-op" in note for note in notes), "of A it is not known"
+
+
+def test_a_side_that_is_mixed_says_so_and_its_pairs_need_not_differ() -> None:
+    def torn() -> SessionState:
+        state = session_of(cell(FAST), cell(FAST, pass_="forward"))
+        found = state.cells[1]
+        assert found.in_force is not None
+        found.in_force = msgspec.structs.replace(found.in_force, threads=4)
+        return state
+
+    found = compare(merge([("a", torn())]), merge([("b", torn())]))
+    assert [pair.differs for pair in found.pairs] == [(), ()]
+    assert found.mixed == tuple(f"{side}: mixed provenance: threads 32 (cell 1), 4 (cell 2)" for side in "AB")
 
 
 def test_nothing_against_nothing_is_empty() -> None:

@@ -1,5 +1,7 @@
 """The time that is left, from the steps timed so far."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -45,6 +47,28 @@ def test_cells_that_are_over_cost_nothing_more() -> None:
     events = [*session_start(specs), *cell_start(0), *steps(0, (0.1,)), cell_end(0, "oom"), cell_end(1, "cancelled")]
     assert remaining_s(state_of(events)) == 0.0
     assert remaining_s(state_of(mixed_session())) is not None
+
+
+def automatic(**changes: Any) -> RunSpec:
+    return a_spec(warmup_auto=True, warmup_steps=100, steps_auto=0.01, measure_steps=1000, **changes)
+
+
+def test_automatic_counts_are_what_they_came_to_before() -> None:
+    specs = [automatic(), automatic(precision="bf16-mixed")]
+    start = [*session_start(specs), *cell_start(0)]
+    assert remaining_s(state_of([*start, *steps(0, (0.1,), (0.1,))])) == pytest.approx((999 + 1100) * 0.1)
+    one_done = [*start, *steps(0, (0.1,) * 12, (0.1,) * 40), cell_end(0)]
+    assert remaining_s(state_of(one_done)) == pytest.approx(52 * 0.1)
+    into_second = [*one_done, *cell_start(1), *steps(1, (0.1,) * 10, (0.1,) * 15)]
+    assert remaining_s(state_of(into_second)) == pytest.approx(25 * 0.1)
+    beyond = [*one_done, *cell_start(1), *steps(1, (0.1,) * 10, (0.1,) * 80)]
+    assert remaining_s(state_of(beyond)) == pytest.approx(20 * 0.1)
+
+
+def test_fixed_counts_are_not_what_automatic_ones_came_to() -> None:
+    specs = [automatic(), a_spec()]
+    events = [*session_start(specs), *cell_start(0), *steps(0, (0.1,) * 12, (0.1,) * 40), cell_end(0)]
+    assert remaining_s(state_of(events)) == pytest.approx(a_spec().total_steps * 0.1)
 
 
 @given(run_specs())

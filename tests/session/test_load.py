@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,8 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cs336_tui.events import CellRequeued, CellSkipped, CellsQueued, Event, StepsTimed, to_line
+from cs336_tui.events import (
+    CellFinished,
+    CellRequeued,
+    CellSkipped,
+    CellsQueued,
+    CellStarted,
+    DeviceSampled,
+    Event,
+    GpuSample,
+    HostSample,
+    StageChanged,
+    StepsTimed,
+    to_line,
+)
 from cs336_tui.export.data import to_json
+from cs336_tui.findings.energy import energy_of
+from cs336_tui.findings.verdicts import judge
 from cs336_tui.session.load import load
 from cs336_tui.session.log import TORN, LogError, LogReader
 from cs336_tui.session.state import SessionState, fold
@@ -26,7 +42,15 @@ from tests.samples import (
     summary_of,
 )
 from tests.session.test_log import HEADER
-from tests.strategies import any_event
+from tests.strategies import any_event, at, cells, timed_steps
+
+TWO = CellsQueued(at=1.0, first=0, specs=(a_spec(), a_spec(batch_size=8)))
+device_samples = st.builds(
+    DeviceSampled,
+    at=at,
+    host=st.builds(HostSample, cpu=st.floats(0, 1), cpu_count=st.just(4), child_cores=st.floats(0, 4)),
+    gpu=st.none() | st.builds(GpuSample, sm_clock_mhz=st.integers(1, 2000), energy_j=st.none() | st.floats(0, 1e6)),
+)
 
 
 def write(path: Path, events: list[Event]) -> Path:
@@ -44,7 +68,11 @@ def seen(state: SessionState) -> list[object]:
         )
         for number, cell in state.cells.items()
     ]  # fmt: skip
-    return [cells, list(state.waiting), state.current, list(state.devices), state.notices, state.last_at, state.ddof]
+    surroundings = [each.surroundings for cell in state.cells.values() for each in (cell, *cell.earlier)]
+    return [
+        cells, surroundings, list(state.waiting), list(state.running), list(state.devices), state.notices,
+        state.last_at, state.ddof,
+    ]  # fmt: skip
 
 
 def test_an_ordinary_session(tmp_path: Path) -> None:
@@ -53,21 +81,32 @@ def test_an_ordinary_session(tmp_path: Path) -> None:
     assert to_json(load(path)) == to_json(fold(mixed_session()))
 
 
-def of_the_running_cell(events: list[Event]) -> list[Event]:
+def of_running_cells(events: list[Event]) -> list[Event]:
     """The same without steps of cells that do not run, which no run records."""
     state, kept = SessionState(), []
     for event in events:
-        if not isinstance(event, StepsTimed) or event.cell == state.current:
+        if not isinstance(event, StepsTimed) or event.cell in state.running:
             state.apply(event)
             kept.append(event)
     return kept
 
 
+a_life = st.one_of(
+    any_event,
+    st.builds(CellStarted, at=at, cell=cells),
+    st.builds(StageChanged, at=at, cell=cells, stage=st.sampled_from(["warm-up", "measuring", "finishing"])),
+    st.builds(CellFinished, at=at, cell=cells, status=st.just("ok")),
+    timed_steps(),
+    device_samples,
+)
+"""Events of cells that run, more often than the others."""
+
+
 @settings(deadline=None, max_examples=60)
-@given(events=st.lists(any_event, max_size=30))
+@given(events=st.lists(any_event, max_size=30) | st.lists(a_life, max_size=40).map(lambda life: [TWO, *life]))
 def test_whatever_happened(events: list[Event]) -> None:
     with TemporaryDirectory() as home:
-        path = write(Path(home) / "s.jsonl", [HEADER, *of_the_running_cell(events)])
+        path = write(Path(home) / "s.jsonl", [HEADER, *of_running_cells(events)])
         assert seen(load(path)) == seen(fold(LogReader(path)))
 
 
@@ -122,3 +161,61 @@ def test_steps_are_kept_when_cells_are_added_or_skipped_while_one_runs(tmp_path:
     found = load(write(tmp_path / "s.jsonl", events))
     assert found.cells[0].warmup_times_s == list(WARMUP_S)
     assert found.cells[0].step_times_s == list(MEASURED_S)
+
+
+def interleaved(*, ended: bool = True) -> list[Event]:
+    """Cells 0 and 1 take turns, sampled meanwhile and afterwards; once it gets too hot. Cell 0 is over last."""
+    events = [*session_start([a_spec(measure_steps=40), a_spec(measure_steps=40, precision="tf32")])]
+    events += [*cell_start(0), *cell_start(1)]
+    for kind, stage, count in (("warm-up", "warm-up", 4), ("measured", "measuring", 40)):
+        events += [StageChanged(at=100.0, cell=cell, stage=stage) for cell in (0, 1)]
+        for step in range(count):
+            now = 100.0 + count + step
+            for cell in (0, 1):
+                times_s = (0.1 + 0.05 * cell + 0.001 * (step % 3),)
+                events.append(StepsTimed(at=now, cell=cell, kind=kind, first=step, times_s=times_s, host_s=(0.01,)))
+            events.append(sampled(now, 10.0 * step, ("hardware thermal",) if step == 7 else ()))
+    first, last = ((StageChanged(at=200.0, cell=cell, stage="finishing"), cell_end(cell)) for cell in (1, 0))
+    return [*events, *first, sampled(200.0, 600.0), *last, sampled(202.0, 6e6)] if ended else events
+
+
+def sampled(when: float, energy_j: float, reasons: tuple[str, ...] = ()) -> Event:
+    host = HostSample(cpu=0.9, cpu_count=4, child_cores=2.0, steal=0.01, load_1m=3.0)
+    gpu = GpuSample(sm_clock_mhz=1500, clock_reasons=reasons, energy_j=energy_j, other_processes=())
+    return DeviceSampled(at=when, host=host, gpu=gpu)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_cells_that_take_turns_each_have_their_steps_and_samples(tmp_path: Path, ended: bool) -> None:
+    found = load(write(tmp_path / "s.jsonl", interleaved(ended=ended)))
+    for cell, least_s in ((0, 0.1), (1, 0.15)):
+        times_s = found.cells[cell].step_times_s
+        assert len(times_s) == 40
+        assert min(times_s) == pytest.approx(least_s)
+    assert seen(found) == seen(fold(interleaved(ended=ended)))
+
+
+@pytest.mark.parametrize("events", [interleaved(), mixed_session()])
+def test_a_cell_is_judged_alike_from_its_log_and_from_its_events(tmp_path: Path, events: list[Event]) -> None:
+    loaded, folded = load(write(tmp_path / "s.jsonl", events)), fold(events)
+    for number, cell in folded.cells.items():
+        assert judge(loaded.cells[number]) == judge(cell)
+        assert energy_of(loaded.cells[number]) == energy_of(cell)
+
+
+def test_what_is_judged_is_seen_in_a_log(tmp_path: Path) -> None:
+    state = load(write(tmp_path / "s.jsonl", interleaved()))
+    for cell in (0, 1):
+        judgement = judge(state.cells[cell])
+        assert judgement is not None
+        assert f"hardware thermal in 1 of {41 - cell} samples" in judgement.sentence
+        assert energy_of(state.cells[cell]).mean_power_w == pytest.approx(10.0)
+
+
+def test_surroundings_can_be_read_when_the_log_is_gone_and_by_several_threads(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.jsonl", interleaved())
+    state = load(path)
+    path.unlink()
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: state.cells[0].surroundings.samples, range(8)))
+    assert found == [41] * 8

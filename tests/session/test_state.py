@@ -9,18 +9,23 @@ from hypothesis import strategies as st
 
 from cs336_tui.events import (
     CellFinished,
+    CellRequeued,
+    CellSkipped,
     CellsQueued,
     CellStarted,
     ChildOutput,
     DeviceSampled,
     Event,
+    GpuSample,
     HostSample,
     Notice,
     SessionEnded,
+    SessionResumed,
+    StageChanged,
     StepsTimed,
 )
+from cs336_tui.export.record import document_of
 from cs336_tui.session.log import LogReader, SessionLog
-from cs336_tui.session.record import document_of
 from cs336_tui.session.state import DEVICE_HISTORY, OUTPUT_LIMIT, SessionState
 from tests.samples import (
     MEASURED_S,
@@ -53,6 +58,7 @@ def test_no_order_of_events_breaks_the_state(events: list[Event]) -> None:
     document_of(state)
     assert state.steps_done >= 0
     assert state.current is None or state.current in state.cells
+    assert all(cell.status == "running" for cell in state.running_cells)
 
 
 def test_a_cell_goes_from_queued_over_running_to_its_end() -> None:
@@ -158,3 +164,76 @@ def test_steps_without_phases_are_steps_too() -> None:
     state.apply(CellFinished(at=2.0, cell=0, status="ok"))
     (run,) = document_of(state).runs
     assert (run.step_times_s, run.phase_times_s, run.host_times_s) == ((0.1, 0.2), {}, ())
+
+
+def two_running() -> SessionState:
+    """Cells 0 and 1 take turns, cell 2 waits."""
+    state = state_of([*session_start([a_spec(), a_spec(precision="tf32"), a_spec(batch_size=8)])])
+    for event in (*cell_start(0), *cell_start(1)):
+        state.apply(event)
+    return state
+
+
+def test_two_cells_may_run_at_once_and_the_one_started_last_is_the_current_one() -> None:
+    state = two_running()
+    assert [cell.cell for cell in state.running_cells] == [0, 1]
+    assert state.running_cell is state.cells[1]
+    for first, (of_a, of_b) in enumerate(zip(MEASURED_S, reversed(MEASURED_S), strict=True)):
+        for cell, time_s in ((0, of_a), (1, of_b)):
+            state.apply(StepsTimed(at=1.0, cell=cell, kind="measured", first=first, times_s=(time_s,)))
+    assert state.cells[0].step_times_s == list(MEASURED_S)
+    assert state.cells[1].step_times_s == list(reversed(MEASURED_S))
+    state.apply(cell_end(1))
+    assert (state.current, [cell.cell for cell in state.running_cells]) == (0, [0])
+    state.apply(cell_end(0))
+    assert (state.current, state.running_cells) == (None, ())
+
+
+def test_device_samples_are_of_all_cells_that_run_and_of_the_last_that_did() -> None:
+    state = two_running()
+    sample = DeviceSampled(at=1.0, host=HostSample(), gpu=GpuSample(sm_clock_mhz=1000))
+    for cell in (0, 1):
+        state.apply(StageChanged(at=1.0, cell=cell, stage="measuring"))
+    state.apply(sample)
+    state.apply(cell_end(1))
+    state.apply(sample)
+    assert [state.cells[cell].surroundings.samples for cell in (0, 1, 2)] == [2, 1, 0]
+    state.apply(cell_end(0))
+    state.apply(DeviceSampled(at=2.0, host=HostSample(), gpu=GpuSample(sm_clock_mhz=700)))
+    assert [state.cells[cell].surroundings.samples for cell in (0, 1, 2)] == [2, 1, 0]
+    state.apply(CellStarted(at=3.0, cell=2))
+    assert [cell.cell for cell, _ in state.surrounded] == [2], "the next cell's samples are not the last ones'"
+
+
+def test_the_clock_after_a_cell_that_no_sample_fell_into_is_that_of_the_next_sample() -> None:
+    state = two_running()
+    for event in (cell_end(0), cell_end(1)):
+        state.apply(event)
+    for clock in (900, 300):
+        state.apply(DeviceSampled(at=2.0, host=HostSample(), gpu=GpuSample(sm_clock_mhz=clock)))
+    assert [state.cells[cell].surroundings.clock_after_mhz for cell in (0, 1, 2)] == [900, 900, None]
+
+
+def test_a_session_that_goes_on_begins_all_interrupted_cells_anew() -> None:
+    state = two_running()
+    state.apply(SessionResumed(at=5.0, app="0.1.0"))
+    assert (state.running_cells, list(state.waiting)) == ((), [0, 1, 2])
+    assert [state.cells[cell].status for cell in (0, 1)] == ["queued", "queued"]
+    assert [len(state.cells[cell].earlier) for cell in (0, 1)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [SessionEnded(at=1.0, reason="interrupted"), SessionResumed(at=1.0, app="0.1.0")],
+)
+def test_nothing_runs_after_the_end(end: Event) -> None:
+    state = two_running()
+    state.apply(end)
+    assert (state.running_cells, state.current, state.surrounded) == ((), None, ())
+
+
+def test_a_cell_that_waits_again_or_is_skipped_runs_no_more() -> None:
+    for event in (CellRequeued(at=1.0, cell=1), CellSkipped(at=1.0, cell=1, reason="why not")):
+        state = two_running()
+        state.apply(event)
+        assert [cell.cell for cell in state.running_cells] == [0]

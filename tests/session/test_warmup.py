@@ -22,8 +22,8 @@ def test_settings_of_one_cell_stand_side_by_side() -> None:
         Cell(a_spec(warmup_steps=1), status="oom"),
     )
     forward, both = warmup_groups(results)
-    assert both.warmups == (0, 2)
-    assert forward.warmups == (0,)
+    assert both.warmups == ("0", "2")
+    assert forward.warmups == ("0",)
     cold, warm = both.traces
     assert cold.first_step_cost == pytest.approx(0.9 / 0.0411)
     assert warm.first_step_cost == pytest.approx(0.8123 / 0.04105)
@@ -32,6 +32,15 @@ def test_settings_of_one_cell_stand_side_by_side() -> None:
     assert warm.measured_text == "[41.20, 40.90, 41.00, 41.10]"
     assert cold.all_text == "[900.00, 41.20, 40.90, 41.00, 41.10]"
     assert both.title == "small · ctx 128 · forward+backward · fp32 · cuda:0 · batch 4"
+
+
+def test_an_automatic_warm_up_stands_beside_the_fixed_ones() -> None:
+    auto = a_spec(warmup_steps=100, warmup_auto=True)
+    (group,) = warmup_groups(
+        results_of(Cell(auto, STEADY, [0.8, 0.05, 0.0412]), Cell(a_spec(warmup_steps=2), STEADY, [0.8, 0.05]))
+    )
+    assert group.warmups == ("2", "auto")
+    assert [(trace.warmup, trace.warmup_steps) for trace in group.traces] == [("2", 2), ("auto (3)", 3)]
 
 
 def test_machines_are_not_mixed_and_sessions_are_told_apart() -> None:

@@ -104,8 +104,9 @@ class _Machine:
                 temperature_c=round(38 + busy * 27),
                 sm_clock_mhz=1980 if power < 600 else 1755,
                 memory_clock_mhz=2619,
-                clock_reasons=("power cap",) if power > 600 else (),
+                clock_reasons=("software power cap",) if power > 600 else (),
                 energy_j=round(self.energy_j, 1),
+                persistence_mode=True,
                 other_processes=(),
             )
             host = HostSample(
@@ -113,6 +114,8 @@ class _Machine:
                 memory_used_bytes=18 * 10**9,
                 memory_total_bytes=225 * 10**9,
                 child_rss_bytes=rss,
+                child_cores=None if rss is None else 1.0,
+                steal=0.0,
                 load_1m=1.2,
                 cpu_count=26,
             )
@@ -165,6 +168,7 @@ def _cell(machine: _Machine, cell: int, spec: RunSpec) -> Iterator[Event]:
         logits_dtype="bfloat16" if mixed else "float32",
         optimizer="AdamW" if spec.pass_ == "train-step" else None,
         threads=26,
+        attention="naive (scores materialised)",
         device_name="NVIDIA H100 80GB HBM3",
     )
     yield ModelBuilt(
@@ -175,6 +179,7 @@ def _cell(machine: _Machine, cell: int, spec: RunSpec) -> Iterator[Event]:
         ("measured", "measuring", spec.measure_steps),
     ):
         yield StageChanged(at=machine.now, cell=cell, stage=stage)
+        began_at = machine.now
         for step in range(steps):
             slow = (2.8 if step == 0 else 1 + 0.05 / (step + 1)) if kind == "warm-up" else 1.0
             real = {name: value * slow * machine.dice.gauss(1, 0.003) for name, value in phases.items()}
@@ -189,6 +194,7 @@ def _cell(machine: _Machine, cell: int, spec: RunSpec) -> Iterator[Event]:
                 phases_s={name: (round(value, 7),) for name, value in real.items()},
                 host_s=(round(forward * 0.3 + 2e-3, 7),),
             )
+    measured_for = machine.now - began_at
     yield StageChanged(at=machine.now, cell=cell, stage="finishing")
     yield from machine.pass_time(0.15, peak, 0.2, rss)
     yield CellFinished(
@@ -199,6 +205,9 @@ def _cell(machine: _Machine, cell: int, spec: RunSpec) -> Iterator[Event]:
         peak_reserved_bytes=int(peak * 1.04),
         peak_rss_bytes=rss,
         num_alloc_retries=0,
+        warmup_steps_done=spec.warmup_steps,
+        measured_for_s=round(measured_for, 6),
+        cpu_wait_s=0.0,
     )
 
 

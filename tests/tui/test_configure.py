@@ -33,7 +33,10 @@ from tests.tui.test_form import HERE
 
 W = TypeVar("W", bound=Widget)
 NARROW, WIDE = (30, 24), (80, 20)
-TYPED = {"comma": ",", "minus": "-", "full_stop": ".", "space": " ", "left_square_bracket": "["}
+TYPED = {
+    "comma": ",", "minus": "-", "full_stop": ".", "space": " ", "left_square_bracket": "[", "colon": ":",
+    "percent_sign": "%",
+}  # fmt: skip
 """What the keys that are named type."""
 
 
@@ -142,6 +145,19 @@ async def opened(size: tuple[int, int] = WIDE, *, here: bool = True, **options: 
         yield Hand(host, pilot)
 
 
+async def test_automatic_counts_are_typed_summed_up_and_corrected() -> None:
+    async with opened() as hand:
+        await hand.type("warmup_steps", "auto")
+        await hand.type("measure_steps", "auto")
+        assert hand.summary.strip() == "3 cells · at most 3300 steps"
+        assert "quick * ▾" in hand.seen(hand.pane.query_one(PresetEntry))
+        await hand.type("measure_steps", "auto:3")
+        assert "at least 20" in hand.seen(hand.entry("measure_steps", TextEntry))
+        assert hand.pane.sweep is None
+        await hand.type("measure_steps", "")
+        assert "10 or auto" in hand.seen(hand.entry("measure_steps", TextEntry))
+
+
 async def test_it_opens_on_the_quick_preset_and_needs_no_environment_to_run() -> None:
     async with opened(here=False) as hand:
         assert hand.pane.sweep == Sweep()
@@ -188,7 +204,9 @@ async def test_every_choice_is_ticked_by_keyboard(field: str, value: str, attrib
         ("other_contexts", "64, 96", "contexts", (128, 64, 96)),
         ("batch_size", "2,8", "batches", (2, 8)),
         ("warmup_steps", "0,5", "warmups", (0, 5)),
+        ("warmup_steps", "auto:50", "warmup_auto", True),
         ("measure_steps", "30", "steps", 30),
+        ("measure_steps", "auto 2%", "steps_auto", 0.02),
         ("seed", "7", "seed", 7),
         ("threads", "3", "threads", 3),
     ],

@@ -14,6 +14,7 @@ from cs336_tui.spec import CUSTOM_SIZE, SpecError
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui.form import CONTEXTS, MAX_CELLS, Entries, RunOptions, entries_of, read
 from tests.strategies import sweeps
+from tests.test_sweep import automatic_sweeps
 
 HERE = Environment(
     host="here",
@@ -36,6 +37,9 @@ typed = st.one_of(
     st.lists(st.integers(-2, 2**40).map(str), max_size=4).map(",".join),
     st.floats().map(str),
     st.sampled_from(["", " ", ",", "1,", "1, 2", "٣", "1_0", "0x1", "+1", "1e3", "9" * 5000]),
+    st.sampled_from(
+        ["auto", "auto:50", " auto 2 %", "auto:", "auto:٣٣", "auto,5", "auto:20 0", "auto 1e-3", "auto 9%%"]
+    ),
 )
 
 
@@ -94,6 +98,30 @@ def test_a_sweep_shown_in_the_form_reads_as_itself(sweep: Sweep, options: RunOpt
     assert form.sweep == msgspec.structs.replace(sweep, **expected)
 
 
+@given(automatic_sweeps())
+def test_automatic_counts_shown_in_the_form_read_as_themselves(sweep: Sweep) -> None:
+    small = msgspec.structs.replace(Sweep(), **{
+        name: getattr(sweep, name) for name in ("warmups", "warmup_auto", "steps", "steps_auto", "sync")
+    })  # fmt: skip
+    assert read(entries_of(small)).sweep == small
+
+
+def test_automatic_counts_are_entered_as_words() -> None:
+    entries = DEFAULT.with_value("warmup_steps", " auto:50 ").with_value("measure_steps", "auto:200 2 %")
+    form = read(entries)
+    assert form.sweep is not None
+    assert (form.sweep.warmup_auto, form.sweep.warmups) == (True, (50,))
+    assert (form.sweep.steps_auto, form.sweep.steps) == (0.02, 200)
+    assert form.summary == "3 cells · at most 750 steps"
+    shown = entries_of(form.sweep)
+    assert (shown.warmup_steps, shown.measure_steps) == ("auto:50", "auto:200 2%")
+
+
+def test_automatic_steps_are_not_pipelined() -> None:
+    (problem,) = read(DEFAULT.with_value("measure_steps", "auto").with_value("sync", "pipelined")).problems
+    assert str(problem) == "sync pipelined: a number of steps that is not fixed needs each-step"
+
+
 @pytest.mark.parametrize("preset", bundled(), ids=lambda preset: preset.name)
 def test_every_preset_fits_the_form(preset: Preset) -> None:
     assert read(entries_of(preset.sweep)).sweep == preset.sweep
@@ -114,6 +142,12 @@ def test_the_summary_counts_cells_and_all_their_steps() -> None:
         ("batch_size", "4,4", "batch size 4,4: names the same value twice"),
         ("batch_size", "", "batch size (none): choose at least one"),
         ("warmup_steps", "-1", "warmup steps -1: expected a whole number, at least 0"),
+        ("warmup_steps", "soon", "warmup steps soon: expected a whole number, or several as 1,2,4, or auto alone"),
+        ("warmup_steps", "auto,5", "warmup steps auto: expected a whole number, or several as 1,2,4, or auto alone"),
+        ("warmup_steps", "auto:9", "warmup steps auto:9: expected auto, or auto:MAX with the most steps, at least 10"),
+        ("measure_steps", "auto:", "measure steps auto:: expected auto, or auto:MAX with the most steps, at least 20"),
+        ("measure_steps", "auto 2", "measure steps 2: expected a share of the mean such as 1% or 0.01"),
+        ("measure_steps", "auto2", "measure steps auto2: expected a whole number, or auto, or as auto 2%"),
         ("measure_steps", "0", "measure steps 0: expected a whole number, at least 1"),
         ("measure_steps", "1,2", "measure steps 1,2: expected a whole number"),
         ("other_contexts", "128", "context length 128,128: names the same value twice"),

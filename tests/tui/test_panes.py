@@ -128,10 +128,12 @@ def test_a_lost_gpu_leaves_no_old_value_behind() -> None:
 
 def test_the_results_table_keeps_what_tells_cells_apart_when_narrow() -> None:
     texts = [
-        ("1", "small", "512", "4", "forward", "fp32", "cpu", "5", "10", "14.9", "0.06", "14.9", "137k", "4 GB"),
-        ("2", "small", "512", "4", "train-step", "fp32", "cpu", "5", "10", "47.2", "0.10", "47.2", "43k", "5 GB"),
-    ]
-    wide, narrow = (lay_out(COLUMNS, texts, width) for width in (134, 34))
+        ("1", "small", "512", "4", "forward", "fp32", "cpu", "5", "10", "14.9", "0.06", "steady", "14.9", "137k",
+         "1.2 T", "41", "4 GB"),
+        ("2", "small", "512", "4", "train-step", "fp32", "cpu", "5", "10", "47.2", "0.10", "steady", "47.2", "43k",
+         "1.1 T", "38", "5 GB"),
+    ]  # fmt: skip
+    wide, narrow = (lay_out(COLUMNS, texts, width) for width in (160, 34))
     assert "median" in text([results_heading(wide, 140)])
     assert len(narrow.heading) <= 34 or not any(COLUMNS[i].rank for i in narrow.kept)
     for kept in ("size", "pass", "mean ms"):

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from cs336_tui.peaks import PeakCache, peak_key
 from cs336_tui.tui.app import Cs336App
+from tests.made_peaks import made_peak
 from tests.samples import mixed_session
+from tests.tui.make_log import ENVIRONMENT
 from tests.tui.test_sessions import MIXED, STOPPED, keep, stopped_session
 from tests.tui.watched import demo, in_the_middle, log_of, until
 
@@ -23,13 +26,22 @@ def after(*keys: str) -> Callable[[Pilot[None]], Any]:
 
     async def prepare(pilot: Pilot[None]) -> None:
         await until(pilot, "at its end")
+        await judged(pilot)
         await pilot.press(*keys)
         pilot.app.clear_notifications()  # they go by themselves, at a time of their own
         await pilot.pause()
         if len(pilot.app.screen_stack) == 1:
-            await until(pilot, "at its end")
+            await judged(pilot)
 
     return prepare
+
+
+async def judged(pilot: Pilot[None]) -> None:
+    """Wait until every verdict in sight is known, and shown."""
+    app = pilot.app
+    assert isinstance(app, Cs336App)
+    for _ in range(2):  # what is found may bring more rows into sight
+        await until(pilot, lambda _: app.judging.is_settled)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -73,6 +85,24 @@ def test_queue_and_compare(size: str, key: str, snap_compare: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_the_roofline(size: str, snap_compare: Any, tmp_path: Path) -> None:
+    peaks = PeakCache(tmp_path / "peaks")
+    for precision, flops_per_s in (("fp32", 48.2e12), ("bf16-mixed", 702e12)):
+        key = peak_key(ENVIRONMENT, "cuda:0", precision)
+        peaks.put(key, made_peak(flops_per_s, 2.61e12, precision))
+    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0, peaks=peaks)
+
+    async def prepare(pilot: Pilot[None]) -> None:
+        await after("l")(pilot)
+        await until(pilot, "measured 702 TFLOP/s")
+        await pilot.press("home")
+        await until(pilot, lambda shown: "measured 48.2 TFLOP/s" in shown and "Press n" not in shown)
+        await judged(pilot)
+
+    assert snap_compare(app, terminal_size=SIZES[size], run_before=prepare)
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_the_sessions_of_a_folder(size: str, snap_compare: Any, tmp_path: Path, in_utc: None) -> None:  # noqa: ARG001
     keep(tmp_path, STOPPED, stopped_session())
     keep(tmp_path, MIXED, mixed_session())
@@ -85,6 +115,6 @@ def test_the_sessions_of_a_folder(size: str, snap_compare: Any, tmp_path: Path, 
         await pilot.press("7")
         await until(pilot, STOPPED)
         pilot.app.clear_notifications()
-        await until(pilot, "at its end")
+        await judged(pilot)
 
     assert snap_compare(app, terminal_size=SIZES[size], run_before=prepare)

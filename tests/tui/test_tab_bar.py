@@ -44,7 +44,7 @@ async def test_left_and_right_go_through_all_tabs_and_the_open_one_is_named(widt
             assert len(bar(app).text) <= width
             assert bar(app).text.startswith("‹") == (tab.id != "configure" and "1 Configure" not in bar(app).text)
         await pilot.press("left")
-        await until(pilot, lambda _: app.main.open_pane == "estimate")
+        await until(pilot, lambda _: app.main.open_pane == "roofline")
 
 
 async def test_a_click_on_an_arrow_opens_the_next_tab_that_is_not_in_sight() -> None:
@@ -62,6 +62,6 @@ async def test_a_click_on_an_arrow_opens_the_next_tab_that_is_not_in_sight() -> 
 async def test_every_tab_is_named_where_there_is_room() -> None:
     app = Cs336App(Benches())
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "i Estimate")
+        await until(pilot, "l Roofline")
         assert "‹" not in bar(app).text
         assert "›" not in bar(app).text

@@ -28,13 +28,15 @@ from cs336_tui.events import (
     StepsTimed,
     to_line,
 )
+from cs336_tui.peaks import DevicePeak, PeakError
 from cs336_tui.reports import ReportKind
+from cs336_tui.runner.peak import Tell
 from cs336_tui.runner.queue import Asked, CellQueue
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.recorder import Sink
 from cs336_tui.session.state import fold
-from cs336_tui.spec import RunSpec
+from cs336_tui.spec import Precision, RunSpec
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.screen import MainScreen
@@ -67,6 +69,10 @@ class ScriptedBench:
         self.reports = 0
         self.report_ends = ReportFinished(at=START + 2, report=0, status="failed", error="no report was given")
         """How a report ends that is not stopped."""
+        self._peaks: list[tuple[str, Precision, Tell]] = []
+        self.peaks_measured: list[tuple[str, Precision]] = []
+        self.peak: DevicePeak | PeakError = PeakError("no peak was given")
+        """What comes of every peak that is asked for."""
         self._permits = threading.Semaphore(0)
         self._stop = StopSignal()
         self.queue = CellQueue(sink, self._stop)
@@ -112,12 +118,22 @@ class ScriptedBench:
             raise self.refuse
         self.queue.ask(kind, spec, cell)
 
+    def ask_peak(self, device: str, precision: Precision, threads: int | None, tell: Tell) -> None:
+        del threads
+        self._peaks.append((device, precision, tell))
+
     def predict(self, specs: Sequence[RunSpec]) -> None:
         self.predicted.append(tuple(specs))
 
     def work(self) -> None:
         if not self.queue.claim():
             return
+        while self._peaks:
+            device, precision, tell = self._peaks.pop(0)
+            self.peaks_measured.append((device, precision))
+            while not (self.go_on.is_set() or self._permits.acquire(timeout=0.005)):
+                pass
+            tell(self.peak)
         while (taken := self.queue.take()) is not None:
             if isinstance(taken, Asked):
                 self._report(taken)

@@ -24,7 +24,8 @@ def read_cell(app: Cs336App, place: int) -> None:
 
     state = app.state
     cell = list(state.cells.values())[place]
-    app.push_screen(Reader(f"Cell {cell.cell + 1}", lambda width: cell_detail(state, cell, width)))
+    found = app.judging.of(state, cell)
+    app.push_screen(Reader(f"Cell {cell.cell + 1}", lambda width: cell_detail(state, cell, width, found)))
 
 
 def ask_quit(app: Cs336App) -> None:

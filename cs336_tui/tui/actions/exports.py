@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
+
+from cs336_tui.tui.background import in_background
 
 if TYPE_CHECKING:
     from cs336_tui.tui.app import Cs336App
@@ -25,9 +28,12 @@ def copy_table(app: Cs336App) -> None:
     """The results table to the clipboard of the terminal, also over SSH."""
     from cs336_tui.export.table import results_markdown
 
-    if _has_results(app):
-        app.copy_to_clipboard(results_markdown(app.state))
+    def copied(text: str) -> None:
+        app.copy_to_clipboard(text)
         app.notify("The results table was sent to the terminal's clipboard.", title="Copied")
+
+    if _has_results(app):  # on a thread, as cells that nobody has looked at are judged first
+        in_background(app, partial(results_markdown, app.state), copied)
 
 
 def _has_results(app: Cs336App) -> bool:

@@ -9,23 +9,27 @@ from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.tui import format
 from cs336_tui.tui.drawing.phase_bars import phase_bars
+from cs336_tui.tui.judging import Assessment
+from cs336_tui.tui.pages.judgement import all_checks
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.panes.live import phase_means
+from cs336_tui.tui.panes.verdict import verdict
 from cs336_tui.tui.widgets.lines import Line, Span, line
 
 _LABEL = 16
 _OUTPUT_ROWS = 200
 
 
-def cell_detail(state: SessionState, cell: CellState, width: int) -> list[Line]:
-    """Result, error, phases, every step time (warm-up first), what was in force, and the process's output."""
+def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessment | None = None) -> list[Line]:
+    """Result, error, judgement, phases, every step time (warm-up first), what was in force, the process's output."""
     sections = [
         [line((cell.spec.title, "title")), line(status.status(cell))],
         _error(cell, width),
-        _statistics(state, cell),
+        _statistics(state, cell, found),
         _titled("Mean of each phase", phase_bars(phase_means(cell), width=width)),
         _titled("Warm-up steps, ms (not measured)", _times(cell.warmup_times_s, None, width, "warmup")),
         _titled("Measured steps, ms", _times(cell.step_times_s, cell.running.std(state.ddof), width, "measured")),
+        _titled("What was looked for in them", _judgement(found, width)),
         _titled("Asked for", _asked(cell.spec)),
         _titled("In force, read back", _in_force(cell.in_force) if cell.in_force else []),
         _titled("Output of the process", _output(cell)),
@@ -59,7 +63,7 @@ def _error(cell: CellState, width: int) -> list[Line]:
     return [line((f"✗ {problem}", "bad")), *map(line, rows)]
 
 
-def _statistics(state: SessionState, cell: CellState) -> list[Line]:
+def _statistics(state: SessionState, cell: CellState, found: Assessment | None) -> list[Line]:
     lines: list[Line] = []
     if summary := cell.summary(state.ddof):
         std = summary.std_s
@@ -71,6 +75,7 @@ def _statistics(state: SessionState, cell: CellState) -> list[Line]:
             _row("min to max", f"{format.ms(summary.min_s, std)} to {format.ms(summary.max_s, std)} ms"),
             *([_row("p95", f"{format.ms(summary.p95_s, std)} ms")] if summary.p95_s is not None else []),
             _row("tokens/s", format.rate(cell.tokens_per_s)),
+            *([_row("verdict", verdict(cell, found).text)] if found and found.judgement else []),
         ]
     if finished := cell.finished:
         peaks = {
@@ -82,6 +87,10 @@ def _statistics(state: SessionState, cell: CellState) -> list[Line]:
         if finished.num_alloc_retries:
             lines.append(line(("! ", "caution"), f"{finished.num_alloc_retries} allocation retries: timing is suspect"))
     return _titled("Result", lines)
+
+
+def _judgement(found: Assessment | None, width: int) -> list[Line]:
+    return all_checks(found.judgement, width) if found and found.judgement else []
 
 
 def _times(times_s: list[float], std_s: float | None, width: int, role: str) -> list[Line]:
@@ -116,7 +125,11 @@ def _in_force(real: InForce) -> list[Line]:
         "logits": real.logits_dtype,
         "grad scaler": real.grad_scaler,
         "optimizer": real.optimizer,
+        "attention": real.attention,
+        "allocator": real.allocator,
         "threads": real.threads,
+        "interop threads": real.interop_threads,
+        "model revision": real.model_revision,
     }
     words = {True: "yes", False: "no"}
     return [

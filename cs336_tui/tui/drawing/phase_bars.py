@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 from cs336_tui.tui import format
 from cs336_tui.tui.drawing.blocks import bar
-from cs336_tui.tui.widgets.lines import Line, Span
+from cs336_tui.tui.widgets.lines import Line, Span, width_of
 
 PHASE_ROLES = 5
+SHORT_NAMES = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", "optimizer": "opt"}
+"""Of phases, for narrow columns."""
 
 
 def phase_bars(means_s: Mapping[str, float], *, width: int) -> list[Line]:
@@ -31,10 +33,15 @@ def phase_bars(means_s: Mapping[str, float], *, width: int) -> list[Line]:
     ]
 
 
-def phase_line(means_s: Mapping[str, float]) -> Line:
-    """The same in one row, without bars, for a low screen."""
+def phase_line(means_s: Mapping[str, float], *, width: int) -> Line:
+    """The same in one row, without bars, for a low screen; names are cut short where there is no room for them."""
     total = sum(means_s.values())
-    spans: list[Span] = []
-    for name, value in means_s.items():
-        spans += [Span(f"{name} ", "muted"), Span(f"{format.ms(value, total / 1000)}  ", "text")]
-    return (*spans, Span("ms", "muted")) if spans else ()
+    lines: list[Line] = []
+    for short in (False, True):
+        spans: list[Span] = []
+        for name, value in means_s.items():
+            shown = SHORT_NAMES.get(name, name) if short else name
+            spans += [Span(f"{shown} ", "muted"), Span(f"{format.ms(value, total / 1000)}  ", "text")]
+        lines.append((*spans, Span("ms", "muted")) if spans else ())
+    whole, cut = lines
+    return whole if width_of(whole) <= width else cut

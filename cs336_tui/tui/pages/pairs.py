@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cs336_tui.session.comparison import Comparison, Pair, Side, compare
 from cs336_tui.session.fields import size_label
 from cs336_tui.session.merge import Result
+from cs336_tui.sweep import warmup_words
 from cs336_tui.tui import format
 from cs336_tui.tui.pages.page import Page, wrapped
 from cs336_tui.tui.pages.verdicts import VERDICTS
@@ -55,7 +56,7 @@ def _texts(pair: Pair) -> tuple[str, ...]:
         spec.pass_,
         spec.precision,
         spec.device if spec.device == pair.b.spec.device else f"{spec.device} | {pair.b.spec.device}",
-        str(spec.warmup_steps),
+        warmup_words(spec.warmup_steps, spec.warmup_auto),
         _mean(pair.a),
         _mean(pair.b),
         f"{ratio.ratio:.3f}" if ratio else format.NOT_YET,
@@ -74,6 +75,8 @@ def _below(found: Comparison, width: int) -> list[Line]:
             lines += wrapped(f"only in {name}: {side.spec.title}", width, "muted", "  ")
     for note in found.notes:
         lines += wrapped(f"! differs everywhere: {note}", width, "caution", "  ")
+    for note in found.mixed:
+        lines += wrapped(f"! {note}", width, "caution", "  ")
     margin = (
         f"A / B is a ratio of mean step times, below 1 A is faster; {found.level * 100:g} % interval. The same: the "
         f"whole interval within {found.margin * 100:g} % of 1. Enter: the reason of a verdict."

@@ -48,6 +48,6 @@ def _trace(trace: Trace, width: int) -> list[Line]:
     summary = trace.summary
     mean = format.mean_std(summary.mean_s, summary.std_s, summary.n) if summary.mean_s is not None else ""
     return [
-        *wrapped(f"  warm-up {trace.warmup_steps}{run}: {mean} · {cost}{steady}", width, "strong", "      "),
+        *wrapped(f"  warm-up {trace.warmup}{run}: {mean} · {cost}{steady}", width, "strong", "      "),
         *wrapped(f"    {warm}{trace.measured_text}", width, "text", "    "),
     ]

@@ -16,7 +16,7 @@ from cs336_tui.environment import Environment
 from cs336_tui.presets import QUICK, Preset
 from cs336_tui.sizes import size_names
 from cs336_tui.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SYNCS, SpecError
-from cs336_tui.sweep import Sweep
+from cs336_tui.sweep import INTERVAL, USUAL_MOST, Sweep, share_words
 from cs336_tui.tui.form import AFTER_OOM, CONTEXTS, DIMS, Entries, RunOptions, entries_of, read
 from cs336_tui.tui.preview import Choices
 from cs336_tui.tui.widgets.chips import Chip, Chips
@@ -34,6 +34,11 @@ _PASS_LABELS = {
 }
 _SHOWN_AT = {"context_length": "other_contexts"}
 """Entries that show another's problems, because they stand below it."""
+_WARMUP_TIP = f"""Steps before those that are measured: a number, or several as 0,1,5.
+auto: until steps are steady, {USUAL_MOST["warmup_steps"]} at most; auto:50 for another most."""
+_STEPS_TIP = f"""Measured steps: a number.
+auto: until the 95 % interval of the mean is {share_words(INTERVAL)} wide or the noise has settled,
+{USUAL_MOST["measure_steps"]} at most; auto:200 for another most, auto 2% for another width."""
 _TWO_COLUMNS_FROM = 64
 """Width at which the entries stand in two columns."""
 
@@ -142,8 +147,10 @@ class ConfigurePane(Vertical):
                 yield Chips("precision", "precision", _chips(PRECISIONS), entries.precision)
             with Vertical(classes="group", id="how"):
                 yield TextEntry("batch_size", "batch", entries.batch_size)
-                yield TextEntry("warmup_steps", "warm-up", entries.warmup_steps)
-                yield TextEntry("measure_steps", "steps", entries.measure_steps)
+                yield TextEntry(
+                    "warmup_steps", "warm-up", entries.warmup_steps, hint="5 or 0,1,5 or auto", tooltip=_WARMUP_TIP
+                )
+                yield TextEntry("measure_steps", "steps", entries.measure_steps, hint="10 or auto", tooltip=_STEPS_TIP)
                 yield Chips("device", "device", self._device_chips(), entries.device)
                 yield Fold("more")
                 yield Vertical(classes="group", id="more")

@@ -11,15 +11,19 @@ from cs336_tui import quantities
 from cs336_tui.session.eta import remaining_s
 from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.tui import format
-from cs336_tui.tui.drawing.phase_bars import phase_bars, phase_line
+from cs336_tui.tui.drawing.phase_bars import SHORT_NAMES, phase_bars, phase_line
 from cs336_tui.tui.drawing.progress import progress
 from cs336_tui.tui.drawing.step_chart import step_chart
+from cs336_tui.tui.judging import Assessment, Judging
+from cs336_tui.tui.pages.judgement import judgement_lines
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
 
 _STEP_COLUMNS = 25
 _PHASE_COLUMNS = 9
-_SHORT_PHASES = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", "optimizer": "opt"}
+_FIRST_PLACES = 20
+_CHART_ROWS = 7
+"""Left for the chart and the phases below what is said of a finished cell."""
 
 
 class LivePane(Lines):
@@ -34,7 +38,15 @@ class LivePane(Lines):
         self._state: SessionState | None = None
         self._detail = Detail(-1, 0, {}, 0.0)
 
-    def show(self, state: SessionState, cell: CellState | None, invitation: str, *, held: bool = False) -> None:
+    def show(
+        self,
+        state: SessionState,
+        cell: CellState | None,
+        invitation: str,
+        *,
+        held: bool = False,
+        judging: Judging | None = None,
+    ) -> None:
         """Paint the cell; without one, the invitation to run something. `held`: the queue waits for a go-ahead."""
         if cell is None:
             self.paint([(), line(("Nothing has run yet.", "strong")), (), line((invitation, "muted"))])
@@ -44,7 +56,8 @@ class LivePane(Lines):
         same = detail.cell == cell.cell and 0 < detail.steps <= cell.steps_done and not cell.is_over
         if not (same and 0 <= now - detail.at < self.detail_interval_s):
             self._state, self._detail = state, detail_of(cell, now)
-        self.paint(live_lines(state, cell, self._detail, *self.content_size, held=held))
+        found = judging.of(state, cell) if judging else None
+        self.paint(live_lines(state, cell, self._detail, *self.content_size, held=held, found=found))
 
 
 class Detail(NamedTuple):
@@ -62,9 +75,16 @@ def detail_of(cell: CellState, at: float) -> Detail:
 
 
 def live_lines(
-    state: SessionState, cell: CellState, detail: Detail, width: int, height: int, *, held: bool = False
+    state: SessionState,
+    cell: CellState,
+    detail: Detail,
+    width: int,
+    height: int,
+    *,
+    held: bool = False,
+    found: Assessment | None = None,
 ) -> list[Line]:
-    """The pane's rows for a cell, as many as fit in `height`."""
+    """The pane's rows for a cell, as many as fit in `height`; `found` is what was found out about it."""
     means = detail.phases
     airy = height >= 22
     lines = [
@@ -73,14 +93,15 @@ def live_lines(
         progress(state.steps_done, state.steps_total, width=width),
         *([()] if airy else []),
         _headline(state, cell),
-        _rates(state, cell),
+        _rates(state, cell, found),
     ]
     if problem := status.how_it_ended(cell):
         lines += [line((f"✗ {problem}", "bad")), *_error(cell, width, 6 if airy else 2)]
+    lines += judgement_lines(cell, found, width, max(height - len(lines) - _CHART_ROWS, 1))
     rest = height - len(lines)
     bars = phase_bars(means, width=width)
     if len(bars) + 5 > rest:
-        bars = [phase_line(means)] if means else []
+        bars = [phase_line(means, width=width)] if means else []
     rest -= len(bars) + (2 if airy else 0)
     chart_height = min(max(rest // 2, 5), 10, rest)
     if cell.steps_done or not cell.is_over:
@@ -88,13 +109,37 @@ def live_lines(
         lines += step_chart(
             cell.warmup_times_s,
             cell.step_times_s,
-            warmup_total=cell.spec.warmup_steps,
-            measured_total=cell.spec.measure_steps,
+            warmup_total=_warmup_places(cell),
+            measured_total=_measured_places(cell),
             width=width,
             height=chart_height,
         )
     lines += [*([()] if airy else []), *bars]
     return lines + _steps(cell, state.ddof, detail.steps, width, height - len(lines))
+
+
+def _warmup_places(cell: CellState) -> int:
+    """For how many warm-up steps the chart has places."""
+    done, spec = len(cell.warmup_times_s), cell.spec
+    if not spec.warmup_auto:
+        return spec.warmup_steps
+    return done if cell.is_over or cell.stage in ("measuring", "finishing") else _growing(done, spec.warmup_steps)
+
+
+def _measured_places(cell: CellState) -> int:
+    """For how many measured steps."""
+    done, spec = len(cell.step_times_s), cell.spec
+    if spec.steps_auto is None:
+        return spec.measure_steps
+    return done if cell.is_over or cell.stage == "finishing" else _growing(done, spec.measure_steps)
+
+
+def _growing(done: int, most: int) -> int:
+    """Places for steps whose number is not fixed: they double as steps come."""
+    places = _FIRST_PLACES
+    while places < done:
+        places *= 2
+    return min(places, most)
 
 
 def phase_means(cell: CellState) -> dict[str, float]:
@@ -123,10 +168,12 @@ def _headline(state: SessionState, cell: CellState) -> Line:
     return line(("no step finished yet" if not cell.is_over else "no step was measured", "muted"))
 
 
-def _rates(state: SessionState, cell: CellState) -> Line:
+def _rates(state: SessionState, cell: CellState, found: Assessment | None) -> Line:
     parts: list[str] = []
     if cell.tokens_per_s:
         parts.append(f"{format.rate(cell.tokens_per_s)} tokens/s")
+    if found and not cell.is_over and (share := found.share_of_peak(cell.running.mean)) is not None:
+        parts.append(f"{format.percent(share)} of " + ("peak" if found.peak_is_measured else "data sheet"))
     if finished := cell.finished:
         if finished.peak_allocated_bytes is not None:
             parts.append(f"peak allocated {format.size(finished.peak_allocated_bytes)}")
@@ -157,7 +204,7 @@ def _steps(cell: CellState, ddof: int, count: int, width: int, height: int) -> l
     first = math.ceil(max(count - rows, 0) / room) * room
     std = cell.running.std(ddof)
     heading = f"{'step':>5} {'kind':<9}{'ms':>10}" + "".join(
-        f"{_SHORT_PHASES.get(name, name):>{_PHASE_COLUMNS}.{_PHASE_COLUMNS - 1}}" for name in names
+        f"{SHORT_NAMES.get(name, name):>{_PHASE_COLUMNS}.{_PHASE_COLUMNS - 1}}" for name in names
     )
     lines: list[Line] = [(), line((heading, "muted"))]
     warm = len(cell.warmup_times_s)

@@ -12,6 +12,7 @@ from cs336_tui import quantities
 from cs336_tui.session.eta import Prices, ends_s, prices
 from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.spec import RunSpec
+from cs336_tui.sweep import warmup_words
 from cs336_tui.tui import format
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.preview import Cells
@@ -197,7 +198,7 @@ class QueuePane(Rows):
             spec.pass_,
             spec.precision,
             spec.device,
-            str(spec.warmup_steps),
+            warmup_words(spec.warmup_steps, spec.warmup_auto),
             str(row.repeat),
             quantities.duration(takes) if takes is not None else "",
             quantities.duration(ends) if ends is not None else "",

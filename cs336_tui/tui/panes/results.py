@@ -11,56 +11,90 @@ from textual.message import Message
 from cs336_tui.events import CellFinished
 from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.tui import format
+from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.panes import status
+from cs336_tui.tui.panes.verdict import verdict
 from cs336_tui.tui.widgets.columns import Column, Layout, lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line
 from cs336_tui.tui.widgets.rows import Rows
 
+_Reader = Callable[[SessionState, CellState, Assessment | None], str]
 
-def _median(_: SessionState, cell: CellState) -> str:
+
+def _warmup(cell: CellState) -> str:
+    """What was asked for; of as many as it takes, how many it took."""
+    if not cell.spec.warmup_auto:
+        return str(cell.spec.warmup_steps)
+    return f"auto ({cell.finished.warmup_steps_done})" if cell.finished else "auto"
+
+
+def _median(_: SessionState, cell: CellState, __: Assessment | None) -> str:
     summary = cell.summary(1) if cell.is_over else None
     return format.ms(summary.median_s, summary.std_s) if summary else "–"
 
 
-def _peak(_: SessionState, cell: CellState) -> str:
+def _peak(_: SessionState, cell: CellState, __: Assessment | None) -> str:
     if not cell.finished:
         return "–"
     allocated = cell.finished.peak_allocated_bytes
     return format.size(allocated if allocated is not None else cell.finished.peak_rss_bytes)
 
 
-def _mean(state: SessionState, cell: CellState) -> str:
+def _mean(state: SessionState, cell: CellState, _: Assessment | None) -> str:
     return format.ms(cell.running.mean, cell.running.std(state.ddof)) if cell.running.n else "–"
 
 
-def _std(state: SessionState, cell: CellState) -> str:
+def _std(state: SessionState, cell: CellState, _: Assessment | None) -> str:
     std = cell.running.std(state.ddof)
     return format.ms(std, std)
 
 
-_TABLE: dict[Column, Callable[[SessionState, CellState], str]] = {
-    Column("#", rank=9): lambda _, cell: str(status.number(cell)),
-    Column("size", left=True): lambda _, cell: cell.spec.size,
-    Column("ctx", rank=3): lambda _, cell: str(cell.spec.context_length),
-    Column("batch", rank=8): lambda _, cell: str(cell.spec.batch_size),
-    Column("pass", left=True): lambda _, cell: cell.spec.pass_,
-    Column("precision", left=True, rank=2): lambda _, cell: cell.spec.precision,
-    Column("device", left=True, rank=10): lambda _, cell: cell.spec.device,
-    Column("warm-up", rank=7): lambda _, cell: str(cell.spec.warmup_steps),
-    Column("n", rank=6): lambda _, cell: str(cell.running.n),
+def _verdict(_: SessionState, cell: CellState, found: Assessment | None) -> str:
+    return verdict(cell, found).text
+
+
+def _flops(_: SessionState, __: CellState, found: Assessment | None) -> str:
+    return format.flops(found.limit.flops_per_s if found and found.limit else None)
+
+
+def _share(_: SessionState, cell: CellState, found: Assessment | None) -> str:
+    """Of the measured peak; of the data sheet's where there is no other, which is then said."""
+    share = found.share_of_peak(cell.running.mean) if found and cell.is_over else None
+    if share is None or found is None:
+        return "–"
+    return f"{share * 100:.3g}" + ("" if found.peak_is_measured else " of sheet")
+
+
+VERDICT = Column("verdict", left=True, rank=2)
+_TABLE: dict[Column, _Reader] = {
+    Column("#", rank=9): lambda _, cell, __: str(status.number(cell)),
+    Column("size", left=True): lambda _, cell, __: cell.spec.size,
+    Column("ctx", rank=3): lambda _, cell, __: str(cell.spec.context_length),
+    Column("batch", rank=8): lambda _, cell, __: str(cell.spec.batch_size),
+    Column("pass", left=True): lambda _, cell, __: cell.spec.pass_,
+    Column("precision", left=True, rank=2): lambda _, cell, __: cell.spec.precision,
+    Column("device", left=True, rank=10): lambda _, cell, __: cell.spec.device,
+    Column("warm-up", rank=7): lambda _, cell, __: _warmup(cell),
+    Column("n", rank=6): lambda _, cell, __: str(cell.running.n),
     Column("mean ms"): _mean,
     Column("std ms", rank=1): _std,
+    VERDICT: _verdict,
     Column("median", rank=11): _median,
-    Column("tokens/s", rank=4): lambda _, cell: format.rate(cell.tokens_per_s),
+    Column("tokens/s", rank=4): lambda _, cell, __: format.rate(cell.tokens_per_s),
+    Column("FLOP/s", rank=12): _flops,
+    Column("% peak", rank=13): _share,
     Column("peak", rank=5): _peak,
 }
 COLUMNS = tuple(_TABLE)
+_VERDICT_AT = COLUMNS.index(VERDICT)
 _ASKED = ("size", "ctx", "batch", "pass", "precision", "device", "warm-up")
 """Columns that are known of a cell before it runs."""
 _RUN = Column("run", rank=4)
 """Which run of its spec a cell is; shown where there are repeats."""
 _STATUS = "status"
 _WIDEST_STATUS = 11
+_WHOLE_VERDICTS = 110
+"""From this width on all verdicts of a cell are named; below it the most telling one and how many more there are."""
 _FEW = 200
 """Up to so many rows count for the columns' widths all at once; of more, those that have been in sight."""
 
@@ -89,15 +123,26 @@ class ResultsPane(Rows):
         self._state: SessionState | None = None
         self._cells: tuple[CellState, ...] = ()
         self._places: dict[int, int] = {}
-        self._done: dict[int, tuple[CellFinished | None, tuple[str, ...]]] = {}
+        self._done: dict[int, tuple[CellFinished | None, Assessment | None, tuple[str, ...]]] = {}
+        self._judging: Judging | None = None
         self._columns = COLUMNS
         self._alike: tuple[bool | None, ...] = ()
         self._least: tuple[int, ...] = ()
         self._ddof = 1
         self._marked: tuple[CellState, ...] = ()
 
-    def show(self, state: SessionState, in_sight: CellState | None, marked: Sequence[CellState] = ()) -> None:
-        """Paint; the cursor is on the cell `in_sight`, and `marked` ones, to be compared, say so."""
+    def show(
+        self,
+        state: SessionState,
+        in_sight: CellState | None,
+        marked: Sequence[CellState] = (),
+        judging: Judging | None = None,
+    ) -> None:
+        """Paint; the cursor is on the cell `in_sight`, and `marked` ones, to be compared, say so.
+
+        `judging` is asked about the cells whose rows are in sight.
+        """
+        self._judging = judging
         self._take(state)
         self._marked = tuple(marked)
         if not self._cells:
@@ -122,28 +167,36 @@ class ResultsPane(Rows):
         if len(self._cells) <= _FEW:
             self._alike = ()
             return
-        values = {column: {read(state, cell) for cell in self._cells} for column, read in _TABLE.items()
+        values = {column: {read(state, cell, None) for cell in self._cells} for column, read in _TABLE.items()
                   if column.name in _ASKED}  # fmt: skip
         self._alike = tuple(len(values[column]) == 1 if column in values else None for column in self._columns)
 
     def _rows_in_sight(self, first: int, last: int) -> tuple[list[Line], list[Line]]:
         few = len(self._cells) <= _FEW
         counted = self._cells if few else self._cells[first:last]
-        texts = [self._texts(cell) for cell in counted]
+        in_sight = range(first, last) if few else range(len(counted))
+        found = [self._found(cell, place in in_sight) for place, cell in enumerate(counted)]
+        texts = [self._texts(cell, known) for cell, known in zip(counted, found, strict=True)]
         marks = [status.status(cell) for cell in counted]
         status_width = max(len(mark.text) for mark in marks) if few and marks else _WIDEST_STATUS
         width = self.content_size.width - self._position_width(len(self._cells))
-        layout = lay_out(self._columns, texts, width - status_width, least=self._least, alike=self._alike)
+        alike = list(self._alike or (None,) * len(self._columns))
+        alike[_VERDICT_AT] = False  # it tells even where it is the same everywhere
+        layout = lay_out(self._columns, texts, width - status_width, least=self._least, alike=alike)
         if few:
-            texts, marks = texts[first:last], marks[first:last]
+            texts, marks, found = texts[first:last], marks[first:last], found[first:last]
         else:
             self._least = layout.widths
-        shown = self._cells[first:last]
         rows = [
-            (Span(layout.row(row)), mark, *self._mark_of(cell))
-            for cell, row, mark in zip(shown, texts, marks, strict=True)
+            (*layout.spans(row, {_VERDICT_AT: verdict(cell, known).role}), mark, *self._mark_of(cell))
+            for cell, row, mark, known in zip(self._cells[first:last], texts, marks, found, strict=True)
         ]
         return [heading(layout, width)], rows
+
+    def _found(self, cell: CellState, in_sight: bool) -> Assessment | None:
+        if self._judging is None or self._state is None:
+            return None
+        return (self._judging.of if in_sight else self._judging.known)(self._state, cell)
 
     def _mark_of(self, cell: CellState) -> tuple[Span, ...]:
         return (Span(f" ◆ {'AB'[self._marked.index(cell)]}", "title"),) if cell in self._marked[:2] else ()
@@ -156,18 +209,22 @@ class ResultsPane(Rows):
         """Columns to leave free in the heading for which of the rows are in sight."""
         return len(f"  {count}–{count} of {count}") if count > self.content_size.height - 1 else 0
 
-    def _texts(self, cell: CellState) -> tuple[str, ...]:
+    def _texts(self, cell: CellState, found: Assessment | None) -> tuple[str, ...]:
         """The cell's figures; those of a finished cell are worked out once."""
         assert self._state is not None
         known = self._done.get(cell.cell)
-        if known and known[0] is cell.finished:
-            return known[1]
-        texts = tuple(read(self._state, cell) for read in _TABLE.values())
-        if self._columns is not COLUMNS:
-            texts += (str(cell.repeat),)
-        if cell.is_over:
-            self._done[cell.cell] = (cell.finished, texts)
-        return texts
+        if known and known[0] is cell.finished and known[1] is found:
+            texts = known[2]
+        else:
+            texts = tuple(read(self._state, cell, found) for read in _TABLE.values())
+            if self._columns is not COLUMNS:
+                texts += (str(cell.repeat),)
+            if cell.is_over:
+                self._done[cell.cell] = (cell.finished, found, texts)
+        if self.content_size.width >= _WHOLE_VERDICTS:
+            return texts
+        short = verdict(cell, found, whole=False).text
+        return (*texts[:_VERDICT_AT], short, *texts[_VERDICT_AT + 1 :])
 
 
 def heading(layout: Layout, width: int) -> Line:

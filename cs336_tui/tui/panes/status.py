@@ -33,9 +33,11 @@ def stage(cell: CellState) -> str:
         case "building":
             return "building the model"
         case "warm-up":
-            return f"warm-up {len(cell.warmup_times_s)}/{cell.spec.warmup_steps}"
+            most = "≤" if cell.spec.warmup_auto else ""
+            return f"warm-up {len(cell.warmup_times_s)}/{most}{cell.spec.warmup_steps}"
         case "measuring":
-            return f"measuring {len(cell.step_times_s)}/{cell.spec.measure_steps}"
+            most = "≤" if cell.spec.steps_auto else ""
+            return f"measuring {len(cell.step_times_s)}/{most}{cell.spec.measure_steps}"
         case None:
             return cell.status
         case other:

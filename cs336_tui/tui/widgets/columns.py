@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
+
+from cs336_tui.tui.widgets.lines import Line, Span
 
 _GAP = 2
 _ALL_ALIKE = 20
@@ -35,12 +37,22 @@ class Layout(NamedTuple):
 
     def row(self, texts: Sequence[str]) -> str:
         """One text a column, in the columns that are shown, and a gap behind each."""
-        parts: list[str] = []
+        return "".join(self._padded(texts, index) for index in self.kept)
+
+    def spans(self, texts: Sequence[str], roles: Mapping[int, str]) -> Line:
+        """As `row`, the columns in `roles` (by their index) in styles of their own."""
+        spans: list[Span] = []
         for index in self.kept:
-            text, pad = texts[index], " " * (self.widths[index] - cell_len(texts[index]))
-            parts.append(text + pad if self.columns[index].left else pad + text)
-            parts.append(" " * _GAP)
-        return "".join(parts)
+            text, role = self._padded(texts, index), roles.get(index, "text")
+            if spans and spans[-1].role == role:
+                spans[-1] = Span(spans[-1].text + text, role)
+            else:
+                spans.append(Span(text, role))
+        return tuple(spans)
+
+    def _padded(self, texts: Sequence[str], index: int) -> str:
+        text, pad = texts[index], " " * (self.widths[index] - cell_len(texts[index]))
+        return (text + pad if self.columns[index].left else pad + text) + " " * _GAP
 
 
 def lay_out(

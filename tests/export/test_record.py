@@ -3,10 +3,26 @@
 import msgspec
 import pytest
 
-from cs336_tui.events import CellSkipped
-from cs336_tui.session.record import document_of, record_of
+from cs336_tui.events import CellSkipped, DeviceSampled, GpuSample, HostSample
+from cs336_tui.export.record import document_of, record_of
+from cs336_tui.flops import step_flops
+from cs336_tui.peaks import peak_key
+from cs336_tui.session.merge import Result
 from tests.export.grids import moved_session
-from tests.samples import MEASURED_S, WARMUP_S, a_spec, cell_end, cell_start, mixed_session, session_start, state_of
+from tests.made_peaks import made_peak
+from tests.samples import (
+    ENVIRONMENT,
+    MEASURED_S,
+    START,
+    WARMUP_S,
+    a_spec,
+    cell_end,
+    cell_start,
+    mixed_session,
+    session_start,
+    state_of,
+    steps,
+)
 
 SPEC_FIELDS = {
     "size", "edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length",
@@ -48,7 +64,7 @@ def test_cells_that_ended_badly_keep_what_they_had() -> None:
 def test_a_running_cell_has_no_record() -> None:
     state = state_of([*session_start([a_spec()]), *cell_start(0)])
     with pytest.raises(ValueError, match="cell 0 is running"):
-        record_of(state.cells[0], 1)
+        record_of(Result(0, "one", state, state.cells[0]), {}.get)
 
 
 def test_a_cell_without_a_result_is_listed_with_its_reason() -> None:
@@ -75,3 +91,34 @@ def test_which_run_of_its_spec_a_cell_is_and_what_could_not_be_allocated() -> No
     ]
     (run,) = document_of(state_of(events)).runs
     assert (run.repeat, run.stage, run.step, run.failed_allocation_bytes) == (1, "measuring", 3, 2 << 30)
+
+
+def test_a_cell_says_how_far_it_can_be_trusted_and_how_close_to_the_limit_it_came() -> None:
+    peaks = {peak_key(ENVIRONMENT, "cuda:0", "fp32"): made_peak(50e12)}
+    good, oom, _ = document_of(state_of(mixed_session()), peaks=peaks.get).runs
+    assert good.verdicts == ("too-few-steps",)
+    assert good.verdict_evidence.keys() == {*good.verdicts, *good.not_observable}
+    assert all(good.verdict_evidence.values())
+    assert "drifting" in good.not_observable
+    assert good.warmup_advice
+    assert good.interval_low_s < good.summary.mean_s < good.interval_high_s
+    assert good.flops_per_step == step_flops(a_spec())
+    assert good.flops_per_s == pytest.approx(step_flops(a_spec()) / 0.1532)
+    assert good.share_of_sheet_peak == pytest.approx(good.flops_per_s / 67e12)
+    assert good.share_of_measured_peak == pytest.approx(good.flops_per_s / 50e12)
+    assert (oom.verdicts, oom.verdict_evidence, oom.not_observable, oom.warmup_advice) == ((), {}, (), None)
+    assert (oom.interval_low_s, oom.flops_per_s, oom.share_of_sheet_peak) == (None, None, None)
+
+
+def test_clocks_and_what_the_cell_waited_for_are_there() -> None:
+    def sample(at: float, clock: int) -> DeviceSampled:
+        gpu = GpuSample(sm_clock_mhz=clock, persistence_mode=True)
+        return DeviceSampled(at=START + at, host=HostSample(), gpu=gpu)
+
+    events = [
+        *session_start([a_spec()]), *cell_start(0), sample(11, 1980), *steps(0, (), MEASURED_S), sample(12, 1700),
+        cell_end(0, measured_for_s=0.7, cpu_wait_s=0.01),
+    ]  # fmt: skip
+    (run,) = document_of(state_of(events)).runs
+    assert (run.clock_before_mhz, run.clock_after_mhz, run.persistence_mode) == (1980, 1700, True)
+    assert (run.measured_for_s, run.cpu_wait_s) == (0.7, 0.01)

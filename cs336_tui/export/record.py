@@ -9,6 +9,12 @@ import msgspec
 
 from cs336_tui.environment import Environment
 from cs336_tui.events import InForce, Stage, Status
+from cs336_tui.export.trust import judgement_of
+from cs336_tui.findings.energy import energy_of
+from cs336_tui.findings.limits import limit_of
+from cs336_tui.findings.roofline import PeakLookup
+from cs336_tui.peaks import PeakCache
+from cs336_tui.session.merge import Result, title_of
 from cs336_tui.session.state import CellState, SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
@@ -46,6 +52,34 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage | None
     step: int | None
     error: str | None
+    verdicts: tuple[str, ...]
+    """Those that hold, such as ``steady``; empty when the cell has no timings."""
+    verdict_evidence: dict[str, str]
+    """What each of these rests on, and why each of `not_observable` is among them."""
+    not_observable: tuple[str, ...]
+    """Verdicts of which it could not be known whether they hold."""
+    warmup_advice: str | None
+    interval_low_s: float | None
+    """Of the 95 % confidence interval of the mean step time, as its `interval_high_s`."""
+    interval_high_s: float | None
+    flops_per_step: int | None
+    """Of the matrix products of the timed phases."""
+    flops_per_s: float | None
+    share_of_sheet_peak: float | None
+    """Of the FLOP/s that the device's data sheet states for the precision in force."""
+    share_of_measured_peak: float | None
+    """Of the FLOP/s that the device was measured to reach in the precision in force."""
+    joules_per_step: float | None
+    tokens_per_joule: float | None
+    clock_before_mhz: int | None
+    """SM clock in the last sample before the measured steps."""
+    clock_after_mhz: int | None
+    """SM clock in the last sample of the measured steps, or in the first after them."""
+    persistence_mode: bool | None
+    measured_for_s: float | None
+    """From the beginning of the first measured step to the end of the last."""
+    cpu_wait_s: float | None
+    """How long threads of the cell's process stood ready meanwhile and had no core, added up."""
 
 
 class CellWithoutResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,11 +107,16 @@ class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
     without_result: tuple[CellWithoutResult, ...]
 
 
-def record_of(cell: CellState, ddof: int, environment: int | None = None) -> RunRecord:
-    """The record of a cell that is over. Raises ValueError for one that is not."""
+def record_of(result: Result, peaks: PeakLookup, environment: int | None = None) -> RunRecord:
+    """The record of a cell that is over; `peaks` finds what was measured of its device. Raises ValueError for a cell
+    that is not over."""
+    cell = result.cell
     finished = cell.finished
     if finished is None:
         raise ValueError(f"cell {cell.cell} is {cell.status}, not over")
+    judgement, limit, energy = judgement_of(cell), limit_of(result, peaks), energy_of(cell)
+    interval = judgement.interval if judgement else None
+    told = (*judgement.holding, *judgement.not_observable) if judgement else ()
     return RunRecord(
         cell=cell.cell,
         spec=cell.spec,
@@ -91,7 +130,7 @@ def record_of(cell: CellState, ddof: int, environment: int | None = None) -> Run
         step_times_s=tuple(cell.step_times_s),
         phase_times_s={name: tuple(times) for name, times in cell.phase_times_s.items()},
         host_times_s=tuple(cell.host_times_s),
-        summary=cell.summary(ddof),
+        summary=cell.summary(result.state.ddof),
         tokens_per_s=cell.tokens_per_s,
         peak_allocated_bytes=finished.peak_allocated_bytes,
         peak_reserved_bytes=finished.peak_reserved_bytes,
@@ -101,12 +140,35 @@ def record_of(cell: CellState, ddof: int, environment: int | None = None) -> Run
         stage=finished.stage,
         step=finished.step,
         error=finished.error,
+        verdicts=judgement.names if judgement else (),
+        verdict_evidence={check.name: check.evidence for check in told},
+        not_observable=tuple(check.name for check in judgement.not_observable) if judgement else (),
+        warmup_advice=judgement.warmup_advice if judgement else None,
+        interval_low_s=interval.low if interval else None,
+        interval_high_s=interval.high if interval else None,
+        flops_per_step=limit.flops,
+        flops_per_s=limit.flops_per_s,
+        share_of_sheet_peak=limit.share_of_sheet,
+        share_of_measured_peak=limit.share_of_measured,
+        joules_per_step=energy.joules_per_step,
+        tokens_per_joule=energy.tokens_per_joule,
+        clock_before_mhz=cell.surroundings.clock_before_mhz,
+        clock_after_mhz=cell.surroundings.clock_after_mhz,
+        persistence_mode=cell.surroundings.persistence_mode,
+        measured_for_s=finished.measured_for_s,
+        cpu_wait_s=finished.cpu_wait_s,
     )
 
 
-def document_of(state: SessionState, cells: Sequence[CellState] | None = None) -> SessionDocument:
-    """The session's cells, or the chosen ones of them, in the order in which they were queued."""
+def document_of(
+    state: SessionState, cells: Sequence[CellState] | None = None, peaks: PeakLookup | None = None
+) -> SessionDocument:
+    """The session's cells, or the chosen ones of them, in the order in which they were queued.
+
+    `peaks` finds what was measured of a device, by default in the user's cache.
+    """
     shown = tuple(state.cells.values()) if cells is None else cells
+    measured_peaks, title = peaks or PeakCache().get, title_of(state)
     environments: dict[Environment, int] = {}
     runs: list[RunRecord] = []
     rest: list[CellWithoutResult] = []
@@ -114,7 +176,7 @@ def document_of(state: SessionState, cells: Sequence[CellState] | None = None) -
         if cell.is_over:
             machine = cell.environment
             place = environments.setdefault(machine, len(environments)) if machine else None
-            runs.append(record_of(cell, state.ddof, place))
+            runs.append(record_of(Result(0, title, state, cell), measured_peaks, place))
         else:
             rest.append(_without_result(cell))
     return SessionDocument(

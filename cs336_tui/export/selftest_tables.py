@@ -1,0 +1,178 @@
+"""The tool's step times over a bare script's as a table, with one sentence on what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from cs336_tui.environment import Environment
+from cs336_tui.export.notation import MILLISECONDS
+from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.quantities import UNKNOWN
+from cs336_tui.ratio import Ratio
+from cs336_tui.selftest.programs import BARE, SAMPLING_S, Work
+from cs336_tui.selftest.ratios import Marks, Outcome, Row
+from cs336_tui.selftest.turns import SETTLE_S, Taken
+
+
+class Selftest(msgspec.Struct, frozen=True, kw_only=True):
+    """What was run and where, every step time, and what they come to."""
+
+    work: Work
+    environment: Environment
+    taken: Taken
+    outcome: Outcome
+    keep_memory: bool = False
+
+
+def selftest_table(selftest: Selftest) -> Table:
+    """A row a program; the last footnote is the sentence."""
+    outcome = selftest.outcome
+    marks = outcome.marks
+    return Table(
+        columns=(
+            Column("program", "left"), Column("steps"), Column("ms ± std"),
+            Column("means over bare [95 %]"), Column(_mean_mark(marks), "left"),
+            Column("stds over bare [95 %]"), Column(_std_mark(marks), "left"),
+        ),
+        rows=(_bare_row(outcome), _texts(outcome.control, control=True), *(_texts(row) for row in outcome.rows)),
+        records=tuple(
+            _record(row, outcome, control=row is outcome.control) for row in (outcome.control, *outcome.rows)
+        ),
+        caption=f"Step times over those of a bare script: {selftest.work.title}",
+        footnotes=(*_notes(selftest), sentence(selftest)),
+        label="selftest",
+    )  # fmt: skip
+
+
+def sentence(selftest: Selftest) -> str:
+    """What it all comes to, on which machine."""
+    outcome = selftest.outcome
+    marks = f"means {_mean_mark(outcome.marks)}, stds {_std_mark(outcome.marks)}"
+    match outcome.judged:
+        case "pass":
+            names = " and ".join([", ".join(row.name for row in outcome.rows[:-1]), outcome.rows[-1].name])
+            said = f"{names} time steps as a bare script does ({marks})"
+        case "fail":
+            said = f"{', '.join(_failures(outcome))} ({marks})"
+        case _ if outcome.noisy_means or outcome.noisy_stds:
+            said = "this machine is too noisy now to tell: " + "; ".join(_noise(outcome))
+        case _:
+            said = f"intervals reach past the mark or are unknown, of {_undecided(outcome)} ({marks}); "
+            said += "a quieter machine narrows them"
+    return f"{outcome.judged}: {said}; on {machine(selftest)}."
+
+
+def machine(selftest: Selftest) -> str:
+    """The device, the machine and the versions."""
+    env, device = selftest.environment, selftest.environment.device(selftest.work.device)
+    gpu = f"{device.label} ({device.name})" if device is not None and device.name != "cpu" else selftest.work.device
+    parts = [gpu, f"{env.cpu}, {env.cpu_count} cores", env.os, f"Python {env.python}", f"torch {env.torch or UNKNOWN}"]
+    if env.driver and gpu != "cpu":
+        parts.append(f"driver {env.driver}")
+    return ", ".join([*parts, f"cs336-tui {env.app}"])
+
+
+def _failures(outcome: Outcome) -> Iterator[str]:
+    for row in outcome.rows:
+        if row.means_judged == "fail":
+            yield f"{row.name} takes {_ratio(row.means)} times as long as the bare script"
+        if row.stds_judged == "fail":
+            yield f"the std of {row.name} is {_ratio(row.stds)} of the bare script's"
+
+
+def _undecided(outcome: Outcome) -> str:
+    means = [row.name for row in outcome.rows if row.means_judged == "cannot tell"]
+    stds = [row.name for row in outcome.rows if row.stds_judged == "cannot tell"]
+    said = [f"{what} ({'; '.join(names)})" for what, names in (("means", means), ("stds", stds)) if names]
+    return " and ".join(said)
+
+
+def _noise(outcome: Outcome) -> Iterator[str]:
+    for what, is_noisy, ratio, mark in (
+        ("means", outcome.noisy_means, outcome.control.means, _mean_mark(outcome.marks)),
+        ("stds", outcome.noisy_stds, outcome.control.stds, _std_mark(outcome.marks)),
+    ):
+        if is_noisy:
+            yield f"the {what} of two copies of the bare script are {_ratio(ratio)} of each other (mark: {mark})"
+
+
+def _notes(selftest: Selftest) -> Iterator[str]:
+    taken, outcome = selftest.taken, selftest.outcome
+    plan = taken.plan
+    method = outcome.control.means.method if outcome.control.means else "too few rounds for an interval"
+    yield (
+        f"turns of {taken.turn_s:.2f} s, one program at a time, the others stopped; {plan.rounds} rounds in each of "
+        f"{plan.starts} starts; ratios round by round, their geometric mean; intervals: {method}"
+    )
+    turns = [turn for rounds in taken.starts for each in rounds for turn in each.values()]
+    settling, counted = sum(len(turn.settling) for turn in turns), sum(len(turn.counted) for turn in turns)
+    yield (
+        f"not counted: {settling} of {settling + counted} steps, which began within {SETTLE_S:g} s of their turn's "
+        "begin (the others had had the caches); nor the step during which a turn ended"
+    )
+    yield (
+        f"control: the bare script again; its ratio is what this machine adds to any. Devices are sampled every "
+        f"{SAMPLING_S:g} s by bench and the app. std: within turns"
+    )
+    if selftest.keep_memory:
+        yield "the bare scripts were told to keep freed memory (malloc), as cells do"
+    short = sum(len(turn.counted) < 2 for turn in turns)
+    if short:
+        yield f"{short} of {len(turns)} turns hold fewer than 2 counted steps and are in no ratio"
+    if outcome.noisy_means or outcome.noisy_stds:
+        yield from _noise(outcome)
+
+
+def _bare_row(outcome: Outcome) -> tuple[str, ...]:
+    return (BARE, str(outcome.control.bare_steps), _time(outcome.bare_mean_s, outcome.bare_std_s), "1", "", "1", "")
+
+
+def _texts(row: Row, *, control: bool = False) -> tuple[str, ...]:
+    return (
+        row.name, str(row.steps), _time(row.mean_s, row.std_s),
+        _ratio(row.means), "" if control else row.means_judged,
+        _ratio(row.stds), "" if control else row.stds_judged,
+    )  # fmt: skip
+
+
+def _record(row: Row, outcome: Outcome, *, control: bool) -> dict[str, Value]:
+    return {
+        "program": row.name,
+        "steps": row.steps,
+        "bare_steps": row.bare_steps,
+        "mean_s": row.mean_s,
+        "std_s": row.std_s,
+        "bare_mean_s": outcome.bare_mean_s,
+        "bare_std_s": outcome.bare_std_s,
+        "means_ratio": row.means.ratio if row.means else None,
+        "means_low": row.means.low if row.means else None,
+        "means_high": row.means.high if row.means else None,
+        "means_mark": outcome.marks.mean,
+        "means_judged": None if control else row.means_judged,
+        "stds_ratio": row.stds.ratio if row.stds else None,
+        "stds_low": row.stds.low if row.stds else None,
+        "stds_high": row.stds.high if row.stds else None,
+        "stds_mark": outcome.marks.std,
+        "stds_judged": None if control else row.stds_judged,
+        "judged": None if control else row.judged,
+        "outcome": outcome.judged,
+    }
+
+
+def _mean_mark(marks: Marks) -> str:
+    return f"within {marks.mean * 100:g} %"
+
+
+def _std_mark(marks: Marks) -> str:
+    return f"at most {marks.std:g}"
+
+
+def _ratio(ratio: Ratio | None) -> str:
+    return UNKNOWN if ratio is None else f"{ratio.ratio:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
+def _time(mean_s: float | None, std_s: float | None) -> str:
+    mean = MILLISECONDS.time(mean_s, mean_s=mean_s, std_s=std_s)
+    return mean if std_s is None else f"{mean} ± {MILLISECONDS.time(std_s, mean_s=mean_s, std_s=std_s)}"

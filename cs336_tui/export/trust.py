@@ -1,0 +1,145 @@
+"""How far the numbers of cells can be trusted, in words: their verdicts, and what could not be observed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from cs336_tui.export.grouping import TELLING, label, telling
+from cs336_tui.session.merge import Result
+from cs336_tui.session.state import CellState
+
+if TYPE_CHECKING:
+    from cs336_tui.events import CellFinished
+    from cs336_tui.findings.verdicts import Judgement
+    from cs336_tui.intervals import MeanInterval
+
+MOST_LINES = 12
+"""Cells that get a line each; more of them are counted."""
+MOST_NAMED = 3
+"""Cells that are named where they are counted."""
+_ALWAYS = ("size", "context", "pass", "precision")
+
+
+class Judged(NamedTuple):
+    """A cell that could be judged, and what was found."""
+
+    result: Result
+    judgement: Judgement
+
+
+_known: WeakKeyDictionary[CellState, tuple[CellFinished, Judgement | None]] = WeakKeyDictionary()
+
+
+def judgement_of(cell: CellState) -> Judgement | None:
+    """What `judge` says of the cell, worked out once for each of its ends."""
+    # Judging needs numpy, which would slow the start of whatever imports this.
+    from cs336_tui.findings.verdicts import judge
+
+    if cell.finished is None:
+        return None
+    known = _known.get(cell)
+    if known is None or known[0] is not cell.finished:
+        _known[cell] = known = cell.finished, judge(cell)
+    return known[1]
+
+
+def get_ready() -> None:
+    """Load what judging needs, so that the first judgement is as quick as the others."""
+    from cs336_tui.findings.verdicts import judge  # noqa: F401
+    from cs336_tui.intervals import mean_interval
+    from cs336_tui.steadiness.steady import enough_warmup
+
+    times_s = [0.1 + 0.001 * (step % 3) for step in range(20)]
+    enough_warmup(times_s[:5], times_s)
+    mean_interval(times_s)
+
+
+def judged(results: Sequence[Result]) -> tuple[Judged, ...]:
+    """Those that can be judged, in order."""
+    return tuple(Judged(result, found) for result in results if (found := judgement_of(result.cell)))
+
+
+def half_width(interval: MeanInterval) -> str:
+    """Half the interval over the mean, in %, without the sign: ``0.42``, ``12``."""
+    percent = interval.half_share * 100
+    return f"{percent:.2g}" if percent < 100 else f"{percent:.0f}"
+
+
+def trust_notes(results: Sequence[Result]) -> tuple[str, ...]:
+    """What is wrong with the numbers of which cells, what could not be observed on which device, and what else was
+    noted while judging; nothing of cells that have no timings."""
+    found = judged(results)
+    names = cell_names([each.result for each in found])
+    return (*_doubts(found, names), *_not_observable(found), *_noted(found, names))
+
+
+def cell_names(results: Sequence[Result]) -> Mapping[tuple[int, int], str]:
+    """What tells each cell from the others in a line of text, by source and number."""
+    more = telling(results, but=_ALWAYS, among=(*TELLING, "repeat"))
+    return {(result.source, result.cell.cell): label(result, (*_ALWAYS, *more)) for result in results}
+
+
+def _doubts(found: Sequence[Judged], names: Mapping[tuple[int, int], str]) -> Iterator[str]:
+    doubted = [each for each in found if each.judgement.is_doubted]
+    if len(doubted) <= MOST_LINES:
+        for each in doubted:
+            yield f"{_name(each, names)}: {each.judgement.sentence}"
+        return
+    by_verdict: dict[str, list[Judged]] = {}
+    for check in doubted[0].judgement.checks:
+        by_verdict[check.name] = [each for each in doubted if check.name in each.judgement.names]
+    yield f"{len(doubted)} of {len(found)} cells are in doubt; the evidence of each is in --format json"
+    for verdict, cells in by_verdict.items():
+        if cells:
+            yield f"{verdict}: {_counted(cells, len(found), names)}"
+
+
+def _not_observable(found: Sequence[Judged]) -> Iterator[str]:
+    """A line a device: what none of its cells could tell, then what some could not."""
+    several = len({each.result.session for each in found}) > 1
+    devices: dict[tuple[str, str], list[Judged]] = {}
+    for each in found:
+        devices.setdefault((each.result.session if several else "", each.result.spec.device), []).append(each)
+    for (session, device), cells in devices.items():
+        counts: dict[str, int] = {}
+        for each in cells:
+            for check in each.judgement.not_observable:
+                counts[check.name] = counts.get(check.name, 0) + 1
+        by_count: dict[int, list[str]] = {}
+        for check in cells[0].judgement.checks:
+            if number := counts.get(check.name):
+                by_count.setdefault(number, []).append(check.name)
+        parts = [
+            ", ".join(verdicts) + ("" if number == len(cells) else f" in {number} of {len(cells)} cells")
+            for number, verdicts in sorted(by_count.items(), reverse=True)
+        ]
+        if parts:
+            yield f"{session}: " * several + f"not observable on {device}: {'; '.join(parts)}"
+
+
+def _noted(found: Sequence[Judged], names: Mapping[tuple[int, int], str]) -> Iterator[str]:
+    """What was noted and not blamed: a line for remarks that differ in their numbers alone, with the cells that they
+    are on."""
+    remarks: dict[str, list[tuple[Judged, str]]] = {}
+    for each in found:
+        for note in each.judgement.notes:
+            remarks.setdefault(re.sub(r"\d+", "0", note), []).append((each, note))
+    for alike in remarks.values():
+        differ = len({note for _, note in alike}) > 1
+        yield f"{_counted([each for each, _ in alike], len(found), names)}{', of the first' * differ}: {alike[0][1]}"
+
+
+def _counted(cells: Sequence[Judged], total: int, names: Mapping[tuple[int, int], str]) -> str:
+    """``3 of 20 cells (small · forward; ...)``; the name alone of a single one."""
+    if len(cells) == 1:
+        return _name(cells[0], names)
+    named = "; ".join(_name(each, names) for each in cells[:MOST_NAMED])
+    more = f"; and {len(cells) - MOST_NAMED} more" if len(cells) > MOST_NAMED else ""
+    return f"{len(cells)} of {total} cells ({named}{more})"
+
+
+def _name(each: Judged, names: Mapping[tuple[int, int], str]) -> str:
+    return names[each.result.source, each.result.cell.cell]

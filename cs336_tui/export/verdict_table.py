@@ -1,0 +1,86 @@
+"""The judgement of each cell as a table: its verdict, the interval of its mean, what more warm-up would have done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cs336_tui.export.notation import MILLISECONDS, Notation
+from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.trust import Judged, cell_names, half_width, judged, trust_notes
+from cs336_tui.intervals import MeanInterval
+from cs336_tui.quantities import UNKNOWN
+from cs336_tui.session.merge import Result
+
+CAPTION = "How far these numbers can be trusted"
+
+
+def verdict_table(results: Sequence[Result], *, notation: Notation = MILLISECONDS, caption: str = CAPTION) -> Table:
+    """A row per cell that has timings; below it stands what is wrong with those in doubt."""
+    found = judged(results)
+    names = cell_names([each.result for each in found])
+    return Table(
+        columns=(
+            Column("cell", "left"), Column("verdict", "left"), Column("n"), Column(f"mean ({notation.symbol})"),
+            Column(f"95 % interval of the mean ({notation.symbol})"), Column("± %"), Column("effective n"),
+            Column("warm-up", "left"),
+        ),
+        rows=tuple(_row(each, names[each.result.source, each.result.cell.cell], notation) for each in found),
+        records=tuple(map(_record, found)),
+        caption=caption,
+        footnotes=(*trust_notes(results), *_interval_notes(found)),
+        label="verdicts",
+    )  # fmt: skip
+
+
+def _row(each: Judged, name: str, notation: Notation) -> tuple[str, ...]:
+    summary, judgement = each.result.cell.summary(each.result.state.ddof), each.judgement
+    interval = judgement.interval
+    return (
+        name,
+        judgement.label,
+        str(summary.n if summary else 0),
+        notation.of(summary, "mean_s"),
+        _limits(interval, notation) if interval else UNKNOWN,
+        half_width(interval) if interval else UNKNOWN,
+        f"{interval.effective_n:.3g}" if interval else UNKNOWN,
+        judgement.warmup_advice,
+    )
+
+
+def _limits(interval: MeanInterval, notation: Notation) -> str:
+    """``152.80 to 153.60``: to the decimal places that its half width supports."""
+    half = (interval.high - interval.low) / 2
+    low, high = (notation.time(at, mean_s=interval.mean, std_s=half) for at in (interval.low, interval.high))
+    return f"{low} to {high}"
+
+
+def _record(each: Judged) -> dict[str, Value]:
+    result, judgement, interval = each.result, each.judgement, each.judgement.interval
+    spec = result.spec
+    return {
+        "session": result.session,
+        "cell": result.cell.cell,
+        "size": spec.size,
+        "context": spec.context_length,
+        "pass": spec.pass_,
+        "precision": spec.precision,
+        "device": spec.device,
+        "verdict": judgement.label,
+        "why": judgement.sentence,
+        "not_observable": ", ".join(check.name for check in judgement.not_observable),
+        "warmup_advice": judgement.warmup_advice,
+        "n": result.cell.running.n,
+        "mean_s": interval.mean if interval else None,
+        "interval_low_s": interval.low if interval else None,
+        "interval_high_s": interval.high if interval else None,
+        "effective_n": interval.effective_n if interval else None,
+        "interval_method": interval.method if interval else None,
+    }
+
+
+def _interval_notes(found: Sequence[Judged]) -> tuple[str, ...]:
+    methods = dict.fromkeys(each.judgement.interval.method for each in found if each.judgement.interval)
+    notes = [f"95 % interval: {method}" for method in methods]
+    if notes:
+        notes.append("effective n: how many independent steps would fix the mean as well")
+    return tuple(notes)

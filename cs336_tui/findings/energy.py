@@ -1,0 +1,65 @@
+"""How much energy a step took, where the device counts it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cs336_tui.session.state import CellState
+
+LEAST_S = 1.0
+"""Seconds between the readings, at least: the driver moves the counter on in steps, and taking these for as long as
+100 ms, a second bounds the error by 10 %."""
+
+
+class Energy(msgspec.Struct, frozen=True, kw_only=True):
+    """Energy of one measured step; all None where it is unknown, and `why` then says why."""
+
+    joules_per_step: float | None = None
+    tokens_per_joule: float | None = None
+    mean_power_w: float | None = None
+    why: str = ""
+
+
+def energy_of(cell: CellState) -> Energy:
+    """Joules of a mean step, from NVML's energy counter (``nvmlDeviceGetTotalEnergyConsumption``).
+
+    Between its first and its last reading within the window, the time in which the cell measured, the counter gives the
+    mean power, and that times the mean step time is the energy of a step. So the power is that of the window as a
+    whole, pauses between steps included, in which the device draws less; and it is the whole GPU's, with its memory,
+    what it draws when idle and whatever other processes had it do. The host's energy is not in it.
+    """
+    step_s = cell.running.mean if cell.running.n else 0.0
+    if not step_s:
+        return Energy(why="no step was measured")
+    if why := _unknown(cell):
+        return Energy(why=why)
+    counted = cell.surroundings.energy
+    assert counted is not None
+    joules, seconds = counted
+    power_w = joules / seconds
+    per_step = power_w * step_s
+    return Energy(
+        joules_per_step=per_step,
+        tokens_per_joule=cell.spec.tokens_per_step / per_step if per_step else None,
+        mean_power_w=power_w,
+    )
+
+
+def _unknown(cell: CellState) -> str:
+    """Why the window does not tell its power; empty when it does."""
+    around, device = cell.surroundings, cell.spec.device
+    if not device.startswith("cuda"):
+        return f"energy is read from NVIDIA's counter; not observable on {device}"
+    if not around.samples:
+        return "no device sample fell into the time of measuring"
+    if not around.counts_energy:
+        return around.why or "this GPU or driver has no energy counter"
+    if around.energy is None:
+        return "the energy counter was read once while measuring, or went back; two readings are needed"
+    if around.energy[1] < LEAST_S:
+        return (
+            f"the readings of the energy counter are {around.energy[1]:.1f} s apart; {LEAST_S:.0f} s or more is needed"
+        )
+    if not around.energy[0]:
+        return "the energy counter stood still"
+    return ""

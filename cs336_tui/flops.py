@@ -1,0 +1,72 @@
+"""What a step of the reference model computes and moves at least, from its dimensions alone.
+
+The same numbers as a prediction's, which follows the step on tensors without data; this needs neither torch nor time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cs336_tui.spec import Pass, RunSpec
+
+_FORWARDS_TIMED: dict[Pass, int] = {
+    "inference": 1, "forward": 1, "backward": 2, "forward+backward": 3, "train-step": 3,
+}  # fmt: skip
+"""The work of the timed phases in forwards: a backward multiplies twice for each product of the forward, once for the
+gradient of either factor."""
+_STEP_COUNT_BYTES = 4
+"""AdamW keeps a float32 count of its steps for each parameter tensor; beside the parameters only where these are the
+host's."""
+
+
+class _Parameters(NamedTuple):
+    """Of the whole model: how many numbers, in how many tensors, and how many of them are factors of products."""
+
+    numbers: int
+    tensors: int
+    factors: int
+
+
+def step_flops(spec: RunSpec) -> int:
+    """FLOPs of the matrix products (2 m n k) in the timed phases of a step.
+
+    A forward has 2 for each weight of a linear layer and token, and 4 d_model for each pair of tokens of a sequence
+    and layer: the attention's scores and its weighted values, all of them computed, the masked ones too. Embeddings,
+    norms, softmax and the optimizer have no matrix products.
+    """
+    weights = 2 * spec.tokens_per_step * _parameters(spec).factors
+    attention = 4 * spec.tokens_per_step * spec.context_length * spec.d_model * spec.num_layers
+    return _FORWARDS_TIMED[spec.pass_] * (weights + attention)
+
+
+def least_bytes(spec: RunSpec) -> int:
+    """The least that a step must read and write: everything that outlives it, once each way.
+
+    Parameters are read; a backward writes as many gradients; AdamW reads these, reads and writes its two moments and
+    writes the parameters. Activations, which a machine might keep in its caches, are left out.
+    """
+    found = _parameters(spec)
+    parameters = found.numbers * (2 if spec.precision == "bf16" else 4)
+    moved = parameters
+    if spec.pass_ not in ("inference", "forward"):
+        moved += parameters
+    if spec.pass_ == "train-step":
+        counts = found.tensors * _STEP_COUNT_BYTES if spec.device == "cpu" else 0
+        moved += 2 * parameters + 2 * (2 * parameters + counts)
+    return moved
+
+
+def _parameters(spec: RunSpec) -> _Parameters:
+    """Of the reference Transformer: embeddings, in each layer four attention matrices, three (SwiGLU) or two (GELU)
+    feed-forward ones and two norms, the final norm and the head."""
+    d_model, layers, vocabulary = spec.d_model, spec.num_layers, spec.vocab_size * spec.d_model
+    learned_positions = spec.arch == "gelu-learned"
+    matrices = 2 if learned_positions else 3
+    factors = layers * (4 * d_model**2 + matrices * d_model * spec.d_ff) + vocabulary
+    norms = (2 * layers + 1) * d_model
+    positions = spec.context_length * d_model if learned_positions else 0
+    return _Parameters(
+        numbers=vocabulary + positions + factors + norms,
+        tensors=1 + learned_positions + layers * (4 + matrices + 2) + 2,
+        factors=factors,
+    )

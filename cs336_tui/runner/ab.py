@@ -1,0 +1,166 @@
+"""Two cells in turns, round after round: each round is one child process that times both, watched as a cell's is."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.events import CellFinished, CellStarted, Event, Stage, StageChanged, StepsTimed
+from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.queue import NOT_STARTED, CellQueue, Waiting
+from cs336_tui.runner.stop import StopSignal
+from cs336_tui.runner.supervise import Supervisor
+from cs336_tui.spec import RunSpec, SpecError
+
+BOTH_IN_MEMORY = "both models are in memory at once; `bench --repeats` and `compare` need one at a time"
+
+Record = Callable[[Sequence[Event]], None]
+
+
+def check_sides(a: RunSpec, b: RunSpec) -> None:
+    """Raise `SpecError` for two cells that cannot take turns in one process, step by step."""
+    for name, spec in (("A", a), ("B", b)):
+        if spec.sync != "each-step":
+            raise SpecError("sync", f"{spec.sync} of {name}", "turns step by step need each-step")
+        if spec.warmup_auto or spec.steps_auto is not None:
+            field = "warmup_steps" if spec.warmup_auto else "measure_steps"
+            raise SpecError(field, f"auto of {name}", "two cells in turns need a fixed number")
+    if a.threads != b.threads:
+        given = [spec.threads or "torch's own" for spec in (a, b)]
+        why = "A and B need the same, as setting them between steps changes how work is shared out"
+        raise SpecError("threads", f"{given[0]} and {given[1]}", why)
+    if a.measure_steps != b.measure_steps:
+        why = "A and B need the same, as steps are timed in pairs"
+        raise SpecError("measure_steps", f"{a.measure_steps} and {b.measure_steps}", why)
+
+
+def rounds_of(a: RunSpec, b: RunSpec, rounds: int) -> tuple[tuple[RunSpec, int], ...]:
+    """The cells A, B, A, B and so on, each with which run of its spec it is, from 1; A and B may be one spec."""
+    if a == b:
+        return tuple((a, repeat) for repeat in range(1, 2 * rounds + 1))
+    return tuple((spec, number) for number in range(1, rounds + 1) for spec in (a, b))
+
+
+class Means(NamedTuple):
+    """What rounds are run with. `watch` is told which process is at which spec; `refuse` says why a cell is not even
+    tried, empty when it may be; `round_over` is called after each round."""
+
+    launcher: Launcher
+    record: Record
+    watch: Callable[[RunSpec, int | None], object]
+    refuse: Callable[[RunSpec], str]
+    round_over: Callable[[], object]
+    stop: StopSignal
+    timeout_s: float | None = None
+
+
+def run_rounds(queue: CellQueue, means: Means) -> None:
+    """Take the waiting cells two by two, the first of them A, and run each two as a round until none waits.
+
+    A and B take turns in beginning. When one ran out of memory, the rounds that wait are skipped.
+    """
+    for number in itertools.count():
+        a = queue.take()
+        if not isinstance(a, Waiting):
+            return
+        b = queue.take()
+        if not isinstance(b, Waiting):  # stopped between the two
+            means.record([_unstarted(a.cell)])
+            return
+        endings = _run_round((a, b), means, b_first=number % 2 == 1)
+        means.round_over()
+        if names := [name for name, ending in zip("AB", endings, strict=True) if ending.status == "oom"]:
+            reason = f"{' and '.join(names)} ran out of memory in round {number + 1}"
+            queue.skip(range(b.cell + 1, b.cell + 1 + len(queue)), reason)
+
+
+def _run_round(sides: tuple[Waiting, Waiting], means: Means, *, b_first: bool) -> tuple[CellFinished, CellFinished]:
+    a, b = sides
+    for name, side, other in (("A", a, b), ("B", b, a)):
+        if why := means.refuse(side.spec):
+            return _told(
+                means.record,
+                a.cell,
+                CellFinished(at=time.time(), cell=side.cell, status="oom", error=why),
+                CellFinished(at=time.time(), cell=other.cell, status="failed", error=f"{name} was not tried"),
+            )
+    started_at = time.time()
+    try:
+        child = means.launcher.start_round((a.cell, b.cell), (a.spec, b.spec), b_first=b_first)
+    except (OSError, EOFError) as error:
+        why = f"no process could be started: {error or type(error).__name__}"
+        ends = [CellFinished(at=time.time(), cell=side.cell, status="failed", error=why) for side in sides]
+        return _told(means.record, a.cell, *ends)
+    pid = child.process.pid
+    means.record([CellStarted(at=started_at, cell=side.cell, pid=pid) for side in sides])
+    means.watch(a.spec if b.spec.device == "cpu" else b.spec, pid)
+    hearing = _Hearing((a.cell, b.cell), means.record)
+    try:
+        Supervisor(child, a.cell, hearing, means.stop, means.timeout_s).run()
+    finally:
+        child.close()
+    return _told(means.record, a.cell, *hearing.endings())
+
+
+class _Hearing:
+    """Records what both cells tell but their ends, which it keeps: a process that dies leaves one that is of both."""
+
+    def __init__(self, cells: tuple[int, int], record: Record) -> None:
+        self._cells, self._record = cells, record
+        self._ends: dict[int, CellFinished] = {}
+        self._stages: dict[int, Stage] = dict.fromkeys(cells, "starting")
+        self._steps = dict.fromkeys(cells, 0)
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        rest: list[Event] = []
+        for event in events:
+            match event:
+                case CellFinished():
+                    self._ends[event.cell] = event
+                    continue
+                case StageChanged():
+                    self._stages[event.cell], self._steps[event.cell] = event.stage, 0
+                case StepsTimed():
+                    self._steps[event.cell] += len(event.times_s)
+            rest.append(event)
+        if rest:
+            self._record(rest)
+
+    def endings(self) -> tuple[CellFinished, CellFinished]:
+        """How A and B ended, as they said, or both as their process did: the watch over it tells that of A only."""
+        a, b = self._cells
+        if b in self._ends:
+            return self._ends[a], self._ends[b]
+        return self._died(a), self._died(b)
+
+    def _died(self, cell: int) -> CellFinished:
+        how = self._ends[self._cells[0]]
+        return CellFinished(
+            at=how.at,
+            cell=cell,
+            status="failed" if how.status == "ok" else how.status,
+            error=how.error or "the process ended before it told the result of both",
+            stage=self._stages[cell],
+            step=self._steps[cell],
+        )
+
+
+def _told(record: Record, a: int, *endings: CellFinished) -> tuple[CellFinished, CellFinished]:
+    """The two ends in order, A's first, recorded; one of memory says that there were two models."""
+    first, second = sorted(map(_explained, endings), key=lambda ending: ending.cell != a)
+    record([first, second])
+    return first, second
+
+
+def _explained(ending: CellFinished) -> CellFinished:
+    if ending.status != "oom":
+        return ending
+    return msgspec.structs.replace(ending, error=f"{ending.error or 'out of memory'} ({BOTH_IN_MEMORY})")
+
+
+def _unstarted(cell: int) -> CellFinished:
+    return CellFinished(at=time.time(), cell=cell, status="cancelled", error=NOT_STARTED)

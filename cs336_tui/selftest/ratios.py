@@ -1,0 +1,201 @@
+"""What step times taken in turns come to: each program's over the bare script's, with intervals, against the marks.
+
+Ratios are taken round by round, so that a machine that drifts does so on both sides of each.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from cs336_tui.ratio import Ratio
+from cs336_tui.selftest.programs import BARE, CONTROL
+from cs336_tui.selftest.turns import Round
+from cs336_tui.student import LEVEL, t_quantile
+
+Judged = Literal["pass", "fail", "cannot tell"]
+
+FROM_STARTS = "t interval of the log ratios, a sample being the mean of a start's rounds"
+FROM_ROUNDS = "t interval of the log ratios of one start's rounds: what differs from start to start is not in it"
+
+
+class Marks(msgspec.Struct, frozen=True, kw_only=True):
+    """The ratio of means must be within 1 ± `mean`, that of stds at most `std`."""
+
+    mean: float
+    std: float
+
+    def judge_means(self, ratio: Ratio | None) -> Judged:
+        return _judged(ratio, 1 - self.mean, 1 + self.mean)
+
+    def judge_stds(self, ratio: Ratio | None) -> Judged:
+        return _judged(ratio, 0.0, self.std)
+
+    def noisy(self, means: Ratio | None, stds: Ratio | None) -> tuple[bool, bool]:
+        """Whether two equal programs already differ by more than the mark, in means and in stds.
+
+        Neither of the two is the better one, so that a ratio of stds counts upside down too.
+        """
+        return (
+            means is not None and abs(means.ratio - 1) > self.mean,
+            stds is not None and abs(math.log(stds.ratio)) > math.log(self.std),
+        )
+
+
+ON_CPU = Marks(mean=0.02, std=1.2)
+ON_GPU = Marks(mean=0.01, std=1.1)
+
+
+def marks_for(device: str) -> Marks:
+    """Those of the device that torch calls so."""
+    return ON_CPU if device == "cpu" else ON_GPU
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A program over the bare script. `steps` and `bare_steps` are counted steps; None is what cannot be known."""
+
+    name: str
+    steps: int
+    bare_steps: int
+    mean_s: float | None
+    std_s: float | None
+    """The mean and std of the program's counted steps; the std within its turns."""
+    means: Ratio | None
+    means_judged: Judged
+    stds: Ratio | None
+    stds_judged: Judged
+
+    @property
+    def judged(self) -> Judged:
+        return worst([self.means_judged, self.stds_judged])
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of the programs that are judged, the control's, and what they come to together.
+
+    The control's own judgements say only how quiet the machine is. Where it is `noisy`, no program is judged.
+    """
+
+    marks: Marks
+    bare_mean_s: float | None
+    bare_std_s: float | None
+    rows: tuple[Row, ...]
+    control: Row
+    noisy_means: bool
+    noisy_stds: bool
+
+    @property
+    def judged(self) -> Judged:
+        return worst([row.judged for row in self.rows])
+
+
+def worst(judged: Sequence[Judged]) -> Judged:
+    """A failure is one whatever else holds; a pass needs everything."""
+    for found in ("fail", "cannot tell"):
+        if found in judged:
+            return found
+    return "pass" if judged else "cannot tell"
+
+
+def judge(starts: Sequence[Sequence[Round]], marks: Marks) -> Outcome:
+    """Every program but the bare script over that, the control apart; `starts` as in `Taken`."""
+    rows = {name: _row(starts, name, marks) for name in starts[0][0] if name != BARE}
+    control = rows.pop(CONTROL)
+    noisy_means, noisy_stds = marks.noisy(control.means, control.stds)
+    doubted: dict[str, Judged] = {}
+    if noisy_means:
+        doubted["means_judged"] = "cannot tell"
+    if noisy_stds:
+        doubted["stds_judged"] = "cannot tell"
+    bare = _times(starts, BARE)
+    return Outcome(
+        marks=marks,
+        bare_mean_s=_mean(bare),
+        bare_std_s=_std_within(bare),
+        rows=tuple(msgspec.structs.replace(row, **doubted) for row in rows.values()),
+        control=control,
+        noisy_means=noisy_means,
+        noisy_stds=noisy_stds,
+    )
+
+
+def log_ratio(starts: Sequence[Sequence[float]]) -> Ratio | None:
+    """The geometric mean of ratios with its 95 % interval, from the ratios of each start's rounds.
+
+    The rounds of a start share what its processes got, so a sample is the mean of a start's log ratios, and the
+    interval Student's of these samples (1908). From one start the samples are its rounds. None below 2 samples.
+    """
+    logs = [[math.log(value) for value in rounds] for rounds in starts if rounds]
+    by_start = len(logs) >= 2
+    samples = [statistics.fmean(rounds) for rounds in logs] if by_start else [value for one in logs for value in one]
+    if len(samples) < 2:
+        return None
+    mean = statistics.fmean(samples)
+    half = t_quantile((1 + LEVEL) / 2, len(samples) - 1) * statistics.stdev(samples) / math.sqrt(len(samples))
+    half = min(half, 700.0)  # e^710 is past the largest float
+    method = FROM_STARTS if by_start else FROM_ROUNDS
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), LEVEL, method)
+
+
+def _judged(ratio: Ratio | None, low: float, high: float) -> Judged:
+    """Where the whole interval lies."""
+    if ratio is None:
+        return "cannot tell"
+    if low <= ratio.low and ratio.high <= high:
+        return "pass"
+    return "fail" if ratio.high < low or ratio.low > high else "cannot tell"
+
+
+def _row(starts: Sequence[Sequence[Round]], name: str, marks: Marks) -> Row:
+    means = log_ratio(_ratios(starts, name, statistics.fmean))
+    stds = log_ratio(_ratios(starts, name, statistics.stdev))
+    times = _times(starts, name)
+    return Row(
+        name=name,
+        steps=sum(map(len, times)),
+        bare_steps=sum(map(len, _times(starts, BARE))),
+        mean_s=_mean(times),
+        std_s=_std_within(times),
+        means=means,
+        means_judged=marks.judge_means(means),
+        stds=stds,
+        stds_judged=marks.judge_stds(stds),
+    )
+
+
+def _ratios(starts: Sequence[Sequence[Round]], name: str, of: Callable[[Sequence[float]], float]) -> list[list[float]]:
+    """For each start, for each of its rounds in which both timed at least two steps: `of` the program's over `of` the
+    bare script's."""
+    return [
+        [
+            own / bare
+            for each in rounds
+            if min(len(each[name].counted), len(each[BARE].counted)) > 1
+            and (own := of(each[name].counted)) > 0
+            and (bare := of(each[BARE].counted)) > 0
+        ]
+        for rounds in starts
+    ]
+
+
+def _times(starts: Sequence[Sequence[Round]], name: str) -> list[tuple[float, ...]]:
+    """The program's turns."""
+    return [each[name].counted for rounds in starts for each in rounds]
+
+
+def _mean(turns: Sequence[Sequence[float]]) -> float | None:
+    times = [time_s for turn in turns for time_s in turn]
+    return statistics.fmean(times) if times else None
+
+
+def _std_within(turns: Sequence[Sequence[float]]) -> float | None:
+    """The turns' pooled std, so that it holds no drift between them."""
+    long = [turn for turn in turns if len(turn) > 1]
+    freedom = sum(len(turn) - 1 for turn in long)
+    if not freedom:
+        return None
+    return math.sqrt(math.fsum(statistics.variance(turn) * (len(turn) - 1) for turn in long) / freedom)

@@ -1,0 +1,216 @@
+"""Programs that run the same cell at once, of which only one at a time is let go on, a turn each, round after round.
+
+So a machine whose speed drifts, drifts for all of them. The order within a round is drawn anew for each. All programs
+are started afresh a few times over, because where memory comes to lie differs from one start to the next and stays for
+a process's life.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.selftest.groups import Group, Groups
+from cs336_tui.selftest.programs import Program, SelftestError, Step
+
+SETTLE_S = 0.25
+"""Steps that begin sooner after their turn does are not counted: the others have had the caches."""
+WARM_STEPS = 5
+"""Steps that every program has done before its first turn."""
+PATIENCE_S = 180.0
+"""How long programs may take until they have warmed up, or for a step."""
+START_S = 12.0
+"""About how long a start takes, until one was seen."""
+_TRIAL_STEPS = 5
+_LOOK_S = 0.1
+
+MakePrograms = Callable[[Path], Sequence[Program]]
+"""The programs, their files in a folder; the first of them tells how long a step takes."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How often programs are started and take turns, and how long a turn is: at least `turn_s` seconds, and at least
+    as long as `steps` steps take."""
+
+    starts: int
+    rounds: int
+    turn_s: float = 1.0
+    steps: int = 20
+
+    def turn_of(self, step_s: float) -> float:
+        """Seconds of a turn when a step takes this long."""
+        return max(self.turn_s, SETTLE_S + self.steps * step_s)
+
+    def lasts_s(self, programs: int, step_s: float) -> float:
+        """About how long it all takes."""
+        return self.starts * (START_S + self.rounds * programs * self.turn_of(step_s))
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """Times of steps in seconds, oldest first: those that count, and those that had begun too soon."""
+
+    counted: tuple[float, ...]
+    settling: tuple[float, ...]
+
+
+Round = dict[str, Turn]
+"""A turn of each program, by name."""
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """All turns: the rounds of each start."""
+
+    plan: Plan
+    turn_s: float
+    starts: tuple[tuple[Round, ...], ...]
+
+
+class Progress(NamedTuple):
+    """How far it is: `round` is 0 while programs start; `left_s` counts from its beginning. None is not known yet."""
+
+    start: int
+    starts: int
+    round: int
+    rounds: int
+    turn_s: float | None
+    left_s: float | None
+
+
+def take_turns(
+    make: MakePrograms, plan: Plan, say: Callable[[Progress], object], *, patience_s: float = PATIENCE_S
+) -> Taken:
+    """Start the programs and give them turns, as often as planned.
+
+    Raises `SelftestError` when a program ends or does not warm up. Whatever happens, no program is left behind.
+    """
+    starts: list[tuple[Round, ...]] = []
+    turn_s: float | None = None
+    start_s = START_S
+    for start in range(plan.starts):
+        with Groups() as groups:
+            programs = make(groups.folder)
+            starts_left, rounds_left = plan.starts - start, plan.rounds * (plan.starts - start)
+            left_s = None if turn_s is None else starts_left * start_s + rounds_left * len(programs) * turn_s
+            say(Progress(start + 1, plan.starts, 0, plan.rounds, turn_s, left_s))
+            began = time.monotonic()
+            stage = _Stage(groups, programs, patience_s)
+            turn_s = turn_s or plan.turn_of(stage.step_time(programs[0].name))
+            start_s = time.monotonic() - began
+            order = [program.name for program in programs]
+            shuffle = random.Random(start).shuffle
+            spans: list[dict[str, tuple[float, float]]] = []
+            for number in range(plan.rounds):
+                left_s = (starts_left - 1) * start_s + (rounds_left - number) * len(programs) * turn_s
+                say(Progress(start + 1, plan.starts, number + 1, plan.rounds, turn_s, left_s))
+                shuffle(order)
+                spans.append({name: stage.turn(name, turn_s) for name in order})
+            steps = stage.all_steps()
+        starts.append(tuple({name: _turn(steps[name], *each[name]) for name in steps} for each in spans))
+    assert turn_s is not None, "there is at least one start"
+    return Taken(plan=plan, turn_s=turn_s, starts=tuple(starts))
+
+
+def _turn(steps: Sequence[Step], begin: float, end: float) -> Turn:
+    """Of all steps of a program those that it began and ended in its turn."""
+    ended = [(step.end - step.took, step.took) for step in steps if begin < step.end <= end]
+    return Turn(
+        tuple(took for began, took in ended if began >= begin + SETTLE_S),
+        tuple(took for began, took in ended if began < begin + SETTLE_S),
+    )
+
+
+class _Stage:
+    """Started programs, warmed up and stopped."""
+
+    def __init__(self, groups: Groups, programs: Sequence[Program], patience_s: float) -> None:
+        self._groups, self._patience_s = groups, patience_s
+        self._programs = {program.name: program for program in programs}
+        self._running = {
+            program.name: groups.start(program.name, program.command, program.env, terminal=program.in_terminal)
+            for program in programs
+        }
+        prompted = {program.name for program in programs if program.prompt is not None}
+        warm: set[str] = set()
+        for _ in self._until("timed no step to warm up with"):
+            for name in sorted(prompted):
+                program, group = self._programs[name], self._running[name]
+                if program.prompt is not None and program.prompt.search(group.written):
+                    group.send(program.keys)
+                    prompted.remove(name)
+            for name in self._programs.keys() - warm:
+                if len(self._steps(name)) >= WARM_STEPS:
+                    self._running[name].let(False)
+                    warm.add(name)
+            self._missing = sorted(self._programs.keys() - warm)
+
+    def step_time(self, name: str) -> float:
+        """How long a step of the program takes when it runs alone and undisturbed, seconds: the least of a few."""
+        began = time.time()
+        self._running[name].let(True)
+        times: list[float] = []
+        for _ in self._until("timed no step alone"):
+            times = [step.took for step in self._steps(name) if step.end - step.took >= began + SETTLE_S]
+            self._missing = [] if len(times) >= _TRIAL_STEPS else [name]
+        self._running[name].let(False)
+        return min(times)
+
+    def turn(self, name: str, turn_s: float) -> tuple[float, float]:
+        """Let one go on for a while; from when to when that was, Unix time."""
+        group = self._running[name]
+        with _named(name, group):
+            begin = time.time()
+            group.let(True)
+            self._groups.wait(turn_s)
+            end = time.time()
+            group.let(False)
+            if group.ending:
+                raise SelftestError(group.ending)
+        return begin, end
+
+    def all_steps(self) -> dict[str, list[Step]]:
+        """What every program has timed until now.
+
+        All go on until each has told of a later step, since what was in a pipe when its reader was stopped comes first.
+        """
+        released = time.time()
+        for group in self._running.values():
+            group.let(True)
+        steps: dict[str, list[Step]] = {name: [] for name in self._programs}
+        for _ in self._until("timed no further step"):
+            steps |= {name: self._steps(name) for name in self._missing}
+            self._missing = [name for name in self._missing if not steps[name] or steps[name][-1].end <= released]
+        return steps
+
+    def _steps(self, name: str) -> list[Step]:
+        with _named(name, self._running[name]):
+            return self._programs[name].steps()
+
+    def _until(self, otherwise: str) -> Iterator[None]:
+        """Once every moment until nobody is missing. Raises `SelftestError` when one has ended or patience has."""
+        give_up_at = time.monotonic() + self._patience_s
+        self._missing = sorted(self._programs)
+        while self._missing:
+            self._groups.wait(_LOOK_S)
+            for name in self._missing:
+                with _named(name, self._running[name]):
+                    if ending := self._running[name].ending:
+                        raise SelftestError(ending)
+                    if time.monotonic() > give_up_at:
+                        raise SelftestError(f"{otherwise} in {self._patience_s:g} s")
+            yield
+
+
+@contextmanager
+def _named(name: str, group: Group) -> Iterator[None]:
+    """Has an error say whose it is, and what that program said last."""
+    try:
+        yield
+    except SelftestError as error:
+        said = group.last_output or "nothing"
+        raise SelftestError(f"{name}: {error}; its last output:\n{said}") from None

@@ -1,0 +1,190 @@
+"""A roofline drawn in characters: two ceilings in braille dots, cells as numbered points, both axes logarithmic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from cs336_tui.tui.widgets.lines import Line, Span
+
+_LABEL = 8
+_MARGIN = _LABEL + 2
+_DOTS_ACROSS, _DOTS_DOWN = 2, 4
+_BRAILLE = 0x2800
+_BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+"""Of a braille character, by row and column of the dot (Unicode 15, section 21.1)."""
+_DASH = 3
+"""Dots of a dash, and between two of them."""
+_ROOM = 4.0
+"""How many times beyond the outermost points and ridges the intensities go."""
+_NEAR = 3.0
+"""How many times below the lowest point the FLOP/s begin."""
+_FEWEST_TICKS = 2
+_LEAST = (24, 5)
+"""Columns and rows below which nothing can be told from a picture."""
+
+
+class Roof(NamedTuple):
+    """A ceiling: the best FLOP/s at an intensity, and its look."""
+
+    attainable: Callable[[float], float]
+    ridge: float | None
+    role: str
+    dashed: bool = False
+
+
+class Mark(NamedTuple):
+    """A measured cell: FLOPs per byte, FLOP/s, its number, its look."""
+
+    intensity: float
+    flops_per_s: float
+    number: int
+    role: str = "strong"
+
+
+def roofline_chart(
+    roofs: Sequence[Roof], marks: Sequence[Mark], *, width: int, height: int, unit: tuple[str, float]
+) -> list[Line]:
+    """`height` rows of `width` characters, the last two the axis of intensities; none where there is no room.
+
+    `unit` is that of the axis of FLOP/s: its name, and how many FLOP/s one is. Of several marks in one place the last
+    one's look is seen, and all their numbers as far as there is room.
+    """
+    if width < _LEAST[0] or height < _LEAST[1] or not marks:
+        return []
+    columns, rows = width - _MARGIN, height - 2
+    across = _across(roofs, marks)
+    up = _up(roofs, marks, across)
+    chars = [[" "] * columns for _ in range(rows)]
+    roles = [["text"] * columns for _ in range(rows)]
+    for roof in sorted(roofs, key=lambda roof: not roof.dashed):  # solid ones are seen where both are
+        for (row, column), bits in _dots(roof, across, up, columns, rows).items():
+            before = ord(chars[row][column]) - _BRAILLE if chars[row][column] != " " else 0
+            chars[row][column] = chr(_BRAILLE | before | bits)
+            roles[row][column] = roof.role
+    _place(marks, across, up, chars, roles)
+    ticks = _ticks(up, rows, range(rows - 1))  # the row on top names the unit
+    lines: list[Line] = []
+    for row in range(rows):
+        tick = ticks.get(rows - 1 - row)
+        label = "" if tick is None else f"{tick / unit[1]:.4g}"
+        axis = f"{label:>{_LABEL}} ┤" if label and row else f"{unit[0] if row == 0 else '':>{_LABEL}} │"
+        lines.append((Span(axis, "axis"), *_runs(chars[row], roles[row])))
+    return [*lines, *_bottom(across, columns)]
+
+
+class _Scale(NamedTuple):
+    """A logarithmic axis from one value to another."""
+
+    low: float
+    high: float
+
+    def share(self, value: float) -> float:
+        return math.log(value / self.low) / math.log(self.high / self.low)
+
+    def at(self, share: float) -> float:
+        return self.low * math.exp(math.log(self.high / self.low) * share)
+
+    def place(self, value: float, places: int) -> int:
+        """Of `places` along the axis, the one that this value falls into; maybe outside."""
+        return math.floor(self.share(value) * places)
+
+
+def _across(roofs: Sequence[Roof], marks: Sequence[Mark]) -> _Scale:
+    inside = [mark.intensity for mark in marks] + [roof.ridge for roof in roofs if roof.ridge]
+    return _Scale(min(inside) / _ROOM, max(inside) * _ROOM)
+
+
+def _up(roofs: Sequence[Roof], marks: Sequence[Mark], across: _Scale) -> _Scale:
+    reached = [mark.flops_per_s for mark in marks]
+    highest = max(reached + [roof.attainable(across.high) for roof in roofs])
+    return _Scale(min(reached) / _NEAR, highest * 1.5)
+
+
+def _dots(roof: Roof, across: _Scale, up: _Scale, columns: int, rows: int) -> Mapping[tuple[int, int], int]:
+    """The braille bits of each character that the ceiling passes through."""
+    wide, high = columns * _DOTS_ACROSS, rows * _DOTS_DOWN
+    found: dict[tuple[int, int], int] = {}
+    before: int | None = None
+    for x in range(wide):
+        y = up.place(roof.attainable(across.at((x + 0.5) / wide)), high)
+        begin = y if before is None or before == y else min(before + 1, y)
+        before = y
+        if roof.dashed and x // _DASH % 2:
+            continue
+        for dot in range(max(begin, 0), min(y, high - 1) + 1):
+            row, part = divmod(high - 1 - dot, _DOTS_DOWN)
+            at = row, x // _DOTS_ACROSS
+            found[at] = found.get(at, 0) | _BITS[part][x % _DOTS_ACROSS]
+    return found
+
+
+def _place(marks: Sequence[Mark], across: _Scale, up: _Scale, chars: list[list[str]], roles: list[list[str]]) -> None:
+    """Put a point for each mark, and its number beside it, or all numbers of those that share a place."""
+    rows, columns = len(chars), len(chars[0])
+    places: dict[tuple[int, int], list[Mark]] = {}
+    for mark in marks:
+        row = rows - 1 - min(max(up.place(mark.flops_per_s, rows), 0), rows - 1)
+        column = min(max(across.place(mark.intensity, columns), 0), columns - 1)
+        places.setdefault((row, column), []).append(mark)
+    for (row, column), here in places.items():
+        chars[row][column], roles[row][column] = "●", here[-1].role
+    taken = set(places)
+    for (row, column), here in reversed(places.items()):
+        every = ",".join(str(mark.number) for mark in here)
+        for text in (every, f"{here[-1].number}…") if len(here) > 1 else (every,):
+            starts = (column + 1, column - len(text))
+            start = next((at for at in starts if _is_free(row, column, at, len(text), columns, taken)), None)
+            if start is not None:
+                chars[row][start : start + len(text)] = text
+                roles[row][start : start + len(text)] = [here[-1].role] * len(text)
+                taken |= {(row, at) for at in range(start, start + len(text))}
+                break
+
+
+def _is_free(row: int, own: int, start: int, length: int, columns: int, taken: set[tuple[int, int]]) -> bool:
+    """Whether a number can stand there, beside its `own` point's column and apart from all others."""
+    if start < 0 or start + length > columns:
+        return False
+    return not any((row, at) in taken for at in range(start - 1, start + length + 1) if at != own)
+
+
+def _runs(chars: Sequence[str], roles: Sequence[str]) -> list[Span]:
+    """One span for each stretch of one role; blanks take the role of what stands before them."""
+    spans: list[Span] = []
+    for char, role in zip(chars, roles, strict=True):
+        if spans and (char == " " or role == spans[-1].role):
+            spans[-1] = Span(spans[-1].text + char, spans[-1].role)
+        else:
+            spans.append(Span(char, role))
+    return spans
+
+
+def _ticks(scale: _Scale, places: int, free: range) -> dict[int, float]:
+    """Values to name, by their place along an axis of `places` among the `free` ones: powers of ten, and numbers
+    between them where these are few."""
+    powers = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
+    found: dict[int, float] = {}
+    for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
+        values = [step * 10.0**power for power in powers for step in steps]
+        found = {place: value for value in values if (place := scale.place(value, places)) in free}
+        if len(found) >= _FEWEST_TICKS:
+            break
+    return found
+
+
+def _bottom(across: _Scale, columns: int) -> list[Line]:
+    """The axis of intensities with its ticks, and what they are."""
+    title = "FLOP/B"
+    axis, labels = ["─"] * columns, [" "] * columns
+    labels[columns - len(title) :] = title
+    for column, value in _ticks(across, columns, range(columns)).items():
+        axis[column] = "┴"
+        text = f"{value:g}"
+        start = max(column - len(text) // 2, 0)
+        room = labels[max(start - 1, 0) : start + len(text) + 1]
+        if start + len(text) < columns and not "".join(room).strip():
+            labels[start : start + len(text)] = text
+    margin = " " * (_LABEL + 1)
+    return [(Span(f"{margin}└{''.join(axis)}", "axis"),), (Span(f"{margin} {''.join(labels)}", "axis"),)]

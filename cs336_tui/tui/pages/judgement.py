@@ -1,0 +1,138 @@
+"""What was found out about a cell, in words: verdicts with evidence and advice, interval, limit, energy, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cs336_tui.quantities import count
+from cs336_tui.session.state import CellState
+from cs336_tui.tui import format
+from cs336_tui.tui.judging import Assessment
+from cs336_tui.tui.pages.page import wrapped
+from cs336_tui.tui.panes.verdict import doubts_first
+from cs336_tui.tui.widgets.lines import Line, Span, fit, line
+
+if TYPE_CHECKING:
+    from cs336_tui.findings.verdicts import Check, Judgement
+
+_INDENT = "  "
+_ALWAYS = 2
+"""Rows that are kept for what could not be observed, and more, beside long verdicts."""
+TOO_MUCH = "more than it: measure the peak again"
+"""Beside a share of the measured peak above 100 %."""
+
+
+def judgement_lines(cell: CellState, found: Assessment | None, width: int, height: int) -> list[Line]:
+    """At most `height` rows, the most telling first: verdicts, the first whole as long as there is room; what could not
+    be observed; then the rest."""
+    if cell.status != "ok" or not cell.running.n:
+        return []
+    if found is None:
+        return [line(("… judging", "muted"))][:height]
+    if found.problem:
+        return wrapped(f"! this cell could not be judged: {found.problem}", width, "bad", _INDENT)[:height]
+    if found.judgement is None:
+        return []
+    rest = [row for text, role in _rest(cell, found) for row in wrapped(text, width, role, _INDENT)]
+    checks = doubts_first(found.judgement)
+    said = [_verdict(check, width) for check in checks]
+    room = height - min(len(rest), _ALWAYS)
+    for place in reversed(range(len(checks))):
+        if sum(map(len, said)) > room:
+            said[place] = [fit(_on_one_row(checks[place]), width)]
+    return [*(row for rows in said for row in rows), *rest][:height]
+
+
+def all_checks(judgement: Judgement, width: int) -> list[Line]:
+    """Everything that was looked for, with what was found, to read in a window."""
+    lines = []
+    for check in judgement.checks:
+        if check.holds:
+            lines += _verdict(check, width)
+        else:
+            sign, words = ("?", "not observable: ") if check.holds is None else ("·", "")
+            lines += wrapped(f"{sign} {check.name}: {words}{check.evidence}", width, "muted", _INDENT)
+    return [*lines, *(row for note in judgement.notes for row in wrapped(note, width, "text", _INDENT))]
+
+
+def _mark(check: Check) -> Span:
+    from cs336_tui.findings.verdicts import DESCRIBING
+
+    good = check.name in DESCRIBING
+    return Span(f"{'✓' if good else '!'} {check.name}", "good" if good else "caution")
+
+
+def _verdict(check: Check, width: int) -> list[Line]:
+    """Name, evidence, advice, over as many rows as they need."""
+    mark = _mark(check)
+    advice = f" → {check.advice}" if check.advice else ""
+    first, *more = wrapped(f"{mark.text}: {check.evidence}{advice}", width, "text", _INDENT)
+    text = first[0].text
+    begin = min(len(mark.text), len(text))
+    return [(Span(text[:begin], mark.role), Span(text[begin:])), *more]
+
+
+def _on_one_row(check: Check) -> Line:
+    return (_mark(check), Span(f": {check.evidence}"))
+
+
+def _rest(cell: CellState, found: Assessment) -> Iterator[tuple[str, str]]:
+    """Texts with their roles, the most telling first."""
+    judgement = found.judgement
+    assert judgement is not None
+    if unknown := judgement.not_observable:
+        names = ", ".join(check.name for check in unknown)
+        yield f"not observable on {cell.spec.device.partition(':')[0]}: {names}", "muted"
+    if parts := [*_interval(judgement), *filter(None, [judgement.warmup_advice])]:
+        yield " · ".join(parts), "text"
+    if parts := [*_limit(found), *_energy(found)]:
+        yield " · ".join(parts), "text"
+    yield from ((note, "muted") for note in judgement.notes)
+    if parts := [*_in_force(cell)]:
+        yield f"in force: {', '.join(parts)}", "muted"
+
+
+def _interval(judgement: Judgement) -> Iterator[str]:
+    if judgement.interval is not None:
+        level = judgement.interval.level * 100
+        yield f"mean ± {judgement.interval.half_share * 100:.2g} % ({level:g} % interval)"
+
+
+def _limit(found: Assessment) -> Iterator[str]:
+    limit = found.limit
+    if limit is None or limit.flops_per_s is None:
+        return
+    yield f"{format.flops(limit.flops_per_s)}FLOP/s"
+    measured, sheet = limit.share_of_measured, limit.share_of_sheet
+    if measured is not None:
+        yield f"{measured * 100:.3g} % of the measured peak" + (f" ({TOO_MUCH})" if measured > 1 else "")
+    if sheet is not None:
+        yield f"{sheet * 100:.3g} % of the data sheet's"
+    if measured is None and sheet is None:
+        yield "peak not measured (Roofline, l)"
+    if limit.share_of_bandwidth is not None:
+        yield f"at least {limit.share_of_bandwidth * 100:.3g} % of the bandwidth, which bounds it"
+
+
+def _energy(found: Assessment) -> Iterator[str]:
+    energy = found.energy
+    if energy is not None and energy.joules_per_step is not None:
+        yield f"{energy.joules_per_step:.3g} J a step"
+        if energy.tokens_per_joule is not None:
+            yield f"{count(energy.tokens_per_joule)} tokens/J"
+
+
+def _in_force(cell: CellState) -> Iterator[str]:
+    real, seen = cell.in_force, cell.surroundings
+    if real is not None:
+        yield f"float32 matmul {real.matmul_precision}"
+        if real.autocast_dtype:
+            yield f"autocast {real.autocast_dtype}"
+        if real.attention:
+            yield f"attention {real.attention}"
+        if real.threads is not None:
+            yield f"{real.threads} threads"
+    clocks = [clock for clock in (seen.clock_before_mhz, seen.clock_after_mhz) if clock is not None]
+    if clocks:
+        yield "SM clock " + " → ".join(dict.fromkeys(f"{clock} MHz" for clock in clocks))

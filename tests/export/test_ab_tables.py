@@ -1,0 +1,145 @@
+"""What rounds of two cells in turns come to, and how it is written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from cs336_tui.events import CellStarted, Event
+from cs336_tui.export.ab_tables import turns_table
+from cs336_tui.export.formats import FORMATS, render
+from cs336_tui.export.tables import Table
+from cs336_tui.findings.ab import Turns, turns_of
+from cs336_tui.headless.plain import plain
+from cs336_tui.session.merge import Result, merge
+from cs336_tui.spec import RunSpec
+from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
+
+A = a_spec(measure_steps=20)
+B = a_spec(measure_steps=20, precision="tf32")
+NOISE = [1 + 0.002 * math.sin(17.0 * step) for step in range(20)]
+"""So little that a few rounds tell a percent."""
+
+
+class Both:
+    """One round: how A and B went. Both ran in one process unless `apart`."""
+
+    def __init__(self, a_s: Sequence[float], b_s: Sequence[float], *, apart: bool = False, **ends: Any) -> None:
+        self.times = (a_s, b_s)
+        self.apart = apart
+        self.ends = (ends.get("a", {}), ends.get("b", {}))
+
+
+def rounds_of(*rounds: Both, a: RunSpec = A, b: RunSpec = B) -> list[tuple[Result, Result]]:
+    events: list[Event] = session_start([spec for _ in rounds for spec in (a, b)])
+    for number, both in enumerate(rounds):
+        cells = 2 * number, 2 * number + 1
+        for cell in cells:
+            for event in cell_start(cell):
+                if isinstance(event, CellStarted) and not both.apart:
+                    event = msgspec.structs.replace(event, pid=2000 + number)
+                events.append(event)
+        for cell, times in zip(cells, both.times, strict=True):
+            events += steps(cell, (), times)
+        events += [cell_end(cell, **end) for cell, end in zip(cells, both.ends, strict=True)]
+    results = merge([("one", state_of(events))])
+    return list(zip(results[::2], results[1::2], strict=True))
+
+
+def a_round(ratio: float, base_s: float = 0.01, **more: Any) -> Both:
+    """A takes `ratio` times as long as B; both drift together."""
+    drift = [base_s * (1 + 0.3 * step / 20) for step in range(20)]
+    a_s = [ratio * time_s * noise for time_s, noise in zip(drift, NOISE, strict=True)]
+    return Both(a_s, drift, **more)
+
+
+def table_of(rounds: Sequence[tuple[Result, Result]]) -> Table:
+    return turns_table(turns_of(rounds), [result for both in rounds for result in both])
+
+
+def found(*rounds: Both) -> Turns:
+    return turns_of(rounds_of(*rounds))
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.03, "slower"), (0.97, "faster"), (1.0, "same")])
+def test_a_drift_that_is_common_to_both_hides_no_difference(ratio: float, verdict: str) -> None:
+    turns = found(*(a_round(ratio, base_s) for base_s in (0.010, 0.012, 0.011, 0.010, 0.013)))
+    assert turns.verdict == verdict
+    assert turns.ratio is not None
+    assert turns.ratio.low < ratio < turns.ratio.high
+    assert turns.ratio.high - turns.ratio.low < 0.01
+    assert [each.ratio is not None for each in turns.rounds] == [True] * 5
+    assert "precision: fp32 | tf32" in turns.differs
+    assert turns.a.runs == turns.b.runs == 5
+    assert turns.a.summary is not None
+    assert turns.a.summary.n == 100
+
+
+def test_a_round_that_was_broken_off_does_not_count_and_says_why() -> None:
+    stopped = {"status": "cancelled", "error": "stopped by the user"}
+    part = Both([1.0] * 7, [0.01] * 7, a=stopped, b=stopped)
+    turns = found(a_round(1.03), a_round(1.03, 0.012), part)
+    assert turns.ratio is not None
+    assert turns.ratio.ratio == pytest.approx(1.03, rel=0.005)
+    assert [each.note for each in turns.rounds] == ["", "", "A and B unfinished after 7 steps: stopped by the user"]
+    assert turns.a.runs == 2
+    rows = table_of(rounds_of(a_round(1.03), a_round(1.03, 0.012), part)).rows
+    assert rows[2][1:3] == ("n/a", "n/a")
+    assert rows[3][0] == "2 of 3 rounds"
+
+
+def test_cells_that_ran_one_after_the_other_are_no_round() -> None:
+    turns = found(a_round(1.03), a_round(2.0, apart=True))
+    assert turns.rounds[1].note == "A and B ran one after the other, not in turns"
+    assert turns.ratio is not None
+    assert turns.ratio.ratio == pytest.approx(1.03, rel=0.005)
+
+
+def test_without_a_round_that_counts_there_is_no_ratio_but_a_reason() -> None:
+    oom = {"status": "oom", "error": "tried to allocate 2 GiB"}
+    lost = Both([], [], a={"status": "failed", "error": "B ran out of memory, which ended the round"}, b=oom)
+    rounds = rounds_of(lost)
+    turns = turns_of(rounds)
+    assert turns.ratio is None
+    assert turns.verdict == "ambiguous"
+    assert turns.explanation.startswith("A and B cannot be compared: ")
+    assert "B ran out of memory" in turns.explanation
+    assert "B ran out of memory" in plain(table_of(rounds))
+    with pytest.raises(ValueError, match="no rounds"):
+        turns_of([])
+
+
+def test_how_far_each_side_can_be_trusted_is_said() -> None:
+    rounds = rounds_of(a_round(1.0), a_round(1.0, b={"status": "ok", "num_alloc_retries": 3}))
+    turns = turns_of(rounds)
+    assert turns.b_judged["allocator-retry"] == 1
+    assert "allocator-retry" not in turns.a_judged
+    assert turns.a_judged["drifting"] == 2
+    assert any(note.startswith("A: ") and "drifting in 2 of 2 rounds" in note for note in table_of(rounds).footnotes)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_format_has_the_verdict_and_every_round(format_: str) -> None:
+    rounds = rounds_of(a_round(1.03), a_round(1.03, 0.012))
+    text = render(table_of(rounds), format_)
+    assert "slower" in text
+    match format_:
+        case "csv":
+            first, _, every = csv.DictReader(io.StringIO(text))
+            assert (first["round"], every["round"], every["verdict"]) == ("1", "all", "slower")
+            assert [float(word) for word in first["a_times_s"].split(";")] == rounds[0][0].cell.step_times_s
+        case "json":
+            rows = json.loads(text)["rows"]
+            assert [row["round"] for row in rows] == [1, 2, "all"]
+            assert rows[1]["b_times_s"] == rounds[1][1].cell.step_times_s
+            assert rows[2]["low"] < 1.03 < rows[2]["high"]
+            assert all(row.keys() == rows[0].keys() for row in rows)
+        case _:
+            assert "precision: fp32" in text

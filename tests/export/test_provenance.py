@@ -1,0 +1,260 @@
+"""What stands under a table about where its numbers come from, and that a table says when it mixes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from cs336_tui.environment import Environment
+from cs336_tui.events import DeviceSampled, GpuSample, HostSample, InForce
+from cs336_tui.export.comparisons import comparison_table
+from cs336_tui.export.footnotes import provenance_notes, results_notes
+from cs336_tui.export.pivots import pivot_table
+from cs336_tui.export.provenance import setting_notes
+from cs336_tui.export.references import reference_table
+from cs336_tui.export.results import results_table
+from cs336_tui.export.summary import summary_markdown
+from cs336_tui.export.writeups import LAYOUTS, layout_tables
+from cs336_tui.session.comparison import compare
+from cs336_tui.session.merge import Result, merge
+from cs336_tui.session.mixed_provenance import mixed_provenance
+from cs336_tui.session.pivot import pivot
+from cs336_tui.session.state import SessionState
+from tests.export.grids import MEDIUM, SMALL, by, grid
+from tests.samples import ENVIRONMENT, START
+from tests.session.made import LAPTOP, Cell, cell, session_of
+
+TIMES = [0.1000, 0.1001, 0.0999, 0.1000]
+NEW_TORCH = msgspec.structs.replace(ENVIRONMENT, torch="2.14.0")
+
+
+def session(*in_force: dict[str, Any], **more: Any) -> SessionState:
+    """A session with a measured cell for each of these, told apart by their seeds."""
+    state = session_of(*(cell(TIMES, seed=seed) for seed in range(len(in_force))), **more)
+    for found, changes in zip(state.cells.values(), in_force, strict=True):
+        assert found.in_force is not None
+        found.in_force = msgspec.structs.replace(found.in_force, **changes)
+    return state
+
+
+def results(*sessions: tuple[str, SessionState]) -> tuple[Result, ...]:
+    return merge(sessions)
+
+
+def mixed(state: SessionState) -> tuple[str, ...]:
+    return mixed_provenance(results(("one", state)))
+
+
+def saying(lines: Sequence[str], word: str = "mixed provenance") -> list[str]:
+    return [line for line in lines if word in line]
+
+
+def test_cells_that_agree_are_not_mixed() -> None:
+    assert mixed(session({}, {}, {})) == ()
+
+
+def test_a_mixture_names_the_values_and_their_cells() -> None:
+    state = session({"threads": 2}, {"threads": 2}, {"threads": 2}, {"threads": 4}, {"threads": 2})
+    assert mixed(state) == ("mixed provenance: threads 2 (cells 1–3, 5), 4 (cell 4)",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"threads": 4}, "threads 32 (cell 1), 4 (cell 2)"),
+        ({"matmul_precision": "high"}, "float32 matmul precision highest (cell 1), high (cell 2)"),
+        ({"allow_tf32": True}, "TF32 off (cell 1), on (cell 2)"),
+        ({"autocast_dtype": "bfloat16"}, "autocast none (cell 1), bfloat16 (cell 2)"),
+        ({"parameter_dtype": "bfloat16"}, "parameters float32 (cell 1), bfloat16 (cell 2)"),
+    ],
+)
+def test_everything_that_was_read_back_counts(changes: dict[str, Any], line: str) -> None:
+    assert mixed(session({}, changes)) == (f"mixed provenance: {line}",)
+
+
+@pytest.mark.parametrize("name", ["interop_threads", "attention", "allocator", "model_revision"])
+def test_what_old_logs_do_not_tell_is_no_mixture(name: str) -> None:
+    known, other = {"interop_threads": (1, 2)}.get(name, ("this", "that"))
+    assert mixed(session({}, {name: known})) == ()
+    (line,) = mixed(session({name: known}, {name: other}))
+    assert line.endswith(f"{known} (cell 1), {other} (cell 2)")
+
+
+def test_values_with_commas_stay_apart() -> None:
+    state = session({"allocator": "native, default settings"}, {"allocator": "cudaMallocAsync, default settings"})
+    (line,) = mixed(state)
+    assert line == (
+        "mixed provenance: allocator native, default settings (cell 1); cudaMallocAsync, default settings (cell 2)"
+    )
+
+
+def test_what_a_choice_entails_is_no_mixture() -> None:
+    """Two precisions in one table are what the table is about; that one of them was not itself would be a mixture."""
+    state = session_of(cell(TIMES), cell(TIMES, precision="bf16-mixed"), cell(TIMES, device="cpu"))
+    for number, changes in enumerate(
+        ({"allocator": "native"}, {"allocator": "native", "autocast_dtype": "bfloat16"}, {"allocator": "malloc"})
+    ):
+        found = state.cells[number]
+        found.in_force = msgspec.structs.replace(found.in_force, **changes)
+    assert mixed(state) == ()
+
+
+def test_things_that_fall_apart_alike_are_told_together() -> None:
+    state = session({"threads": 2}, {"threads": 4, "interop_threads": 8}, {"threads": 4})
+    state.cells[0].in_force = msgspec.structs.replace(state.cells[0].in_force, interop_threads=1)
+    state.cells[2].in_force = msgspec.structs.replace(state.cells[2].in_force, interop_threads=8)
+    assert mixed(state) == (
+        "mixed provenance: threads 2, inter-op threads 1 (cell 1); threads 4, inter-op threads 8 (cells 2–3)",
+    )
+
+
+def test_a_session_that_went_on_elsewhere_is_mixed() -> None:
+    state = session_of(cell(TIMES), Cell(cell(seed=1).spec, TIMES, on=NEW_TORCH))
+    assert mixed(state) == ("mixed provenance: torch 2.13.0 (cell 1), 2.14.0 (cell 2)",)
+
+
+def test_another_gpu_of_the_same_kind_is_another() -> None:
+    def with_gpu(uuid: str) -> Environment:
+        gpu = msgspec.structs.replace(ENVIRONMENT.devices[1], uuid=uuid)
+        return msgspec.structs.replace(ENVIRONMENT, devices=(ENVIRONMENT.devices[0], gpu))
+
+    state = session_of(cell(TIMES), Cell(cell(seed=1).spec, TIMES, on=with_gpu("GPU-1")))
+    assert mixed(state) == ("mixed provenance: GPU GPU-0 (cell 1), GPU-1 (cell 2)",)
+
+
+def test_sessions_are_named_and_cells_only_where_a_session_is_torn() -> None:
+    a, b = session({"threads": 2}, {"threads": 4}), session({"threads": 4}, {"threads": 4})
+    (line,) = mixed_provenance(results(("a", a), ("b", b)))
+    assert line == "mixed provenance: threads 2 (a, cell 1), 4 (a, cell 2, b)"
+
+
+def test_a_merged_table_says_that_its_machines_differ() -> None:
+    notes = results_notes(results(("box", session({})), ("laptop", session_of(cell(TIMES), environment=LAPTOP))))
+    (line,) = saying(notes)
+    assert line == ("mixed provenance: host gpu-box, torch 2.13.0 (box); host laptop, torch 2.9.0 (laptop)")
+
+
+MIXED = session({"threads": 2}, {"threads": 4})
+LINE = "mixed provenance: threads 2 (cell 1), 4 (cell 2)"
+
+
+def test_results_tables_say_it() -> None:
+    assert results_table(results(("one", MIXED))).footnotes.count(LINE) == 1
+
+
+def test_the_settings_of_a_session_say_it() -> None:
+    assert next(setting_notes(MIXED, list(MIXED.cells.values()))) == LINE
+
+
+def test_the_summary_says_it() -> None:
+    assert LINE in summary_markdown(MIXED)
+
+
+def test_pivots_say_it() -> None:
+    found = results(("one", MIXED))
+    table = pivot_table(pivot(found, ["seed"], [], "mean"), found)
+    assert table.footnotes.count(LINE) == 1
+
+
+def test_references_say_it() -> None:
+    assert reference_table(results(("one", MIXED)), []).footnotes.count(LINE) == 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_write_up_says_it_of_the_cells_it_shows(layout: str) -> None:
+    specs = by([SMALL, MEDIUM], pass_=["forward", "forward+backward"], precision=["fp32", "bf16-mixed"])
+    state = grid(specs)
+    for found in state.cells.values():
+        found.in_force = msgspec.structs.replace(found.in_force, threads=2 if found.spec.size == "small" else 4)
+    tables = layout_tables(results(("one", state)), layout)
+    assert tables
+    for table in tables:
+        shows_both = {"small", "medium"} <= {value for record in table.records for value in record.values()}
+        assert bool(saying(table.footnotes)) == shows_both
+
+
+def test_comparisons_say_it_of_each_side() -> None:
+    whole = session({}, {})
+    table = comparison_table(compare(results(("a", MIXED)), results(("b", whole))))
+    assert saying(table.footnotes) == [f"A: {LINE}"]
+
+
+def test_a_cell_without_a_result_mixes_nothing() -> None:
+    state = session_of(cell(TIMES), cell(status=None, seed=1), cell(TIMES, seed=2))
+    assert saying(provenance_notes(results(("one", state)))) == []
+
+
+AGREED = {
+    "attention": "naive (scores materialised)",
+    "allocator": "native, default settings",
+    "interop_threads": 16,
+}
+
+
+def test_what_was_in_force_everywhere_is_one_line() -> None:
+    notes = provenance_notes(results(("one", session(AGREED, AGREED))))
+    assert (
+        "in force on cuda:0: threads 32; inter-op threads 16; attention naive (scores materialised); "
+        "allocator native, default settings"
+    ) in notes
+
+
+def test_what_is_mixed_is_not_said_to_be_in_force_everywhere() -> None:
+    notes = provenance_notes(results(("one", session(AGREED, AGREED | {"threads": 2}))))
+    (line,) = saying(notes, "in force on")
+    assert "threads 16" in line
+    assert "threads 32" not in line
+    assert " threads 2" not in line
+
+
+def test_nothing_is_said_of_what_is_unknown() -> None:
+    state = session({"threads": None})
+    text = "\n".join(provenance_notes(results(("one", state))))
+    for word in ("in force on", "clock", "persistence", "allocator", "attention", "revision", "None", "unknown"):
+        assert word not in text
+
+
+def test_the_revision_of_an_imported_model_is_said() -> None:
+    (line,) = saying(provenance_notes(results(("one", session({"model_revision": "4f2a91c"})))), "revision")
+    assert line.endswith("model revision 4f2a91c")
+
+
+def test_one_line_a_precision_however_much_else_differs() -> None:
+    state = session({"threads": 2, "device_name": "a"}, {"threads": 4, "device_name": "b", "attention": "fused"})
+    assert len(saying(provenance_notes(results(("one", state))), "fp32 on cuda:0, as read back")) == 1
+
+
+def sampled(state: SessionState, number: int, stage: str, mhz: int, **gpu: Any) -> None:
+    sample = DeviceSampled(at=START, host=HostSample(), gpu=GpuSample(sm_clock_mhz=mhz, **gpu))
+    state.cells[number].surroundings.take(sample, stage)
+
+
+def test_clocks_are_a_range_over_the_cells() -> None:
+    state = session({}, {})
+    for number, (before, lowest, after) in enumerate([(345, 1410, 1755), (1980, 1500, 1755)]):
+        sampled(state, number, "warm-up", before)
+        sampled(state, number, "measuring", lowest)
+        sampled(state, number, "measuring", after)
+    (line,) = saying(provenance_notes(results(("one", state))), "SM clock")
+    assert line == (
+        "SM clock of cuda:0: 345 to 1980 MHz before the measured steps, 1410 to 1500 MHz at the lowest while they ran, "
+        "1755 MHz at their end"
+    )
+
+
+def test_persistence_mode_is_said_and_may_be_mixed() -> None:
+    state = session({}, {})
+    sampled(state, 0, "measuring", 1755, persistence_mode=True)
+    (line,) = saying(provenance_notes(results(("one", state))), "in force on")
+    assert line.endswith("persistence mode on")
+    sampled(state, 1, "measuring", 1755, persistence_mode=False)
+    assert mixed(state) == ("mixed provenance: persistence mode on (cell 1), off (cell 2)",)
+
+
+def test_logs_of_before_still_decode_to_unknown() -> None:
+    """What an older log lacks is not known, rather than some default."""
+    old = msgspec.convert({"matmul_precision": "highest"}, InForce)
+    assert (old.attention, old.allocator, old.interop_threads, old.model_revision) == (None,) * 4

@@ -1,0 +1,178 @@
+"""Two cells in turns in real children, run by a real bench: what the log holds, and whatever happens to a round."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
+from cs336_tui.runner.ab import BOTH_IN_MEMORY, check_sides
+from cs336_tui.runner.bench import Bench
+from cs336_tui.session.load import load
+from cs336_tui.session.log import LogReader
+from cs336_tui.session.state import SessionState, fold
+from cs336_tui.spec import RunSpec, SpecError
+from tests.watching import PATIENCE_S, Watch, endless_spec, is_gone, small_spec
+
+WIDER = {"d_ff": 96}
+
+
+class Running:
+    """A bench with rounds under way on a thread of its own."""
+
+    def __init__(self, directory: Path, a: RunSpec, b: RunSpec, rounds: int, timeout_s: float | None) -> None:
+        self.watch = Watch()
+        self.bench = Bench(self.watch, session_dir=directory, device_interval_s=0, timeout_s=timeout_s)
+        self.bench.prepare()
+        self.thread = threading.Thread(target=self.bench.run_ab, args=(a, b, rounds, "ab command"))
+        self.thread.start()
+
+    def pid_once_measuring(self) -> int:
+        """The child's pid, once some measured steps of both have arrived."""
+        self.watch.until(
+            lambda state: len(state.cells) > 1 and all(len(state.cells[cell].step_times_s) > 3 for cell in (0, 1))
+        )
+        pids = {self.watch.state.cells[cell].pid for cell in (0, 1)}
+        assert len(pids) == 1, "one process runs both"
+        return pids.pop()
+
+    def finish(self) -> SessionState:
+        self.thread.join(PATIENCE_S)
+        assert not self.thread.is_alive()
+        return self.watch.state
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[type[Running]]:
+    started: list[Running] = []
+
+    def begin(a: RunSpec, b: RunSpec, *, rounds: int = 2, timeout_s: float | None = None) -> Running:
+        started.append(Running(tmp_path, a, b, rounds, timeout_s))
+        return started[-1]
+
+    yield begin
+    for running in started:
+        running.bench.close()
+
+
+def statuses(state: SessionState) -> list[str]:
+    return [cell.status for cell in state.cells.values()]
+
+
+def test_rounds_are_ordinary_cells_of_the_session_and_replay(start):
+    a, b = small_spec(measure_steps=4), small_spec(measure_steps=4, **WIDER)
+    running = start(a, b)
+    state = running.finish()
+    assert statuses(state) == ["ok"] * 4
+    events = list(LogReader(running.bench.log_path))
+    (queued,) = [event for event in events if isinstance(event, CellsQueued)]
+    assert (queued.specs, queued.repeats, queued.command) == ((a, b, a, b), (1, 1, 2, 2), "ab command")
+    began = [event for event in events if isinstance(event, CellStarted)]
+    assert [event.cell for event in began] == [0, 1, 2, 3]
+    assert began[0].pid == began[1].pid != began[2].pid == began[3].pid
+    order = [e.cell for e in events if isinstance(e, StepsTimed) and e.kind == "measured" for _ in e.times_s]
+    assert order == [0, 1, 1, 0, 0, 1, 1, 0, 3, 2, 2, 3, 3, 2, 2, 3], "who begins a round alternates"
+    again, loaded = fold(events), load(running.bench.log_path)
+    for number, cell in state.cells.items():
+        assert len(cell.step_times_s) == 4
+        assert cell.num_params == again.cells[number].num_params
+        for other in (again.cells[number], loaded.cells[number]):
+            assert other.step_times_s == cell.step_times_s
+            assert other.warmup_times_s == cell.warmup_times_s
+            assert other.phase_times_s == cell.phase_times_s
+            assert other.finished == cell.finished
+
+
+def test_a_and_b_may_be_the_same(start):
+    state = start(small_spec(), small_spec(), rounds=3).finish()
+    assert statuses(state) == ["ok"] * 6
+    assert [cell.repeat for cell in state.cells.values()] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_round_shorter_than_the_sampling_interval_has_a_sample_after_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("cs336_tui.runner.bench.SAMPLE_AFTER_S", PATIENCE_S)  # however busy this machine is
+    bench = Bench(Watch(), session_dir=tmp_path, device_interval_s=60)
+    bench.prepare()
+    try:
+        bench.run_ab(small_spec(), small_spec(), 2, "ab command")
+    finally:
+        bench.close()
+    kinds = [
+        type(event).__name__ for event in LogReader(bench.log_path) if isinstance(event, CellStarted | DeviceSampled)
+    ]
+    after_first = kinds[2 : kinds.index("CellStarted", 2)]
+    assert "DeviceSampled" in after_first
+    assert kinds[-1] == "DeviceSampled"
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "word"), [(signal.SIGKILL, "killed", "SIGKILL"), (signal.SIGSEGV, "failed", "SIGSEGV")]
+)
+def test_a_child_that_dies_ends_both_cells_and_the_next_round_runs(start, number, status, word):
+    running = start(endless_spec(), endless_spec(**WIDER))
+    first = running.pid_once_measuring()
+    os.kill(first, number)
+    running.watch.until(lambda state: len(state.cells[3].step_times_s) > 3)
+    state = running.watch.state
+    for cell in (state.cells[0], state.cells[1]):
+        assert cell.status == status
+        assert word in cell.finished.error
+        assert cell.finished.stage == "measuring"
+        assert cell.finished.step == len(cell.step_times_s) > 3
+    running.bench.cancel()
+    assert statuses(running.finish()) == [status, status, "cancelled", "cancelled"]
+
+
+def test_a_hang_ends_at_the_timeout(start):
+    running = start(endless_spec(), endless_spec(), rounds=1, timeout_s=3.0)
+    os.kill(running.pid_once_measuring(), signal.SIGSTOP)
+    state = running.finish()
+    assert statuses(state) == ["killed", "killed"]
+    assert all("timeout of 3 s" in cell.finished.error for cell in state.cells.values())
+
+
+def test_a_stop_ends_it_within_two_seconds_and_keeps_what_was_timed_of_both(start):
+    running = start(endless_spec(), endless_spec())
+    pid = running.pid_once_measuring()
+    asked_at = time.monotonic()
+    assert running.bench.cancel()
+    state = running.finish()
+    assert time.monotonic() - asked_at < 2.0
+    assert statuses(state) == ["cancelled"] * 4
+    assert is_gone(pid)
+    a, b = (state.cells[cell].step_times_s for cell in (0, 1))
+    assert abs(len(a) - len(b)) <= 1
+    assert state.cells[2].finished.error == "not started: the run was stopped"
+
+
+def test_a_side_without_memory_is_named_and_later_rounds_are_not_tried(start):
+    state = start(small_spec(), small_spec(d_model=1024, vocab_size=2**30), rounds=3).finish()
+    assert statuses(state) == ["failed", "oom", *["skipped"] * 4]
+    assert BOTH_IN_MEMORY in state.cells[1].finished.error
+    assert state.cells[0].finished.error.startswith("B ")
+    assert state.cells[2].skipped_because == "B ran out of memory in round 1"
+    assert not state.waiting
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"threads": 2}, ["threads 1 and 2", "A and B need the same"]),
+        ({"threads": None}, ["threads 1 and torch's own"]),
+        ({"measure_steps": 4}, ["measure steps 3 and 4", "pairs"]),
+        ({"sync": "pipelined"}, ["sync pipelined of B", "each-step"]),
+        ({"warmup_auto": True}, ["warmup steps auto of B", "fixed"]),
+        ({"steps_auto": 0.01}, ["measure steps auto of B", "fixed"]),
+    ],
+)
+def test_what_cannot_take_turns_is_refused_before_anything_runs(changes, says):
+    with pytest.raises(SpecError) as refused:
+        check_sides(small_spec(), small_spec(**changes))
+    for part in says:
+        assert part in str(refused.value)

@@ -1,0 +1,49 @@
+"""Programs that only tell of steps, for tests of what starts, stops and ends programs. Run one to have turns taken."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from cs336_tui.headless.signals import StopOnSignal
+from cs336_tui.selftest.programs import Program, read_lines
+from cs336_tui.selftest.turns import Plan, Progress, take_turns
+
+STEPS = """
+import sys, time
+file, took = open(sys.argv[1], "w", buffering=1), float(sys.argv[2])
+while True:
+    began = time.perf_counter()
+    time.sleep(took)
+    print(time.time(), time.perf_counter() - began, file=file)
+"""
+FAMILY = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);" + STEPS
+ASKED = "import sys; print('ready 1', flush=True); assert sys.stdin.readline() == 'go\\n';" + STEPS
+
+
+def stepper(name: str, folder: Path, *, took_s: float = 0.005, code: str = STEPS) -> Program:
+    """A process whose steps take about `took_s`."""
+    file = folder / f"{name}.steps"
+    command = [sys.executable, "-I", "-S", "-c", code, str(file), str(took_s)]
+    return Program(name, command, lambda: read_lines(file))
+
+
+def asked(name: str, folder: Path) -> Program:
+    """One in a terminal, which steps only when it is told to."""
+    program = stepper(name, folder, code=ASKED)
+    return program._replace(in_terminal=True, prompt=re.compile(rb"ready \d"), keys="go\n")
+
+
+def crew(folder: Path) -> tuple[Program, ...]:
+    """One with a child of its own, one in a terminal."""
+    return stepper("family", folder, code=FAMILY), asked("asked", folder)
+
+
+def tell(progress: Progress) -> None:
+    print(f"round {progress.round}", flush=True)
+
+
+if __name__ == "__main__":
+    with StopOnSignal(lambda: False):
+        take_turns(crew, Plan(starts=1, rounds=1000, turn_s=0.3, steps=1), tell)

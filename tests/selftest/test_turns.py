@@ -1,0 +1,134 @@
+"""Programs take turns, and none is ever left behind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cs336_tui.selftest.programs import Program, SelftestError, read_lines
+from cs336_tui.selftest.turns import SETTLE_S, Plan, Progress, take_turns
+from tests.selftest.steppers import ASKED, asked, stepper
+from tests.watching import wait_gone
+
+
+def ignored(_: Progress) -> None:
+    """Progress that nobody watches."""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_each_program_steps_in_its_own_turns_only(tmp_path: Path) -> None:
+    said: list[Progress] = []
+    programs = [stepper(name, tmp_path, took_s=took) for name, took in (("quick", 0.004), ("slow", 0.02))]
+    plan = Plan(starts=2, rounds=2, turn_s=0.5, steps=1)
+    taken = take_turns(lambda _: programs, plan, said.append)
+
+    assert taken.turn_s == 0.5
+    assert [len(rounds) for rounds in taken.starts] == [2, 2]
+    for each in itertools.chain(*taken.starts):
+        assert list(each) == ["quick", "slow"]
+        assert statistics.median(each["quick"].counted) < 0.02 <= min(each["slow"].counted)
+        assert max(each["slow"].counted) < 0.5, "a step that was stopped lasted for the other's turn too"
+        assert each["quick"].settling
+    ends = [step.end for step in read_lines(tmp_path / "slow.steps")]
+    assert max(after - before for before, after in itertools.pairwise(ends)) > 0.45, "it was stopped for a turn"
+
+    assert [(each.start, each.round) for each in said] == [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]
+    assert said[0].left_s is None
+    left = [each.left_s for each in said[1:] if each.left_s is not None]
+    assert left == sorted(left, reverse=True)
+    assert left[-1] == pytest.approx(2 * 0.5)
+
+
+def test_a_turn_is_as_long_as_its_steps_need() -> None:
+    plan = Plan(starts=1, rounds=1, turn_s=0.3, steps=10)
+    taken = take_turns(lambda folder: [stepper("one", folder, took_s=0.05)], plan, ignored)
+    assert taken.turn_s >= SETTLE_S + 10 * 0.05
+    assert taken.starts[0][0]["one"].counted
+
+
+def test_a_program_in_a_terminal_is_told_to_begin(temporary: Path) -> None:
+    plan = Plan(starts=1, rounds=1, turn_s=0.6, steps=1)
+    taken = take_turns(lambda folder: [asked("asked", folder)], plan, ignored)
+    assert taken.starts[0][0]["asked"].counted
+    assert list(temporary.iterdir()) == []
+
+
+def failing(folder: Path, code: str) -> list[Program]:
+    return [stepper("good", folder), stepper("bad", folder, code=code)]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("print('no such device'); raise SystemExit(3)", r"bad: ended with exit code 3; its last output:\nno such dev"),
+        ("import os; os.kill(os.getpid(), 9)", r"bad: was ended by SIGKILL; its last output:\nnothing"),
+        ("print('still building'); import time; time.sleep(600)", r"bad: timed no step to warm up with in 2 s"),
+    ],
+)  # fmt: skip
+def test_a_program_that_fails_is_named_with_its_last_output(temporary: Path, code: str, message: str) -> None:
+    plan = Plan(starts=1, rounds=1)
+    with pytest.raises(SelftestError, match=message):
+        take_turns(lambda folder: failing(folder, code), plan, ignored, patience_s=2 if "600" in code else 60)
+    assert list(temporary.iterdir()) == [], "its files are removed by a process that sees everything end"
+
+
+def test_one_that_ends_between_turns_is_named_too(temporary: Path) -> None:
+    code = ASKED.replace("while True", "for _ in range(60)") + "print('\x1b[1mgone\x1b[0m away')"
+
+    def make(folder: Path) -> list[Program]:
+        return [
+            asked("asked", folder)._replace(command=[sys.executable, "-c", code, str(folder / "asked.steps"), "0.01"])
+        ]
+
+    with pytest.raises(SelftestError, match=r"(?s)asked: ended with exit code 0; .*gone away"):
+        take_turns(make, Plan(starts=1, rounds=200, turn_s=0.5, steps=1), ignored)
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.fixture
+def under_way(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has programs take turns, in the middle of a round."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.selftest.steppers"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    assert any(line == "round 2\n" for line in process.stdout)
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_however_it_ends_no_process_and_no_file_is_left(
+    under_way: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
+) -> None:
+    family = psutil.Process(under_way.pid).children(recursive=True)
+    assert len(family) >= 4, "two programs, a child of one, and what watches over them"
+    began = time.monotonic()
+    under_way.send_signal(number)
+    assert under_way.wait(30) != 0
+    print(f"ended {time.monotonic() - began:.2f} s after {number.name}")
+    assert all(wait_gone(process.pid) for process in family)
+    assert list(tmp_path.iterdir()) == []

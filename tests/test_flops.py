@@ -1,0 +1,67 @@
+"""FLOPs and bytes by formula, held against those of a step that is followed operation by operation."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cs336_tui.estimate.predict import predict
+from cs336_tui.findings.estimates import timed_flops
+from cs336_tui.flops import least_bytes, step_flops
+from cs336_tui.session.fields import implied_params
+from cs336_tui.spec import ARCHES, PASSES, PRECISIONS, RunSpec
+from tests.measure.cells import small_spec
+from tests.samples import a_spec
+from tests.strategies import run_specs
+
+
+@st.composite
+def cells(draw: st.DrawFn) -> RunSpec:
+    heads = draw(st.integers(1, 3))
+    return small_spec(
+        num_heads=heads,
+        d_model=heads * 2 * draw(st.integers(1, 20)),
+        d_ff=draw(st.integers(1, 100)),
+        num_layers=draw(st.integers(1, 3)),
+        vocab_size=draw(st.integers(1, 500)),
+        context_length=draw(st.integers(1, 20)),
+        batch_size=draw(st.integers(1, 3)),
+        pass_=draw(st.sampled_from(PASSES)),
+        precision=draw(st.sampled_from(PRECISIONS)),
+        arch=draw(st.sampled_from(ARCHES)),
+        device=draw(st.sampled_from(["cpu", "cuda:0", "mps"])),
+    )
+
+
+def assert_as_predicted(spec: RunSpec) -> None:
+    predicted = predict(spec)
+    assert step_flops(spec) == timed_flops(predicted)
+    assert least_bytes(spec) == predicted.min_bytes_moved
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_every_kind_of_cell_is_as_predicted(arch: str, pass_: str, precision: str, device: str) -> None:
+    assert_as_predicted(small_spec(arch=arch, pass_=pass_, precision=precision, device=device))
+
+
+@given(cells())
+@settings(max_examples=25)
+def test_any_dimensions_are_as_predicted(spec: RunSpec) -> None:
+    assert_as_predicted(spec)
+
+
+@given(run_specs())
+def test_inference_moves_each_parameter_once(spec: RunSpec) -> None:
+    spec = msgspec.structs.replace(spec, pass_="inference")
+    assert least_bytes(spec) == implied_params(spec) * (2 if spec.precision == "bf16" else 4)
+
+
+def test_a_forward_of_small_by_hand() -> None:
+    weights = 12 * (4 * 768**2 + 3 * 768 * 3072) + 10_000 * 768
+    attention = 2 * 2 * 128 * 128 * 768 * 12 * 4  # scores and values of 4 sequences
+    assert step_flops(a_spec(pass_="forward")) == 2 * 512 * weights + attention

@@ -1,0 +1,276 @@
+"""Verdicts on the screen: worked out off its thread, when nothing is being timed, for what is in sight."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+
+from cs336_tui.events import CellFinished
+from cs336_tui.peaks import PeakCache, peak_key
+from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.tui import judging
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.dialogs.cell_detail import cell_detail
+from cs336_tui.tui.judging import NOTHING, Assessment, Judging
+from cs336_tui.tui.pages.judgement import judgement_lines
+from cs336_tui.tui.panes.live import detail_of, live_lines
+from cs336_tui.tui.panes.results import ResultsPane
+from cs336_tui.tui.panes.verdict import verdict
+from cs336_tui.tui.widgets.lines import Line
+from tests.made_peaks import made_peak
+from tests.samples import ENVIRONMENT, START, a_spec, cell_start, session_start, state_of, steps
+from tests.session.made import Cell, events_of, session_of
+from tests.tui.watched import SMALL, WIDE, Benches, demo, in_the_middle, log_of, until
+
+STEADY_S = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)]
+DRIFTING_S = [0.1 * (1 + 0.004 * step) for step in range(30)]
+
+
+def text(lines: list[Line]) -> str:
+    return "\n".join("".join(span.text for span in spans) for spans in lines)
+
+
+class Watched(App[None]):
+    """Judges for nobody, and counts what it found."""
+
+    def __init__(self, folder: Path, busy: Callable[[], bool] = lambda: False) -> None:
+        super().__init__()
+        self.found = 0
+        self.judging = Judging(self, busy, self._count, PeakCache(folder))
+
+    def _count(self) -> None:
+        self.found += 1
+
+
+async def comes(pilot: Pilot[None], seen: Callable[[], object]) -> None:
+    for _ in range(1000):
+        if seen():
+            return
+        await pilot.pause(0.01)
+    raise AssertionError("it did not come")
+
+
+async def judged(folder: Path, state: SessionState, number: int = 0) -> Assessment:
+    """What is found out about a cell, by way of the thread."""
+    app, cell = Watched(folder), state.cells[number]
+    async with app.run_test() as pilot:
+        await comes(pilot, lambda: app.judging.of(state, cell))
+        found = app.judging.of(state, cell)
+        assert found is not None
+        return found
+
+
+async def test_a_cell_is_judged_on_a_thread_of_its_own_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = session_of(Cell(a_spec(), STEADY_S))
+    threads: list[threading.Thread] = []
+    real = judging.assess
+
+    def watched(*asked: object) -> Assessment:
+        threads.append(threading.current_thread())
+        return real(*asked)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(judging, "assess", watched)
+    app = Watched(tmp_path)
+    async with app.run_test() as pilot:
+        assert app.judging.of(state, state.cells[0]) is None
+        await comes(pilot, lambda: app.found)
+        found = app.judging.of(state, state.cells[0])
+        assert found is not None
+        assert found.judgement is not None
+        assert found.judgement.names == ("steady",)
+        assert app.judging.of(state, state.cells[0]) is found
+        await pilot.pause(0.05)
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+
+
+async def test_it_waits_while_a_cell_is_timed_but_not_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "WAIT_S", 0.5)
+    state = session_of(Cell(a_spec(), STEADY_S), Cell(a_spec(batch_size=8), STEADY_S))
+    busy = True
+    app = Watched(tmp_path, lambda: busy)
+    async with app.run_test() as pilot:
+        asked_at = time.monotonic()
+        app.judging.of(state, state.cells[0])
+        await comes(pilot, lambda: app.found)
+        assert time.monotonic() - asked_at >= 0.5
+        app.judging.of(state, state.cells[1])
+        busy = False
+        asked_at = time.monotonic()
+        app.judging.go_on()
+        await comes(pilot, lambda: app.found == 2)
+
+
+async def test_what_is_out_of_sight_again_is_not_judged(tmp_path: Path) -> None:
+    state = session_of(*(Cell(a_spec(batch_size=size), STEADY_S) for size in (1, 2)))
+    busy = True
+    app = Watched(tmp_path, lambda: busy)
+    async with app.run_test() as pilot:
+        app.judging.next_frame()
+        app.judging.of(state, state.cells[0])
+        app.judging.next_frame()
+        app.judging.of(state, state.cells[1])
+        app.judging.next_frame()
+        busy = False
+        app.judging.go_on()
+        await comes(pilot, lambda: app.found)
+        await pilot.pause(0.05)
+        assert app.judging.known(state, state.cells[1]) is not None
+        assert app.judging.known(state, state.cells[0]) is None
+
+
+async def test_of_a_long_session_only_rows_in_sight_are_judged(tmp_path: Path) -> None:
+    cells = [Cell(a_spec(batch_size=1 + number), STEADY_S[:12]) for number in range(400)]
+    app = Cs336App(replay=log_of(events_of(*cells), tmp_path), speed=0)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("3", "home")
+        await until(pilot, lambda shown: shown.count("steady") >= 15 and "…" not in shown.split("1–")[-1])
+        state = app.live.state
+        known = [cell.cell for cell in state.cells.values() if app.judging.known(state, cell) is not None]
+        assert {0, 1, 2} <= set(known)
+        assert len(known) < 60
+        await pilot.press("end")
+        await until(pilot, lambda shown: "of 400" in shown and shown.count("steady") >= 15)
+        assert app.judging.known(state, state.cells[399]) is not None
+        assert app.judging.known(state, state.cells[200]) is None
+
+
+async def test_what_there_is_nothing_to_say_of_is_never_worked_out(tmp_path: Path) -> None:
+    state = session_of(Cell(a_spec(), status="oom"), Cell(a_spec(batch_size=8), status=None))
+    app = Watched(tmp_path)
+    async with app.run_test():
+        for cell in state.cells.values():
+            assert app.judging.of(state, cell) is NOTHING
+            assert verdict(cell, NOTHING).text == "–"
+
+
+async def test_a_cell_that_is_run_again_is_judged_again(tmp_path: Path) -> None:
+    state = session_of(Cell(a_spec(), DRIFTING_S))
+    cell, app = state.cells[0], Watched(tmp_path)
+    async with app.run_test() as pilot:
+        await comes(pilot, lambda: app.judging.of(state, cell))
+        for event in [*cell_start(0), *steps(0, (), STEADY_S), CellFinished(at=START + 99, cell=0, status="ok")]:
+            state.apply(event)
+        assert app.judging.known(state, cell) is None
+        await comes(pilot, lambda: app.judging.of(state, cell))
+        found = app.judging.of(state, cell)
+        assert found is not None
+        assert found.judgement is not None
+        assert found.judgement.names == ("steady",)
+
+
+async def test_another_peak_changes_the_share_and_keeps_the_verdict_in_sight(tmp_path: Path) -> None:
+    state = session_of(Cell(a_spec(), STEADY_S))
+    cell, app = state.cells[0], Watched(tmp_path)
+    async with app.run_test() as pilot:
+        await comes(pilot, lambda: app.judging.of(state, cell))
+        before = app.judging.of(state, cell)
+        assert before is not None
+        assert not before.peak_is_measured
+        app.judging.take_peak(peak_key(ENVIRONMENT, "cuda:0", "fp32", 32), made_peak(50e12))
+        assert app.judging.of(state, cell) is before  # until there is better
+        await comes(pilot, lambda: app.judging.of(state, cell) is not before)
+        after = app.judging.of(state, cell)
+        assert after is not None
+        assert after.peak_is_measured
+        assert after.flops is not None
+        assert after.share_of_peak(0.1) == pytest.approx(after.flops / 0.1 / 50e12)
+
+
+async def test_what_breaks_while_judging_is_told_and_never_taken_for_fine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Assessment:
+        raise ZeroDivisionError("by nought")
+
+    monkeypatch.setattr(judging, "assess", broken)
+    state = session_of(Cell(a_spec(), STEADY_S))
+    found = await judged(tmp_path, state)
+    assert verdict(state.cells[0], found).text == "not judged"
+    assert "could not be judged: ZeroDivisionError: by nought" in text(judgement_lines(state.cells[0], found, 100, 5))
+
+
+async def test_live_tells_verdict_evidence_what_is_unknown_interval_and_limit(tmp_path: Path) -> None:
+    state = session_of(Cell(a_spec(), DRIFTING_S, warmup_s=[0.3, 0.1]))
+    cell = state.cells[0]
+    found = await judged(tmp_path, state)
+    for width, height in ((50, 20), (100, 40)):
+        shown = text(live_lines(state, cell, detail_of(cell, START), width, height, found=found))
+        assert shown.index("! drifting:") < shown.index("not observable on cuda: ")
+        assert "measured" in shown  # the chart keeps its room
+    assert "throttled" in shown.split("not observable on cuda: ")[1].split("\n")[0]
+    assert "% (95 % interval)" in shown
+    assert "TFLOP/s" in shown
+    assert "% of the data sheet's" in shown
+    assert "in force: float32 matmul highest" in shown
+    low = text(live_lines(state, cell, detail_of(cell, START), 50, 13, found=found))
+    assert "! drifting:" in low
+    detail = text(cell_detail(state, cell, 80, found))
+    assert "? throttled: not observable: " in detail
+    assert "! drifting: " in detail
+
+
+@pytest.mark.parametrize("height", range(0, 40, 3))
+@pytest.mark.parametrize("width", [1, 10, 50, 200])
+async def test_it_fits_any_room(width: int, height: int) -> None:
+    from cs336_tui.tui.judging import assess
+
+    state = session_of(Cell(a_spec(), DRIFTING_S))
+    cell = state.cells[0]
+    found = assess(state, cell, PeakCache(Path("/nowhere")))
+    assert len(judgement_lines(cell, found, width, height)) <= height
+    live_lines(state, cell, detail_of(cell, START), width, height, found=found)
+
+
+async def test_a_running_cell_is_held_against_its_peak(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0, peaks=PeakCache(tmp_path / "peaks"))
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "53 % of data sheet")
+        assert "%" not in app.query_one(ResultsPane).text.splitlines()[6]  # nothing is final yet
+
+
+def test_a_number_of_steps_that_is_not_fixed_says_at_most() -> None:
+    spec = a_spec(measure_steps=1000, steps_auto=0.01, warmup_auto=True, warmup_steps=100)
+    state = state_of([*session_start([spec]), *cell_start(0), *steps(0, (0.2,) * 12, (0.1,) * 34)])
+    cell: CellState = state.cells[0]
+    shown = text(live_lines(state, cell, detail_of(cell, START), 80, 30))
+    assert "measuring 34/≤1000" in shown
+    assert "a column is" not in shown  # 12 and 34 steps have places of their own, not 1,100
+
+
+async def test_results_say_how_far_judging_is_and_which_verdicts_hold(tmp_path: Path) -> None:
+    cells = (Cell(a_spec(), STEADY_S), Cell(a_spec(batch_size=8), DRIFTING_S), Cell(a_spec(batch_size=16), [0.1] * 3))
+    app = Cs336App(replay=log_of(events_of(*cells), tmp_path), speed=0)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, lambda shown: "too-few-steps" in shown and "…" not in app.query_one(ResultsPane).text)
+        rows = app.query_one(ResultsPane).text.splitlines()
+        assert "verdict" in rows[0]
+        assert rows[0].index("std ms") < rows[0].index("verdict") < rows[0].index("tokens/s") < rows[0].index("FLOP/s")
+        assert "steady" in rows[1]
+        assert "drifting" in rows[2]
+        assert "of sheet" in rows[1]
+        await pilot.resize_terminal(*SMALL)
+        await pilot.press("3")
+        await until(pilot, lambda shown: "verdict" in shown and "mean ms" in shown and "drifting" in shown)
+        heading = app.query_one(ResultsPane).text.splitlines()[0]
+        assert "tokens/s" not in heading or "verdict" in heading
+
+
+async def test_a_finished_cell_of_a_run_gets_its_verdict() -> None:
+    benches = Benches()
+    app = Cs336App(benches)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "NVIDIA H100 80GB HBM3")
+        await pilot.press("r")
+        await until(pilot, "▶ running")
+        benches.go_on.set()
+        await until(pilot, lambda shown: shown.count("too-few-steps") >= 3)

@@ -1,0 +1,230 @@
+"""The Roofline tab: its drawing, its table, and measuring a peak from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.findings.roofline import Ceiling
+from cs336_tui.peaks import PeakCache, PeakError, peak_key
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.drawing.roofline import Mark, Roof, roofline_chart
+from cs336_tui.tui.panes.roofline import RooflinePane
+from cs336_tui.tui.widgets.lines import Line, Lines
+from cs336_tui.tui.widgets.rows import Rows
+from tests.made_peaks import made_peak
+from tests.samples import ENVIRONMENT, a_spec
+from tests.session.made import Cell, events_of
+from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, until
+
+UNIT = ("TFLOP/s", 1e12)
+CEILING = Ceiling(flops_per_s=50e12, bytes_per_s=2.5e12, source="made")  # ridge at 20 FLOP/B
+CELLS = (
+    Cell(a_spec(), [0.1] * 12),
+    Cell(a_spec(precision="bf16-mixed"), [0.05] * 12),
+    Cell(a_spec(pass_="forward"), [0.04] * 12),
+)
+
+
+def rows(lines: Sequence[Line]) -> list[str]:
+    return ["".join(span.text for span in spans) for spans in lines]
+
+
+def roof(ceiling: Ceiling = CEILING, role: str = "measured", *, dashed: bool = False) -> Roof:
+    return Roof(ceiling.attainable, ceiling.ridge, role, dashed)
+
+
+def chart(*marks: Mark, roofs: Sequence[Roof] = (roof(),), width: int = 80, height: int = 16) -> list[str]:
+    return rows(roofline_chart(roofs, marks, width=width, height=height, unit=UNIT))
+
+
+def is_braille(char: str) -> bool:
+    return 0x2800 < ord(char) <= 0x28FF
+
+
+def test_a_point_lies_below_its_ceiling_and_right_of_the_ridge_where_compute_bounds() -> None:
+    shown = chart(Mark(200.0, 20e12, 7))
+    (row,) = [number for number, text in enumerate(shown) if "●7" in text]
+    column = shown[row].index("●")
+    roofs = [number for number, text in enumerate(shown) if len(text) > column and is_braille(text[column])]
+    assert roofs
+    assert max(roofs) < row
+    flat = [number for number, text in enumerate(shown) if is_braille(text[-1])]
+    sloped = [number for number, text in enumerate(shown) if any(map(is_braille, text[:25]))]
+    assert max(sloped) > max(flat)  # left of the ridge it comes down
+
+
+def test_axes_have_units_and_powers_of_ten() -> None:
+    shown = chart(Mark(1.0, 1e11, 1), Mark(1000.0, 40e12, 2))
+    assert shown[0].strip().startswith("TFLOP/s")
+    assert [text.split()[0] for text in shown if "┤" in text] == ["10", "1", "0.1"]
+    assert shown[-1].split() == ["1", "10", "100", "1000", "FLOP/B"]
+    assert len({len(text) for text in shown}) == 1
+
+
+def test_the_solid_ceiling_is_unbroken_and_the_dashed_one_is_not() -> None:
+    solid = roofline_chart([roof()], [Mark(1000.0, 1e12, 1)], width=80, height=16, unit=UNIT)
+    dashed = roofline_chart([roof(dashed=True)], [Mark(1000.0, 1e12, 1)], width=80, height=16, unit=UNIT)
+
+    def columns(lines: Sequence[Line]) -> set[int]:
+        return {at for text in rows(lines) for at, char in enumerate(text) if is_braille(char)}
+
+    assert columns(solid) == set(range(10, 80))
+    assert 30 < len(columns(dashed)) < 70
+
+
+def test_cells_in_one_place_share_a_point_and_the_chosen_one_is_never_hidden() -> None:
+    shown = "\n".join(chart(Mark(100.0, 10e12, 1), Mark(100.0, 10e12, 2), Mark(100.1, 10e12, 3)))
+    assert "●1,2,3" in shown
+    many = [Mark(100.0, 10e12, number) for number in range(1, 60)]
+    crowded = "\n".join(chart(*many, width=40))
+    assert "59…" in crowded
+    beside = "\n".join(chart(*(Mark(100.0 * 1.02**number, 10e12, number) for number in range(30))))
+    assert "29" in beside
+
+
+@pytest.mark.parametrize("height", range(0, 30, 3))
+@pytest.mark.parametrize("width", [1, 20, 30, 80, 200])
+def test_it_fits_any_room(width: int, height: int) -> None:
+    for roofs in ((), (roof(), roof(Ceiling(flops_per_s=None, bytes_per_s=1e12, source="half"), dashed=True))):
+        shown = chart(Mark(1.0, 1e9, 1), Mark(50.0, 60e12, 2), roofs=roofs, width=width, height=height)
+        assert len(shown) in (0, height)
+        assert all(len(text) == width for text in shown)
+
+
+def test_one_cell_without_any_ceiling_is_drawn() -> None:
+    assert any("●1" in text for text in chart(Mark(10.0, 1e9, 1), roofs=()))
+
+
+def app_of(folder: Path, *, measured: bool = True) -> Cs336App:
+    peaks = PeakCache(folder / "peaks")
+    if measured:
+        peaks.put(peak_key(ENVIRONMENT, "cuda:0", "fp32", 32), made_peak(50e12))
+    return Cs336App(replay=log_of(events_of(*CELLS), folder), speed=0, peaks=peaks)
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE, (200, 60)], ids=str)
+async def test_drawing_and_table_are_in_sight_at_every_size(size: tuple[int, int], tmp_path: Path) -> None:
+    app = app_of(tmp_path)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("l", "home")
+        shown = await until(pilot, lambda shown: "── measured 50 TFLOP/s, 2500 GB/s" in shown and "% peak" in shown)
+        assert "NVIDIA H100 80GB HBM3 · fp32" in shown
+        assert "╌╌ data sheet 67 TFLOP/s, 3350 GB/s" in shown
+        assert "FLOP/B" in shown
+        assert "●" in app.query_one("#roofline-chart", Lines).text
+        table = app.query_one("#roofline-rows", Rows).text.splitlines()
+        assert table[0].split()[0] == "#"
+        assert "TFLOP/s" in table[0]
+        assert [row.split()[0] for row in table[1:4]] == ["1", "2", "3"]
+        assert "Traceback" not in shown
+
+
+async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane(tmp_path: Path) -> None:
+    app = app_of(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("l")
+        await until(pilot, "% peak")
+        await pilot.press("home")
+        await until(pilot, "cell 1/3")
+        await pilot.press("down")
+        await until(pilot, lambda shown: "HBM3 · bf16-mixed" in shown or "HBM3 · fp32" in shown)
+        await until(pilot, "cell 2/3")
+        await pilot.press("enter")
+        await until(pilot, "Measured steps, ms")
+
+
+async def test_the_cursor_follows_the_cell_that_is_looked_at(tmp_path: Path) -> None:
+    app = app_of(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("3", "home", "down")
+        await until(pilot, "cell 2/3")
+        app.main.open("roofline")
+        app.main.set_focus(None)
+        await until(pilot, "% peak")
+        await until(pilot, lambda _: app.query_one("#roofline-rows", Rows).cursor == 1)
+
+
+async def test_copying_gives_the_whole_table_as_markdown(tmp_path: Path) -> None:
+    app = app_of(tmp_path)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("l")
+        await until(pilot, "% peak")
+        await pilot.press("c")
+        await until(pilot, lambda _: "| cell" in app.clipboard)
+        assert "% of measured peak" in app.clipboard
+        assert app.clipboard.count("small · ") >= 3
+
+
+async def test_a_session_that_cannot_measure_says_where_to(tmp_path: Path) -> None:
+    app = app_of(tmp_path, measured=False)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("l")
+        shown = await until(pilot, "run cs336-tui peak on the machine of these cells")
+        assert "n Measure" not in shown
+
+
+async def test_without_cells_it_says_what_to_do() -> None:
+    app = Cs336App(Benches())
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, "NVIDIA")
+        await pilot.press("l")
+        await until(pilot, "No cell has been measured yet.")
+        await until(pilot, "Choose cells in Configure (1) and press r")
+
+
+async def test_a_peak_is_measured_kept_and_drawn(tmp_path: Path) -> None:
+    benches, cache = Benches(), PeakCache(tmp_path)
+    app = Cs336App(benches, peaks=cache)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "NVIDIA H100 80GB HBM3")
+        benches.made[0].peak = made_peak(50e12)
+        await pilot.press("r")
+        await until(pilot, "▶ running")
+        for _ in range(3):
+            benches.finish_one()
+        await until(pilot, lambda shown: shown.count("✓ ok") >= 3 and "r Run" in shown)
+        await pilot.press("l")
+        await until(pilot, "Press n to measure this device's peak: cuda:0 fp32")
+        await pilot.press("n")
+        await until(pilot, "measuring cuda:0 fp32 ...")
+        assert "s Stop" in await until(pilot, "s Stop")
+        await pilot.press("n")  # once is enough
+        benches.go_on.set()
+        await until(pilot, "── measured 50 TFLOP/s")
+        assert benches.peaks_measured == [("cuda:0", "fp32")]
+        assert not app.run_in_progress
+        key = peak_key(ENVIRONMENT, "cuda:0", "fp32", 32)
+        assert PeakCache(tmp_path).get(key) == made_peak(50e12)
+
+
+async def test_a_peak_that_cannot_be_measured_says_why(tmp_path: Path) -> None:
+    benches = Benches()
+    app = Cs336App(benches, peaks=PeakCache(tmp_path))
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "NVIDIA H100 80GB HBM3")
+        benches.made[0].peak = PeakError("out of memory")
+        benches.go_on.set()
+        await pilot.press("r")
+        await until(pilot, lambda shown: shown.count("✓ ok") >= 3)
+        await pilot.press("l")
+        await until(pilot, "Press n")
+        await pilot.press("n")
+        await until(pilot, "! cuda:0 fp32: out of memory")
+
+
+async def test_the_tab_is_made_when_it_is_first_opened(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(demo(), tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "at its end")
+        assert not app.query(RooflinePane)
+        await pilot.press("l")
+        await until(pilot, "data sheet 989.4 TFLOP/s")
+        assert app.query(RooflinePane)
