@@ -119,9 +119,9 @@ def judge(cell: CellState) -> Judgement | None:
 
     The verdicts on the series are `classify`'s, of the measured steps alone. Of them at least one always holds:
     ``steady`` only where the series is flat, ``too-few-steps`` where it is too short to tell, holds a time that is not
-    above 0, or fixes the mean no better than to ± 5 %; then flat is not called steady. All others come from the samples of
-    the device and the host within the window, the time in which the cell measured, and from what the cell says of itself;
-    where these do not tell, the verdict is not observable.
+    above 0, or is so noisy that it fixes the mean no better than to ± 5 %; then flat is not called steady. All others
+    come from the samples of the device and the host within the window, the time in which the cell measured, and from
+    what the cell says of itself; where these do not tell, the verdict is not observable.
     """
     times_s = cell.step_times_s
     if cell.finished is None or cell.finished.status != "ok" or not times_s:
@@ -145,7 +145,9 @@ def judge(cell: CellState) -> Judgement | None:
 
 def _series_checks(cell: CellState, steadiness: Steadiness | None, interval: MeanInterval | None) -> Iterator[Check]:
     n = len(cell.step_times_s)
-    loose = interval is not None and interval.half_share > LOOSE
+    # A series that goes somewhere has a wide interval too, which more steps would not narrow.
+    stays = steadiness is not None and not {"warm-up", "slowdown", "drift", "bimodal"} & {*steadiness.classes}
+    loose = stays and interval is not None and interval.half_share > LOOSE
     if steadiness is None or "too-few" in steadiness.classes:
         few, advice = f"{_steps(n)}, and at least {FEWEST} are needed to tell whether they are steady", "--steps 30"
         if steadiness is None:

@@ -57,7 +57,7 @@ def start(tmp_path: Path) -> Iterator:
 
 def finished_rows(text: str) -> list[str]:
     """Rows of the results table whose cell is done."""
-    return [line.strip() for line in text.splitlines() if re.match(r" \d+  tiny .*✓ ok", line)]
+    return [line.strip() for line in text.splitlines() if re.match(r" (\d+  )?tiny .*✓ ok", line)]
 
 
 def both_done(text: str) -> bool:
