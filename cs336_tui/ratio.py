@@ -165,8 +165,10 @@ def verdict(ratio: Ratio | None, margin: float = MARGIN) -> Verdict:
     return "ambiguous"
 
 
-def explain(ratio: Ratio | None, margin: float = MARGIN, a: str = "A", b: str = "B") -> str:
-    """The verdict and its reason in one sentence."""
+def explain(
+    ratio: Ratio | None, margin: float = MARGIN, a: str = "A", b: str = "B", more: str = "run more repeats"
+) -> str:
+    """The verdict and its reason in one sentence; `more` says what would narrow the interval."""
     if ratio is None:
         return f"{a} and {b} cannot be compared: each needs at least 2 measured steps."
     takes = f"{a} takes {ratio} times as long as {b}"
@@ -179,11 +181,10 @@ def explain(ratio: Ratio | None, margin: float = MARGIN, a: str = "A", b: str = 
         case "same":
             return f"{takes}: the same, the whole {percent} interval is within {near}."
         case _ if ratio.low <= 1 <= ratio.high:
-            return f"{takes}: ambiguous, the {percent} interval holds 1 and reaches past {near}; run more repeats."
+            return f"{takes}: ambiguous, the {percent} interval holds 1 and reaches past {near}; {more}."
         case _:
-            return (
-                f"{takes}: ambiguous, a difference below {margin * 100:g} % whose {percent} interval reaches past it."
-            )
+            small = f"a difference below {margin * 100:g} % whose {percent} interval reaches past it"
+            return f"{takes}: ambiguous, {small}; {more}."
 
 
 def _around(log_ratio: float, half: float, level: float, method: str) -> Ratio:

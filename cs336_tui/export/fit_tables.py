@@ -11,8 +11,8 @@ from cs336_tui.findings.estimates import Target
 from cs336_tui.findings.fitting import FIELD, STEP, Fit
 from cs336_tui.quantities import UNKNOWN, gigabytes
 from cs336_tui.reports import Prediction
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.fields import size_label
-from cs336_tui.session.state import CellState
 from cs336_tui.spec import RunSpec
 
 

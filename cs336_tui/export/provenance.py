@@ -12,9 +12,10 @@ from cs336_tui.environment import Environment
 from cs336_tui.events import InForce
 from cs336_tui.export.cells import shows_allocated, shows_rss, size_label
 from cs336_tui.quantities import count, gigabytes
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.merge import Result, title_of
 from cs336_tui.session.mixed_provenance import SETTINGS_IN_FORCE, mixed_provenance
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 
 SETTINGS: Mapping[str, Callable[[RunSpec], str]] = {
@@ -76,6 +77,8 @@ def run_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
 def in_force_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
     """Precisions, what else was in force on all cells of a device alike, and its clocks, as far as they are known."""
     yield from precision_notes(cells)
+    if in_turns := sum(cell.in_turns for cell in cells):
+        yield f"{in_turns} of {len(cells)} cells ran in turns with another cell, in one process (cs336-tui ab)"
     for device in _distinct(cell.spec.device for cell in cells):
         ran_there = [cell for cell in cells if cell.spec.device == device]
         if agreed := [*_agreed(state, ran_there)]:

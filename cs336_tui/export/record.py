@@ -14,8 +14,9 @@ from cs336_tui.findings.energy import energy_of
 from cs336_tui.findings.limits import limit_of
 from cs336_tui.findings.roofline import PeakLookup
 from cs336_tui.peaks import PeakCache
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.merge import Result, title_of
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
 

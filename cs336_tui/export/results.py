@@ -21,9 +21,9 @@ from cs336_tui.findings.limits import Limit, limit_of
 from cs336_tui.findings.roofline import PeakLookup
 from cs336_tui.peaks import PeakCache
 from cs336_tui.quantities import UNKNOWN, count, gigabytes
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.fields import FIELDS, num_params
 from cs336_tui.session.merge import Result
-from cs336_tui.session.state import CellState
 from cs336_tui.stats import Summary
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from cs336_tui.export.table import NO_RESULTS, results_of, results_table
 from cs336_tui.export.verdict_table import CAPTION as TRUST
 from cs336_tui.export.verdict_table import verdict_table
 from cs336_tui.quantities import fixed_milliseconds, gigabytes, millisecond_decimals, milliseconds, sparkline
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
 from cs336_tui.stats import summarize
 
 SPARKLINE_BARS = 60

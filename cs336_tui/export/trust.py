@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from cs336_tui.export.grouping import TELLING, label, telling
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.merge import Result
-from cs336_tui.session.state import CellState
 
 if TYPE_CHECKING:
     from cs336_tui.events import CellFinished

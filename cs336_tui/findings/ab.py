@@ -14,6 +14,7 @@ from cs336_tui.session.merge import Result
 from cs336_tui.stats import Summary
 
 Pairs = tuple[tuple[float, float], ...]
+_MORE = "take more rounds (--rounds) or steps"
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +75,7 @@ def turns_of(results: Sequence[tuple[Result, Result]], *, level: float = LEVEL, 
         rounds=rounds,
         ratio=ratio,
         verdict=verdict(ratio, margin),
-        explanation=explain(ratio, margin) if counted else _why_none(rounds),
+        explanation=explain(ratio, margin, more=_MORE) if counted else _why_none(rounds),
         differs=(*comparison.notes, *pair.differs),
         a_judged=_judged(sides[0]),
         b_judged=_judged(sides[1]),

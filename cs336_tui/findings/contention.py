@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cs336_tui.findings.window import percent, samples, seconds, unseen, window_s
-from cs336_tui.session.state import CellState
+from cs336_tui.session.cell_state import CellState
 
 LEAST_WAIT = 0.05
 """Share of the window for which a thread of the cell stood ready and had no core; a step is about as much too long.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cs336_tui.session.state import CellState
+from cs336_tui.session.cell_state import CellState
 
 LEAST_S = 1.0
 """Seconds between the readings, at least: the driver moves the counter on in steps, and taking these for as long as
@@ -50,6 +50,8 @@ def _unknown(cell: CellState) -> str:
     around, device = cell.surroundings, cell.spec.device
     if not device.startswith("cuda"):
         return f"energy is read from NVIDIA's counter; not observable on {device}"
+    if cell.in_turns:
+        return "another cell ran in turns with it, and the counter cannot tell the two apart"
     if not around.samples:
         return "no device sample fell into the time of measuring"
     if not around.counts_energy:

@@ -12,7 +12,8 @@ from cs336_tui.events import DeviceSampled
 from cs336_tui.gpus import GpuModel, cublas_workspace_bytes, gpu_of_label
 from cs336_tui.quantities import UNKNOWN, duration, gigabytes, millisecond_decimals
 from cs336_tui.reports import WORKSPACE_OP, Prediction, prediction_key
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
 from cs336_tui.spec import Precision, RunSpec
 
 CONTEXT_BYTES = {"cuda": 2**29, "mps": 2**29, "cpu": 2**28}

@@ -16,9 +16,9 @@ from cs336_tui.findings.estimates import timed_flops
 from cs336_tui.flops import least_bytes, step_flops
 from cs336_tui.gpus import gpu_of_label
 from cs336_tui.peaks import DevicePeak, PeakKey, peak_key
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.fields import device_label, machine
 from cs336_tui.session.merge import Result, measured
-from cs336_tui.session.state import CellState
 from cs336_tui.spec import Precision
 
 Bound = Literal["compute", "bandwidth"]

@@ -12,7 +12,7 @@ from cs336_tui.device.clocks import ORDINARY_REASONS
 from cs336_tui.findings.contention import contention
 from cs336_tui.findings.window import milliseconds, percent, samples, unseen
 from cs336_tui.intervals import MeanInterval, mean_interval
-from cs336_tui.session.state import CellState
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.steadiness.steady import FEWEST, Class, Steadiness, classify, enough_warmup
 
 VerdictName = Literal[

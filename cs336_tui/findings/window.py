@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import fsum
 
 from cs336_tui.quantities import fixed_milliseconds, millisecond_decimals
-from cs336_tui.session.state import CellState
+from cs336_tui.session.cell_state import CellState
 
 
 def unseen(cell: CellState, otherwise: str) -> str:

@@ -22,9 +22,10 @@ from cs336_tui.headless.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, 
 from cs336_tui.quantities import UNKNOWN, milliseconds
 from cs336_tui.runner.ab import check_sides
 from cs336_tui.runner.bench import Bench
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.merge import Result, merge, title_of
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec, SpecError
 from cs336_tui.sweep import UNRESOLVED, Sweep
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from cs336_tui.export.trust import trust_notes
 from cs336_tui.quantities import UNKNOWN, milliseconds
 from cs336_tui.ratio import Verdict
 from cs336_tui.session import store
@@ -41,10 +42,12 @@ def compare_command(a: str, b: str, session_dir: Path | None, *, as_json: bool) 
     a_title, b_title = title_of(a_state), title_of(b_state)
     if a_title == b_title and a_path != b_path:
         a_title, b_title = a_path.stem, b_path.stem
-    comparison = compare(_cells(a_title, a_state, a_number), _cells(b_title, b_state, b_number))
+    sides = (_cells(a_title, a_state, a_number), _cells(b_title, b_state, b_number))
+    comparison = compare(*sides)
     if as_json:
         return msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode()
-    return "\n".join(_lines(comparison))
+    doubts = [f"{name}: {note}" for name, side in zip("AB", sides, strict=True) for note in trust_notes(side)]
+    return "\n".join([*_lines(comparison), *([""] if doubts else []), *doubts])
 
 
 def _find(text: str, directory: Path) -> tuple[Path, int | None]:

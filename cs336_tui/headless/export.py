@@ -24,13 +24,13 @@ from cs336_tui.export.results import TableError, results_table
 from cs336_tui.export.tables import Table
 from cs336_tui.export.writeups import layout_tables
 from cs336_tui.session import store
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.choosing import field_named
 from cs336_tui.session.comparison import Comparison, compare
 from cs336_tui.session.log import LogError, default_session_dir
 from cs336_tui.session.merge import Result, merge, title_of
 from cs336_tui.session.pivot import PivotError, pivot, select, suggest
 from cs336_tui.session.reference import ReferenceFileError
-from cs336_tui.session.state import CellState
 from cs336_tui.spec import RunSpec
 
 

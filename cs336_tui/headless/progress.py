@@ -19,8 +19,9 @@ from cs336_tui.events import (
 )
 from cs336_tui.export.trust import judgement_of
 from cs336_tui.quantities import duration, milliseconds
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.eta import remaining_s
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.state import SessionState
 
 _REDRAW_S = 0.25
 

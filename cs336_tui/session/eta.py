@@ -8,7 +8,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from cs336_tui.order import relative_work
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 
 _work = lru_cache(maxsize=1 << 15)(relative_work)

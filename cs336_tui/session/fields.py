@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from cs336_tui.quantities import count
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.merge import Result
-from cs336_tui.session.state import CellState
 from cs336_tui.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SYNCS, RunSpec
 from cs336_tui.sweep import steps_words, warmup_words
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cs336_tui.events import DeviceSampled, Event, Notice, Stage, StepsTimed, from_line
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.log import DAMAGE, TORN, LogError, LogReader, Run, line_prefix
-from cs336_tui.session.state import DEVICE_HISTORY, CellState, SessionState
+from cs336_tui.session.state import DEVICE_HISTORY, SessionState
 
 _STEPS, _SAMPLE = line_prefix(StepsTimed), line_prefix(DeviceSampled)
 _LONG = (_STEPS, _SAMPLE)

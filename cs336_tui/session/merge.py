@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from cs336_tui.environment import Environment
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary, summarize
 

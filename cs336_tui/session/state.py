@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Iterable
-from typing import Literal, Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -21,7 +20,6 @@ from cs336_tui.events import (
     DeviceSampled,
     EnvironmentRead,
     Event,
-    InForce,
     ModelBuilt,
     Notice,
     QueueOrdered,
@@ -38,9 +36,8 @@ from cs336_tui.events import (
     StepsTimed,
 )
 from cs336_tui.reports import Prediction, Report, ReportKind, prediction_key, report_key
-from cs336_tui.session.surroundings import Surroundings
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.spec import RunSpec
-from cs336_tui.stats import RunningStats, Summary, summarize
 
 DEVICE_HISTORY = 1200
 """Device samples kept for the graphs."""
@@ -48,183 +45,6 @@ CellEvent = CellSkipped | CellRequeued | CellStarted | StageChanged | ModelBuilt
 _R = TypeVar("_R", bound=Report)
 OUTPUT_LIMIT = 64 * 1024
 """Characters of a cell's output kept in memory; the log has all of it."""
-
-
-class StepTimes:
-    """The times of one cell's steps, seconds, oldest first; those of a phase or of the host as long as the steps'."""
-
-    def __init__(self) -> None:
-        self.warmup_s: list[float] = []
-        self.measured_s: list[float] = []
-        self.warmup_phases_s: dict[str, list[float]] = {}
-        self.measured_phases_s: dict[str, list[float]] = {}
-        self.warmup_host_s: list[float] = []
-        self.measured_host_s: list[float] = []
-        self.running = RunningStats()
-        """Over the measured steps."""
-
-    def add(self, steps: StepsTimed) -> None:
-        measured = steps.kind == "measured"
-        times, phases, host = (
-            (self.measured_s, self.measured_phases_s, self.measured_host_s)
-            if measured
-            else (self.warmup_s, self.warmup_phases_s, self.warmup_host_s)
-        )
-        times.extend(steps.times_s)
-        host.extend(steps.host_s)
-        for name, values in steps.phases_s.items():
-            phases.setdefault(name, []).extend(values)
-        if measured:
-            for time_s in steps.times_s:
-                self.running.add(time_s)
-
-
-class Unread(Protocol):
-    """What a log tells of one attempt at a cell, not read yet. May be read several times, by several threads."""
-
-    def steps(self) -> Iterable[StepsTimed]: ...
-    def samples(self) -> Iterable[tuple[DeviceSampled, Stage | None]]:
-        """Of the device while the cell ran and after, each with the cell's stage, None when it was over."""
-
-
-class CellState:
-    """One cell: what was asked and what is known so far. Times in seconds, oldest first.
-
-    The steps and the surroundings of a cell may be read when somebody asks for them (`read_later`); the summary of a
-    finished one is known before.
-    """
-
-    def __init__(self, cell: int, spec: RunSpec, repeat: int = 1) -> None:
-        self.cell = cell
-        self.spec = spec
-        self.repeat = repeat
-        """Which run of its spec it is, from 1."""
-        self.status: Status | Literal["queued", "running", "skipped"] = "queued"
-        self.skipped_because: str | None = None
-        self.earlier: list[CellState] = []
-        """What it was when it was started again, oldest first."""
-        self._forget()
-
-    def _forget(self) -> None:
-        self.stage: Stage | None = None
-        self.pid: int | None = None
-        self.started_at: float | None = None
-        self.finished: CellFinished | None = None
-        self.environment: Environment | None = None
-        """The machine that it runs or ran on."""
-        self.num_params: int | None = None
-        self.num_params_without_head: int | None = None
-        self.in_force: InForce | None = None
-        self.unread: Unread | None = None
-        """Where the steps and the surroundings are until they are asked for."""
-        self._times: StepTimes | None = StepTimes()
-        self._surroundings: Surroundings | None = Surroundings()
-        self._window_ended_at: float | None = None
-        self.output = ""
-
-    def start_again(self) -> None:
-        """Wait again; what was known so far goes to `earlier`."""
-        if self.started_at is not None:
-            before = copy.copy(self)
-            before.earlier = []
-            self.earlier.append(before)
-        self._forget()
-        self.status, self.skipped_because = "queued", None
-
-    @property
-    def times(self) -> StepTimes:
-        if self._times is None:
-            times = StepTimes()  # another thread that asks meanwhile must not see half of it
-            for steps in self.unread.steps() if self.unread else ():
-                times.add(steps)
-            self._times = times
-        return self._times
-
-    @property
-    def surroundings(self) -> Surroundings:
-        """What was seen of the device and the host."""
-        if self._surroundings is None:
-            surroundings = Surroundings()
-            for sample, stage in self.unread.samples() if self.unread else ():
-                surroundings.take(sample, stage)
-            surroundings.end_window(self._window_ended_at)
-            self._surroundings = surroundings
-        return self._surroundings
-
-    def end_window(self, at: float) -> None:
-        """It stopped measuring at this time (Unix seconds)."""
-        self._window_ended_at = at
-        if self._surroundings is not None:
-            self._surroundings.end_window(at)
-
-    @property
-    def warmup_times_s(self) -> list[float]:
-        return self.times.warmup_s
-
-    @property
-    def step_times_s(self) -> list[float]:
-        """Of the measured steps."""
-        return self.times.measured_s
-
-    @property
-    def warmup_phase_times_s(self) -> dict[str, list[float]]:
-        return self.times.warmup_phases_s
-
-    @property
-    def phase_times_s(self) -> dict[str, list[float]]:
-        return self.times.measured_phases_s
-
-    @property
-    def warmup_host_times_s(self) -> list[float]:
-        return self.times.warmup_host_s
-
-    @property
-    def host_times_s(self) -> list[float]:
-        return self.times.measured_host_s
-
-    @property
-    def running(self) -> RunningStats:
-        """Over the measured steps."""
-        if self._times is None and (known := self._known_summary):
-            return RunningStats.of(known)
-        return self.times.running
-
-    @property
-    def _known_summary(self) -> Summary | None:
-        return self.finished.summary if self.finished else None
-
-    def read_later(self, unread: Unread) -> None:
-        """Have steps and surroundings read when they are first asked for, instead of what was added."""
-        self.unread, self._times, self._surroundings = unread, None, None
-
-    @property
-    def steps_done(self) -> int:
-        if self._times is None and self.finished and (known := self.finished.summary):
-            return self.finished.warmup_steps_done + known.n
-        return len(self.warmup_times_s) + len(self.step_times_s)
-
-    @property
-    def is_over(self) -> bool:
-        return self.finished is not None
-
-    @property
-    def is_skipped(self) -> bool:
-        return self.status == "skipped"
-
-    def summary(self, ddof: int) -> Summary | None:
-        """Summary of the measured steps, None before the first."""
-        if self._times is None and (known := self._known_summary):
-            return known.with_ddof(ddof) if known.n else None
-        return summarize(self.step_times_s, ddof) if self.step_times_s else None
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        """Tokens of one step over the mean measured step time."""
-        running = self.running
-        return self.spec.tokens_per_step / running.mean if running.n and running.mean else None
-
-    def add_steps(self, steps: StepsTimed) -> None:
-        self.times.add(steps)
 
 
 class ReportState:
@@ -424,6 +244,9 @@ class SessionState:
                 self.running.pop(cell.cell, None)
                 self._together = {**(self._together if self.running else {}), cell.cell: None}
                 self.running[cell.cell] = None
+                if len(self.running) > 1:
+                    for each in self.running_cells:
+                        each.in_turns = True
             case StageChanged():
                 if cell.stage == "measuring":
                     cell.end_window(event.at)

@@ -16,8 +16,9 @@ from textual.message_pump import MessagePump
 from textual.timer import Timer
 
 from cs336_tui.peaks import DevicePeak, PeakCache, PeakKey
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.merge import Result
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.state import SessionState
 from cs336_tui.tui.background import in_background
 
 if TYPE_CHECKING:

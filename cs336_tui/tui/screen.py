@@ -13,7 +13,7 @@ from textual.widget import AwaitMount, Widget
 
 from cs336_tui.presets import QUICK, Preset
 from cs336_tui.reports import ReportKind
-from cs336_tui.session.state import CellState
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.heading import heading
 from cs336_tui.tui.judging import Judging

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from benchmarks.steady_state import Condition, synthetic
 from cs336_tui.events import DeviceSampled, Event, GpuProcess, GpuSample, HostSample, StageChanged, StepsTimed
 from cs336_tui.findings.verdicts import Judgement, VerdictName, judge
-from cs336_tui.session.state import CellState
+from cs336_tui.session.cell_state import CellState
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of
 
 QUIET = HostSample(cpu=0.5, cpu_count=4, child_cores=1.9, load_1m=2.0, steal=0.0)

@@ -13,7 +13,8 @@ from textual.pilot import Pilot
 
 from cs336_tui.events import CellFinished
 from cs336_tui.peaks import PeakCache, peak_key
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
 from cs336_tui.tui import judging
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.dialogs.cell_detail import cell_detail

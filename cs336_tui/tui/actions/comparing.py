@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.merge import Result
-from cs336_tui.session.state import CellState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.panes.compare import Compared, Source
 from cs336_tui.tui.session import Session

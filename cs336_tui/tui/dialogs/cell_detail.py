@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 
 from cs336_tui.events import InForce
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.tui import format
 from cs336_tui.tui.drawing.phase_bars import phase_bars

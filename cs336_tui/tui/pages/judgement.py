@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cs336_tui.quantities import count
-from cs336_tui.session.state import CellState
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.pages.page import wrapped

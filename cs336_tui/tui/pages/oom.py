@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cs336_tui.reports import CATEGORIES, OomReport, Prediction
-from cs336_tui.session.state import CellState
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.tui import format
 from cs336_tui.tui.drawing.byte_unit import ByteUnit
 from cs336_tui.tui.pages.blocks import block_details, blocks_table, category_name

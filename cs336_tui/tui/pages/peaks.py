@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cs336_tui.reports import MemoryReport, Prediction, prediction_key
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.tui import format
 from cs336_tui.tui.drawing.byte_unit import ByteUnit

@@ -10,8 +10,9 @@ import msgspec
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.merge import Result, merge
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.state import SessionState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.widgets.lines import Line, Span
 from cs336_tui.tui.widgets.rows import Rows

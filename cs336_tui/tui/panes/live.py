@@ -8,8 +8,9 @@ import textwrap
 from typing import NamedTuple
 
 from cs336_tui import quantities
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.eta import remaining_s
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.drawing.phase_bars import SHORT_NAMES, phase_bars, phase_line
 from cs336_tui.tui.drawing.progress import progress

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from textual.binding import Binding, BindingType
 
 from cs336_tui.reports import MemoryReport, OomReport, Prediction
-from cs336_tui.session.state import CellState, ReportState
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import ReportState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.panes.report import ReportPane, Subject
 from cs336_tui.tui.widgets.lines import Line, Span, width_of

@@ -9,8 +9,9 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from cs336_tui import quantities
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.eta import Prices, ends_s, prices
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.sweep import warmup_words
 from cs336_tui.tui import format

@@ -9,7 +9,8 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from cs336_tui.events import CellFinished
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.panes import status

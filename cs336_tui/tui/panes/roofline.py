@@ -13,7 +13,8 @@ from textual.containers import Container
 from textual.events import Resize
 from textual.message import Message
 
-from cs336_tui.session.state import CellState, SessionState
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.pages.page import wrapped
 from cs336_tui.tui.pages.roofline import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cs336_tui.session.state import CellState
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.tui.widgets.lines import Span
 
 _STATUS = {
