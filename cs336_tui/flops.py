@@ -42,18 +42,25 @@ def step_flops(spec: RunSpec) -> int:
 def least_bytes(spec: RunSpec) -> int:
     """The least that a step must read and write: everything that outlives it, once each way.
 
-    Parameters are read; a backward writes as many gradients; AdamW reads these, reads and writes its two moments and
-    writes the parameters. Activations, which a machine might keep in its caches, are left out.
+    Parameters are read, of an embedding no more rows than there are tokens; a backward writes as many gradients as
+    there are parameters; AdamW reads these, reads and writes its two moments and writes the parameters. Activations,
+    which a machine might keep in its caches, are left out.
     """
     found = _parameters(spec)
-    parameters = found.numbers * (2 if spec.precision == "bf16" else 4)
-    moved = parameters
+    width = 2 if spec.precision == "bf16" else 4
+    parameters = found.numbers * width
+    moved = parameters - unread_rows(spec) * spec.d_model * width
     if spec.pass_ not in ("inference", "forward"):
         moved += parameters
     if spec.pass_ == "train-step":
         counts = found.tensors * _STEP_COUNT_BYTES if spec.device == "cpu" else 0
         moved += 2 * parameters + 2 * (2 * parameters + counts)
     return moved
+
+
+def unread_rows(spec: RunSpec) -> int:
+    """How many rows of the token embedding no token of a step reads, at least."""
+    return max(spec.vocab_size - spec.tokens_per_step, 0)
 
 
 def _parameters(spec: RunSpec) -> _Parameters:

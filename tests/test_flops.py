@@ -56,9 +56,10 @@ def test_any_dimensions_are_as_predicted(spec: RunSpec) -> None:
 
 
 @given(run_specs())
-def test_inference_moves_each_parameter_once(spec: RunSpec) -> None:
+def test_inference_moves_each_parameter_once_but_for_rows_that_no_token_reads(spec: RunSpec) -> None:
     spec = msgspec.structs.replace(spec, pass_="inference")
-    assert least_bytes(spec) == implied_params(spec) * (2 if spec.precision == "bf16" else 4)
+    unread = max(spec.vocab_size - spec.tokens_per_step, 0) * spec.d_model
+    assert least_bytes(spec) == (implied_params(spec) - unread) * (2 if spec.precision == "bf16" else 4)
 
 
 def test_a_forward_of_small_by_hand() -> None:

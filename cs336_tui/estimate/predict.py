@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cs336_tui.estimate.rehearsal import Rehearsal, cublas_workspaces, rehearse
+from cs336_tui.flops import unread_rows
 from cs336_tui.gpus import HOPPER, cublas_workspace_bytes
 from cs336_tui.reports import RANGES, Prediction
 from cs336_tui.spec import RunSpec
@@ -58,10 +59,11 @@ def _softmax_flops(spec: RunSpec) -> tuple[int, int]:
 def _min_bytes_moved(spec: RunSpec, rehearsed: Rehearsal) -> int:
     """Everything that outlives a step, once each way.
 
-    Parameters are read; a backward writes as many gradients; an optimizer reads these, reads and writes its state and
-    writes the parameters. Activations, which a machine might keep in its caches, are left out.
+    Parameters are read, of an embedding no more rows than there are tokens; a backward writes as many gradients as
+    there are parameters; an optimizer reads these, reads and writes its state and writes the parameters. Activations,
+    which a machine might keep in its caches, are left out.
     """
-    moved = rehearsed.parameter_bytes
+    moved = rehearsed.parameter_bytes - unread_rows(spec) * spec.d_model * (2 if spec.precision == "bf16" else 4)
     if _has_backward(spec):
         moved += rehearsed.parameter_bytes
     if spec.pass_ == "train-step":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.provenance import std_kind
@@ -15,8 +15,11 @@ from cs336_tui.stats import Summary
 from cs336_tui.sweep import warmup_words
 
 
-def comparison_table(comparison: Comparison, *, notation: Notation = MILLISECONDS, caption: str = "") -> Table:
-    """Both sides' mean ± std, their ratio with its interval and the verdict; what differs between the sides below."""
+def comparison_table(
+    comparison: Comparison, *, notation: Notation = MILLISECONDS, caption: str = "", doubts: Sequence[str] = ()
+) -> Table:
+    """Both sides' mean ± std, their ratio with its interval and the verdict; below, `doubts` about the numbers
+    of either and what differs between the sides."""
     unit = notation.symbol
     columns = (
         Column("cell", "left"),
@@ -28,7 +31,7 @@ def comparison_table(comparison: Comparison, *, notation: Notation = MILLISECOND
         rows=tuple(_row(pair, notation) for pair in comparison.pairs),
         records=tuple(map(_record, comparison.pairs)),
         caption=caption or f"Step times of A ({comparison.a}) over those of B ({comparison.b})",
-        footnotes=tuple(_notes(comparison)),
+        footnotes=(*doubts, *_notes(comparison)),
         label="comparison",
     )
 

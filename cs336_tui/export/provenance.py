@@ -30,7 +30,7 @@ SETTINGS: Mapping[str, Callable[[RunSpec], str]] = {
 
 _SYNC = {
     "each-step": "host clock between two device synchronisations, one after every step",
-    "pipelined": "host clock over several steps with one synchronisation, divided by their number",
+    "pipelined": "device clock from each step's first boundary to its last, with one synchronisation after all of them",
 }
 
 

@@ -59,10 +59,17 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What each of these rests on, and why each of `not_observable` is among them."""
     not_observable: tuple[str, ...]
     """Verdicts of which it could not be known whether they hold."""
+    verdict_advice: dict[str, str]
+    """What to do about each of these, where something can be done."""
+    verdict_notes: tuple[str, ...]
+    """What was noted and not blamed, such as spikes that were limited for the analysis alone."""
     warmup_advice: str | None
     interval_low_s: float | None
     """Of the 95 % confidence interval of the mean step time, as its `interval_high_s`."""
     interval_high_s: float | None
+    interval_method: str | None
+    effective_n: float | None
+    """How many independent steps would fix the mean as well."""
     flops_per_step: int | None
     """Of the matrix products of the timed phases."""
     flops_per_s: float | None
@@ -72,10 +79,13 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of the FLOP/s that the device was measured to reach in the precision in force."""
     joules_per_step: float | None
     tokens_per_joule: float | None
+    energy_unknown_because: str | None
     clock_before_mhz: int | None
     """SM clock in the last sample before the measured steps."""
     clock_after_mhz: int | None
     """SM clock in the last sample of the measured steps, or in the first after them."""
+    lowest_clock_mhz: int | None
+    """Of the samples of the measured steps."""
     persistence_mode: bool | None
     measured_for_s: float | None
     """From the beginning of the first measured step to the end of the last."""
@@ -115,7 +125,7 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
     finished = cell.finished
     if finished is None:
         raise ValueError(f"cell {cell.cell} is {cell.status}, not over")
-    judgement, limit, energy = judgement_of(cell), limit_of(result, peaks), energy_of(cell)
+    judgement, limit, energy = judgement_of(cell, result.state), limit_of(result, peaks), energy_of(cell)
     interval = judgement.interval if judgement else None
     told = (*judgement.holding, *judgement.not_observable) if judgement else ()
     return RunRecord(
@@ -144,17 +154,23 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         verdicts=judgement.names if judgement else (),
         verdict_evidence={check.name: check.evidence for check in told},
         not_observable=tuple(check.name for check in judgement.not_observable) if judgement else (),
+        verdict_advice={check.name: check.advice for check in judgement.holding if check.advice} if judgement else {},
+        verdict_notes=judgement.notes if judgement else (),
         warmup_advice=judgement.warmup_advice if judgement else None,
         interval_low_s=interval.low if interval else None,
         interval_high_s=interval.high if interval else None,
+        interval_method=interval.method if interval else None,
+        effective_n=interval.effective_n if interval else None,
         flops_per_step=limit.flops,
         flops_per_s=limit.flops_per_s,
         share_of_sheet_peak=limit.share_of_sheet,
         share_of_measured_peak=limit.share_of_measured,
         joules_per_step=energy.joules_per_step,
         tokens_per_joule=energy.tokens_per_joule,
+        energy_unknown_because=energy.why or None,
         clock_before_mhz=cell.surroundings.clock_before_mhz,
         clock_after_mhz=cell.surroundings.clock_after_mhz,
+        lowest_clock_mhz=cell.surroundings.lowest_clock_mhz,
         persistence_mode=cell.surroundings.persistence_mode,
         measured_for_s=finished.measured_for_s,
         cpu_wait_s=finished.cpu_wait_s,

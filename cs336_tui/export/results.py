@@ -75,7 +75,7 @@ class _Row(NamedTuple):
 
     @property
     def judgement(self) -> Judgement | None:
-        return judgement_of(self.cell)
+        return judgement_of(self.cell, self.result.state)
 
     @property
     def interval(self) -> MeanInterval | None:

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from cs336_tui.export.grouping import TELLING, label, telling
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.merge import Result
+from cs336_tui.session.state import SessionState
 
 if TYPE_CHECKING:
     from cs336_tui.events import CellFinished
@@ -30,24 +31,26 @@ class Judged(NamedTuple):
     judgement: Judgement
 
 
-_known: WeakKeyDictionary[CellState, tuple[CellFinished, Judgement | None]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[CellState, tuple[CellFinished, float | None, Judgement | None]] = WeakKeyDictionary()
 
 
-def judgement_of(cell: CellState) -> Judgement | None:
-    """What `judge` says of the cell, worked out once for each of its ends."""
+def judgement_of(cell: CellState, state: SessionState) -> Judgement | None:
+    """What `judge` says of a cell of the session, worked out once for each of its ends."""
     # Judging needs numpy, which would slow the start of whatever imports this.
+    from cs336_tui.findings.kernels import profiled_idle
     from cs336_tui.findings.verdicts import judge
 
     if cell.finished is None:
         return None
-    known = _known.get(cell)
-    if known is None or known[0] is not cell.finished:
-        _known[cell] = known = cell.finished, judge(cell)
-    return known[1]
+    idle, known = profiled_idle(state, cell.spec), _known.get(cell)
+    if known is None or known[0] is not cell.finished or known[1] != idle:
+        _known[cell] = known = cell.finished, idle, judge(cell, idle)
+    return known[2]
 
 
 def get_ready() -> None:
     """Load what judging needs, so that the first judgement is as quick as the others."""
+    from cs336_tui.findings.kernels import profiled_idle  # noqa: F401
     from cs336_tui.findings.verdicts import judge  # noqa: F401
     from cs336_tui.intervals import mean_interval
     from cs336_tui.steadiness.steady import enough_warmup
@@ -59,7 +62,7 @@ def get_ready() -> None:
 
 def judged(results: Sequence[Result]) -> tuple[Judged, ...]:
     """Those that can be judged, in order."""
-    return tuple(Judged(result, found) for result in results if (found := judgement_of(result.cell)))
+    return tuple(Judged(result, found) for result in results if (found := judgement_of(result.cell, result.state)))
 
 
 def half_width(interval: MeanInterval) -> str:

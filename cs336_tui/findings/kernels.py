@@ -13,6 +13,8 @@ from typing import NamedTuple, TypeVar
 
 from cs336_tui.findings.kernel_names import short_name as short_name
 from cs336_tui.reports import KINDS, NO_RANGE, RANGES, KernelGroup, KernelReport, Kind
+from cs336_tui.session.state import SessionState
+from cs336_tui.spec import RunSpec
 
 Phases = str | tuple[str, ...] | None
 _K = TypeVar("_K", bound=Hashable)
@@ -199,6 +201,13 @@ def idle_share(report: KernelReport) -> float | None:
     if report.activity == "operators" or not report.span_ns:
         return None
     return 1 - report.busy_ns / report.span_ns
+
+
+def profiled_idle(state: SessionState, spec: RunSpec) -> float | None:
+    """`idle_share` of the session's profile of this work; None where there is none or no kernels could be seen."""
+    report = state.report_of("kernels", spec)
+    content = report.content if report else None
+    return idle_share(content) if isinstance(content, KernelReport) else None
 
 
 def launches(report: KernelReport) -> int:

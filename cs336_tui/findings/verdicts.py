@@ -114,8 +114,10 @@ _SERIES = (
 )
 
 
-def judge(cell: CellState) -> Judgement | None:
+def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
     """What can be said of a cell that ended well and has measured steps; None of any other.
+
+    `idle` is the share of a profiled step of the same work in which the GPU ran nothing, where that is known.
 
     The verdicts on the series are `classify`'s, of the measured steps alone. Of them at least one always holds:
     ``steady`` only where the series is flat, ``too-few-steps`` where it is too short to tell, holds a time that is not
@@ -134,7 +136,7 @@ def judge(cell: CellState) -> Judgement | None:
             *_series_checks(cell, steadiness, interval),
             _throttled(cell),
             Check(name="contended", **contention(cell)._asdict()),
-            _launch_bound(cell),
+            _launch_bound(cell, idle),
             _allocator_retry(cell),
         ),
         notes=tuple(_notes(cell, steadiness)),
@@ -239,18 +241,22 @@ def _throttled(cell: CellState) -> Check:
     )
 
 
-def _launch_bound(cell: CellState) -> Check:
+def _launch_bound(cell: CellState, idle: float | None) -> Check:
     """Whether the host is still enqueuing when the step is nearly over.
 
     It is so too where the host has run ahead until the driver's queue, of about a thousand launches, was full, and then
     waited for the device. Of steps in a window therefore the quickest enqueuing counts; a step that is synchronised by
-    itself is mistaken only if it launches ten times as much as the queue holds.
+    itself is mistaken only if it launches ten times as much as the queue holds. A gradient scaler has the host wait for
+    the backward in every step, so that enqueuing tells nothing there.
     """
     spec, host_s, times_s = cell.spec, cell.host_times_s, cell.step_times_s
     if spec.device == "cpu":
         return Check(name="launch-bound", holds=None, evidence="on cpu the host does the work itself")
     if not host_s:
         return Check(name="launch-bound", holds=None, evidence="the host's time to enqueue a step was not recorded")
+    if spec.pass_ == "train-step" and cell.in_force is not None and cell.in_force.grad_scaler:
+        waits = "the gradient scaler has the host wait for the backward in every step"
+        return Check(name="launch-bound", holds=None, evidence=waits)
     mean_s = fsum(times_s) / len(times_s)
     enqueuing_s = fsum(host_s) / len(host_s) if spec.sync == "each-step" else min(host_s)
     if mean_s <= 0:
@@ -262,6 +268,10 @@ def _launch_bound(cell: CellState) -> Check:
     phases_s = [fsum(phase) / len(phase) for phase in cell.phase_times_s.values() if phase]
     if phases_s:
         text += f", its phases {milliseconds(fsum(phases_s))} on the device"
+    if idle is None:
+        text += "; the GPU's idle share is known once its kernels are profiled (cs336-tui kernels)"
+    else:
+        text += f"; profiled, the GPU was idle for {percent(idle)} of a step"
     holds = share >= LEAST_HOST_SHARE
     return Check(
         name="launch-bound",

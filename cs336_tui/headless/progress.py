@@ -96,7 +96,7 @@ class Progress:
             status = finished.status if finished else cell.status
             return head + (f"{status}: {finished.error}" if finished and finished.error else status)
         mean, std = milliseconds(cell.running.mean, cell.running.std(self._state.ddof))
-        judgement = judgement_of(cell)
+        judgement = judgement_of(cell, self._state)
         verdict = f" · {judgement.label}" if judgement else ""
         why = f"\n  {judgement.sentence}" if judgement and judgement.is_doubted else ""
         return head + f"{mean} ms ± {std} std (n={cell.running.n}){verdict}{why}"

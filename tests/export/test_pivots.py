@@ -82,6 +82,7 @@ def test_a_comparison_has_a_row_for_each_pair() -> None:
     assert "two" in table.caption
     assert any(note.startswith("only in A: medium") for note in table.footnotes)
     assert table.records[0]["verdict"] == "faster"
+    assert comparison_table(compare(one, other), doubts=["small: throttled"]).footnotes[0] == "small: throttled"
 
 
 def test_a_comparison_of_two_machines_says_what_differs() -> None:

@@ -101,6 +101,8 @@ def test_a_cell_says_how_far_it_can_be_trusted_and_how_close_to_the_limit_it_cam
     assert all(good.verdict_evidence.values())
     assert "drifting" in good.not_observable
     assert good.warmup_advice
+    assert good.interval_method
+    assert good.energy_unknown_because or good.joules_per_step
     assert good.interval_low_s < good.summary.mean_s < good.interval_high_s
     assert good.flops_per_step == step_flops(a_spec())
     assert good.flops_per_s == pytest.approx(step_flops(a_spec()) / 0.1532)

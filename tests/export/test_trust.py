@@ -48,7 +48,7 @@ def test_each_doubted_cell_is_named_with_its_evidence_and_what_to_do() -> None:
     assert first.startswith("small · context 256 · forward+backward · fp32: drifting: ")
     assert second.startswith("small · context 512 · forward+backward · fp32: too-few-steps: ")
     for line, result in zip((first, second), results[1:], strict=True):
-        judgement = judgement_of(result.cell)
+        judgement = judgement_of(result.cell, result.state)
         assert judgement
         assert line.endswith(judgement.sentence)
 
@@ -99,16 +99,16 @@ def test_spikes_that_were_limited_for_the_classification_are_said() -> None:
 
 def test_cells_without_timings_are_not_judged() -> None:
     results = results_of(Cell(a_spec(), status="oom"), Cell(a_spec(), status=None))
-    assert [judgement_of(result.cell) for result in results] == [None, None]
+    assert [judgement_of(result.cell, result.state) for result in results] == [None, None]
     assert trust_notes(results) == ()
 
 
 def test_a_cell_that_ran_again_is_judged_again() -> None:
     state = session_of(cell([0.1, 0.1]))
-    (before,) = (judgement_of(each) for each in state.cells.values())
+    (before,) = (judgement_of(each, state) for each in state.cells.values())
     for event in session_again(drifting()):
         state.apply(event)
-    (after,) = (judgement_of(each) for each in state.cells.values())
+    (after,) = (judgement_of(each, state) for each in state.cells.values())
     assert before
     assert after
     assert ("too-few-steps" in before.names, "drifting" in after.names) == (True, True)
@@ -157,7 +157,7 @@ def test_nothing_is_loaded_by_the_first_judgement_once_it_is_ready() -> None:
         "assert 'numpy' not in sys.modules\n"
         "get_ready()\n"
         "before = set(sys.modules)\n"
-        "assert judgement_of(session.cells[0])\n"
+        "assert judgement_of(session.cells[0], session)\n"
         "print(sorted(set(sys.modules) - before))\n"
     )
     root = Path(__file__).parents[2]
