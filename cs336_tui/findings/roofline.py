@@ -215,6 +215,8 @@ def measured_ceiling(peak: DevicePeak) -> Ceiling:
 
 def doubt(peak: DevicePeak) -> str:
     """Why the device may do better than was measured; empty where nothing speaks for it."""
+    if peak.device != "cpu":
+        return "whether others used the device meanwhile, or it was throttled, was not observed"
     if peak.busy_cores is None or peak.busy_cores < BUSY_CORES:
         return ""
     return (
