@@ -238,7 +238,7 @@ def reference(session: str, keep: str | None, session_dir: Path | None) -> None:
 @click.option("--compare", is_flag=True, help="The first of two sessions against the second.")
 @click.option(
     "--report",
-    type=click.Choice(["predictions", "kernels", "memory", "precision", "mixed-precision", "roofline", "oom"]),
+    type=click.Choice(["ab", "predictions", "kernels", "memory", "precision", "mixed-precision", "roofline", "oom"]),
     help="What reports of this kind found.",
 )
 @click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only these cells, such as precision=fp32.")

@@ -173,6 +173,10 @@ class CellFinished(_Event, frozen=True):
     cpu_wait_s: float | None = None
     """How long threads of the cell's process stood ready meanwhile and had no core, added up; None where the system
     does not tell."""
+    longest_cpu_wait_s: float | None = None
+    """The longest that one of these threads stood so, within the same time; a step waits for its slowest thread."""
+    usable_cores: int | None = None
+    """Cores that the cell's process may run on; None where the system does not tell."""
     summary: Summary | None = None
     """Of the measured steps, ddof 1, where the cell's process lived to say it; spares a reader the steps."""
 
@@ -243,6 +247,9 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     other_processes: tuple[GpuProcess, ...] | None = None
     """Processes on the GPU that are not this app's or its children's; None where PIDs cannot be told apart, as in
     most containers."""
+    processes_age_s: float | None = None
+    """How long before the sample's `at` `other_processes` was read, at most; a list is read less often than the rest
+    and given again meanwhile. None without a list, and in logs that do not tell."""
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -22,10 +22,15 @@ MARGIN = 0.01
 
 FROM_RUNS = "Welch's interval of the log ratio, from the runs' means"
 FROM_STEPS = "Welch's interval of the log ratio, from the step times and the effective number of them"
-FROM_PAIRS = "t interval of the log ratio of neighbouring steps, spikes held to 2 deviations, from the rounds' means"
-FROM_ONE_ROUND = "t interval of the log ratio of neighbouring steps, spikes held to 2 deviations, from one round"
+FROM_PAIRS = "t interval of the log ratio of neighbouring steps, from the rounds' means"
+FROM_ONE_ROUND = "t interval of the log ratio of neighbouring steps, from one round"
 HOLD = 2.0
 """Robust standard deviations from the mean to which `paired_ratio` holds the log ratio of a pair."""
+FAR = 4.0
+"""Robust standard deviations from its round's median beyond which a pair is a spike."""
+MOST_FAR = 0.05
+"""Where more than this share of all pairs are spikes, they are a habit of a side, and none is held."""
+_ROUNDING = 1e-9
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -41,7 +46,8 @@ class Interval(msgspec.Struct, frozen=True):
 class Ratio(msgspec.Struct, frozen=True):
     """Mean time of A over mean time of B, with its confidence interval; below 1, A is faster.
 
-    `method` says in words how the interval was made (`FROM_RUNS`, `FROM_STEPS`, `FROM_PAIRS`, `FROM_ONE_ROUND`).
+    `method` says in words how the interval was made (`FROM_RUNS`, `FROM_STEPS`, `FROM_PAIRS`, `FROM_ONE_ROUND`); of
+    pairs also how many were held, and whether the interval was widened.
     """
 
     ratio: float
@@ -110,9 +116,13 @@ def paired_ratio(rounds: Sequence[Sequence[tuple[float, float]]], level: float =
     """Time of A over time of B from rounds of pairs, each pair a step of A and its neighbour of B, in seconds.
 
     A round is a process of its own. What drifts does so for both steps of a pair, and is gone from the log of their
-    ratio. A round's value is Huber's mean of these logs (1964): each counts for at most 2 robust standard deviations
-    (1.4826 times the median deviation) from it, so that a single spike moves it little. Which step of a pair comes
-    first should alternate, so that being second costs both sides alike.
+    ratio. Which step of a pair comes first should alternate, so that being second costs both sides alike.
+
+    A round's value is Huber's mean of these logs (1964): each counts for at most 2 robust standard deviations (1.4826
+    times the median deviation) from it, so that a single spike moves it little. But a side that is slow again and again
+    is slower: where more than 5 % of all pairs lie farther than 4 robust deviations (from their round's median, over
+    all rounds) it is the plain mean of the logs, with its variance. Nor may the result contradict the mean times: the
+    interval is widened, on one side, as far as the mean time of A over that of B, of all pairs, where this is outside.
 
     Pairs of a round share the luck of its process (memory layout), so that only rounds show how far it goes: the
     interval is the mean of the rounds' values ± t(level, rounds - 1) · std / √rounds. A few rounds may be alike by
@@ -130,8 +140,9 @@ def paired_ratio(rounds: Sequence[Sequence[tuple[float, float]]], level: float =
     logs = [[math.log(a_s) - math.log(b_s) for a_s, b_s in pairs] for pairs in taken]
     if not logs or (len(logs) == 1 and len(logs[0]) < 2):
         return None
-    values = [_held(each) for each in logs]
-    count = len(values)
+    count, total, far = len(logs), sum(map(len, logs)), _spikes(logs)
+    is_habit = far > MOST_FAR * total
+    values, held = zip(*((_plain(each), 0) if is_habit else _held(each) for each in logs), strict=True)
     within = [value for value in values if value.n > 1]
     half = 0.0
     if within:
@@ -141,7 +152,11 @@ def paired_ratio(rounds: Sequence[Sequence[tuple[float, float]]], level: float =
         between = _independent([value.mean for value in values])
         half = max(half, t_quantile(upper, between.df) * math.sqrt(between.variance))
     mean = math.fsum(value.mean for value in values) / count
-    return _around(mean, half, level, FROM_PAIRS if count > 1 else FROM_ONE_ROUND)
+    kept = f"{sum(held) or 'none'} of {total} pairs held to {HOLD:g} robust deviations"
+    if is_habit:
+        kept = f"none of {total} pairs held, as {far} lie farther than {FAR:g} robust deviations off"
+    found = _around(mean, half, level, f"{FROM_PAIRS if count > 1 else FROM_ONE_ROUND}; {kept}")
+    return _reaching(found, _of_means([pair for pairs in taken for pair in pairs]))
 
 
 def verdict(ratio: Ratio | None, margin: float = MARGIN) -> Verdict:
@@ -202,21 +217,52 @@ def _independent(values: Sequence[float]) -> Sample:
     return Sample(n, mean, math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n, n, 0.0)
 
 
-def _held(values: Sequence[float]) -> Sample:
-    """Huber's mean of values in order, and its variance (0 of a single value, which has none). Where more than half are
-    equal, the median with the variance of the plain mean: there is no deviation to hold values to."""
-    mean = median(values)
+def _of_means(pairs: Sequence[tuple[float, float]]) -> float:
+    """Mean time of A over that of B."""
+    return math.fsum(a_s for a_s, _ in pairs) / math.fsum(b_s for _, b_s in pairs)
+
+
+def _reaching(found: Ratio, ratio: float) -> Ratio:
+    """With an interval that holds this ratio of mean times, too."""
+    if found.low * (1 - _ROUNDING) <= ratio <= found.high * (1 + _ROUNDING):
+        return found
+    return msgspec.structs.replace(
+        found,
+        low=min(found.low, ratio),
+        high=max(found.high, ratio),
+        method=f"{found.method}; widened to hold {ratio:#.4g}, the ratio of the mean times",
+    )
+
+
+def _spikes(rounds: Sequence[Sequence[float]]) -> int:
+    """How many of the values of all rounds lie farther than `FAR` robust deviations from the median of their round."""
+    deviations = [abs(value - middle) for values in rounds for middle in (median(values),) for value in values]
+    reach = FAR * 1.4826 * median(deviations)
+    return sum(deviation > reach for deviation in deviations)
+
+
+def _plain(values: Sequence[float]) -> Sample:
+    """The mean of values in order, and its variance (0 of a single value, which has none)."""
+    return sample_of(values) if len(values) > 1 else Sample(1, values[0], 0.0, 1.0, 0.0)
+
+
+def _held(values: Sequence[float]) -> tuple[Sample, int]:
+    """Huber's mean of values in order with its variance (0 of a single value, which has none), and how many were held.
+    Where more than half are equal, the median with the variance of the plain mean: there is no deviation to hold values
+    to, and all others are held to the median."""
     if len(values) == 1:
-        return Sample(1, mean, 0.0, 1.0, 0.0)
+        return _plain(values), 0
+    mean = median(values)
     reach = HOLD * 1.4826 * median(abs(value - mean) for value in values)
     if not reach:
-        return sample_of(values)._replace(mean=mean)
-    held = list(values)
+        return sample_of(values)._replace(mean=mean), sum(value != mean for value in values)
+    kept = list(values)
     for _ in range(50):
-        held = [min(max(value, mean - reach), mean + reach) for value in values]
-        before, mean = mean, math.fsum(held) / len(held)
+        kept = [min(max(value, mean - reach), mean + reach) for value in values]
+        before, mean = mean, math.fsum(kept) / len(kept)
         if abs(mean - before) <= 1e-9 * reach:
             break
-    free = max(sum(kept == value for kept, value in zip(held, values, strict=True)), 1) / len(values)
-    sample = sample_of(held)
-    return sample._replace(variance=sample.variance / free**2)
+    held = sum(now != value for now, value in zip(kept, values, strict=True))
+    sample = sample_of(kept)
+    free = max(len(values) - held, 1) / len(values)
+    return sample._replace(variance=sample.variance / free**2), held

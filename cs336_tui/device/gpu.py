@@ -1,7 +1,7 @@
 """One GPU's measurements through NVML: read field by field, and followed through loss and return.
 
 Queries take the driver's lock, which the benchmark needs too, so they are few: six at every sample, four every
-`SLOW_S` (temperature, power limit, memory clock, persistence mode), two every `PROCESSES_S`.
+`SLOW_S` (temperature, power limit, memory clock, persistence mode), two every `PROCESSES_S` or when asked for.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class GpuReader:
         self._memory_clock_mhz: int | None = None
         self._persistence_mode: bool | None = None
         self._others: tuple[GpuProcess, ...] | None = None
+        self._others_at = 0.0
         self._other_processes = OtherProcesses()
 
         api = nvml.api
@@ -87,8 +88,9 @@ class GpuReader:
             lambda: _by_pid(api.nvmlDeviceGetGraphicsRunningProcesses_v2(handle)),
         ]
 
-    def sample(self, now: float, child: int | None = None) -> GpuSample:
-        """The GPU at `now` (monotonic seconds); `child` is the PID of the running cell's process.
+    def sample(self, now: float, child: int | None = None, *, fresh: bool = False) -> GpuSample:
+        """The GPU at `now` (monotonic seconds); `child` is the PID of the running cell's process, and with `fresh` the
+        list of processes is read anew.
 
         Memory in use is NVML's v2, which leaves out the driver's own reserve, where the driver has it. Power is the
         average over the last second on Ampere and later (A100 apart), the instant elsewhere. Raises `GpuLost`.
@@ -103,8 +105,8 @@ class GpuReader:
             self._power_limit_w = self._read(self._power_limit)
             self._memory_clock_mhz = self._read(self._memory_clock)
             self._persistence_mode = self._read(self._persistence)
-        if now >= self._processes_due:
-            self._processes_due = now + PROCESSES_S
+        if fresh or now >= self._processes_due:
+            self._processes_due, self._others_at = now + PROCESSES_S, now
             self._others = self._read_others(child)
         if self._unknown and not self._answered:
             # One field may be unknown on its own; all of them are when the device has gone.
@@ -124,6 +126,7 @@ class GpuReader:
             energy_j=energy,
             persistence_mode=self._persistence_mode,
             other_processes=self._others,
+            processes_age_s=None if self._others is None else now - self._others_at,
         )
 
     def _read_others(self, child: int | None) -> tuple[GpuProcess, ...] | None:
@@ -175,8 +178,11 @@ class GpuMonitor:
             self._uuid, self._reader, self._lost = uuid, None, None
             self._retry_at = float("-inf")
 
-    def sample(self, now: float, child: int | None = None) -> tuple[GpuSample | None, str | None]:
-        """The GPU at `now` (monotonic seconds), and why it or its measurements are missing.
+    def sample(
+        self, now: float, child: int | None = None, *, fresh: bool = False
+    ) -> tuple[GpuSample | None, str | None]:
+        """The GPU at `now` (monotonic seconds), and why it or its measurements are missing; arguments as of
+        `GpuReader.sample`.
 
         No GPU at all gives None; a lost one keeps its identity and no measurement.
         """
@@ -184,7 +190,7 @@ class GpuMonitor:
             self._open(now)
         if self._reader is not None:
             try:
-                return self._reader.sample(now, child), None
+                return self._reader.sample(now, child, fresh=fresh), None
             except GpuLost as lost:
                 identity = self._reader.identity
                 self._lost = GpuSample(uuid=identity.uuid, name=identity.name)

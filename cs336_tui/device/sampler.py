@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from cs336_tui.events import DeviceSampled, GpuSample, HostSample
 
 if TYPE_CHECKING:
@@ -73,7 +75,8 @@ class DeviceSampler:
                 self._wake()
 
     def sample_soon(self) -> threading.Event:
-        """Take one more sample at once. The event is set when it has been handed on, or when there will be none."""
+        """Take one more sample at once, with a list of the GPU's processes that is read for it. The event is set when
+        it has been handed on, or when there will be none."""
         handed_on = threading.Event()
         with self._changed:
             if self._stopping or not self._interval_s:
@@ -112,7 +115,9 @@ class DeviceSampler:
             if interval:
                 if self._gpu is None and self._use_nvml:
                     self._deliver(None, OPENING, child)
-                self._deliver(*self._sample_gpu(uuid, child), child)
+                began = time.monotonic()
+                gpu, why = self._sample_gpu(uuid, child, began, fresh=bool(awaited))
+                self._deliver(gpu, why, child, began)
             elif was_on is not False:
                 self._hand_on(DeviceSampled(at=time.time(), host=HostSample(), why=OFF))
             was_on = bool(interval)
@@ -123,8 +128,12 @@ class DeviceSampler:
         if self._gpu is not None:
             self._gpu.close()
 
-    def _deliver(self, gpu: GpuSample | None, why: str | None, child: int | None) -> None:
+    def _deliver(self, gpu: GpuSample | None, why: str | None, child: int | None, began: float = 0.0) -> None:
+        """Hand on what was sampled of the GPU from `began` (monotonic seconds) on, and the host as it is now."""
         host, host_why = self._sample_host(child)
+        if gpu is not None and gpu.processes_age_s is not None:
+            # The list was read before `at`, by as much as a slow driver took.
+            gpu = msgspec.structs.replace(gpu, processes_age_s=gpu.processes_age_s + time.monotonic() - began)
         self._hand_on(DeviceSampled(at=time.time(), host=host, gpu=gpu, why=host_why or why))
 
     def _hand_on(self, event: DeviceSampled) -> None:
@@ -141,7 +150,9 @@ class DeviceSampler:
         except Exception as error:
             return HostSample(), f"the host cannot be sampled: {_described(error)}"
 
-    def _sample_gpu(self, uuid: str | None, child: int | None) -> tuple[GpuSample | None, str | None]:
+    def _sample_gpu(
+        self, uuid: str | None, child: int | None, now: float, *, fresh: bool
+    ) -> tuple[GpuSample | None, str | None]:
         if not self._use_nvml:
             return None, NVML_OFF
         try:
@@ -150,7 +161,7 @@ class DeviceSampler:
 
                 self._gpu = GpuMonitor()
             self._gpu.follow(uuid)
-            return self._gpu.sample(time.monotonic(), child)
+            return self._gpu.sample(now, child, fresh=fresh)
         except Exception as error:
             return None, f"the GPU cannot be sampled: {_described(error)}"
 

@@ -9,7 +9,7 @@ from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.findings.ab import Round, Turns
 from cs336_tui.quantities import UNKNOWN
-from cs336_tui.ratio import Ratio
+from cs336_tui.ratio import FROM_ONE_ROUND, Ratio
 from cs336_tui.session.comparison import Side
 from cs336_tui.session.fields import size_label
 from cs336_tui.session.merge import Result
@@ -96,8 +96,8 @@ def _notes(turns: Turns, notation: Notation) -> Iterator[str]:
         yield f"{len(not_run)} of {len(turns.rounds)} rounds were not run: {not_run[0]}"
     if turns.ratio:
         yield f"interval of all: {turns.level * 100:g} %, {turns.ratio.method}"
-        if own := next((each.ratio for each in turns.rounds if each.ratio), None):
-            yield f"interval of a round: {turns.level * 100:g} %, {own.method}"
+        if any(each.ratio for each in turns.rounds):
+            yield f"interval of a round: {turns.level * 100:g} %, {FROM_ONE_ROUND}, its pairs held by the same rule"
     margin = f"{turns.margin * 100:g} %"
     yield (
         f"faster and slower: the whole interval on one side of 1 and the ratio at least {margin} from it; same: the "

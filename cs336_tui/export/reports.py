@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from cs336_tui.export.ab_tables import turns_table
 from cs336_tui.export.estimate_tables import category_table, estimate_table, prediction_tables
 from cs336_tui.export.figures import Drawing
 from cs336_tui.export.kernel_tables import kernel_document, kernel_tables
@@ -15,6 +16,7 @@ from cs336_tui.export.precision_tables import precision_document, precision_tabl
 from cs336_tui.export.results import TableError
 from cs336_tui.export.roofline import roofline_table
 from cs336_tui.export.tables import Table
+from cs336_tui.findings.ab import runs_in_turns, turns_of
 from cs336_tui.findings.estimates import judge_all, target_here
 from cs336_tui.findings.roofline import points
 from cs336_tui.peaks import PeakCache
@@ -31,7 +33,7 @@ from cs336_tui.session.merge import Result
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 
-REPORTS = ("predictions", "kernels", "memory", "precision", "mixed-precision", "roofline", "oom")
+REPORTS = ("ab", "predictions", "kernels", "memory", "precision", "mixed-precision", "roofline", "oom")
 """What `report_tables` may have."""
 _KINDS: Mapping[str, type[Report]] = {"kernels": KernelReport, "memory": MemoryReport, "precision": PrecisionReport}
 
@@ -92,9 +94,14 @@ def report_tables(
 ) -> Mapping[str, tuple[Table, ...]]:
     """The tables of everything that was found out in these sessions, by `REPORTS`; what there is none of is left out.
 
-    `results` are the sessions' cells, for fp32 against mixed precision; reports are those on the `wanted` specs.
+    `results` are the sessions' cells, for two in turns and for fp32 against mixed precision; reports are those on the
+    `wanted` specs.
     """
     found: dict[str, tuple[Table, ...]] = {}
+    if in_turns := runs_in_turns(results):
+        found["ab"] = tuple(
+            turns_table(turns_of(rounds), [result for both in rounds for result in both]) for rounds in in_turns
+        )
     if predicted := [table for state in states for table in _predicted(state, wanted)]:
         found["predictions"] = tuple(predicted)
     for name, kind in _KINDS.items():

@@ -14,6 +14,7 @@ from cs336_tui.session.state import SessionState
 
 LIMIT = "How close to the limit"
 _TITLES = {
+    "ab": "Two cells in turns",
     "predictions": "Predictions",
     "kernels": "Kernels",
     "memory": "Memory",
@@ -27,7 +28,8 @@ MOST_ROWS = 20
 
 
 def report_sections(state: SessionState) -> Iterator[tuple[str, str]]:
-    """Title and markdown of each kind of report that the session has, and of how close its cells came to the limit."""
+    """Title and markdown of each kind of report that the session has, of its cells in turns, and of how close its cells
+    came to the limit."""
     for name, tables in report_tables([state], results_of(state)).items():
         yield _TITLES[name], "\n".join(render(_head(table), "markdown") for table in tables).rstrip()
 
@@ -35,5 +37,6 @@ def report_sections(state: SessionState) -> Iterator[tuple[str, str]]:
 def _head(table: Table) -> Table:
     if len(table.rows) <= MOST_ROWS:
         return table
-    more = f"the first {MOST_ROWS} of {len(table.rows)} rows"
-    return msgspec.structs.replace(table, rows=table.rows[:MOST_ROWS], footnotes=(*table.footnotes, more))
+    last = table.rows[-1:] if table.label == "ab" else ()  # what all rounds come to
+    more = f"the first {MOST_ROWS} of {len(table.rows)} rows" + (" and the last" if last else "")
+    return msgspec.structs.replace(table, rows=(*table.rows[:MOST_ROWS], *last), footnotes=(*table.footnotes, more))

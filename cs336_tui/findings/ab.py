@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
-from cs336_tui.findings.verdicts import judge
 from cs336_tui.ratio import LEVEL, MARGIN, Ratio, Verdict, explain, paired_ratio, verdict
 from cs336_tui.session.comparison import Side, compare
 from cs336_tui.session.merge import Result
+from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
 
 Pairs = tuple[tuple[float, float], ...]
+_Asked = tuple[int, RunSpec, RunSpec]
+"""The session, and what A and B are."""
 _MORE = "take more rounds (--rounds) or steps"
 
 
@@ -84,6 +87,24 @@ def turns_of(results: Sequence[tuple[Result, Result]], *, level: float = LEVEL, 
     )
 
 
+def runs_in_turns(results: Sequence[Result]) -> tuple[tuple[tuple[Result, Result], ...], ...]:
+    """The rounds of A and B among cells, in order, those of one pair of specs in one session together.
+
+    A round is two neighbours that one process timed in turns. Where there is one, every two neighbours of these specs
+    are rounds of it that were to be, and `turns_of` says why they do not count.
+    """
+    pairs = [(a, b) for a, b in pairwise(results) if a.source == b.source and a.cell.cell + 1 == b.cell.cell]
+    ran = [both for both in pairs if _took_turns(*both)]
+    taken = {_place(side) for both in ran for side in both}
+    found: dict[_Asked, list[tuple[Result, Result]]] = {_asked(*both): [] for both in ran}
+    for a, b in pairs:
+        places = {_place(a), _place(b)}
+        if _took_turns(a, b) or (_asked(a, b) in found and not places & taken):
+            taken |= places
+            found[_asked(a, b)].append((a, b))
+    return tuple(tuple(rounds) for rounds in found.values())
+
+
 def rounds_found(results: Sequence[tuple[Result, Result]], level: float = LEVEL) -> tuple[Round, ...]:
     """Each round as it came out."""
     return tuple(_round(number, *both, level) for number, both in enumerate(results, 1))
@@ -92,6 +113,18 @@ def rounds_found(results: Sequence[tuple[Result, Result]], level: float = LEVEL)
 def ratio_of_rounds(rounds: Sequence[Round], level: float = LEVEL) -> Ratio | None:
     """Of all that count; None where none does."""
     return paired_ratio([each.pairs for each in rounds if not each.note], level)
+
+
+def _asked(a: Result, b: Result) -> _Asked:
+    return a.source, a.spec, b.spec
+
+
+def _place(result: Result) -> tuple[int, int]:
+    return result.source, result.cell.cell
+
+
+def _took_turns(a: Result, b: Result) -> bool:
+    return a.cell.in_turns and b.cell.in_turns and a.cell.pid is not None and a.cell.pid == b.cell.pid
 
 
 def _round(number: int, a: Result, b: Result, level: float) -> Round:
@@ -133,5 +166,7 @@ def _why_none(rounds: Sequence[Round]) -> str:
 
 
 def _judged(side: Sequence[Result]) -> dict[str, int]:
+    from cs336_tui.findings.verdicts import judge  # loads numpy
+
     judgements = [judge(result.cell) for result in side if result.is_measured]
     return dict(Counter(name for found in judgements if found for name in found.names))

@@ -51,47 +51,59 @@ def contention(cell: CellState) -> Contention:
 
 def _gpu_users(cell: CellState) -> Contention | None:
     """None on a CPU."""
-    device, around = cell.spec.device, cell.surroundings
+    device, around, after = cell.spec.device, cell.surroundings, cell.surroundings.others_after
     if device == "cpu":
         return None
     if not device.startswith("cuda"):
         return Contention(None, f"other processes on the GPU cannot be seen on {device}")
-    if around.others:
-        users = [f"{user.name} ({user.pid})" if user.name else f"process {user.pid}" for user in around.others.values()]
+    if others := around.others or after:
+        users = [f"{user.name} ({user.pid})" if user.name else f"process {user.pid}" for user in others.values()]
         named = ", ".join(users[:3]) + (f" and {len(users) - 3} more" if len(users) > 3 else "")
-        return Contention(True, f"also on the GPU: {named}", "stop what else uses the GPU, or choose a free one")
-    if not around.others_known:
-        return Contention(None, unseen(cell, "did not tell other processes on the GPU apart, as in most containers"))
-    return Contention(False, f"nobody else on the GPU in {samples(around.others_known)} of the window")
+        when = "" if around.others else " right after the window"
+        return Contention(True, f"also on the GPU{when}: {named}", "stop what else uses the GPU, or choose a free one")
+    if around.others_known:
+        return Contention(False, f"nobody else on the GPU in {samples(around.others_known)} of the window")
+    if after is not None:
+        return Contention(False, "nobody else on the GPU right after the window")
+    if around.others_stale:
+        return Contention(None, "which processes use the GPU was read before the window only")
+    return Contention(None, unseen(cell, "did not tell other processes on the GPU apart, as in most containers"))
 
 
 def _waiting(cell: CellState) -> Contention:
-    """The cell's threads stood ready and had no core. On a CPU all of torch's threads compute, and the share is that of
-    one of them on average; elsewhere one at a time enqueues, and all waiting is counted as its."""
+    """The cell's threads stood ready and had no core. A step waits for its slowest thread, so the one that waited
+    longest counts. Where only the sum over all is known, on a CPU all of torch's threads compute, and the share is that
+    of one of them on average; elsewhere one at a time enqueues, and all waiting is counted as its."""
     assert cell.finished is not None
-    waited_s, within_s = cell.finished.cpu_wait_s, window_s(cell)
+    longest_s, sum_s, within_s = cell.finished.longest_cpu_wait_s, cell.finished.cpu_wait_s, window_s(cell)
+    threads = _threads(cell) if cell.spec.device == "cpu" else 1
+    waited_s = sum_s / threads if longest_s is None and sum_s is not None else longest_s
     if waited_s is None or not within_s:
         return Contention(None, "this system does not tell how long threads waited for a core")
-    threads = _threads(cell) if cell.spec.device == "cpu" else 1
-    share = waited_s / (within_s * threads)
-    who = f"each of its {threads} threads" if threads > 1 else "the cell"
+    of_all = f"each of its {threads} threads" if threads > 1 else "the cell"
+    who = of_all if longest_s is None else "its longest-waiting thread"
+    share = waited_s / within_s
     text = f"{who} waited for a core for {percent(share)} of the {seconds(within_s)} of measuring"
-    cores = cell.surroundings.cpu_count or (cell.environment.cpu_count if cell.environment else None)
+    cores = _usable_cores(cell)
     if cores and threads > cores:
-        return Contention(share >= LEAST_WAIT, f"{text}, on {cores} cores", f"--threads {cores}")
+        return Contention(share >= LEAST_WAIT, f"{text}, with {threads} threads on {cores} cores", f"--threads {cores}")
     return Contention(share >= LEAST_WAIT, text, _QUIET)
 
 
 def _cores(cell: CellState) -> Contention:
-    """No core was free, and others used some of them."""
+    """No core was free, and others used some of them. Samples are of the whole machine: of a process that may use part
+    of its cores they do not tell which ones the others took, unless all were in use."""
     around = cell.surroundings
-    busy, others, cores = around.busy_cores, around.other_cores, around.cpu_count
+    busy, others, cores, usable = around.busy_cores, around.other_cores, around.cpu_count, _usable_cores(cell)
     if not around.samples:
         return Contention(None, unseen(cell, ""))
-    if busy is None or others is None or not cores:
+    if busy is None or others is None or not cores or not usable:
         return Contention(None, "which cores were in use is not known")
     text = f"others used {others:.1f} of {cores} cores, with {min(busy, cores):.1f} in use in all"
-    return Contention(busy >= ALL_CORES * cores and others >= LEAST_OTHERS, text, _QUIET)
+    if usable < cores:
+        text += f", while the cell may use {usable} only"
+    full = busy >= ALL_CORES * cores or (None if busy >= ALL_CORES * usable else False)
+    return Contention(full if others >= LEAST_OTHERS else False, text, _QUIET)
 
 
 def _steal(cell: CellState) -> Contention:
@@ -115,3 +127,10 @@ def _load(cell: CellState) -> Contention:
 
 def _threads(cell: CellState) -> int:
     return (cell.in_force and cell.in_force.threads) or cell.spec.threads or 1
+
+
+def _usable_cores(cell: CellState) -> int | None:
+    """Those that the cell's process may run on, else the machine's."""
+    assert cell.finished is not None
+    machine = cell.environment.cpu_count if cell.environment else None
+    return cell.finished.usable_cores or cell.surroundings.cpu_count or machine

@@ -22,6 +22,7 @@ from cs336_tui.export.references import reference_table
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.results import TableError, results_table
 from cs336_tui.export.tables import Table
+from cs336_tui.export.trust import trust_notes
 from cs336_tui.export.writeups import layout_tables
 from cs336_tui.session import store
 from cs336_tui.session.cell_state import CellState
@@ -32,6 +33,11 @@ from cs336_tui.session.merge import Result, merge, title_of
 from cs336_tui.session.pivot import PivotError, pivot, select, suggest
 from cs336_tui.session.reference import ReferenceFileError
 from cs336_tui.spec import RunSpec
+
+_REMEDY: Mapping[str, str] = {
+    "ab": "; time two cells in turns with cs336-tui ab --a FLAGS --b FLAGS first, and let --where keep both"
+}
+"""What to do about a report that there is none of."""
 
 
 class TableChoice(NamedTuple):
@@ -78,7 +84,8 @@ class TableChoice(NamedTuple):
         if self.reference:
             return [reference_table(results, notation=notation, caption=self.caption)]
         if self.compare:
-            return [comparison_table(_comparison(results), notation=notation, caption=self.caption)]
+            doubts = trust_notes(results)
+            return [comparison_table(_comparison(results), notation=notation, caption=self.caption, doubts=doubts)]
         return [results_table(results, columns=self.columns, notation=notation, caption=self.caption)]
 
 
@@ -205,7 +212,7 @@ def _reports(sources: Sequence[Source], results: Sequence[Result], name: str, wh
     found = report_tables([source.state for source in sources], results, wanted)
     if name not in found:
         have = f"there are {', '.join(found)}" if found else "there are none at all"
-        raise click.UsageError(f"--report {name}: no such report in what was named; {have}")
+        raise click.UsageError(f"--report {name}: no such report in what was named; {have}{_REMEDY.get(name, '')}")
     return found[name]
 
 

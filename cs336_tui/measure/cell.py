@@ -19,7 +19,7 @@ from cs336_tui.measure.memory import PeakMeter, Peaks
 from cs336_tui.measure.nvtx import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
 from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
 from cs336_tui.measure.timing import StepTime, StepTimer, WindowBroken, time_window
-from cs336_tui.measure.waiting import CpuWait
+from cs336_tui.measure.waiting import CpuWait, Waited, usable_cores
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import summarize
 from cs336_tui.workload.building import build, settle_torch
@@ -68,7 +68,9 @@ def run_cell(
             num_alloc_retries=peaks and peaks.num_alloc_retries,
             warmup_steps_done=len(run.times_s["warm-up"]),
             measured_for_s=run.measured_for_s,
-            cpu_wait_s=run.cpu_wait_s,
+            cpu_wait_s=run.waited and run.waited.sum_s,
+            longest_cpu_wait_s=run.waited and run.waited.longest_s,
+            usable_cores=usable_cores(),
             summary=summarize(run.times_s["measured"]),
         )
     )
@@ -91,7 +93,8 @@ class _Run:
         """The phase of the step that raised."""
         self.failed_allocation_bytes: int | None = None
         self.measured_for_s: float | None = None
-        self.cpu_wait_s: float | None = None
+        self.waited: Waited | None = None
+        """For a core, while it measured."""
         self.reached: tuple[Stage, int | None] = ("building", None)
         """The stage, and the step within it that is running or comes next."""
         self.times_s: dict[StepKind, list[float]] = {"warm-up": [], "measured": []}
@@ -173,7 +176,7 @@ class _Run:
         try:
             self._measure(step, timer, clock)
         finally:
-            self.measured_for_s, self.cpu_wait_s = time.perf_counter() - began, waited.seconds()
+            self.measured_for_s, self.waited = time.perf_counter() - began, waited.read()
         if spec.steps_auto is not None:
             self._notice(why_stopped(self.times_s["measured"], spec.steps_auto))
         done = len(self.times_s["measured"])

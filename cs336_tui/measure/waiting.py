@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 _TASKS = Path("/proc/self/task")
+
+
+class Waited(NamedTuple):
+    """How long threads of this process waited for a core, in seconds: all added up, and the one that waited longest."""
+
+    sum_s: float
+    longest_s: float
 
 
 class CpuWait:
@@ -14,15 +24,32 @@ class CpuWait:
     def __init__(self) -> None:
         self._before = _run_delays()
 
-    def seconds(self) -> float | None:
-        """How long threads of this process waited for a core since, added up; None where the system does not tell.
-
-        A thread that has ended since is not counted.
-        """
+    def read(self) -> Waited | None:
+        """How long threads waited since; None where the system does not tell. One that has ended since is not counted,
+        one that was begun since is."""
         after = _run_delays()
         if not self._before or not after:
             return None
-        return sum(max(delay - self._before.get(thread, 0), 0) for thread, delay in after.items()) / 1e9
+        waits_s = [max(delay - self._before.get(thread, 0), 0) / 1e9 for thread, delay in after.items()]
+        return Waited(sum(waits_s), max(waits_s))
+
+    def seconds(self) -> float | None:
+        """The sum of `read`."""
+        waited = self.read()
+        return None if waited is None else waited.sum_s
+
+
+def usable_cores() -> int | None:
+    """Cores that threads of this process may run on, all threads together, as a threading library may tie each to its
+    own; None where the system does not tell."""
+    if sys.platform != "linux":
+        return None
+    cores: set[int] = set()
+    with suppress(OSError):
+        for task in _TASKS.iterdir():
+            with suppress(OSError, ValueError):
+                cores |= os.sched_getaffinity(int(task.name))
+    return len(cores) or None
 
 
 def _run_delays() -> dict[str, int]:

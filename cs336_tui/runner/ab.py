@@ -47,7 +47,8 @@ def rounds_of(a: RunSpec, b: RunSpec, rounds: int) -> tuple[tuple[RunSpec, int],
 
 class Means(NamedTuple):
     """What rounds are run with. `watch` is told which process is at which spec; `refuse` says why a cell is not even
-    tried, empty when it may be; `round_over` is called after each round."""
+    tried, empty when it may be, and `refuse_both` why two are not that fit one at a time; `round_over` is called after
+    each round."""
 
     launcher: Launcher
     record: Record
@@ -56,6 +57,7 @@ class Means(NamedTuple):
     round_over: Callable[[], object]
     stop: StopSignal
     timeout_s: float | None = None
+    refuse_both: Callable[[RunSpec, RunSpec], str] = lambda _a, _b: ""
 
 
 def run_rounds(queue: CellQueue, means: Means) -> None:
@@ -88,6 +90,9 @@ def _run_round(sides: tuple[Waiting, Waiting], means: Means, *, b_first: bool) -
                 CellFinished(at=time.time(), cell=side.cell, status="oom", error=why),
                 CellFinished(at=time.time(), cell=other.cell, status="failed", error=f"{name} was not tried"),
             )
+    if why := means.refuse_both(a.spec, b.spec):
+        ends = [CellFinished(at=time.time(), cell=side.cell, status="oom", error=why) for side in sides]
+        return _told(means.record, a.cell, *ends)
     started_at = time.time()
     try:
         child = means.launcher.start_round((a.cell, b.cell), (a.spec, b.spec), b_first=b_first)

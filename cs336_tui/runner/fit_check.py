@@ -12,26 +12,50 @@ from cs336_tui.runner.child import IMPOSSIBLE
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.spec import RunSpec
 
+Predicted = Callable[[Sequence[Prediction]], object]
 _MAY_MATTER = 1 / 4
 """From this share of the memory on, by a rough sum, a prediction is made."""
 
 
-def why_not_tried(
-    spec: RunSpec, device: DeviceInfo, predictor: Predictor, predicted: Callable[[Sequence[Prediction]], object]
-) -> str:
+def why_not_tried(spec: RunSpec, device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
     """Why the cell has no room on the device by prediction, in one line; empty when it may be tried, as any on CUDA.
 
     Blocks for some seconds where a prediction is made; that is given to `predicted`, too.
     """
+    return _why_not([spec], device, predictor, predicted)
+
+
+def why_not_in_turns(a: RunSpec, b: RunSpec, device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
+    """The same of two cells on the device that take turns in one process, both models in memory at once."""
+    return _why_not([a, b], device, predictor, predicted)
+
+
+def resident_bytes(prediction: Prediction) -> int:
+    """What a cell holds between two of its steps: parameters, buffers and the optimizer's state; after a train-step
+    gradients, too, as large as the parameters. Every other pass lets go of its gradients when a step is over."""
+    held = prediction.by_category
+    gradients = held["parameters"] if prediction.spec.pass_ == "train-step" else 0
+    return held["parameters"] + gradients + held["optimizer_state"] + held["buffers"]
+
+
+def in_turns_bytes(a: Prediction, b: Prediction) -> int:
+    """The peak of two cells in turns: the larger of one's peak beside what the other holds, and the reverse."""
+    return max(a.peak_bytes + resident_bytes(b), b.peak_bytes + resident_bytes(a))
+
+
+def _why_not(specs: Sequence[RunSpec], device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
+    """Of one cell, or of A and B in turns."""
     capacity = None if device.name.startswith("cuda") else device.memory_bytes
-    if capacity is None or rough_peak_bytes(spec) < capacity * _MAY_MATTER:
+    if capacity is None or sum(map(rough_peak_bytes, specs)) < capacity * _MAY_MATTER:
         return ""
     try:
-        (prediction,) = predictor.predict([spec])
+        found = predictor.predict(specs)
     except PredictionError as error:
         return f"not tried: {error}" if IMPOSSIBLE in str(error) else ""
-    predicted([prediction])
-    if prediction.peak_bytes <= capacity:
+    predicted(found)
+    needed = in_turns_bytes(*found) if len(found) == 2 else found[0].peak_bytes
+    if needed <= capacity:
         return ""
-    needed, have = gigabytes(prediction.peak_bytes), gigabytes(capacity)
-    return f"not tried: by prediction it needs {needed} GB, and {device.name} has {have} GB"
+    who = "A and B together need" if len(found) == 2 else "it needs"
+    have = gigabytes(capacity)
+    return f"not tried: by prediction {who} {gigabytes(needed)} GB, and {device.name} has {have} GB"

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Iterable
 from typing import Literal, Protocol
 
+import msgspec
+
 from cs336_tui.environment import Environment
 from cs336_tui.events import CellFinished, DeviceSampled, InForce, Stage, Status, StepsTimed
 from cs336_tui.session.surroundings import Surroundings
@@ -84,6 +86,7 @@ class CellState:
         """Where the steps and the surroundings are until they are asked for."""
         self._times: StepTimes | None = StepTimes()
         self._surroundings: Surroundings | None = Surroundings()
+        self._window_began_at: float | None = None
         self._window_ended_at: float | None = None
         self.output = ""
 
@@ -110,11 +113,43 @@ class CellState:
         """What was seen of the device and the host."""
         if self._surroundings is None:
             surroundings = Surroundings()
+            surroundings.begin_window(self._window_began_at)
             for sample, stage in self.unread.samples() if self.unread else ():
-                surroundings.take(sample, stage)
+                surroundings.take(self._own_part(sample), stage)
             surroundings.end_window(self._window_ended_at)
             self._surroundings = surroundings
         return self._surroundings
+
+    def take_sample(self, sample: DeviceSampled, stage: Stage | None) -> None:
+        """Draw in a sample of the device that was taken while the cell was at `stage`, None when it was over."""
+        self.surroundings.take(self._own_part(sample), stage)
+
+    def _own_part(self, sample: DeviceSampled) -> DeviceSampled:
+        """The sample without its GPU where that is not the cell's; `why` then says so to a cell on a GPU.
+
+        Where a UUID is not known, the GPU is the cell's own if the cell runs on the machine's only CUDA device.
+        """
+        gpu, device = sample.gpu, self.spec.device
+        if gpu is None:
+            return sample
+        if not device.startswith("cuda"):
+            return msgspec.structs.replace(sample, gpu=None)
+        own = self.environment.device(device) if self.environment else None
+        if own is None or own.uuid is None or gpu.uuid is None:
+            devices = self.environment.devices if self.environment else ()
+            if [each.name for each in devices if each.name.startswith("cuda")] == [device]:
+                return sample
+            return msgspec.structs.replace(sample, gpu=None, why=f"whether {device} was sampled is not known")
+        if _bare(gpu.uuid) == _bare(own.uuid):
+            return sample
+        return msgspec.structs.replace(sample, gpu=None, why=f"another GPU than {device} was sampled, {gpu.uuid}")
+
+    def begin_window(self, at: float) -> None:
+        """It began to measure at this time (Unix seconds); what is said of it again does not count."""
+        if self._window_began_at is None:
+            self._window_began_at = at
+            if self._surroundings is not None:
+                self._surroundings.begin_window(at)
 
     def end_window(self, at: float) -> None:
         """It stopped measuring at this time (Unix seconds)."""
@@ -190,3 +225,8 @@ class CellState:
 
     def add_steps(self, steps: StepsTimed) -> None:
         self.times.add(steps)
+
+
+def _bare(uuid: str) -> str:
+    """A GPU's UUID as CUDA spells it, which does not tell a whole GPU from a MIG instance."""
+    return uuid.removeprefix("GPU-").removeprefix("MIG-")

@@ -209,7 +209,7 @@ class SessionState:
             case DeviceSampled():
                 self.devices.append((event, self.current))
                 for cell, stage in self.surrounded:
-                    cell.surroundings.take(event, stage)
+                    cell.take_sample(event, stage)
             case Notice():
                 self.notices.append(event)
             case SessionEnded():
@@ -250,6 +250,8 @@ class SessionState:
             case StageChanged():
                 if cell.stage == "measuring":
                     cell.end_window(event.at)
+                if event.stage == "measuring":
+                    cell.begin_window(event.at)
                 cell.stage = event.stage
             case ModelBuilt():
                 cell.num_params = event.num_params

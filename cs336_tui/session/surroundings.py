@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from cs336_tui.events import DeviceSampled, GpuProcess, GpuSample, HostSample, Stage
 
+AFTER_S = 2.0
+"""Seconds after the window within which a list of the GPU's processes still tells who used it."""
+_LAST = 8
+"""Energy readings kept beside the first: of the last ones some may have been taken when the window had ended and the
+cell had not said so yet."""
+
 
 class Surroundings:
-    """Takes the samples of one cell's life in order; the window is the time in which it measured.
+    """Takes the samples of one cell's life in order, their GPU being the cell's own; the window is the time in which it
+    measured.
 
     A number of samples is kept, not the samples: a cell may run for days.
     """
@@ -27,7 +34,9 @@ class Surroundings:
         self.reasons: dict[str, int] = {}
         """In how many samples of the window each clock-event reason was in force."""
         self.others_known = 0
-        """Samples of the window that told which other processes use the GPU."""
+        """Samples of the window that told which other processes use the GPU, by a list read within the window."""
+        self.others_stale = 0
+        """Samples of the window whose list had been read before it."""
         self.others: dict[int, GpuProcess] = {}
         """Other processes seen on the GPU within the window, by PID."""
         self.load_1m: float | None = None
@@ -40,8 +49,12 @@ class Surroundings:
         self.steal: float | None = None
         """Share of all cores' time that the hypervisor gave to others, on average."""
         self._energies: list[tuple[float, float]] = []
-        """When (Unix seconds) and how much (joules) the counter showed: the first and the last two of the window."""
+        """When (Unix seconds) and how much (joules) the counter showed: the first and the last few of the window."""
+        self._after: list[tuple[float, tuple[GpuProcess, ...]]] = []
+        """When (Unix seconds) and as what the GPU's other processes were read: the lists of the first two samples after
+        the window that tell, of which the first may have been under way at its end."""
         self._host_known = self._steal_known = 0
+        self._began_at: float | None = None
         self._ended_at: float | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -62,12 +75,30 @@ class Surroundings:
             self._take_host(sample.host)
             if gpu is not None:
                 self._take_gpu(gpu, sample.at)
-        elif self.clock_after_mhz is None and gpu is not None:
-            self.clock_after_mhz = gpu.sm_clock_mhz
+        elif gpu is not None:
+            if self.clock_after_mhz is None:
+                self.clock_after_mhz = gpu.sm_clock_mhz
+            if gpu.other_processes is not None and gpu.processes_age_s is not None and len(self._after) < 2:
+                self._after.append((sample.at - gpu.processes_age_s, gpu.other_processes))
+
+    def begin_window(self, at: float | None) -> None:
+        """The cell began to measure at this time (Unix seconds), None when it has not."""
+        self._began_at = at
 
     def end_window(self, at: float | None) -> None:
         """The cell stopped measuring at this time (Unix seconds), None when it has not."""
         self._ended_at = at
+
+    @property
+    def others_after(self) -> dict[int, GpuProcess] | None:
+        """Other processes on the GPU by PID, as the first list told that was handed on right after the window and read
+        since it began; None without one."""
+        if self._began_at is None or self._ended_at is None:
+            return None
+        for read_at, processes in self._after:
+            if self._began_at <= read_at <= self._ended_at + AFTER_S:
+                return {process.pid: process for process in processes}
+        return None
 
     @property
     def counts_energy(self) -> bool:
@@ -105,10 +136,14 @@ class Surroundings:
             for reason in gpu.clock_reasons:
                 self.reasons[reason] = self.reasons.get(reason, 0) + 1
         if gpu.other_processes is not None:
-            self.others_known += 1
-            self.others |= {process.pid: process for process in gpu.other_processes}
+            # A log that does not tell the age of its lists is taken at its word.
+            if gpu.processes_age_s is None or self._began_at is None or at - gpu.processes_age_s >= self._began_at:
+                self.others_known += 1
+                self.others |= {process.pid: process for process in gpu.other_processes}
+            else:
+                self.others_stale += 1
         if gpu.energy_j is not None:
-            if len(self._energies) > 2:
+            if len(self._energies) > _LAST:
                 del self._energies[1]
             self._energies.append((at, gpu.energy_j))
 

@@ -45,6 +45,7 @@ def test_every_field_in_its_unit(nvml_library: FakeNvmlLibrary) -> None:
         energy_j=5000.0,
         persistence_mode=True,
         other_processes=sample.other_processes,
+        processes_age_s=sample.processes_age_s,
     )
 
 
@@ -138,6 +139,27 @@ def test_slow_fields_and_processes_are_read_at_their_own_pace(nvml_library: Fake
     # An empty list takes one call.
     assert nvml_library.calls["nvmlDeviceGetComputeRunningProcesses_v3"] == 1 + 10 // PROCESSES_S
     assert nvml_library.calls["nvmlInitWithFlags"] == 1
+
+
+def test_a_list_of_processes_tells_its_age_and_can_be_had_fresh(nvml_library: FakeNvmlLibrary) -> None:
+    gpu = nvml_library.gpus[0]
+    gpu.compute = [(os.getpid(), GIB), (1, GIB)]
+    monitor = GpuMonitor()
+    monitor.follow("GPU-a")
+
+    def listed(now: float, *, fresh: bool = False) -> tuple[float | None, list[int]]:
+        sample, _ = monitor.sample(now, fresh=fresh)
+        assert sample is not None
+        return sample.processes_age_s, [process.pid for process in sample.other_processes or ()]
+
+    assert listed(0.0) == (0.0, [1])
+    gpu.compute = [*gpu.compute, (2, GIB)]
+    assert listed(0.5) == (0.5, [1])
+    assert listed(1.0, fresh=True) == (0.0, [1, 2])
+    assert listed(1.0 + PROCESSES_S - 0.5) == (PROCESSES_S - 0.5, [1, 2])
+    assert listed(1.0 + PROCESSES_S) == (0.0, [1, 2])
+    gpu.errors["nvmlDeviceGetComputeRunningProcesses_v3"] = fake.NO_PERMISSION
+    assert listed(1.0 + 2 * PROCESSES_S) == (None, [])
 
 
 @pytest.mark.parametrize("code", [fake.GPU_IS_LOST, fake.UNKNOWN, 16])

@@ -22,7 +22,7 @@ NEVER = 3600.0
 
 
 @pytest.mark.parametrize("in_process", [False, True])
-def test_a_cell_shorter_than_the_interval_knows_the_clock_after_it(
+def test_a_cell_shorter_than_the_interval_is_sampled_after_it(
     tmp_path: Path, install_nvml: Install, monkeypatch: pytest.MonkeyPatch, *, in_process: bool
 ) -> None:
     """Even where the driver answers so slowly that the cell is over by then."""
@@ -59,9 +59,11 @@ def test_a_cell_shorter_than_the_interval_knows_the_clock_after_it(
     ends = [place for place, kind in enumerate(kinds) if kind is CellFinished]
     assert len(ends) == 2
     assert all(kinds[end + 1] is DeviceSampled for end in ends), "in the log before the next cell is begun"
+    after = [log[place + 1] for place, event in enumerate(log) if isinstance(event, CellFinished)]
+    assert [event.gpu.sm_clock_mhz for event in after] == [1755, 1755]
     for cell in fold(log).cells.values():
         assert cell.status == "ok"
-        assert cell.surroundings.clock_after_mhz == 1755
+        assert cell.surroundings.clock_after_mhz is None, "a cell on the CPU has no GPU"
 
 
 def test_a_sample_is_asked_for_when_measuring_ends_and_never_when_it_begins(

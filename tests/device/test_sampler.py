@@ -7,7 +7,9 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -122,6 +124,31 @@ def test_a_sample_that_was_under_way_is_not_the_one_asked_for(install_nvml: Inst
     go_on.set()
     assert handed_on.wait(20)
     assert [events.get_nowait().gpu is not None for _ in range(events.qsize())] == [False, True, True]
+
+
+def test_a_sample_that_is_asked_for_has_a_fresh_list_of_processes(nvml_library: FakeNvmlLibrary, start: Start) -> None:
+    nvml_library.gpus[0].compute = [(os.getpid(), 1), (1, 1)]
+    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    take(events, 2)
+    nvml_library.gpus[0].compute = [(os.getpid(), 1), (1, 1), (2, 1)]
+    assert sampler.sample_soon().wait(20)
+    assert [process.pid for process in take(events).gpu.other_processes] == [1, 2]
+
+
+def test_a_list_that_a_slow_driver_gave_is_as_old_as_it_took(install_nvml: Install, start: Start) -> None:
+    asked_at: list[float] = []
+
+    class SlowLibrary(FakeNvmlLibrary):
+        def _fill_nvmlDeviceGetMemoryInfo_v2(self, gpu: FakeGpu, memory: Any) -> int:
+            asked_at.append(time.time())
+            threading.Event().wait(0.3)
+            return super()._fill_nvmlDeviceGetMemoryInfo_v2(gpu, memory)
+
+    install_nvml(SlowLibrary(FakeGpu("GPU-a", compute=[(os.getpid(), 1), (1, 1)])))
+    _, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    event = take(events, 2)
+    assert event.gpu.processes_age_s >= 0.25
+    assert event.at - event.gpu.processes_age_s < asked_at[0] + 0.05, "never said to be younger than it may be"
 
 
 def test_nobody_waits_for_a_sample_that_will_not_come(start: Start) -> None:

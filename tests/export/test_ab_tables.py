@@ -15,8 +15,10 @@ import pytest
 from cs336_tui.events import CellStarted, Event
 from cs336_tui.export.ab_tables import turns_table
 from cs336_tui.export.formats import FORMATS, render
+from cs336_tui.export.reports import report_tables
+from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.tables import Table
-from cs336_tui.findings.ab import Turns, turns_of
+from cs336_tui.findings.ab import Turns, runs_in_turns, turns_of
 from cs336_tui.headless.plain import plain
 from cs336_tui.session.merge import Result, merge
 from cs336_tui.spec import RunSpec
@@ -143,3 +145,76 @@ def test_every_format_has_the_verdict_and_every_round(format_: str) -> None:
             assert all(row.keys() == rows[0].keys() for row in rows)
         case _:
             assert "precision: fp32" in text
+
+
+def flat(rounds: Sequence[tuple[Result, Result]]) -> list[Result]:
+    return [result for both in rounds for result in both]
+
+
+def test_what_was_done_to_pairs_stands_below_the_table() -> None:
+    a_s = [0.012 if step % 5 == 0 else 0.010 for step in range(20)]
+    notes = table_of(rounds_of(*[Both(a_s, [0.010 * noise for noise in NOISE])] * 3)).footnotes
+    (of_all,) = [note for note in notes if note.startswith("interval of all: ")]
+    assert "none of 60 pairs held, as 12 lie farther than 4 robust deviations off" in of_all
+
+
+def test_the_rounds_of_a_session_are_found_again() -> None:
+    stopped = {"status": "cancelled", "error": "stopped by the user"}
+    rounds = rounds_of(a_round(1.03), a_round(1.03, 0.012), Both([], [], apart=True, a=stopped, b=stopped))
+    (found_again,) = runs_in_turns(flat(rounds))
+    assert found_again == tuple(rounds)
+    (table,) = report_tables([rounds[0][0].state], flat(rounds))["ab"]
+    assert table == table_of(rounds)
+
+
+def test_a_against_itself_is_found_round_by_round() -> None:
+    rounds = rounds_of(a_round(1.0), a_round(1.0, 0.012), a_round(1.0, 0.011), b=A)
+    assert runs_in_turns(flat(rounds)) == (tuple(rounds),)
+
+
+def test_a_cell_alone_before_a_against_itself_takes_no_round_away() -> None:
+    events: list[Event] = session_start([A, A, A])
+    for cells in ((0,), (1, 2)):
+        for cell in cells:
+            begin = (
+                msgspec.structs.replace(event, pid=3000) if isinstance(event, CellStarted) and cell else event
+                for event in cell_start(cell)
+            )
+            events += begin
+        for cell in cells:
+            events += [*steps(cell, (), [0.010 * noise for noise in NOISE]), cell_end(cell)]
+    results = merge([("one", state_of(events))])
+    assert runs_in_turns(results) == ((results[1:],),)
+
+
+def test_several_runs_in_turns_are_told_apart_by_what_they_ran() -> None:
+    other = a_spec(measure_steps=20, context_length=64)
+    events: list[Event] = session_start([A, B, A, other, A, B])
+    for cell in range(6):
+        for event in cell_start(cell):
+            if isinstance(event, CellStarted):
+                event = msgspec.structs.replace(event, pid=2000 + cell // 2)
+            events.append(event)
+        if cell % 2:
+            for each in (cell - 1, cell):
+                events += steps(each, (), [0.010 * noise for noise in NOISE])
+                events.append(cell_end(each))
+    results = merge([("one", state_of(events))])
+    found_again = runs_in_turns(results)
+    assert [[(a.cell.cell, b.cell.cell) for a, b in rounds] for rounds in found_again] == [[(0, 1), (4, 5)], [(2, 3)]]
+    assert len(report_tables([results[0].state], results)["ab"]) == 2
+
+
+def test_cells_one_after_the_other_are_no_run_in_turns() -> None:
+    assert runs_in_turns(flat(rounds_of(a_round(1.0, apart=True), a_round(1.0, apart=True)))) == ()
+    assert "ab" not in report_tables([state_of(session_start([A, B]))], ())
+
+
+def test_the_summary_of_a_session_has_the_verdict_however_many_rounds() -> None:
+    rounds = rounds_of(*(a_round(1.03, 0.010 + 0.0001 * number) for number in range(25)))
+    text = summary_markdown(rounds[0][0].state)
+    section = text[text.index("## Two cells in turns") :].split("\n## ")[0]
+    assert "slower" in section
+    assert "| all " in section
+    assert "the first 20 of 26 rows and the last" in section
+    assert "## Two cells in turns" not in summary_markdown(state_of(session_start([A, B])))

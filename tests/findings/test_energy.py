@@ -35,6 +35,12 @@ def test_readings_before_and_after_the_window_do_not_count() -> None:
     assert found.mean_power_w == pytest.approx(200.0)
 
 
+def test_several_readings_may_come_between_the_end_and_word_of_it() -> None:
+    within = [reading(0.1 * tick, 20.0 * tick) for tick in range(30)]
+    late = [reading(60.1 + 0.1 * tick, 9e6) for tick in range(5)]
+    assert energy_of(a_cell(STEPS_S, samples=[*within, *late])).mean_power_w == pytest.approx(200.0)
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [
@@ -42,6 +48,7 @@ def test_readings_before_and_after_the_window_do_not_count() -> None:
         ({"spec": {"device": "mps"}}, "energy is read from NVIDIA's counter; not observable on mps"),
         ({}, "no device sample fell into the time of measuring"),
         ({"samples": [sample(gpu=None, why="NVML is switched off")]}, "NVML is switched off"),
+        ({"samples": [sample(gpu=GpuSample(uuid="GPU-9", energy_j=1.0))] * 9}, "another GPU than cuda:0 was sampled"),
         ({"samples": [reading(0.0, None), reading(1.0, None)]}, "this GPU or driver has no energy counter"),
         ({"samples": [reading(0.0, 5.0)]}, "the energy counter was read once while measuring"),
         ({"samples": [reading(0.0, 5.0), reading(0.4, 90.0)]}, "0.4 s apart; 1 s or more is needed"),

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from cs336_tui.cli import main
+from cs336_tui.cli import cli, main
 from cs336_tui.cli_trust import Side
 from cs336_tui.headless.ab import command_of, side_sweep
 from cs336_tui.session.load import load
@@ -67,6 +68,12 @@ def test_a_whole_run_and_what_the_session_holds_of_it(begin: Begin, tmp_path: Pa
     assert "precision: fp32 | bf16" in every["differs"]
     assert [line.partition(":")[0] for line in err.splitlines()] == ["round 1/2", "round 2/2", "session log"]
     (log,) = (tmp_path / "sessions").glob("*.jsonl")
+    again = CliRunner().invoke(cli, ["export", str(log), "--report", "ab", "--format", "json"])
+    assert json.loads(again.stdout) == document, "the verdict can be had again from the log"
+    summary = tmp_path / "summary"
+    assert CliRunner().invoke(cli, ["summary", str(log), "-o", str(summary)]).exit_code == 0
+    assert "## Two cells in turns" in (summary / "summary.md").read_text()
+    assert every["verdict"] in (summary / "tables" / "ab.md").read_text()
     state = load(log)
     assert [cell.spec.precision for cell in state.cells.values()] == ["fp32", "bf16"] * 2
     (command,) = state.commands

@@ -5,11 +5,13 @@ import io
 import json
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from cs336_tui.cli import cli
 from cs336_tui.events import to_line
+from cs336_tui.export.reports import REPORTS
 from tests.export.grids import LAPTOP, SMALL, by, grid_events
 
 GRID = by(pass_=["forward", "train-step"], precision=["fp32", "bf16-mixed"])
@@ -109,6 +111,12 @@ def test_the_roofline_needs_no_prediction_and_says_what_to_do_for_the_peak(folde
     assert all(row["share_of_sheet"] > 0 for row in rows)
 
 
+def test_the_choices_of_reports_are_those_that_there_are() -> None:
+    (option,) = [each for each in cli.commands["export"].params if each.name == "report"]
+    assert isinstance(option.type, click.Choice)
+    assert tuple(option.type.choices) == REPORTS
+
+
 def test_summary_writes_a_folder(folder: Path) -> None:
     target = folder / "summary"
     assert run(folder, "summary", "2026-box", "-o", str(target)).exit_code == 0
@@ -137,6 +145,7 @@ def test_summary_writes_a_folder(folder: Path) -> None:
         (["2026-box", "--layout", "min-max", "--unit", "s"], "units of its own"),
         (["2026-box", "--columns", "nope"], "column nope: expected some of"),
         (["2026-box", "--compare"], "two different sessions"),
+        (["2026-box", "--report", "ab"], "time two cells in turns with cs336-tui ab --a FLAGS --b FLAGS first"),
         (["2026-box", "-o", "no/such/folder/x.md"], "does not exist"),
     ],
 )

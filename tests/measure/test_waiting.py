@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.measure import waiting
-from cs336_tui.measure.waiting import CpuWait
+from cs336_tui.measure.waiting import CpuWait, usable_cores
+from tests.measure.cells import run, small_spec
 
 counted = pytest.mark.skipif(CpuWait().seconds() is None, reason="this system does not count waiting for a core")
 
@@ -80,6 +81,60 @@ def test_a_thread_that_ends_while_it_is_read_costs_itself_only(tmp_path: Path, m
     wait = CpuWait()
     (tmp_path / "1/schedstat").write_text("900 3500000000 4\n")
     assert wait.seconds() == pytest.approx(1.5)
+
+
+def test_the_thread_that_waited_longest_is_told_beside_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was begun since has waited since; one that waited much before has not."""
+
+    def waits(**seconds: float) -> None:
+        for thread, waited_s in seconds.items():
+            (tmp_path / thread).mkdir(exist_ok=True)
+            (tmp_path / thread / "schedstat").write_text(f"1 {int(waited_s * 1e9)} 1\n")
+
+    monkeypatch.setattr(waiting, "_TASKS", tmp_path)
+    waits(a=1.0, b=50.0)
+    wait = CpuWait()
+    waits(a=1.25, b=50.5, c=0.75)
+    assert wait.read() == pytest.approx((1.5, 0.75))
+
+
+AFFINITY = """
+import os, sys, threading
+from cs336_tui.measure.waiting import usable_cores
+
+cores = sorted(os.sched_getaffinity(0))
+print(len(cores), usable_cores())
+os.sched_setaffinity(0, cores[:1])
+print(usable_cores())
+if len(cores) > 1:  # as OpenMP may tie each thread to a core of its own
+    tied, over = threading.Event(), threading.Event()
+    def tie():
+        os.sched_setaffinity(0, cores[1:2])
+        tied.set()
+        over.wait()
+    threading.Thread(target=tie).start()
+    tied.wait()
+    print(usable_cores())
+    over.set()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which cores a process may use")
+def test_cores_that_any_thread_may_use_are_usable() -> None:
+    run = subprocess.run([sys.executable, "-c", AFFINITY], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    (allowed, found), one, *two = (list(map(int, line.split())) for line in run.stdout.splitlines())
+    assert (found, one) == (allowed, [1])
+    assert two in ([], [[2]])
+
+
+def test_a_cell_tells_who_waited_longest_and_its_cores() -> None:
+    finished = run(small_spec()).finished
+    assert finished.usable_cores == usable_cores()
+    if finished.cpu_wait_s is None:
+        assert finished.longest_cpu_wait_s is None
+    else:
+        assert 0 <= finished.longest_cpu_wait_s <= finished.cpu_wait_s
 
 
 @pytest.mark.parametrize("text", ["0 0 0\n", "", None])

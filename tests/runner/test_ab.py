@@ -11,9 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from cs336_tui.environment import DeviceInfo
 from cs336_tui.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
-from cs336_tui.runner.ab import BOTH_IN_MEMORY, check_sides
+from cs336_tui.reports import Prediction
+from cs336_tui.runner.ab import BOTH_IN_MEMORY, Means, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.fit_check import in_turns_bytes, resident_bytes, why_not_in_turns, why_not_tried
+from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.predictor import PredictionCache, Predictor
+from cs336_tui.runner.queue import CellQueue
+from cs336_tui.runner.stop import StopSignal
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState, fold
@@ -176,3 +183,57 @@ def test_what_cannot_take_turns_is_refused_before_anything_runs(changes, says):
         check_sides(small_spec(), small_spec(**changes))
     for part in says:
         assert part in str(refused.value)
+
+
+@pytest.fixture
+def predictor(tmp_path: Path) -> Iterator[Predictor]:
+    launcher = Launcher(tmp_path)
+    launcher.prepare()
+    launcher.start()
+    made = Predictor(launcher, lambda _: None, lambda *_: None, cache=PredictionCache(tmp_path / "predictions"))
+    yield made
+    made.close()
+
+
+def test_two_that_fit_alone_but_not_together_are_refused(predictor: Predictor) -> None:
+    a = small_spec(pass_="train-step")
+    b = small_spec(pass_="forward+backward", **WIDER)
+    found: list[Prediction] = []
+    trained, other = predictor.predict([a, b])
+    assert resident_bytes(trained) >= 16 * trained.num_params, "parameters, gradients and two moments in fp32"
+    assert 4 * other.num_params <= resident_bytes(other) < 8 * other.num_params, "its gradients go with the step"
+    assert in_turns_bytes(trained, other) == max(
+        trained.peak_bytes + resident_bytes(other), other.peak_bytes + resident_bytes(trained)
+    )
+    tight, enough = (
+        DeviceInfo(name="cpu", label="a CPU", precisions=("fp32",), memory_bytes=memory_bytes)
+        for memory_bytes in (max(trained.peak_bytes, other.peak_bytes), in_turns_bytes(trained, other))
+    )
+    assert [why_not_tried(spec, tight, predictor, found.extend) for spec in (a, b)] == ["", ""]
+    for first, second in ((a, b), (b, a)):
+        why = why_not_in_turns(first, second, tight, predictor, found.extend)
+        assert why.startswith("not tried: by prediction A and B together need ")
+        assert " GB, and cpu has " in why
+        assert why_not_in_turns(first, second, enough, predictor, found.extend) == ""
+    assert {prediction.spec for prediction in found} == {a, b}
+
+
+def test_a_round_that_is_refused_is_said_of_both_and_starts_no_process(tmp_path: Path) -> None:
+    watch, stop = Watch(), StopSignal()
+    queue = CellQueue(watch, stop)
+    queue.add(rounds_of(small_spec(), small_spec(**WIDER), 3))
+    means = Means(
+        launcher=Launcher(tmp_path),
+        record=watch,
+        watch=lambda *_: None,
+        refuse=lambda _: "",
+        round_over=lambda: None,
+        stop=stop,
+        refuse_both=lambda a, b: f"no room for {a.d_ff} and {b.d_ff}",
+    )
+    run_rounds(queue, means)
+    stop.close()
+    assert statuses(watch.state) == ["oom", "oom", *["skipped"] * 4]
+    errors = {cell.finished.error for cell in watch.state.cells.values() if cell.finished}
+    assert errors == {f"no room for 64 and 96 ({BOTH_IN_MEMORY})"}
+    assert not watch.of(CellStarted)

@@ -17,7 +17,9 @@ from cs336_tui.events import (
     CellsQueued,
     CellStarted,
     DeviceSampled,
+    EnvironmentRead,
     Event,
+    GpuProcess,
     GpuSample,
     HostSample,
     StageChanged,
@@ -31,6 +33,7 @@ from cs336_tui.session.load import load
 from cs336_tui.session.log import TORN, LogError, LogReader
 from cs336_tui.session.state import SessionState, fold
 from tests.samples import (
+    ENVIRONMENT,
     MEASURED_S,
     WARMUP_S,
     a_spec,
@@ -44,12 +47,21 @@ from tests.samples import (
 from tests.session.test_log import HEADER
 from tests.strategies import any_event, at, cells, timed_steps
 
+MACHINE = EnvironmentRead(at=1.0, environment=ENVIRONMENT)
 TWO = CellsQueued(at=1.0, first=0, specs=(a_spec(), a_spec(batch_size=8)))
 device_samples = st.builds(
     DeviceSampled,
     at=at,
     host=st.builds(HostSample, cpu=st.floats(0, 1), cpu_count=st.just(4), child_cores=st.floats(0, 4)),
-    gpu=st.none() | st.builds(GpuSample, sm_clock_mhz=st.integers(1, 2000), energy_j=st.none() | st.floats(0, 1e6)),
+    gpu=st.none()
+    | st.builds(
+        GpuSample,
+        uuid=st.sampled_from([None, "GPU-0", "GPU-1"]),
+        sm_clock_mhz=st.integers(1, 2000),
+        energy_j=st.none() | st.floats(0, 1e6),
+        other_processes=st.none() | st.just(()) | st.builds(GpuProcess, pid=st.integers(1, 9)).map(lambda one: (one,)),
+        processes_age_s=st.none() | st.floats(0, 1e9),
+    ),
 )
 
 
@@ -103,7 +115,7 @@ a_life = st.one_of(
 
 
 @settings(deadline=None, max_examples=60)
-@given(events=st.lists(any_event, max_size=30) | st.lists(a_life, max_size=40).map(lambda life: [TWO, *life]))
+@given(events=st.lists(any_event, max_size=30) | st.lists(a_life, max_size=40).map(lambda life: [MACHINE, TWO, *life]))
 def test_whatever_happened(events: list[Event]) -> None:
     with TemporaryDirectory() as home:
         path = write(Path(home) / "s.jsonl", [HEADER, *of_running_cells(events)])

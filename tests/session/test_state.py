@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cs336_tui.environment import Environment
 from cs336_tui.events import (
     CellFinished,
     CellRequeued,
@@ -23,12 +24,16 @@ from cs336_tui.events import (
     SessionResumed,
     StageChanged,
     StepsTimed,
+    to_line,
 )
 from cs336_tui.export.record import document_of
+from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader, SessionLog
 from cs336_tui.session.state import DEVICE_HISTORY, OUTPUT_LIMIT, SessionState
 from tests.samples import (
+    ENVIRONMENT,
     MEASURED_S,
+    START,
     WARMUP_S,
     a_spec,
     cell_end,
@@ -237,3 +242,64 @@ def test_a_cell_that_waits_again_or_is_skipped_runs_no_more() -> None:
         state = two_running()
         state.apply(event)
         assert [cell.cell for cell in state.running_cells] == [0]
+
+
+def on_devices(*uuids: str | None) -> Environment:
+    """A machine with a CPU and these GPUs."""
+    cpu, gpu = ENVIRONMENT.devices
+    gpus = [msgspec.structs.replace(gpu, name=f"cuda:{index}", uuid=uuid) for index, uuid in enumerate(uuids)]
+    return msgspec.structs.replace(ENVIRONMENT, devices=(cpu, *gpus))
+
+
+@pytest.mark.parametrize(
+    ("device", "uuids", "sampled", "why_not"),
+    [
+        ("cuda:0", ["GPU-0", "GPU-1"], "GPU-0", None),
+        ("cuda:1", ["GPU-0", "GPU-1"], "GPU-0", "another GPU than cuda:1 was sampled, GPU-0"),
+        ("cuda:0", ["GPU-0"], "GPU-1", "another GPU than cuda:0 was sampled, GPU-1"),
+        ("cuda:0", ["GPU-5"], "MIG-5", None),  # CUDA's UUID of an instance has no prefix of its own
+        ("cuda:0", [None], "GPU-0", None),
+        ("cuda:0", ["GPU-0"], None, None),
+        ("cuda:0", [None, "GPU-1"], "GPU-0", "whether cuda:0 was sampled is not known"),
+        ("cuda:1", [None], "GPU-0", "whether cuda:1 was sampled is not known"),
+        ("cuda:0", [], "GPU-0", "whether cuda:0 was sampled is not known"),
+        ("cpu", ["GPU-0"], "GPU-0", ""),
+        ("mps", ["GPU-0"], "GPU-0", ""),
+    ],
+)
+def test_a_cell_takes_what_is_of_its_own_gpu(
+    device: str, uuids: list[str | None], sampled: str | None, why_not: str | None, tmp_path: Path
+) -> None:
+    """Live and from its log alike; `why_not` is None where the GPU is the cell's."""
+    gpu = GpuSample(uuid=sampled, sm_clock_mhz=1000, clock_reasons=(), energy_j=1.0, other_processes=())
+    sample = DeviceSampled(at=START + 11, host=HostSample(load_1m=2.0), gpu=gpu)
+    events = [
+        *session_start([a_spec(device=device)], environment=on_devices(*uuids)), *cell_start(0),
+        StageChanged(at=START + 11, cell=0, stage="measuring"), sample, cell_end(0), sample,
+    ]  # fmt: skip
+    path = tmp_path / "s.jsonl"
+    path.write_bytes(b"".join(map(to_line, events)))
+    for state in (state_of(events), load(path)):
+        found = state.cells[0].surroundings
+        own = why_not is None
+        assert (found.samples, found.load_1m) == (1, 2.0)
+        assert (found.reasons_known, found.others_known, found.counts_energy) == (own, own, own)
+        assert (found.clock_after_mhz, found.lowest_clock_mhz) == ((1000, 1000) if own else (None, None))
+        assert found.why == (why_not or None)
+
+
+def test_of_two_gpus_in_turns_the_one_that_is_watched_tells_of_its_own_cell() -> None:
+    specs = [a_spec(), a_spec(device="cuda:1")]
+    events = [*session_start(specs, environment=on_devices("GPU-0", "GPU-1")), *cell_start(0), *cell_start(1)]
+    events += [StageChanged(at=1.0, cell=cell, stage="measuring") for cell in (0, 1)]
+    gpu = GpuSample(uuid="GPU-1", clock_reasons=("hardware thermal",))
+    cells = state_of([*events, DeviceSampled(at=1.0, host=HostSample(), gpu=gpu)]).cells
+    assert [cells[cell].surroundings.reasons for cell in (0, 1)] == [{}, {"hardware thermal": 1}]
+
+
+def test_no_gpu_is_a_cells_own_before_the_machine_is_known() -> None:
+    events = [*session_start([a_spec()], environment=None), *cell_start(0)]
+    events.append(StageChanged(at=1.0, cell=0, stage="measuring"))
+    gpu = GpuSample(uuid="GPU-0", clock_reasons=())
+    (cell,) = state_of([*events, DeviceSampled(at=1.0, host=HostSample(), gpu=gpu)]).cells.values()
+    assert (cell.surroundings.samples, cell.surroundings.reasons_known) == (1, 0)

@@ -60,6 +60,7 @@ def test_host_shares_are_averaged_and_the_highest_load_is_kept() -> None:
     [
         ([10, 20, 40, 80], None, (70, 3.0)),
         ([10, 20, 40, 80], 2.5, (30, 2.0)),
+        ([10, 20, 30, 40, 50, 60, 70], 2.5, (20, 2.0)),
         ([10, 20], 0.5, None),
         ([10], None, None),
         ([10, 5], None, None),
@@ -71,3 +72,49 @@ def test_energy_is_between_the_first_and_the_last_reading_of_the_window(
 ) -> None:
     gpus = [GpuSample(energy_j=energy_j) for energy_j in joules]
     assert around(*(("measuring", HOST, gpu) for gpu in gpus), ended_at=ended_at).energy == energy
+
+
+def listing(pid: int, at: float, age_s: float | None) -> DeviceSampled:
+    """A sample with one stranger in a list that was read `age_s` before it."""
+    gpu = GpuSample(other_processes=(GpuProcess(pid=pid),), processes_age_s=age_s)
+    return DeviceSampled(at=at, host=HOST, gpu=gpu)
+
+
+def test_a_list_of_processes_counts_once_it_was_read_within_the_window() -> None:
+    found = Surroundings()
+    found.begin_window(10.0)
+    for pid, at, age_s in ((1, 10.2, 0.5), (2, 11.0, 1.0), (3, 12.0, 0.2), (4, 12.5, None)):
+        found.take(listing(pid, at, age_s), "measuring")
+    assert (found.samples, found.others_known, found.others_stale) == (4, 3, 1)
+    assert list(found.others) == [2, 3, 4], "a log that does not tell the age is taken at its word"
+
+
+@pytest.mark.parametrize(
+    ("lists", "pids"),
+    [
+        ([(1, 20.1, 0.0)], [1]),
+        ([(1, 20.1, 11.0), (2, 20.2, 0.0)], [2]),  # the first was under way at the end, with an older list
+        ([(1, 20.1, 0.0), (2, 20.2, 0.0)], [1]),
+        ([(1, 20.1, 11.0), (2, 20.2, 11.0), (3, 20.3, 0.0)], None),
+        ([(1, 25.0, 0.0)], None),  # too late to tell of the window
+        ([(1, 20.1, None)], None),
+        ([], None),
+    ],
+)
+@pytest.mark.parametrize("stage", ["finishing", None])
+def test_after_the_window_the_first_fresh_list_counts(
+    lists: list[tuple[int, float, float | None]], pids: list[int] | None, stage: Stage | None
+) -> None:
+    found = Surroundings()
+    found.begin_window(10.0)
+    found.end_window(20.0)
+    for each in lists:
+        found.take(listing(*each), stage)
+    assert (None if found.others_after is None else list(found.others_after)) == pids
+    assert (found.others_known, found.others) == (0, {})
+
+
+def test_without_a_window_there_is_nothing_after_it() -> None:
+    found = Surroundings()
+    found.take(listing(1, 20.1, 0.0), None)
+    assert found.others_after is None
