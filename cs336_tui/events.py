@@ -177,6 +177,8 @@ class CellFinished(_Event, frozen=True):
     """The longest that one of these threads stood so, within the same time; a step waits for its slowest thread."""
     usable_cores: int | None = None
     """Cores that the cell's process may run on; None where the system does not tell."""
+    remarks: tuple[str, ...] = ()
+    """What is to be known beside its number, such as why an automatic number of steps ended."""
     summary: Summary | None = None
     """Of the measured steps, ddof 1, where the cell's process lived to say it; spares a reader the steps."""
 

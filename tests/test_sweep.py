@@ -188,6 +188,7 @@ def test_automatic_counts_have_usual_ceilings() -> None:
     sweep = said("--warmup auto:50 --steps auto:200 --interval 2%".split())
     assert (sweep.warmup_auto, sweep.warmups, sweep.steps_auto, sweep.steps) == (True, (50,), 0.02, 200)
     assert "--warmup auto:50 --steps auto:200 --interval 2%" in sweep.command()
+    assert said("--warmup AUTO:50 --steps Auto".split()).command() == said("--warmup auto:50 --steps auto".split()).command()
 
 
 def test_fixed_counts_are_the_default_and_replace_automatic_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,11 +208,12 @@ def test_fixed_counts_are_the_default_and_replace_automatic_ones(monkeypatch: py
         ("--warmup auto,5", "'auto,5': auto stands alone"),
         ("--warmup auto:9", "'auto:9': expected auto, or auto:MAX with the most steps, at least 10"),
         ("--steps auto:1.5", "'auto:1.5': expected auto, or auto:MAX with the most steps, at least 20"),
-        ("--warmup automatic", "expected whole numbers separated by commas"),
-        ("--steps ten", "'ten' is not a valid integer"),
+        ("--warmup autoo", "'autoo': expected a number, auto or auto:MAX"),
+        ("--warmup 5,,6", "expected a number, auto or auto:MAX; several numbers are separated by commas"),
+        ("--steps ten", "'ten': expected a number, auto or auto:MAX"),
         ("--steps auto --interval 1", "'1': expected a share of the mean such as 1% or 0.01"),
         ("--steps auto --interval 0%", "'0%': expected a share of the mean"),
-        ("--interval 1%", "interval 1%: is for --steps auto"),
+        ("--interval 1%", "--interval is only used with --steps auto"),
         ("--steps auto --sync pipelined", "sync pipelined: a number of steps that is not fixed needs each-step"),
     ],
 )

@@ -29,8 +29,9 @@ class Contention(NamedTuple):
 
 
 def contention(cell: CellState) -> Contention:
-    """By another process on the GPU, or on the host. It is ruled out only where all of that could be seen; of the host
-    either the waiting or the cores in use will do, and load and steal add to them."""
+    """By another process on the GPU, or on the host. It is ruled out only where all of that could be seen. Of the host
+    that takes the cores in use: threads need not wait for one that another process slows without taking it, as a core's
+    sibling does. Waiting, load and steal add to them."""
     waited, cores = _waiting(cell), _cores(cell)
     others = (waited, cores, _steal(cell), _load(cell))
     gpu = _gpu_users(cell)
@@ -41,11 +42,11 @@ def contention(cell: CellState) -> Contention:
             ", and ".join(look.evidence for look in found),
             ", or ".join(dict.fromkeys(look.advice for look in found)),
         )
-    host_seen = waited.holds is not None or cores.holds is not None
+    host_seen = cores.holds is not None
     if gpu and gpu.holds is None:
         return Contention(None, gpu.evidence + (", while the host was free" if host_seen else ""))
     if not host_seen:
-        return Contention(None, f"{waited.evidence}, and {cores.evidence}")
+        return Contention(None, f"{cores.evidence}; {waited.evidence}")
     return Contention(False, ", ".join(look.evidence for look in looks if look.evidence))
 
 
@@ -96,7 +97,7 @@ def _cores(cell: CellState) -> Contention:
     around = cell.surroundings
     busy, others, cores, usable = around.busy_cores, around.other_cores, around.cpu_count, _usable_cores(cell)
     if not around.samples:
-        return Contention(None, unseen(cell, ""))
+        return _cores_around(cell)
     if busy is None or others is None or not cores or not usable:
         return Contention(None, "which cores were in use is not known")
     text = f"others used {others:.1f} of {cores} cores, with {min(busy, cores):.1f} in use in all"
@@ -104,6 +105,15 @@ def _cores(cell: CellState) -> Contention:
         text += f", while the cell may use {usable} only"
     full = busy >= ALL_CORES * cores or (None if busy >= ALL_CORES * usable else False)
     return Contention(full if others >= LEAST_OTHERS else False, text, _QUIET)
+
+
+def _cores_around(cell: CellState) -> Contention:
+    """Where no sample fell into the window: what others used in the time that the first one after it tells of."""
+    others = cell.surroundings.other_cores_around
+    if others is None:
+        return Contention(None, unseen(cell, ""))
+    text = f"others used {others:.1f} cores around the time of measuring"
+    return Contention(False, text) if others < LEAST_OTHERS else Contention(None, f"{text}, into which no sample fell")
 
 
 def _steal(cell: CellState) -> Contention:

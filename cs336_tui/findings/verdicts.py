@@ -139,7 +139,7 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
             _launch_bound(cell, idle),
             _allocator_retry(cell),
         ),
-        notes=tuple(_notes(cell, steadiness)),
+        notes=(*cell.finished.remarks, *_notes(cell, steadiness)),
         warmup_advice=_warmup_advice(cell, usable),
         interval=interval,
     )

@@ -15,7 +15,7 @@ from cs336_tui.measure.in_force import read_in_force
 from cs336_tui.measure.memory import PeakMeter
 from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
 from cs336_tui.measure.timing import StepTimer
-from cs336_tui.measure.waiting import CpuWait
+from cs336_tui.measure.waiting import CpuWait, Waited, usable_cores
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import summarize
 from cs336_tui.workload.building import build, settle_torch
@@ -63,7 +63,7 @@ class _Side:
         self.status: Status = "ok"
         self.error: str | None = None
         self.measured_for_s: float | None = None
-        self.cpu_wait_s: float | None = None
+        self.waited: Waited | None = None
         self._device = torch.device(spec.device)
         self._stage: Stage = "building"
         self._next = 0
@@ -114,9 +114,9 @@ class _Side:
         self._taken_before = self._steps_taken()
         self.enter("measuring")
 
-    def end_measuring(self, measured_for_s: float, cpu_wait_s: float | None) -> None:
+    def end_measuring(self, measured_for_s: float, waited: Waited | None) -> None:
         assert self._meter is not None
-        self.measured_for_s, self.cpu_wait_s = measured_for_s, cpu_wait_s
+        self.measured_for_s, self.waited = measured_for_s, waited
         self._num_alloc_retries = self._meter.read().num_alloc_retries
 
     def time_step(self, kind: StepKind) -> None:
@@ -174,7 +174,9 @@ class _Side:
                 num_alloc_retries=self._num_alloc_retries,
                 warmup_steps_done=len(self._times_s["warm-up"]),
                 measured_for_s=self.measured_for_s,
-                cpu_wait_s=self.cpu_wait_s,
+                cpu_wait_s=self.waited and self.waited.sum_s,
+                longest_cpu_wait_s=self.waited and self.waited.longest_s,
+                usable_cores=usable_cores(),
                 summary=summarize(self._times_s["measured"]),
             )
         )
@@ -231,14 +233,14 @@ class _Round:
             self._time_pair(number, "warm-up", tuple(side for side in self._sides if number < side.spec.warmup_steps))
         for side in self._sides:
             side.begin_measuring()
-        waited, began = CpuWait(), time.perf_counter()
+        waiting, began = CpuWait(), time.perf_counter()
         try:
             for number in range(self._sides[0].spec.measure_steps):
                 self._time_pair(number, "measured", self._sides)
         finally:
-            measured_for_s, cpu_wait_s = time.perf_counter() - began, waited.seconds()
+            measured_for_s, waited = time.perf_counter() - began, waiting.read()
             for side in self._sides:
-                side.end_measuring(measured_for_s, cpu_wait_s)
+                side.end_measuring(measured_for_s, waited)
         for side in self._sides:
             side.tell_skipped()
 

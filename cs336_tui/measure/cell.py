@@ -67,6 +67,7 @@ def run_cell(
             peak_rss_bytes=peaks and peaks.rss,
             num_alloc_retries=peaks and peaks.num_alloc_retries,
             warmup_steps_done=len(run.times_s["warm-up"]),
+            remarks=tuple(run.remarks),
             measured_for_s=run.measured_for_s,
             cpu_wait_s=run.waited and run.waited.sum_s,
             longest_cpu_wait_s=run.waited and run.waited.longest_s,
@@ -93,6 +94,7 @@ class _Run:
         """The phase of the step that raised."""
         self.failed_allocation_bytes: int | None = None
         self.measured_for_s: float | None = None
+        self.remarks: list[str] = []
         self.waited: Waited | None = None
         """For a core, while it measured."""
         self.reached: tuple[Stage, int | None] = ("building", None)
@@ -235,6 +237,8 @@ class _Run:
             self._report(step, kind, number, [timed])
 
     def _notice(self, text: str) -> None:
+        """Say it now, and beside the cell's number."""
+        self.remarks.append(text)
         self._emit(Notice(at=time.time(), text=f"cell {self.cell + 1}: {text}"))
 
     def _report(self, step: Step, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:

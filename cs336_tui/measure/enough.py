@@ -17,10 +17,10 @@ from itertools import accumulate
 from math import fsum, sqrt
 from statistics import fmean, median, pstdev
 
-from cs336_tui.intervals import MeanInterval, mean_interval, t_interval
+from cs336_tui.intervals import mean_interval, t_interval
 from cs336_tui.ratio import MARGIN
 from cs336_tui.steadiness.steady import FEWEST as FEWEST_TO_TELL
-from cs336_tui.steadiness.steady import classify
+from cs336_tui.steadiness.steady import Class, classify
 from cs336_tui.sweep import FEWEST
 
 AFTER_LOOK = 2
@@ -28,6 +28,7 @@ AFTER_LOOK = 2
 LEAST_S = 0.5
 """Measured steps add up to this before an automatic count ends."""
 FEWEST_FOR_NOISE = 50
+_GOING: frozenset[Class] = frozenset(("warm-up", "slowdown", "drift", "bimodal"))
 SETTLED = 0.05
 """Noise has settled when it varies by less than this share of itself."""
 
@@ -76,21 +77,24 @@ def are_enough(times_s: Sequence[float], share: float) -> bool:
     """Whether these measured steps, in order, are enough: 20 steps and 0.5 s at least, and one of two.
 
     The whole 95 % interval of the mean is narrower than `share` of it (`is_narrow`); or, from 50 steps on, the noise
-    has settled (`noise_has_settled`), so that more steps would find the same.
+    has settled (`noise_has_settled`) and the steps neither warm up, slow down, drift nor go between two levels, so that
+    more of them would find the same.
     """
     if len(times_s) < FEWEST["measure_steps"] or fsum(times_s) < LEAST_S:
         return False
-    return is_narrow(times_s, share) or noise_has_settled(times_s)
+    return is_narrow(times_s, share) or (noise_has_settled(times_s) and not _GOING & {*classify(times_s).classes})
 
 
 def why_stopped(times_s: Sequence[float], share: float) -> str:
     """Why no more than these steps were measured, in words."""
-    interval = mean_interval(times_s)
-    width = f"the {100 * interval.level:.0f} % interval of the mean is {_percent(interval)} wide" if interval else ""
-    stopped = f"stopped after {len(times_s)} steps"
+    interval, stopped = mean_interval(times_s), f"stopped after {len(times_s)} steps"
+    known = f"the mean is known to ± {_half(interval.half_share)} ({interval.level:.0%})" if interval else ""
+    if is_narrow(times_s, share):
+        return f"{stopped}: {known}"
+    stopped += f", not at the ± {_half(share / 2)} asked for"
     if not are_enough(times_s, share):
-        return f"{stopped}, the most that was allowed{'; ' if width else ''}{width}"
-    return f"{stopped}: {width}" if is_narrow(times_s, share) else f"{stopped}: their noise has settled; {width}"
+        return f"{stopped} but at the most that was allowed{': ' if known else ''}{known}"
+    return f"{stopped}: {known}, and its noise no longer changes"
 
 
 def is_narrow(times_s: Sequence[float], share: float) -> bool:
@@ -125,7 +129,7 @@ def _running_noise(times_s: Sequence[float]) -> list[float]:
     return noise
 
 
-def _percent(interval: MeanInterval) -> str:
-    """The whole width over the mean."""
-    percent = 200 * interval.half_share
+def _half(share: float) -> str:
+    """Half an interval over the mean, in %."""
+    percent = 100 * share
     return f"{percent:.2g} %" if percent < 9.95 else f"{percent:.0f} %"

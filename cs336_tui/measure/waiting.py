@@ -33,11 +33,6 @@ class CpuWait:
         waits_s = [max(delay - self._before.get(thread, 0), 0) / 1e9 for thread, delay in after.items()]
         return Waited(sum(waits_s), max(waits_s))
 
-    def seconds(self) -> float | None:
-        """The sum of `read`."""
-        waited = self.read()
-        return None if waited is None else waited.sum_s
-
 
 def usable_cores() -> int | None:
     """Cores that threads of this process may run on, all threads together, as a threading library may tie each to its

@@ -32,7 +32,7 @@ from cs336_tui.events import (
 from cs336_tui.reports import Prediction, ReportKind, ReportRequest, prediction_key
 from cs336_tui.runner import door
 from cs336_tui.runner.ab import Means, check_sides, rounds_of, run_rounds
-from cs336_tui.runner.fit_check import why_not_tried
+from cs336_tui.runner.fit_check import why_not_in_turns, why_not_tried
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.peak import PeakRequests, Tell
@@ -278,6 +278,7 @@ class Bench:
             round_over=self._await_sample_after,
             stop=self._stop,
             timeout_s=self.timeout_s,
+            refuse_both=lambda a, b: self._cannot_fit_both(a, b, environment),
         )
         run_rounds(self.queue, means)
         self._watch(None, None)
@@ -420,6 +421,13 @@ class Bench:
         if not self._check_fit or device is None:
             return ""
         return why_not_tried(spec, device, self._predictor, self._on_predictions)
+
+    def _cannot_fit_both(self, a: RunSpec, b: RunSpec, environment: Environment) -> str:
+        """Why two cells are not even tried in turns; empty when they may be, and where each has memory of its own."""
+        device = environment.device(a.device)
+        if not self._check_fit or device is None or a.device != b.device:
+            return ""
+        return why_not_in_turns(a, b, device, self._predictor, self._on_predictions)
 
     def _make_report(self, asked: Asked, environment: Environment) -> None:
         device = environment.device(asked.spec.device)

@@ -46,6 +46,8 @@ class Surroundings:
         """Cores in use by all processes, on average over the window's samples."""
         self.other_cores: float | None = None
         """Of these, those that were not in use by the cell's process."""
+        self.other_cores_around: float | None = None
+        """As `other_cores`, of the first sample after the window: from the sample before the window on."""
         self.steal: float | None = None
         """Share of all cores' time that the hypervisor gave to others, on average."""
         self._energies: list[tuple[float, float]] = []
@@ -54,6 +56,8 @@ class Surroundings:
         """When (Unix seconds) and as what the GPU's other processes were read: the lists of the first two samples after
         the window that tell, of which the first may have been under way at its end."""
         self._host_known = self._steal_known = 0
+        self._is_past = False
+        """Whether a sample after the window was taken."""
         self._began_at: float | None = None
         self._ended_at: float | None = None
 
@@ -75,7 +79,10 @@ class Surroundings:
             self._take_host(sample.host)
             if gpu is not None:
                 self._take_gpu(gpu, sample.at)
-        elif gpu is not None:
+        elif not self._is_past:
+            self._is_past = True
+            self.other_cores_around = _other_cores(sample.host)
+        if gpu is not None and stage in ("finishing", None):
             if self.clock_after_mhz is None:
                 self.clock_after_mhz = gpu.sm_clock_mhz
             if gpu.other_processes is not None and gpu.processes_age_s is not None and len(self._after) < 2:
@@ -121,11 +128,11 @@ class Surroundings:
         if host.steal is not None:
             self._steal_known += 1
             self.steal = _averaged(self.steal, host.steal, self._steal_known)
-        if host.cpu is not None and host.cpu_count and host.child_cores is not None:
+        others = _other_cores(host)
+        if others is not None and host.cpu is not None and host.cpu_count:
             self._host_known += 1
-            busy = host.cpu * host.cpu_count
-            self.busy_cores = _averaged(self.busy_cores, busy, self._host_known)
-            self.other_cores = _averaged(self.other_cores, max(busy - host.child_cores, 0.0), self._host_known)
+            self.busy_cores = _averaged(self.busy_cores, host.cpu * host.cpu_count, self._host_known)
+            self.other_cores = _averaged(self.other_cores, others, self._host_known)
 
     def _take_gpu(self, gpu: GpuSample, at: float) -> None:
         if gpu.sm_clock_mhz is not None:
@@ -146,6 +153,13 @@ class Surroundings:
             if len(self._energies) > _LAST:
                 del self._energies[1]
             self._energies.append((at, gpu.energy_j))
+
+
+def _other_cores(host: HostSample) -> float | None:
+    """Cores in use by others than the cell's process."""
+    if host.cpu is None or not host.cpu_count or host.child_cores is None:
+        return None
+    return max(host.cpu * host.cpu_count - host.child_cores, 0.0)
 
 
 def _averaged(mean: float | None, value: float, count: int) -> float:

@@ -197,10 +197,15 @@ def _load() -> None:
     import cs336_tui.findings.verdicts  # noqa: F401
 
 
-def _assess_safely(state: SessionState, cell: CellState, peaks: PeakCache) -> Assessment:
-    if sys.platform == "linux":  # there of this thread alone: a cell may be measured meanwhile
+def give_way() -> None:
+    """Have this thread, which is not the screen's, run only when nobody else wants to: a cell may be measured."""
+    if sys.platform == "linux":  # elsewhere it would be the whole process
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
+
+
+def _assess_safely(state: SessionState, cell: CellState, peaks: PeakCache) -> Assessment:
+    give_way()
     try:
         return assess(state, cell, peaks)
     except Exception as error:  # a number without a judgement must say so, whatever the reason

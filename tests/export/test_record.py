@@ -1,10 +1,13 @@
 """The record of a cell: the fields that others script against."""
 
+from typing import get_args
+
 import msgspec
 import pytest
 
 from cs336_tui.events import CellSkipped, DeviceSampled, GpuSample, HostSample
 from cs336_tui.export.record import document_of, record_of
+from cs336_tui.findings.verdicts import VerdictName
 from cs336_tui.flops import step_flops
 from cs336_tui.peaks import peak_key
 from cs336_tui.session.merge import Result
@@ -97,19 +100,22 @@ def test_a_cell_says_how_far_it_can_be_trusted_and_how_close_to_the_limit_it_cam
     peaks = {peak_key(ENVIRONMENT, "cuda:0", "fp32"): made_peak(50e12)}
     good, oom, _ = document_of(state_of(mixed_session()), peaks=peaks.get).runs
     assert good.verdicts == ("too-few-steps",)
-    assert good.verdict_evidence.keys() == {*good.verdicts, *good.not_observable}
+    assert good.verdict_evidence.keys() == set(get_args(VerdictName)), "those that do not hold too"
     assert all(good.verdict_evidence.values())
     assert "drifting" in good.not_observable
     assert good.warmup_advice
     assert good.interval_method
     assert good.energy_unknown_because or good.joules_per_step
     assert good.interval_low_s < good.summary.mean_s < good.interval_high_s
+    assert good.interval_half_share == pytest.approx(
+        (good.interval_high_s - good.interval_low_s) / 2 / good.summary.mean_s
+    )
     assert good.flops_per_step == step_flops(a_spec())
     assert good.flops_per_s == pytest.approx(step_flops(a_spec()) / 0.1532)
     assert good.share_of_sheet_peak == pytest.approx(good.flops_per_s / 67e12)
     assert good.share_of_measured_peak == pytest.approx(good.flops_per_s / 50e12)
     assert (oom.verdicts, oom.verdict_evidence, oom.not_observable, oom.warmup_advice) == ((), {}, (), None)
-    assert (oom.interval_low_s, oom.flops_per_s, oom.share_of_sheet_peak) == (None, None, None)
+    assert (oom.interval_low_s, oom.interval_half_share, oom.flops_per_s, oom.share_of_sheet_peak) == (None,) * 4
 
 
 def test_clocks_and_what_the_cell_waited_for_are_there() -> None:

@@ -16,7 +16,7 @@ from cs336_tui.session.state import SessionState
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged, moved_session
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, a_spec, mixed_session, session_start, state_of
-from tests.session.made import Cell, events_of, results_of
+from tests.session.made import Cell, events_of, results_of, session_of
 
 
 def shown(table: Table) -> list[dict[str, str]]:
@@ -143,6 +143,11 @@ def test_verdict_interval_and_advice_are_columns() -> None:
     assert any("too-few-steps: " in note for note in table.footnotes)
 
 
+def test_the_interval_stands_beside_the_verdict() -> None:
+    headers = [column.header for column in results_table(merged(state_of(mixed_session()))).columns]
+    assert headers[headers.index("verdict") - 1] == "95 % of mean (± %)"
+
+
 def with_energy() -> SessionState:
     """A cell of 0.1 s a step, at 500 W by the counter."""
     cell = Cell(a_spec(measure_steps=20), [0.1] * 20)
@@ -171,6 +176,15 @@ def test_energy_that_is_not_known_is_no_column_and_says_why_when_asked_for() -> 
     table = results_table(results, columns=["energy"])
     assert table.rows == (("n/a",),)
     assert any(note.startswith("energy unknown on cpu: ") for note in table.footnotes)
+
+
+def test_every_reason_for_an_unknown_energy_is_given_with_its_count() -> None:
+    turns, alone = a_spec(), a_spec(seed=2)
+    results = merged(session_of(Cell(turns, [0.1]), Cell(alone, [0.1]), Cell(a_spec(seed=3), [0.1])), with_energy())
+    results[0].cell.in_turns = True
+    said = [note for note in results_table(results, columns=["energy"]).footnotes if note.startswith("energy unknown")]
+    assert [note.rpartition(", of ")[2] for note in said] == ["2 of 3 such cells", "1 of 3 such cells"]
+    assert "in turns" in said[1]
 
 
 def test_runs_of_one_spec_are_told_apart() -> None:

@@ -131,7 +131,8 @@ def test_the_figure_numbers_its_cells_and_names_its_ceilings() -> None:
     said = texts(roofline_figure(found))
     for text in (
         "1: small · context 128 · forward+backward · fp32", "2: small · context 128 · forward · fp32",
-        "NVIDIA H100 80GB HBM3 · gpu-box", "Some CPU 9000 · gpu-box", "measured peak", "data sheet",
+        "NVIDIA H100 80GB HBM3 · gpu-box", "Some CPU 9000 · gpu-box", "data sheet",
+        "measured peak (others on the device not observed)",
         "achieved (TFLOP/s)", "achieved (GFLOP/s)", "arithmetic intensity (FLOP/B), at most", "1", "2", "3",
     ):  # fmt: skip
         assert text in said
@@ -153,7 +154,7 @@ def lines_of(found: tuple[RooflinePoint, ...]) -> list[tuple[str, list[float], l
 
 def test_both_ceilings_are_drawn_where_they_are() -> None:
     measured, sheet = lines_of(made(Cell(a_spec(), [0.1])))
-    assert measured[0] == "-"
+    assert measured[0] == "-."
     assert measured[1][1] == pytest.approx(20)  # 50 TFLOP/s over 2.5 TB/s
     assert measured[2] == pytest.approx([measured[1][0] * 2.5, 50, 50])
     assert sheet[0] == "--"
@@ -164,7 +165,21 @@ def test_both_ceilings_are_drawn_where_they_are() -> None:
 def test_without_ceilings_the_points_are_still_drawn() -> None:
     found = made(Cell(a_spec(device="cpu"), [0.1]))
     assert lines_of(found) == []
-    assert "1: small · context 128 · forward+backward · fp32" in texts(roofline_figure(found))
+    said = texts(roofline_figure(found))
+    assert "1: small · context 128 · forward+backward · fp32" in said
+    assert not any(text.startswith(("data sheet", "measured peak")) for text in said)
+
+
+@pytest.mark.parametrize(
+    ("busy", "style", "name"), [(1.5, "-.", "measured peak (may be too low: others used the cores)"), (0.0, "-", "measured peak")]
+)
+def test_a_peak_in_doubt_is_marked_and_only_what_is_drawn_is_in_the_legend(busy: float, style: str, name: str) -> None:
+    peak = made_peak(device="cpu", device_name=CPU.label, allow_tf32=None, busy_cores=busy)
+    found = made(Cell(a_spec(device="cpu"), [0.1]), peaks={peak_key(ENVIRONMENT, "cpu", "fp32", 32): peak})
+    assert [line[0] for line in lines_of(found)] == [style]
+    said = texts(roofline_figure(found))
+    assert name in said
+    assert "data sheet" not in said
 
 
 def test_the_figure_is_the_same_each_time() -> None:
@@ -193,7 +208,7 @@ def test_peaks_stand_beside_the_data_sheet() -> None:
     table = peak_table([row(), row("bf16", peak=made_peak(800e12, precision="bf16"))])
     assert column(table, "matmul (TFLOP/s)") == ["50", "800"]
     assert column(table, "data sheet (TFLOP/s)") == ["67", "989.4"]
-    assert column(table, "% of it") == ["74.6", "80.9"]
+    assert column(table, "% of data sheet") == ["74.6", "80.9"]
     assert column(table, "size") == ["4096", "4096"]
     assert column(table, "copy (GB/s)") == ["2500", "2500"]
     assert column(table, "data sheet (GB/s)") == ["3350", "3350"]
@@ -209,7 +224,7 @@ def test_a_device_in_no_table_has_an_unknown_sheet() -> None:
     table = peak_table([row(device=CPU, peak=made_peak(2e11, 7e10, device="cpu", allow_tf32=None))])
     assert column(table, "matmul (GFLOP/s)") == ["200"]
     assert column(table, "data sheet (GFLOP/s)") == ["unknown"]
-    assert column(table, "% of it") == ["n/a"]
+    assert column(table, "% of data sheet") == ["unknown"]
     assert "cpu: data sheet: unknown" in table.footnotes
     assert any("32 threads" in note for note in table.footnotes)
 
@@ -233,6 +248,7 @@ def test_a_peak_measured_on_a_busy_machine_says_so() -> None:
 def test_what_could_not_be_measured_leaves_its_reason() -> None:
     table = peak_table([row(peak=None, error="out of memory")])
     assert column(table, "measured") == ["failed"]
+    assert column(table, "% of data sheet") == ["n/a"]
     assert column(table, "matmul (TFLOP/s)") == ["n/a"]
     assert "cuda:0, fp32: out of memory" in table.footnotes
     assert table.records[0]["note"] == "out of memory"

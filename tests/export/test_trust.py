@@ -15,7 +15,8 @@ from cs336_tui.events import DeviceSampled, Event, HostSample, StageChanged
 from cs336_tui.export.trust import MOST_LINES, judgement_of, trust_notes
 from cs336_tui.export.verdict_table import verdict_table
 from cs336_tui.session.merge import Result, merge
-from tests.samples import START, a_spec, cell_end, cell_start, steps
+from cs336_tui.session.state import SessionState
+from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps
 from tests.session.made import Cell, results_of, session_of
 
 
@@ -68,8 +69,27 @@ def test_many_doubted_cells_are_counted_by_verdict() -> None:
     (few,) = (line for line in said if line.startswith("too-few-steps: "))
     assert few.startswith(f"too-few-steps: {MOST_LINES} of {MOST_LINES + 2} cells (small · context 128")
     assert f"and {MOST_LINES - 3} more" in few
+    assert ", of the first: 2 measured steps, and at least 10 are needed" in few
+    assert few.endswith("(--steps 30)")
     (drift,) = (line for line in said if line.startswith("drifting: "))
     assert "seed 1" in drift
+    assert ": steps get gradually slower, by " in drift
+    assert not any(line.startswith("steady") for line in said)
+
+
+def test_what_describes_a_doubted_cell_is_not_counted_among_the_doubts() -> None:
+    busy = HostSample(cpu=1.0, cpu_count=2, child_cores=1.0, load_1m=3.0)
+    state = SessionState()
+    specs = [a_spec(device="cpu", seed=seed) for seed in range(MOST_LINES + 1)]
+    for event in session_start(specs):
+        state.apply(event)
+    for number in range(len(specs)):
+        for event in [*cell_start(number), *steps(number, (), flat(number)), cell_end(number)]:
+            state.apply(event)
+            if isinstance(event, StageChanged) and event.stage == "measuring":
+                state.apply(DeviceSampled(at=event.at, host=busy))
+    said = trust_notes(merge([("one", state)]))
+    assert any(line.startswith(f"contended: {MOST_LINES + 1} of {MOST_LINES + 1} cells") for line in said), said
     assert not any(line.startswith("steady") for line in said)
 
 
@@ -87,7 +107,19 @@ def test_what_cannot_be_observed_is_one_line_a_device() -> None:
 def test_sessions_side_by_side_are_named() -> None:
     states = [session_of(cell(flat(seed))) for seed in (0, 1)]
     said = trust_notes(merge([("mine", states[0]), ("yours", states[1])]))
+    (line,) = (line for line in said if "not observable" in line)
+    assert line.startswith("not observable on cpu: "), "both sessions say the same, and it is said once"
+    states[1] = session_of(cell([0.1, 0.1]))
+    said = trust_notes(merge([("mine", states[0]), ("yours", states[1])]))
     assert [line.partition(":")[0] for line in said if "not observable" in line] == ["mine", "yours"]
+
+
+def test_sessions_that_say_the_same_of_some_cells_are_counted_together() -> None:
+    states = [session_of(cell(flat(seed)), cell([0.1, 0.1], seed=9)) for seed in (0, 1)]
+    said = trust_notes(merge([("mine", states[0]), ("yours", states[1])]))
+    (line,) = (line for line in said if "not observable" in line)
+    assert line.startswith("not observable on cpu: ")
+    assert line.endswith("in 2 of 4 cells")
 
 
 def test_spikes_that_were_limited_for_the_classification_are_said() -> None:
@@ -95,6 +127,16 @@ def test_spikes_that_were_limited_for_the_classification_are_said() -> None:
     times[7], times[23] = 0.2, 0.15
     assert "limited" in notes(cell(times))
     assert "limited" not in notes(cell(flat()))
+
+
+def test_notes_that_differ_in_number_alone_are_one() -> None:
+    one, several = flat(1), flat(2)
+    one[7] = 0.2
+    several[7], several[23] = 0.2, 0.15
+    said = [line for line in notes(cell(one, seed=1), cell(several, seed=2)).split("\n") if "limited" in line]
+    (line,) = said
+    assert line.startswith("up to 2 spikes a cell were limited for this analysis only, in 2 of 2 cells (small")
+    assert line.endswith("; the mean and std include them")
 
 
 def test_cells_without_timings_are_not_judged() -> None:

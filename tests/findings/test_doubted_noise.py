@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from cs336_tui.events import DeviceSampled, Event, HostSample
 from cs336_tui.findings.verdicts import judge
-from tests.findings.test_verdicts import FLAT, a_cell, evidence, judged
+from tests.findings.test_verdicts import FLAT, ON_CPU, a_cell, evidence, judged
 
 
 def test_noise_that_leaves_the_mean_loose_is_not_steady() -> None:
@@ -43,3 +44,26 @@ def test_the_idle_share_of_a_profile_stands_beside_the_hosts() -> None:
     profiled = judge(cell, idle=0.37)
     assert profiled is not None
     assert "profiled, the GPU was idle for 37 % of a step" in evidence(profiled, "launch-bound")[1]
+
+
+def after(cores: float) -> Event:
+    """A sample after the window, of a host whose others used so many cores since the one before."""
+    host = HostSample(cpu=(cores + 1.0) / 4, cpu_count=4, child_cores=1.0)
+    return DeviceSampled(at=1e9, host=host)
+
+
+def test_a_short_cell_is_judged_by_the_sample_after_it() -> None:
+    quiet, crowded = a_cell(FLAT, spec=ON_CPU), a_cell(FLAT, spec=ON_CPU)
+    for cell, cores in ((quiet, 0.1), (crowded, 1.5)):
+        cell.take_sample(after(cores), None)
+    assert evidence(judged(quiet), "contended")[0] is False
+    holds, why = evidence(judged(crowded), "contended")
+    assert holds is None
+    assert why.startswith("others used 1.5 cores around the time of measuring, into which no sample fell")
+
+
+def test_what_the_cell_remarked_stands_beside_its_number() -> None:
+    cell = a_cell(FLAT)
+    assert cell.finished is not None
+    cell.finished = msgspec.structs.replace(cell.finished, remarks=("stopped after 60 steps",))
+    assert judged(cell).notes[0] == "stopped after 60 steps"

@@ -129,7 +129,7 @@ def test_on_a_cpu_the_measured_peak_is_the_only_ceiling() -> None:
 
 def test_a_peak_that_others_may_have_lowered_is_doubted() -> None:
     assert doubt(made_peak(device="cpu")) == doubt(made_peak(device="cpu", busy_cores=0.1)) == ""
-    assert "kept 1.0 cores busy" in doubt(made_peak(device="cpu", busy_cores=1.0))
+    assert "kept 1 core busy" in doubt(made_peak(device="cpu", busy_cores=1.0))
     assert "not observed" in doubt(made_peak(device="cuda:0"))
     only = point(
         a_spec(device="cpu"), {peak_key(ENVIRONMENT, "cpu", "fp32", 32): made_peak(device="cpu", busy_cores=1.0)}

@@ -104,7 +104,7 @@ def test_a_quiet_cell_is_steady_and_every_verdict_was_looked_for() -> None:
     [
         ("warm-up", "still-warming", "raise --warmup to "),
         ("drift", "drifting", "steps get gradually slower, by "),
-        ("warm-up, throttle", "drifting", "steps they are 5.5 % slower"),
+        ("warm-up, throttle", "drifting", " on steps are 5.5 % slower"),
         ("bimodal", "two-levels", "describes neither"),
         ("two spikes", "outliers", "2 steps stand out, by up to "),
     ],
@@ -122,8 +122,42 @@ def test_a_warmup_that_is_asked_for_would_have_done() -> None:
     found = judged(a_cell(falling[2:], falling[:2]))
     advice = found.holding[0].advice
     needed = int(advice.removeprefix("raise --warmup to "))
-    assert "still falling after 2" in found.warmup_advice
+    assert found.warmup_advice == f"still falling after 2; {needed} warm-up steps would have been enough"
     assert judged(a_cell(falling[needed:], falling[:needed])).names == ("steady",)
+
+
+@pytest.mark.parametrize(("most", "said"), [(2, "did not settle"), (50, "stopped too early")])
+def test_an_automatic_warmup_that_was_not_enough_is_answered_with_a_number(most: int, said: str) -> None:
+    falling = [0.1 * (1 + 0.5 * math.exp(-step / 3)) for step in range(60)]
+    by_hand = judged(a_cell(falling[2:], falling[:2])).holding[0].advice.removeprefix("raise --warmup to ")
+    found = judged(a_cell(falling[2:], falling[:2], spec={"warmup_auto": True, "warmup_steps": most}))
+    assert found.holding[0].advice == f"--warmup auto {said}; try --warmup {by_hand}"
+
+
+def test_of_steps_that_drift_no_number_of_warmup_steps_is_given() -> None:
+    found = judged(a_cell(series("drift", 100), FLAT[:5]))
+    assert "still-warming" not in found.names
+    assert found.warmup_advice == "not known: the steps drift"
+
+
+def noisy(spread: float, n: int = 20) -> list[float]:
+    """Steps without any course, whose mean the noise leaves open."""
+    return [0.1 * math.exp(spread * value) for value in np.random.default_rng(5).normal(size=n)]
+
+
+def test_too_few_automatic_steps_are_not_answered_with_automatic_steps() -> None:
+    for automatic, advice in ((None, "more steps, such as --steps auto"),
+                              (0.01, "a quieter machine, or a larger --steps auto:MAX")):  # fmt: skip
+        found = judged(a_cell(noisy(0.4), spec={"steps_auto": automatic, "measure_steps": 20}))
+        (check,) = (check for check in found.holding if check.name == "too-few-steps")
+        assert (check.advice, " fix the mean to ± " in check.evidence) == (advice, True)
+
+
+def test_a_mean_that_is_open_by_half_of_itself_is_not_fixed() -> None:
+    found = judged(a_cell(noisy(2.0)))
+    assert found.interval is not None
+    assert found.interval.half_share >= 0.5
+    assert "20 measured steps do not fix the mean (± " in found.sentence
 
 
 def test_a_drift_is_told_once() -> None:
@@ -175,6 +209,9 @@ def hot(*reasons: str, clock: int = 1200) -> Event:
 def test_thermal_and_hardware_clock_events_are_blamed_with_their_clocks() -> None:
     found = judged(a_cell(FLAT, samples=[hot("hardware thermal"), hot("idle"), sample()], before=[sample()]))
     assert found.names == ("steady", "throttled")
+    assert found.label == "throttled, steady"
+    assert found.sentence.startswith("throttled: hardware thermal in 1 of 3 samples")
+    assert "steady" not in found.sentence
     assert "hardware thermal in 1 of 3 samples of the window, SM clock down to 1200 MHz from 1980 MHz" in found.sentence
 
 
@@ -192,7 +229,7 @@ def test_clock_events_outside_of_the_window_are_not_the_cells() -> None:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"spec": ON_CPU, "samples": [sample()]}, "clock events are NVIDIA's; not observable on cpu"),
+        ({"spec": ON_CPU, "samples": [sample()]}, "only NVIDIA GPUs report clock events"),
         ({}, "no device sample fell into the 3.0 s of measuring"),
         ({"samples": [sample(gpu=None, why="NVML is switched off")]}, "NVML is switched off"),
         ({"samples": [sample(gpu=GpuSample(sm_clock_mhz=1))]}, "NVML told no clock events"),
@@ -331,12 +368,12 @@ def unseen() -> Event:
     [
         ({"samples": [unseen()]},
          "NVML did not tell other processes on the GPU apart, as in most containers, while the host was free"),
-        ({}, "no device sample fell into the 3.0 s of measuring, while the host was free"),
+        ({}, "no device sample fell into the 3.0 s of measuring"),
         ({"spec": {"device": "mps"}, "samples": [sample(gpu=None)]},
          "other processes on the GPU cannot be seen on mps, while the host was free"),
         ({"spec": ON_CPU, "cpu_wait_s": None},
-         "this system does not tell how long threads waited for a core, and "
-         "no device sample fell into the 3.0 s of measuring"),
+         "no device sample fell into the 3.0 s of measuring; "
+         "this system does not tell how long threads waited for a core"),
     ],
 )  # fmt: skip
 def test_contention_that_cannot_be_seen_is_not_ruled_out(more: dict[str, Any], why: str) -> None:
@@ -383,7 +420,7 @@ def test_retries_of_the_allocator_are_counted_where_it_counts_them() -> None:
 def test_spikes_that_were_limited_are_owned_up_to() -> None:
     spiky = [0.05 * (1.5 if step in (20, 40) else 1 + 0.001 * (step % 3)) for step in range(60)]
     found = judged(a_cell(spiky))
-    assert "2 spikes were limited for this analysis only; the mean and std hold them" in found.notes
+    assert "2 spikes were limited for this analysis only; the mean and std include them" in found.notes
     assert found.interval is not None
     assert found.interval.mean == pytest.approx(np.mean(spiky))
 

@@ -94,7 +94,7 @@ def test_automatic_counts_end_by_themselves_and_say_why(tmp_path: Path):
     [
         ("--warmup auto,5", "auto stands alone"),
         ("--steps auto:3", "expected auto, or auto:MAX with the most steps, at least 20"),
-        ("--interval 1%", "interval 1%: is for --steps auto"),
+        ("--interval 1%", "--interval is only used with --steps auto"),
     ],
 )
 def test_a_count_that_cannot_be_is_bad_usage(words: str, says: str, tmp_path: Path):

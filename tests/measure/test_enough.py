@@ -95,7 +95,7 @@ def test_measuring_ends_when_the_interval_is_narrow() -> None:
         assert interval is not None
         assert 2 * interval.half_share < 0.01
         assert count < 60
-        assert f"stopped after {count} steps: the 95 % interval of the mean is 0." in why_stopped(times_s[:count], 0.01)
+        assert f"stopped after {count} steps: the mean is known to ± 0." in why_stopped(times_s[:count], 0.01)
 
 
 def test_a_narrower_interval_takes_more_steps() -> None:
@@ -108,13 +108,14 @@ def test_measuring_ends_when_the_noise_is_known() -> None:
     count = steps_of(times_s, 0.001)
     assert 50 <= count < 200
     assert not is_narrow(times_s[:count], 0.001)
-    assert "their noise has settled; the 95 % interval of the mean is" in why_stopped(times_s[:count], 0.001)
+    assert "not at the ± 0.05 % asked for: the mean is known to ± " in why_stopped(times_s[:count], 0.001)
+    assert "its noise no longer changes" in why_stopped(times_s[:count], 0.001)
 
 
 def test_a_growing_noise_has_not_settled() -> None:
     times_s = [STEP_S * (1 + (-1) ** step * 0.0005 * step) for step in range(400)]
     assert not any(noise_has_settled(times_s[:count]) for count in step_looks(400))
-    assert why_stopped(times_s, 1e-6).startswith("stopped after 400 steps, the most that was allowed; the 95 %")
+    assert "at the most that was allowed: the mean is known to ± " in why_stopped(times_s, 1e-6)
 
 
 def test_equal_steps_are_enough_at_the_first_look() -> None:

@@ -80,6 +80,7 @@ def test_a_throttle_is_found_where_it_is_and_by_how_much() -> None:
     assert slowdown.after == pytest.approx(60, abs=1)
     assert slowdown.share == pytest.approx(0.06, abs=0.01)
     assert (steadiness.warmup_steps, steadiness.steady_after) == (0, slowdown.after)
+    assert slowdown.text.startswith(f"from step {slowdown.after + 1} on steps are ")
 
 
 def test_a_slowdown_that_ends_is_said_to_end() -> None:

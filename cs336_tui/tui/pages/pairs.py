@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+from cs336_tui.export.grouping import label, telling
+from cs336_tui.export.trust import Judged, judged
+from cs336_tui.findings.verdicts import DESCRIBING
 from cs336_tui.session.comparison import Comparison, Pair, Side, compare
 from cs336_tui.session.fields import size_label
 from cs336_tui.session.merge import Result
+from cs336_tui.spec import RunSpec
 from cs336_tui.sweep import warmup_words
 from cs336_tui.tui import format
 from cs336_tui.tui.pages.page import Page, wrapped
@@ -27,12 +32,32 @@ _COLUMNS = (
     Column("A / B"),
     Column("interval", left=True, rank=1),
 )
+_ALWAYS = ("size", "context", "pass", "precision")
+_MOST_DOUBTS = 12
+"""Doubted sides that get a line each; more of them are counted."""
+_DOUBTED = " !"
+
+
+class _Doubt(NamedTuple):
+    """Why a side of a pair is in doubt."""
+
+    name: str
+    verdicts: tuple[str, ...]
+    sentences: tuple[str, ...]
+    """One a run that is in doubt."""
+
+
+_Doubts = Mapping[RunSpec, _Doubt]
+"""Of one side, by what its cells ran."""
 
 
 def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
-    """A row a pair with ratio, interval and verdict of A; then what has no partner, and what differs everywhere."""
+    """A row a pair with ratio, interval and verdict of A; then which sides are in doubt, what has no partner, and what
+    differs everywhere. It judges the cells, which takes a thread of its own."""
     found = compare(a, b)
-    texts = [_texts(pair) for pair in found.pairs]
+    doubts = _doubts_of(a), _doubts_of(b)
+    means = [_means(sides, of) for sides, of in zip(_sides(found), doubts, strict=True)]
+    texts = [_texts(pair, *both) for pair, *both in zip(found.pairs, *means, strict=True)]
     mark_width = max(len(mark.text) for mark in VERDICTS.values())
     layout = lay_out(_COLUMNS, texts, width - mark_width)
     counted = " · ".join(f"{found.count(of)} {of}" for of in VERDICTS if found.count(of))
@@ -44,10 +69,52 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
     rows: list[Line] = [
         (Span(layout.row(row)), VERDICTS[pair.verdict]) for row, pair in zip(texts, found.pairs, strict=True)
     ]
-    return Page(heading, (*rows, *_below(found, width)), {i: _detail(pair) for i, pair in enumerate(found.pairs)})
+    details = {place: _detail(pair, doubts) for place, pair in enumerate(found.pairs)}
+    return Page(heading, (*rows, (), *_in_doubt(found, doubts, width), *_below(found, width)), details)
 
 
-def _texts(pair: Pair) -> tuple[str, ...]:
+def _doubts_of(results: Sequence[Result]) -> _Doubts:
+    """Those of a side's runs, put together by what they ran."""
+    keys = (*_ALWAYS, *telling(results, but=(*_ALWAYS, "machine", "session")))
+    by_spec: dict[RunSpec, list[Judged]] = {}
+    for each in judged(results):
+        if each.judgement.is_doubted:
+            by_spec.setdefault(each.result.spec, []).append(each)
+    return {
+        spec: _Doubt(
+            label(found[0].result, keys).replace("context ", "ctx "),
+            tuple(dict.fromkeys(n for each in found for n in each.judgement.names if n not in DESCRIBING)),
+            tuple(each.judgement.sentence for each in found),
+        )
+        for spec, found in by_spec.items()
+    }
+
+
+def _sides(found: Comparison) -> tuple[tuple[Side, ...], tuple[Side, ...]]:
+    return tuple(pair.a for pair in found.pairs), tuple(pair.b for pair in found.pairs)
+
+
+def _means(sides: Sequence[Side], doubts: _Doubts) -> list[str]:
+    """The mean of each, in ms, with a sign where it is in doubt; the figures stand below each other."""
+    pad = " " * len(_DOUBTED) if any(side.spec in doubts for side in sides) else ""
+    return [_mean(side) + (_DOUBTED if side.spec in doubts else pad) for side in sides]
+
+
+def _in_doubt(found: Comparison, doubts: Sequence[_Doubts], width: int) -> list[Line]:
+    """A line a doubted side."""
+    said = [
+        f"! in doubt: {name} {doubt.name}: {', '.join(doubt.verdicts)}"
+        for name, sides, of in zip("AB", _sides(found), doubts, strict=True)
+        for side in sides
+        if (doubt := of.get(side.spec))
+    ]
+    if len(said) > _MOST_DOUBTS:
+        more = len(said) - _MOST_DOUBTS
+        said[_MOST_DOUBTS:] = [f"! in doubt: {more} more side{'s' * (more > 1)}, marked above"]
+    return [row for text in said for row in wrapped(text, width, "caution", "  ")]
+
+
+def _texts(pair: Pair, a_mean: str, b_mean: str) -> tuple[str, ...]:
     ratio, spec = pair.ratio, pair.a.spec
     return (
         size_label(spec),
@@ -57,8 +124,8 @@ def _texts(pair: Pair) -> tuple[str, ...]:
         spec.precision,
         spec.device if spec.device == pair.b.spec.device else f"{spec.device} | {pair.b.spec.device}",
         warmup_words(spec.warmup_steps, spec.warmup_auto),
-        _mean(pair.a),
-        _mean(pair.b),
+        a_mean,
+        b_mean,
         f"{ratio.ratio:.3f}" if ratio else format.NOT_YET,
         f"[{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else "",
     )
@@ -69,7 +136,7 @@ def _mean(side: Side) -> str:
 
 
 def _below(found: Comparison, width: int) -> list[Line]:
-    lines: list[Line] = [()]
+    lines: list[Line] = []
     for name, sides in (("A", found.only_a), ("B", found.only_b)):
         for side in sides:
             lines += wrapped(f"only in {name}: {side.spec.title}", width, "muted", "  ")
@@ -84,10 +151,19 @@ def _below(found: Comparison, width: int) -> list[Line]:
     return [*lines, *wrapped(margin, width, "muted", "  ")]
 
 
-def _detail(pair: Pair) -> str:
-    sides = (
-        f"{name}: {side.spec.title} on {side.machine}, {side.runs} runs"
-        for name, side in (("A", pair.a), ("B", pair.b))
-    )
-    method = (f"The interval: {pair.ratio.method}.",) if pair.ratio else ()
-    return "\n".join((*sides, "", pair.explanation, *method, *(f"differs: {what}" for what in pair.differs)))
+def _detail(pair: Pair, doubts: Sequence[_Doubts]) -> str:
+    return "\n".join(_details(pair, doubts))
+
+
+def _details(pair: Pair, doubts: Sequence[_Doubts]) -> Iterator[str]:
+    sides = tuple(zip("AB", (pair.a, pair.b), doubts, strict=True))
+    for name, side, _ in sides:
+        yield f"{name}: {side.spec.title} on {side.machine}, {side.runs} run{'s' * (side.runs != 1)}"
+    yield ""
+    yield pair.explanation
+    if pair.ratio:
+        yield f"The interval: {pair.ratio.method}."
+    yield from (f"differs: {what}" for what in pair.differs)
+    for name, side, of in sides:
+        if doubt := of.get(side.spec):
+            yield from (f"! {name} in doubt: {sentence}" for sentence in doubt.sentences)

@@ -7,12 +7,13 @@ from functools import cache
 from typing import NamedTuple
 
 from cs336_tui.environment import Environment
-from cs336_tui.export.peaks import Rate, bandwidth
+from cs336_tui.export.grouping import TELLING, label, shown, telling
+from cs336_tui.export.peaks import NOISY, Rate, bandwidth
 from cs336_tui.export.roofline import NOT_MEASURED, roofline_table
 from cs336_tui.export.tables import Table
-from cs336_tui.findings.roofline import Ceiling, PeakLookup, RooflinePoint, points
-from cs336_tui.peaks import peak_key
-from cs336_tui.session.merge import merge, title_of
+from cs336_tui.findings.roofline import BUSY_CORES, Ceiling, PeakLookup, RooflinePoint, doubt, points
+from cs336_tui.peaks import DevicePeak, PeakKey, peak_key
+from cs336_tui.session.merge import Result, merge, title_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.drawing.roofline import Mark, Roof, roofline_chart
@@ -30,9 +31,11 @@ _SHORT = {
     "bandwidth (GB/s)": "GB/s",
 }
 _GAP = "   "
-_RANKS = {"device": 9, "% sheet": 3, "FLOP/B": 4, "bound": 5, "GB/s": 7, "% of bandwidth": 6}
-_LEAST_NAME = 24
-"""Columns that a cell's name wants."""
+_RANKS = {"device": 9, "% sheet": 3, "% peak": 2, "FLOP/B": 4, "bound": 5, "GB/s": 7, "% of bandwidth": 6}
+_MOST_NAME = 48
+"""Columns that a cell's name wants at most."""
+_ALWAYS = ("size", "context", "pass", "precision")
+"""Fields that name a cell where they are not the same in all."""
 _SECONDS_EACH = 10
 """About how long a peak takes to be measured, the start of its process included."""
 
@@ -47,51 +50,96 @@ class Roofline(NamedTuple):
     """Peaks that can be measured here and were not."""
     elsewhere: bool = False
     """Whether there are cells without a measured peak that ran on another machine or with another torch."""
+    peaks: tuple[DevicePeak | None, ...] = ()
+    """What was measured of each point's device in its precision."""
 
 
 def roofline_of(state: SessionState, peaks: PeakLookup, here: Environment | None) -> Roofline:
     """All that the tab shows of a session; `here` is the machine that this app runs on, None where it runs none."""
-    found = points(merge([(title_of(state), state)]), cache(peaks))
+    find = cache(peaks)
+    found = points(merge([(title_of(state), state)]), find)
     if not found:
         return Roofline()
     table = roofline_table(found)
+    measured = tuple(find(key) if (key := _peak_key(point)) else None for point in found)
     unmeasured = [point for point in found if point.measured is None and point.precision]
     wanted = [peak_wanted(point, here) for point in unmeasured]
     return Roofline(
-        found, table, _sheet(found, table), tuple(dict.fromkeys(filter(None, wanted))), elsewhere=None in wanted
+        found,
+        table,
+        _sheet(found, table, measured),
+        tuple(dict.fromkeys(filter(None, wanted))),
+        elsewhere=None in wanted,
+        peaks=measured,
     )
 
 
 def peak_wanted(point: RooflinePoint, here: Environment | None) -> WantedPeak | None:
     """The peak that a cell is held against; None where it cannot be measured here."""
-    environment, device = point.result.environment, point.result.spec.device
-    if here is None or environment is None or point.precision is None:
+    if here is None or point.precision is None or (there := _peak_key(point)) is None:
         return None
-    real = point.result.cell.in_force
-    threads = (real.threads if real else point.result.spec.threads) if device == "cpu" else None
-    there, now = (peak_key(each, device, point.precision, threads) for each in (environment, here))
+    device, threads = point.result.spec.device, _threads(point.result)
+    now = peak_key(here, device, point.precision, threads)
     return WantedPeak(device, point.precision, threads) if there == now else None
 
 
-def _sheet(found: Sequence[RooflinePoint], table: Table) -> Sheet:
+def _peak_key(point: RooflinePoint) -> PeakKey | None:
+    environment = point.result.environment
+    if environment is None or point.precision is None:
+        return None
+    return peak_key(environment, point.result.spec.device, point.precision, _threads(point.result))
+
+
+def _threads(result: Result) -> int | None:
+    """Those that a CPU's peak is of."""
+    if result.spec.device != "cpu":
+        return None
+    return result.cell.in_force.threads if result.cell.in_force else result.spec.threads
+
+
+def _sheet(found: Sequence[RooflinePoint], table: Table, peaks: Sequence[DevicePeak | None]) -> Sheet:
     """The table as the screen shows it: numbered as in Results, the cell last, as wide as there is room."""
-    names = [_short(column.header) for column in table.columns]
+    headers = [_short(column.header) for column in table.columns]
     columns = [Column("#")] + [
-        Column(name, column.align == "left", _RANKS.get(name, 0))
-        for name, column in zip(names, table.columns, strict=True)
-        if name != "cell"
+        Column(header, column.align == "left", _RANKS.get(header, 0))
+        for header, column in zip(headers, table.columns, strict=True)
+        if header != "cell"
     ]
-    at = names.index("cell")
+    at = headers.index("cell")
     numbers = [str(status.number(point.result.cell)) for point in found]
     texts = [["–" if text == NOT_MEASURED else text for text in row] for row in table.rows]
     rows = [(number, *row[:at], *row[at + 1 :]) for number, row in zip(numbers, texts, strict=True)]
+    names, shared = _names([point.result for point in found])
     return Sheet(
         tuple(columns),
         tuple(rows),
-        Tail("cell", tuple(row[at].replace("context ", "ctx ") for row in texts), least=_LEAST_NAME),
-        notes=table.footnotes,
+        Tail("cell", names, least=min(max(map(len, names)), _MOST_NAME)),
+        notes=(*([f"all cells: {shared}"] if shared else []), *_notes(table, peaks)),
         keys=tuple(numbers),
     )
+
+
+def _names(results: Sequence[Result]) -> tuple[tuple[str, ...], str]:
+    """What tells each cell from the others, and what of its usual name they share."""
+    more = telling(results, but=(*_ALWAYS, "device", "machine"), among=(*TELLING, "repeat"))
+    keys = (*(key for key in _ALWAYS if len({shown(result, (key,)) for result in results}) > 1), *more)
+    if not keys:
+        return tuple(_name(result, _ALWAYS) for result in results), ""
+    shared = tuple(key for key in _ALWAYS if key not in keys)
+    return tuple(_name(result, keys) for result in results), _name(results[0], shared)
+
+
+def _name(result: Result, keys: Sequence[str]) -> str:
+    return label(result, keys).replace("context ", "ctx ")
+
+
+def _notes(table: Table, peaks: Sequence[DevicePeak | None]) -> list[str]:
+    """The table's footnotes, without what is advised above the drawing."""
+    said = {doubt(peak): disturbed for peak in peaks if peak and (disturbed := _disturbed(peak))}
+    notes = [note for note in table.footnotes if not note.startswith("above 100 % of the measured peak")]
+    for advised, plain in said.items():
+        notes = [note.replace(advised, plain) for note in notes]
+    return notes
 
 
 def _short(header: str) -> str:
@@ -113,7 +161,7 @@ def chart_lines(roofline: Roofline, chosen: int, width: int, height: int) -> lis
     heading = _joined(
         [
             (Span(f"{format.plain(here.device_name)} · {here.precision or 'a setting without a name'}", "title"),),
-            _legend("──", "measured", here.measured, "measured"),
+            _legend("──", "measured", here.measured, "measured", doubted=_is_doubted(roofline.peaks[chosen])),
             _legend("╌╌", "data sheet", here.sheet, "warmup"),
         ],
         width,
@@ -143,11 +191,12 @@ def _role(point: RooflinePoint, here: RooflinePoint) -> str:
     return "strong" if point.precision == here.precision else "muted"
 
 
-def _legend(sign: str, name: str, ceiling: Ceiling | None, role: str) -> Line:
+def _legend(sign: str, name: str, ceiling: Ceiling | None, role: str, *, doubted: bool = False) -> Line:
     if ceiling is None:
         return (Span(f"{name}: {'unknown' if name == 'data sheet' else 'no peak yet'}", "muted"),)
     rate = Rate.for_all([ceiling.flops_per_s])
-    flops = f"{rate.show(ceiling.flops_per_s)} {rate.name}" if ceiling.flops_per_s else "FLOP/s unknown"
+    mark = "~" if doubted else ""
+    flops = f"{rate.show(ceiling.flops_per_s)}{mark} {rate.name}" if ceiling.flops_per_s else "FLOP/s unknown"
     return (Span(f"{sign} ", role), Span(f"{name} {flops}, {bandwidth(ceiling.bytes_per_s)} GB/s"))
 
 
@@ -162,12 +211,41 @@ def _joined(parts: Sequence[Line], width: int) -> list[Line]:
     return lines
 
 
-def doubts(roofline: Roofline, width: int) -> list[Line]:
-    """What speaks against the measured peak."""
-    if not any((point.share_of_measured or 0) > 1 for point in roofline.points):
+def doubts(roofline: Roofline, chosen: int, *, can_measure: bool, width: int) -> list[Line]:
+    """What speaks against the measured peak of the chosen cell, and what to do about it."""
+    if not roofline.points:
         return []
-    text = "! above 100 %: the device was slower when its peak was measured; n measures it again when it is idle"
+    peak, here = roofline.peaks[chosen], roofline.points[chosen]
+    said = [_disturbed(peak), _unsettled(peak)] if peak else []
+    alike = [each for each in roofline.points if (each.machine, each.precision) == (here.machine, here.precision)]
+    above = any((point.share_of_measured or 0) > 1 for point in alike)
+    said += ["above 100 %: the device was slower when its peak was measured"] * above
+    if not any(said):
+        return []
+    again = "n measures it again" if can_measure else "measure it again on its machine"
+    sign = "! ~ measured peak in doubt: " if _is_doubted(peak) else "! "
+    text = f"{sign}{'; '.join(filter(None, said))}; {again} when the machine is idle"
     return wrapped(text, width, "caution")
+
+
+def _is_doubted(peak: DevicePeak | None) -> bool:
+    return peak is not None and bool(_disturbed(peak) or _unsettled(peak))
+
+
+def _disturbed(peak: DevicePeak) -> str:
+    """By whom it was disturbed, where that was seen; a GPU's other users are not observed."""
+    cores = peak.busy_cores
+    if peak.device != "cpu" or cores is None or cores < BUSY_CORES:
+        return ""
+    kept = f"{cores:.1f} core{'' if f'{cores:.1f}' == '1.0' else 's'}"
+    return f"other processes kept {kept} busy meanwhile, so that it may be too low"
+
+
+def _unsettled(peak: DevicePeak) -> str:
+    """Whether its timings scattered."""
+    if peak.best.spread <= NOISY:
+        return ""
+    return f"the 95 % interval of its median is wider than ± {NOISY * 100:g} %"
 
 
 def invitation(roofline: Roofline, *, can_measure: bool, width: int) -> list[Line]:

@@ -100,7 +100,7 @@ class ComparePane(Rows):
         self._results = merge(self._compared.sessions)
         width = max(self.content_size.width, 12)
         make = self._maker(width)
-        if len(self._results) <= _AT_ONCE:
+        if len(self._results) <= _AT_ONCE and not (self.view == "pairs" and self._has_sides):
             self._take(self._made_of, make())
         else:
             in_background(self, make, partial(self._take, self._made_of))
@@ -108,7 +108,6 @@ class ComparePane(Rows):
     def _maker(self, width: int) -> Callable[[], Page]:
         """What makes the page; it touches nothing of this widget, so that a thread may call it."""
         from cs336_tui.tui.pages.page import message
-        from cs336_tui.tui.pages.pairs import pairs_page
         from cs336_tui.tui.pages.pivot import pivot_page
         from cs336_tui.tui.pages.reference import reference_page
         from cs336_tui.tui.pages.warmup import warmup_page
@@ -123,15 +122,20 @@ class ComparePane(Rows):
                 return lambda: reference_page(results, width)
         if len(self._compared.cells) == 2:
             a, b = (merge([source])[_place(source[1], cell)] for source, cell in self._compared.cells)
-            return lambda: pairs_page([a], [b], width)
+            return partial(_judged_pairs, [a], [b], width)
         if len(self._compared.sessions) == 2:
             a_side, b_side = (tuple(r for r in results if r.source == source) for source in (0, 1))
-            return lambda: pairs_page(a_side, b_side, width)
+            return partial(_judged_pairs, a_side, b_side, width)
         marked = len(self._compared.sessions)
         why = f"{marked} sessions are marked; two can be compared." if marked > 2 else (
             "Mark two sessions in Sessions (c), or two cells in Results (m), to compare them here."
         )  # fmt: skip
         return lambda: message(why, width)
+
+    @property
+    def _has_sides(self) -> bool:
+        """Whether there are two sides to set against each other."""
+        return 2 in (len(self._compared.cells), len(self._compared.sessions))
 
     def _take(self, of: tuple[object, ...], page: Page) -> None:
         if of != self._made_of:
@@ -241,6 +245,16 @@ class ComparePane(Rows):
 
     def _ask(self) -> None:
         self.show(self._compared)
+
+
+def _judged_pairs(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
+    """The pairs, their cells judged: on a thread."""
+    from cs336_tui.tui.judging import give_way
+
+    give_way()
+    from cs336_tui.tui.pages.pairs import pairs_page
+
+    return pairs_page(a, b, width)
 
 
 def _settled(state: SessionState) -> int:

@@ -148,7 +148,7 @@ class RooflinePane(Container):
             rows.fill(())
         else:
             chosen = min(rows.cursor, len(roofline.points) - 1)
-            said = self._said(roofline, width)
+            said = self._said(roofline, chosen, width)
             drawn = chart_lines(roofline, chosen, width, height - len(said))
             chart.paint([*said, *drawn])
             laid = self._fitted(roofline)
@@ -167,13 +167,13 @@ class RooflinePane(Container):
             "Choose cells in Configure (1) and press r; each that ends well is a point here.", width, "muted"
         )
 
-    def _said(self, roofline: Roofline, width: int) -> list[Line]:
+    def _said(self, roofline: Roofline, chosen: int, width: int) -> list[Line]:
         """What is being measured, what went wrong, what to do."""
         view = self._view
         if view is not None and view.progress:
             return wrapped(view.progress, width, "strong")
         said = wrapped(f"! {view.problem}", width, "caution") if view and view.problem else []
-        said += doubts(roofline, width)
+        said += doubts(roofline, chosen, can_measure=bool(self._wanted) and not roofline.missing, width=width)
         return [*said, *invitation(roofline, can_measure=bool(self._wanted), width=width)]
 
     @property
