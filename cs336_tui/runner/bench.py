@@ -309,6 +309,9 @@ class Bench:
                 ]
                 for event in went_on:
                     state.apply(event)
+                if state.waiting and (command := next(filter(_is_ab, state.commands), None)):
+                    why = f"cells in turns cannot go on one by one; run again: {command}"
+                    raise LogError(f"{self.log_path.name}: {why}")
                 for cell in state.waiting:
                     environment.check(state.cells[cell].spec)
             except (LogError, SpecError):
@@ -487,3 +490,7 @@ class Bench:
     def _on_sample(self, sample: DeviceSampled) -> None:
         # While nothing runs samples are for the eye only; the log tells of runs.
         (self._recorder.pass_on if self.queue.current is None else self._recorder.record)([sample])
+
+
+def _is_ab(command: str) -> bool:
+    return command.startswith("cs336-tui ab ")

@@ -68,7 +68,12 @@ class PredictionCache:
 def _version() -> str:
     """Differs when a prediction may: another torch, another model, other rules."""
     package = Path(cs336_tui.__file__).parent
-    sources = [*sorted(package.glob("estimate/*.py")), *sorted(package.glob("workload/*.py")), package / "reports.py", package / "flops.py"]
+    sources = [
+        *sorted(package.glob("estimate/*.py")),
+        *sorted(package.glob("workload/*.py")),
+        package / "reports.py",
+        package / "flops.py",
+    ]
     digest = hashlib.sha256(importlib.metadata.version("torch").encode())
     for source in sources:
         digest.update(source.read_bytes())

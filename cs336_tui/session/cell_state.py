@@ -204,6 +204,12 @@ class CellState:
         return len(self.warmup_times_s) + len(self.step_times_s)
 
     @property
+    def steps_meant(self) -> int:
+        """Warm-up and measured steps that it is to do; of one with an automatic count that ended well, those it did."""
+        automatic = self.spec.warmup_auto or self.spec.steps_auto is not None
+        return self.steps_done if automatic and self.status == "ok" else self.spec.total_steps
+
+    @property
     def is_over(self) -> bool:
         return self.finished is not None
 

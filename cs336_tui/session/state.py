@@ -129,12 +129,12 @@ class SessionState:
     @property
     def steps_done(self) -> int:
         """Steps finished, counting a finished cell as all of its steps, so that progress reaches its total."""
-        return sum(c.spec.total_steps if c.is_over else c.steps_done for c in self.cells.values() if not c.is_skipped)
+        return sum(c.steps_meant if c.is_over else c.steps_done for c in self.cells.values() if not c.is_skipped)
 
     @property
     def steps_total(self) -> int:
-        """Of all cells that have run or will."""
-        return sum(cell.spec.total_steps for cell in self.cells.values() if not cell.is_skipped)
+        """Of all cells that have run or will; where a count is automatic, at most."""
+        return sum(cell.steps_meant for cell in self.cells.values() if not cell.is_skipped)
 
     def prediction_of(self, spec: RunSpec) -> Prediction | None:
         """What a cell of this spec will need, where that was worked out."""

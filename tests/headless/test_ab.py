@@ -81,7 +81,7 @@ def test_a_whole_run_and_what_the_session_holds_of_it(begin: Begin, tmp_path: Pa
     assert words[:6] == ["cs336-tui", "ab", "--a", "--precision fp32", "--b", "--precision bf16"]
 
 
-def test_ctrl_c_leaves_the_rounds_that_are_whole_and_exits_with_130(begin: Begin):
+def test_ctrl_c_leaves_the_rounds_that_are_whole_and_exits_with_130(begin: Begin, tmp_path: Path):
     process = begin("--a", "", "--b", "", *SMALL, "--rounds", "50", "--steps", "500")
     assert process.stderr is not None
     first = process.stderr.readline()
@@ -91,6 +91,12 @@ def test_ctrl_c_leaves_the_rounds_that_are_whole_and_exits_with_130(begin: Begin
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert " of 50 rounds were not run: A and B unfinished: not started" in out
+    (log,) = (tmp_path / "sessions").glob("*.jsonl")
+    before = log.read_bytes()
+    again = subprocess.run([COMMAND, "resume", str(log)], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert again.returncode != 0
+    assert "cells in turns cannot go on one by one; run again: cs336-tui ab" in again.stderr
+    assert log.read_bytes() == before
 
 
 def test_a_side_that_cannot_be_built_exits_with_1(begin: Begin):
