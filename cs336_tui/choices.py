@@ -55,5 +55,5 @@ def _counts(
         share = (share or INTERVAL) if isinstance(steps, Auto) else None
         fields["steps"] = steps.most if isinstance(steps, Auto) else steps
     if interval is not None and share is None:
-        raise SpecError("interval", share_words(interval), "is for --steps auto")
+        raise SpecError("interval", share_words(interval), "--interval is only used with --steps auto")
     return fields | {"steps_auto": share if interval is None else interval}

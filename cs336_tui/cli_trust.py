@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from cs336_tui.flags import answer_options, choice_options, options, session_dir_option, timeout_option
+from cs336_tui.spec import PASSES
 
 
 @click.command(add_help_option=False)
@@ -53,6 +54,25 @@ def ab(**options: Any) -> NoReturn:
     from cs336_tui.headless.ab import ab_command
 
     sys.exit(ab_command(**options))
+
+
+def _own_defaults(command: click.Command) -> None:
+    """Say what a side has unless chosen, and leave out automatic counts, which two cells in turns cannot have."""
+    own = {
+        "passes": f"{', '.join(PASSES)}. [default: forward]",
+        "warmups": "Warm-up steps. [default: 5]",
+        "steps": "Measured steps of a round. [default: 20]",
+    }
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.name in own:
+            parameter.help = own[parameter.name]
+            if parameter.name != "passes":
+                parameter.metavar = "N"
+        elif isinstance(parameter, click.Option) and parameter.name == "interval":
+            parameter.hidden = True
+
+
+_own_defaults(ab)
 
 
 @click.command("selftest", short_help="Hold this tool's step times against those of a bare script, on this machine.")

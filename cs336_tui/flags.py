@@ -52,7 +52,11 @@ class Count(click.ParamType[int | tuple[int, ...] | Auto]):
         except SpecError as error:
             self.fail(f"{error.value!r}: {error.allowed}", param, ctx)
         if not any(found):
-            return self._fixed.convert(value, param, ctx)
+            try:
+                return self._fixed.convert(value, param, ctx)
+            except click.BadParameter:
+                more = "; several numbers are separated by commas" if isinstance(self._fixed, CommaList) else ""
+                self.fail(f"{value!r}: expected a number, auto or auto:MAX{more}", param, ctx)
         if len(words) > 1:
             self.fail(f"{value!r}: auto stands alone", param, ctx)
         return found[0]
@@ -122,7 +126,9 @@ _CHOICES = (
         "--interval",
         type=Share(),
         help=_text(
-            "With --steps auto: how wide the 95 % interval of the mean may be, as a share of it", share_words(INTERVAL)
+            "With --steps auto: how wide the 95 % interval of the mean may be, as a share of it; whole width of the "
+            "interval, so 2% is ± 1 %",
+            share_words(INTERVAL),
         ),
     ),
     click.option(

@@ -32,9 +32,9 @@ class Auto(NamedTuple):
 
 
 def auto_of(field: Counted, text: str) -> Auto | None:
-    """What ``auto`` or ``auto:MAX`` means; None for a text that does not begin so. Raises `SpecError`."""
+    """What ``auto`` or ``auto:MAX`` means, in any case; None for a text that does not begin so. Raises `SpecError`."""
     word, colon, most = text.strip().partition(":")
-    if word.strip() != "auto":
+    if word.strip().lower() != "auto":
         return None
     if not colon:
         return Auto(USUAL_MOST[field])

@@ -188,7 +188,10 @@ def test_automatic_counts_have_usual_ceilings() -> None:
     sweep = said("--warmup auto:50 --steps auto:200 --interval 2%".split())
     assert (sweep.warmup_auto, sweep.warmups, sweep.steps_auto, sweep.steps) == (True, (50,), 0.02, 200)
     assert "--warmup auto:50 --steps auto:200 --interval 2%" in sweep.command()
-    assert said("--warmup AUTO:50 --steps Auto".split()).command() == said("--warmup auto:50 --steps auto".split()).command()
+    assert (
+        said("--warmup AUTO:50 --steps Auto".split()).command()
+        == said("--warmup auto:50 --steps auto".split()).command()
+    )
 
 
 def test_fixed_counts_are_the_default_and_replace_automatic_ones(monkeypatch: pytest.MonkeyPatch) -> None:

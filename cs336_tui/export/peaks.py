@@ -11,6 +11,7 @@ import msgspec
 from cs336_tui.environment import DeviceInfo
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.findings.roofline import doubt, sheet_ceiling
+from cs336_tui.findings.window import threads
 from cs336_tui.peaks import DevicePeak
 from cs336_tui.quantities import UNKNOWN
 from cs336_tui.spec import Precision
@@ -80,7 +81,7 @@ def peak_table(rows: Sequence[PeakRow], caption: str = "Peaks measured on the sp
             _marked(rate.show(peak.matmul_flops if peak else None), peak.best.spread if peak else 0.0),
             str(peak.matmul_size) if peak else UNKNOWN,
             rate.show(flops, UNSTATED),
-            percent(share),
+            percent(share, UNKNOWN if flops else UNSTATED),
             _marked(bandwidth(peak.copy_bytes_per_s if peak else None), peak.copy.spread if peak else 0.0),
             bandwidth(moved, UNSTATED),
             _when(peak),
@@ -117,8 +118,8 @@ def peak_table(rows: Sequence[PeakRow], caption: str = "Peaks measured on the sp
     return Table(
         columns=(
             Column("device", "left"), Column("name", "left"), Column("precision", "left"),
-            Column(f"matmul ({rate.name})"), Column("size"), Column(f"data sheet ({rate.name})"), Column("% of it"),
-            Column("copy (GB/s)"), Column("data sheet (GB/s)"), Column("measured", "left"),
+            Column(f"matmul ({rate.name})"), Column("size"), Column(f"data sheet ({rate.name})"),
+            Column("% of data sheet"), Column("copy (GB/s)"), Column("data sheet (GB/s)"), Column("measured", "left"),
         ),
         rows=tuple(texts),
         records=tuple(records),
@@ -154,7 +155,7 @@ def _in_force(row: PeakRow) -> str:
     if peak.allow_tf32 is not None:
         parts.append(f"TF32 {'on' if peak.allow_tf32 else 'off'}")
     if peak.device == "cpu":
-        parts.append(f"{peak.threads} threads")
+        parts.append(threads(peak.threads))
     return ", ".join([*parts, f"torch {peak.torch}"])
 
 

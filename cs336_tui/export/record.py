@@ -56,7 +56,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[str, ...]
     """Those that hold, such as ``steady``; empty when the cell has no timings."""
     verdict_evidence: dict[str, str]
-    """What each of these rests on, and why each of `not_observable` is among them."""
+    """Of everything that was looked for: what shows that it holds or does not, or why that could not be known."""
     not_observable: tuple[str, ...]
     """Verdicts of which it could not be known whether they hold."""
     verdict_advice: dict[str, str]
@@ -67,6 +67,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     interval_low_s: float | None
     """Of the 95 % confidence interval of the mean step time, as its `interval_high_s`."""
     interval_high_s: float | None
+    interval_half_share: float | None
+    """Half its width over the mean: 0.01 is ± 1 %."""
     interval_method: str | None
     effective_n: float | None
     """How many independent steps would fix the mean as well."""
@@ -127,7 +129,6 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         raise ValueError(f"cell {cell.cell} is {cell.status}, not over")
     judgement, limit, energy = judgement_of(cell, result.state), limit_of(result, peaks), energy_of(cell)
     interval = judgement.interval if judgement else None
-    told = (*judgement.holding, *judgement.not_observable) if judgement else ()
     return RunRecord(
         cell=cell.cell,
         spec=cell.spec,
@@ -152,13 +153,14 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         step=finished.step,
         error=finished.error,
         verdicts=judgement.names if judgement else (),
-        verdict_evidence={check.name: check.evidence for check in told},
+        verdict_evidence={check.name: check.evidence for check in judgement.checks} if judgement else {},
         not_observable=tuple(check.name for check in judgement.not_observable) if judgement else (),
         verdict_advice={check.name: check.advice for check in judgement.holding if check.advice} if judgement else {},
         verdict_notes=judgement.notes if judgement else (),
         warmup_advice=judgement.warmup_advice if judgement else None,
         interval_low_s=interval.low if interval else None,
         interval_high_s=interval.high if interval else None,
+        interval_half_share=interval.half_share if interval else None,
         interval_method=interval.method if interval else None,
         effective_n=interval.effective_n if interval else None,
         flops_per_step=limit.flops,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +14,7 @@ from cs336_tui.export.peaks import UNSTATED, Rate, bandwidth, percent
 from cs336_tui.export.provenance import SETTINGS
 from cs336_tui.export.roofline import ACHIEVED, NOT_MEASURED, ceiling_notes
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.export.trust import half_width, judgement_of, trust_notes
+from cs336_tui.export.trust import half_width, judgement_of, trust_notes, without_numbers
 from cs336_tui.findings.energy import Energy, energy_of
 from cs336_tui.findings.limits import Limit, limit_of
 from cs336_tui.findings.roofline import PeakLookup
@@ -41,7 +40,7 @@ _WHOLE_NUMBERS = frozenset(
 )
 _MODEL = ("size", "context", "batch", "pass", "precision", "device")
 _MAY_VARY = ("edition", "arch", "vocab", "sync", "seed", "threads", "repeat")
-_TIMES = ("warmup", "n", "mean", "std", "verdict", "median", "min", "max", "tokens")
+_TIMES = ("warmup", "n", "mean", "std", "interval", "verdict", "median", "min", "max", "tokens")
 _ENERGY = ("energy", "tokens_per_joule")
 ENERGY_NOTE = (
     "energy: mean power between the readings of the GPU's counter while the steps were measured, pauses between them "
@@ -278,9 +277,13 @@ def _work_notes(rows: Sequence[_Row], keys: Sequence[str]) -> Iterator[str]:
         yield ENERGY_NOTE
         for device in dict.fromkeys(row.cell.spec.device for row in rows):
             whys = [row.energy.why for row in rows if row.cell.spec.device == device and row.n and row.energy.why]
-            for why, number in Counter(whys).most_common(1):
-                some = f", of {number} of {len(whys)} such cells" if number < len(whys) else ""
-                yield f"energy unknown on {device}: {why}{some}"
+            alike: dict[str, list[str]] = {}
+            for why in whys:
+                alike.setdefault(without_numbers(why), []).append(why)
+            for reasons in sorted(alike.values(), key=len, reverse=True):
+                differ = ", of the first" * (len({*reasons}) > 1)
+                some = f", of {len(reasons)} of {len(whys)} such cells" if len(reasons) < len(whys) else ""
+                yield f"energy unknown on {device}{differ}: {reasons[0]}{some}"
 
 
 def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:

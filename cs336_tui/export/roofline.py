@@ -27,8 +27,9 @@ _ALWAYS = ("size", "context", "pass", "precision")
 _LOOKS = (("#0072B2", "o"), ("#E69F00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#D55E00", "v"), ("#56B4E9", "P"))
 _Looks = dict[str, tuple[str, str]]
 """Colour and marker of each precision."""
-_Line = Literal["-", "--"]
+_Line = Literal["-", "-.", "--"]
 _MEASURED: _Line = "-"
+_DOUBTED: _Line = "-."
 _SHEET: _Line = "--"
 
 ACHIEVED = "achieved: FLOPs of the matrix products (2 m n k) of the timed phases over the mean measured step time"
@@ -177,13 +178,26 @@ def roofline_figure(points: Sequence[RooflinePoint]) -> Drawing | Absent:
             Line2D([], [], label=f"{number}: {label(point.result, keys)}", **_marker(point, looks))
             for number, point in numbered
         ]
-        for style, text in ((_MEASURED, "measured peak"), (_SHEET, "data sheet")):
+        for style, text in dict.fromkeys(_line(point, ceiling) for point in shown for ceiling in _ceilings(point)):
             handles.append(Line2D([], [], color="#333333", linestyle=style, label=text))
         figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
 
     some = f" (the first {len(shown)} of {len(points)} cells)" if len(shown) < len(points) else ""
     height = 4.2 + 0.19 * (len(shown) + 3) / 2
     return Drawing(name, f"Roofline{some}", (max(7.0, 5.5 * len(drawn)), height), draw)
+
+
+def _ceilings(point: RooflinePoint) -> tuple[Ceiling, ...]:
+    return tuple(filter(None, (point.measured, point.sheet)))
+
+
+def _line(point: RooflinePoint, ceiling: Ceiling) -> tuple[_Line, str]:
+    """How one of the point's ceilings is drawn, and what the legend says of it."""
+    if ceiling is point.sheet:
+        return _SHEET, "data sheet"
+    if ceiling.doubt:
+        return _DOUBTED, f"measured peak ({ceiling.doubt})"
+    return _MEASURED, "measured peak"
 
 
 def _marker(point: RooflinePoint, looks: _Looks) -> Any:
@@ -195,9 +209,8 @@ def _panel(axis: Axes, members: Sequence[tuple[int, RooflinePoint]], looks: _Loo
     """One device: its ceilings, and its cells by their numbers."""
     ceilings: dict[tuple[str, _Line, Ceiling], None] = {}
     for _, point in members:
-        for style, ceiling in ((_MEASURED, point.measured), (_SHEET, point.sheet)):
-            if ceiling:
-                ceilings[str(point.precision), style, ceiling] = None
+        for ceiling in _ceilings(point):
+            ceilings[str(point.precision), _line(point, ceiling)[0], ceiling] = None
     ridges = [ceiling.ridge for _, _, ceiling in ceilings if ceiling.ridge]
     inside = [point.intensity for _, point in members] + ridges
     left, right = min(inside) / 4, max(inside) * 4

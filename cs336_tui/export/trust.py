@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
@@ -91,48 +92,74 @@ def _doubts(found: Sequence[Judged], names: Mapping[tuple[int, int], str]) -> It
         for each in doubted:
             yield f"{_name(each, names)}: {each.judgement.sentence}"
         return
-    by_verdict: dict[str, list[Judged]] = {}
-    for check in doubted[0].judgement.checks:
-        by_verdict[check.name] = [each for each in doubted if check.name in each.judgement.names]
     yield f"{len(doubted)} of {len(found)} cells are in doubt; the evidence of each is in --format json"
-    for verdict, cells in by_verdict.items():
-        if cells:
-            yield f"{verdict}: {_counted(cells, len(found), names)}"
+    by_verdict: dict[str, list[tuple[Judged, str]]] = {check.name: [] for check in doubted[0].judgement.checks}
+    for each in doubted:
+        for check in each.judgement.doubts:
+            by_verdict[check.name].append((each, check.explained))
+    for verdict, alike in by_verdict.items():
+        if alike:
+            cells = [each for each, _ in alike]
+            first = ", of the first" * (len(cells) > 1)
+            yield f"{verdict}: {_counted(cells, len(found), names)}{first}: {alike[0][1]}"
 
 
 def _not_observable(found: Sequence[Judged]) -> Iterator[str]:
-    """A line a device: what none of its cells could tell, then what some could not."""
+    """A line a device, of several sessions one for each unless they say the same."""
     several = len({each.result.session for each in found}) > 1
-    devices: dict[tuple[str, str], list[Judged]] = {}
+    devices: dict[str, dict[str, list[Judged]]] = {}
     for each in found:
-        devices.setdefault((each.result.session if several else "", each.result.spec.device), []).append(each)
-    for (session, device), cells in devices.items():
-        counts: dict[str, int] = {}
-        for each in cells:
-            for check in each.judgement.not_observable:
-                counts[check.name] = counts.get(check.name, 0) + 1
-        by_count: dict[int, list[str]] = {}
-        for check in cells[0].judgement.checks:
-            if number := counts.get(check.name):
-                by_count.setdefault(number, []).append(check.name)
-        parts = [
-            ", ".join(verdicts) + ("" if number == len(cells) else f" in {number} of {len(cells)} cells")
-            for number, verdicts in sorted(by_count.items(), reverse=True)
-        ]
-        if parts:
-            yield f"{session}: " * several + f"not observable on {device}: {'; '.join(parts)}"
+        devices.setdefault(each.result.spec.device, {}).setdefault(each.result.session, []).append(each)
+    for device, sessions in devices.items():
+        said = {session: _unseen(cells) for session, cells in sessions.items()}
+        if not several or (len(said) > 1 and len({*said.values()}) == 1):
+            if unseen := _unseen([each for cells in sessions.values() for each in cells]):
+                yield f"not observable on {device}: {unseen}"
+        else:
+            yield from (
+                f"{session}: not observable on {device}: {unseen}" for session, unseen in said.items() if unseen
+            )
+
+
+def _unseen(cells: Sequence[Judged]) -> str:
+    """What none of the cells could tell, then what some could not."""
+    counts = Counter(check.name for each in cells for check in each.judgement.not_observable)
+    by_count: dict[int, list[str]] = {}
+    for check in cells[0].judgement.checks:
+        if number := counts[check.name]:
+            by_count.setdefault(number, []).append(check.name)
+    return "; ".join(
+        ", ".join(verdicts) + ("" if number == len(cells) else f" in {number} of {len(cells)} cells")
+        for number, verdicts in sorted(by_count.items(), reverse=True)
+    )
 
 
 def _noted(found: Sequence[Judged], names: Mapping[tuple[int, int], str]) -> Iterator[str]:
     """What was noted and not blamed: a line for remarks that differ in their numbers alone, with the cells that they
     are on."""
+    spiky = [each for each in found if each.judgement.limited]
+    if len(spiky) > 1:
+        # It loads numpy, which is there when there is a judgement.
+        from cs336_tui.findings.verdicts import limited_note
+
+        most = max(each.judgement.limited for each in spiky)
+        yield limited_note(most, _counted(spiky, len(found), names))
+        told = {limited_note(each.judgement.limited) for each in spiky}
+    else:
+        told = set()
     remarks: dict[str, list[tuple[Judged, str]]] = {}
     for each in found:
         for note in each.judgement.notes:
-            remarks.setdefault(re.sub(r"\d+", "0", note), []).append((each, note))
+            if note not in told:
+                remarks.setdefault(without_numbers(note), []).append((each, note))
     for alike in remarks.values():
         differ = len({note for _, note in alike}) > 1
         yield f"{_counted([each for each, _ in alike], len(found), names)}{', of the first' * differ}: {alike[0][1]}"
+
+
+def without_numbers(remark: str) -> str:
+    """The same text for remarks that differ in their numbers alone, ``1 sample`` and ``2 samples`` among them."""
+    return re.sub(r"\b0 (\w+?)s\b", r"0 \1", re.sub(r"\d+(?:\.\d+)?", "0", remark))
 
 
 def _counted(cells: Sequence[Judged], total: int, names: Mapping[tuple[int, int], str]) -> str:

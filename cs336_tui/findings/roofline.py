@@ -13,6 +13,7 @@ import msgspec
 
 from cs336_tui.environment import DeviceInfo
 from cs336_tui.findings.estimates import timed_flops
+from cs336_tui.findings.window import cores, threads
 from cs336_tui.flops import least_bytes, step_flops
 from cs336_tui.gpus import gpu_of_label
 from cs336_tui.peaks import DevicePeak, PeakKey, peak_key
@@ -26,6 +27,9 @@ Bound = Literal["compute", "bandwidth"]
 BUSY_CORES = 0.25
 """From this many cores in use by others on, what was measured on a CPU may be less than its peak."""
 
+_DOUBT_OF_CPU = "may be too low: others used the cores"
+_DOUBT_OF_GPU = "others on the device not observed"
+
 PeakLookup = Callable[[PeakKey], DevicePeak | None]
 """Such as `PeakCache.get`, or a dict's."""
 
@@ -37,6 +41,8 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
     """None where no source states it."""
     bytes_per_s: float
     source: str
+    doubt: str = ""
+    """Why it may be too low, in a few words; empty where nothing speaks for it."""
 
     @property
     def ridge(self) -> float | None:
@@ -158,8 +164,8 @@ def point_of(result: Result, peaks: PeakLookup) -> RooflinePoint | None:
     precision = precision_in_force(result.cell)
     peak = None
     if environment and precision:
-        threads = result.cell.in_force.threads if result.cell.in_force else result.spec.threads
-        peak = peaks(peak_key(environment, device, precision, threads))
+        used = result.cell.in_force.threads if result.cell.in_force else result.spec.threads
+        peak = peaks(peak_key(environment, device, precision, used))
     return RooflinePoint(
         result=result,
         device_name=device_label(result),
@@ -207,10 +213,13 @@ def measured_ceiling(peak: DevicePeak) -> Ceiling:
     """By what was measured on the spot."""
     source = f"measured: matrix products of {peak.matmul_size}, torch {peak.torch}"
     if peak.device == "cpu":
-        source += f", {peak.threads} threads"
+        source += f", {threads(peak.threads)}"
     if said := doubt(peak):
         source += f"; {said}"
-    return Ceiling(flops_per_s=peak.matmul_flops, bytes_per_s=peak.copy_bytes_per_s, source=source)
+    few = _DOUBT_OF_CPU if peak.device == "cpu" else _DOUBT_OF_GPU
+    return Ceiling(
+        flops_per_s=peak.matmul_flops, bytes_per_s=peak.copy_bytes_per_s, source=source, doubt=few if said else ""
+    )
 
 
 def doubt(peak: DevicePeak) -> str:
@@ -220,6 +229,6 @@ def doubt(peak: DevicePeak) -> str:
     if peak.busy_cores is None or peak.busy_cores < BUSY_CORES:
         return ""
     return (
-        f"other processes kept {peak.busy_cores:.1f} cores busy meanwhile, so that it may be too low: "
+        f"other processes kept {cores(peak.busy_cores)} busy meanwhile, so that it may be too low: "
         "measure again with --refresh when the machine is idle"
     )

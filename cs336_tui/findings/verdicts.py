@@ -13,7 +13,7 @@ from cs336_tui.findings.contention import contention
 from cs336_tui.findings.window import milliseconds, percent, samples, unseen
 from cs336_tui.intervals import MeanInterval, mean_interval
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.steadiness.steady import FEWEST, Class, Steadiness, classify, enough_warmup
+from cs336_tui.steadiness.steady import FEWEST, Class, Steadiness, classify, enough_warmup, still_falling
 
 VerdictName = Literal[
     "steady",
@@ -37,6 +37,8 @@ EARLY = 1000
 """The measured steps that advice on warm-up looks at, from the first on: what comes later says nothing of it."""
 LOOSE = 0.05
 """A mean whose confidence interval reaches this share of it to either side comes from too few steps."""
+OPEN = 0.5
+"""From this share of it on the steps do not fix the mean at all."""
 _POWER_CAP = "software power cap"
 
 
@@ -52,6 +54,11 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
     advice: str = ""
 
+    @property
+    def explained(self) -> str:
+        """The evidence, and what to do in brackets."""
+        return f"{self.evidence} ({self.advice})" if self.advice else self.evidence
+
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """All that was looked for in one cell."""
@@ -64,6 +71,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """On the number of warm-up steps, in a few words."""
     interval: MeanInterval | None
     """Of the mean step time; None below 3 steps."""
+    limited: int = 0
+    """How many spikes were limited for the analysis alone; where any were, one of `notes` says so."""
 
     @property
     def holding(self) -> tuple[Check, ...]:
@@ -75,26 +84,34 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(check.name for check in self.holding)
 
     @property
+    def doubts(self) -> tuple[Check, ...]:
+        """The verdicts that hold and are reasons to doubt the number."""
+        return tuple(check for check in self.holding if check.name not in DESCRIBING)
+
+    @property
     def not_observable(self) -> tuple[Check, ...]:
         return tuple(check for check in self.checks if check.holds is None)
 
     @property
     def is_doubted(self) -> bool:
         """Whether there is a reason to doubt the number."""
-        return any(name not in DESCRIBING for name in self.names)
+        return bool(self.doubts)
 
     @property
     def label(self) -> str:
-        """The verdicts that hold, for a column: ``still-warming, contended``."""
-        return ", ".join(self.names)
+        """The verdicts that hold, for a column, doubts before what describes: ``still-warming, contended``."""
+        return ", ".join(check.name for check in self._doubts_first)
 
     @property
     def sentence(self) -> str:
-        """One sentence that explains the verdicts that hold, each with its evidence and what to do."""
-        parts = [
-            f"{check.name}: {check.evidence}" + (f" ({check.advice})" if check.advice else "") for check in self.holding
-        ]
-        return "; ".join(parts) + "."
+        """One sentence that explains the verdicts that hold, each with its evidence and what to do; doubts come first,
+        and beside one it is not told that the steps are steady."""
+        told = [check for check in self._doubts_first if not (self.is_doubted and check.name == "steady")]
+        return "; ".join(f"{check.name}: {check.explained}" for check in told) + "."
+
+    @property
+    def _doubts_first(self) -> tuple[Check, ...]:
+        return (*self.doubts, *(check for check in self.holding if check.name in DESCRIBING))
 
 
 class _Series(NamedTuple):
@@ -131,21 +148,25 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
     usable = all(0 < time_s < float("inf") for time_s in times_s)
     steadiness = classify(times_s) if usable else None
     interval = mean_interval(times_s) if usable else None
+    warming = _warming(cell, steadiness)
     return Judgement(
         checks=(
-            *_series_checks(cell, steadiness, interval),
+            *_series_checks(cell, steadiness, interval, warming),
             _throttled(cell),
             Check(name="contended", **contention(cell)._asdict()),
             _launch_bound(cell, idle),
             _allocator_retry(cell),
         ),
         notes=(*cell.finished.remarks, *_notes(cell, steadiness)),
-        warmup_advice=_warmup_advice(cell, usable),
+        warmup_advice=_warmup_advice(cell, steadiness, warming),
         interval=interval,
+        limited=steadiness.limited if steadiness else 0,
     )
 
 
-def _series_checks(cell: CellState, steadiness: Steadiness | None, interval: MeanInterval | None) -> Iterator[Check]:
+def _series_checks(
+    cell: CellState, steadiness: Steadiness | None, interval: MeanInterval | None, warming: _Warming | None
+) -> Iterator[Check]:
     n = len(cell.step_times_s)
     # A series that goes somewhere has a wide interval too, which more steps would not narrow.
     stays = steadiness is not None and not {"warm-up", "slowdown", "drift", "bimodal"} & {*steadiness.classes}
@@ -170,32 +191,61 @@ def _series_checks(cell: CellState, steadiness: Steadiness | None, interval: Mea
             name=verdict.name,
             holds=bool(found),
             evidence=" and ".join(texts) or f"{verdict.otherwise} in {_steps(n)}",
-            advice=_series_advice(verdict.name, cell, steadiness) if found else "",
+            advice=_series_advice(verdict.name, cell, steadiness, warming) if found else "",
         )
     if loose:
         assert interval is not None
-        few = f"{_steps(n)} fix the mean to ± {percent(interval.half_share)} only ({interval.level:.0%} interval)"
-        yield Check(name="too-few-steps", holds=True, evidence=few, advice="more steps, such as --steps auto")
+        half, level = f"± {percent(interval.half_share)}", f"{interval.level:.0%} interval"
+        few = f"{_steps(n)} fix the mean to {half} only ({level})"
+        if interval.half_share >= OPEN:
+            few = f"{_steps(n)} do not fix the mean ({half}, {level})"
+        more = "more steps, such as --steps auto"
+        if cell.spec.steps_auto is not None:
+            more = "a quieter machine, or a larger --steps auto:MAX"
+        yield Check(name="too-few-steps", holds=True, evidence=few, advice=more)
     else:
         yield Check(name="too-few-steps", holds=False, evidence=f"{_steps(n)}; {FEWEST} are enough to tell")
 
 
-def _series_advice(name: VerdictName, cell: CellState, steadiness: Steadiness) -> str:
+def _series_advice(name: VerdictName, cell: CellState, steadiness: Steadiness, warming: _Warming | None) -> str:
     given = len(cell.warmup_times_s)
     match name:
         case "still-warming":
-            needed = _warmup_needed(cell, steadiness)
+            assert warming is not None
             most = given + len(cell.step_times_s)
-            return f"raise --warmup above {most}" if needed is None else f"raise --warmup to {needed}"
+            return _more_warmup(cell, f"above {most}" if warming.needed is None else f"to {warming.needed}")
         case "drifting":
             if any(finding.name == "drift" and finding.share < 0 for finding in steadiness.findings):
-                return f"raise --warmup well above {given}"
+                return _more_warmup(cell, f"well above {given}")
             return "repeat it when the machine is cool and quiet"
         case "two-levels":
             return "the mean lies between the levels and describes neither: look at the single steps"
         case "outliers":
             return "give the median beside the mean, or take more steps"
     return ""
+
+
+def _more_warmup(cell: CellState, number: str) -> str:
+    """Advice to warm up ``to 64`` or ``above 64`` steps."""
+    if not cell.spec.warmup_auto:
+        return f"raise --warmup {number}"
+    all_used = len(cell.warmup_times_s) >= cell.spec.warmup_steps
+    what = "did not settle" if all_used else "stopped too early"
+    return f"--warmup auto {what}; try --warmup {number.removeprefix('to ')}"
+
+
+class _Warming(NamedTuple):
+    """Measured steps that begin with warm-up."""
+
+    needed: int | None
+    """How many warm-up steps would have been enough; None where the steps do not tell."""
+
+
+def _warming(cell: CellState, steadiness: Steadiness | None) -> _Warming | None:
+    """None where the measured steps have no warm-up, or are too few to tell."""
+    if steadiness is None or "warm-up" not in steadiness.classes:
+        return None
+    return _Warming(_warmup_needed(cell, steadiness))
 
 
 def _warmup_needed(cell: CellState, steadiness: Steadiness) -> int | None:
@@ -209,10 +259,15 @@ def _warmup_needed(cell: CellState, steadiness: Steadiness) -> int | None:
     return None if steadiness.warmup_steps is None else given + steadiness.warmup_steps
 
 
-def _warmup_advice(cell: CellState, usable: bool) -> str:
+def _warmup_advice(cell: CellState, steadiness: Steadiness | None, warming: _Warming | None) -> str:
+    """It never says another number than the verdicts on the measured steps do."""
+    if warming is not None:
+        return still_falling(len(cell.warmup_times_s), len(cell.step_times_s), warming.needed)
+    if steadiness is not None and {"slowdown", "drift"} & {*steadiness.classes}:
+        return "not known: the steps drift"
     if cell.spec.sync != "each-step":
         return "not observable: warm-up steps are synchronised one by one, measured ones are not"
-    if not usable or not all(0 < time_s < float("inf") for time_s in cell.warmup_times_s):
+    if steadiness is None or not all(0 < time_s < float("inf") for time_s in cell.warmup_times_s):
         return "not observable: a step time is not above 0 s"
     return enough_warmup(cell.warmup_times_s, cell.step_times_s[:EARLY])
 
@@ -220,7 +275,7 @@ def _warmup_advice(cell: CellState, usable: bool) -> str:
 def _throttled(cell: CellState) -> Check:
     around, device = cell.surroundings, cell.spec.device
     if not device.startswith("cuda"):
-        return Check(name="throttled", holds=None, evidence=f"clock events are NVIDIA's; not observable on {device}")
+        return Check(name="throttled", holds=None, evidence="only NVIDIA GPUs report clock events")
     if not around.reasons_known:
         return Check(name="throttled", holds=None, evidence=unseen(cell, "told no clock events"))
     bad = {reason: seen for reason, seen in around.reasons.items() if reason not in ORDINARY_REASONS}
@@ -301,9 +356,16 @@ def _notes(cell: CellState, steadiness: Steadiness | None) -> Iterator[str]:
         window = f"{samples(around.reasons_known)} of the window"
         yield f"{_POWER_CAP} in {capped} of {window}: usual at full load, not blamed"
     if steadiness is not None and steadiness.limited:
-        one = steadiness.limited == 1
-        spikes = "1 spike was" if one else f"{steadiness.limited} spikes were"
-        yield f"{spikes} limited for this analysis only; the mean and std hold {'it' if one else 'them'}"
+        yield limited_note(steadiness.limited)
+
+
+def limited_note(spikes: int, cells: str = "") -> str:
+    """That spikes were limited; of several `cells`, named so, in which there are this many at most."""
+    if cells:
+        what = "1 spike a cell was" if spikes == 1 else f"up to {spikes} spikes a cell were"
+        return f"{what} limited for this analysis only, in {cells}; the mean and std include them"
+    what, them = ("1 spike was", "it") if spikes == 1 else (f"{spikes} spikes were", "them")
+    return f"{what} limited for this analysis only; the mean and std include {them}"
 
 
 def _steps(count: int) -> str:

@@ -36,4 +36,14 @@ def milliseconds(time_s: float) -> str:
 
 
 def seconds(time_s: float) -> str:
-    return f"{time_s:.1f} s" if time_s >= 0.1 else milliseconds(time_s)
+    """Always in seconds, so that lengths of windows can be read side by side: ``3.0 s``, ``0.088 s``."""
+    return f"{time_s:.1f} s" if time_s >= 1 else f"{time_s:.2g} s"
+
+
+def threads(count: int) -> str:
+    return f"{count} thread{'' if count == 1 else 's'}"
+
+
+def cores(number: float) -> str:
+    """``1 core``, ``1.5 cores``."""
+    return "1 core" if f"{number:.1f}" == "1.0" else f"{number:.1f} cores"

@@ -112,13 +112,18 @@ def enough_warmup(warmup_times_s: Sequence[float], step_times_s: Sequence[float]
     if total < FEWEST:
         return f"too few steps to tell, at least {FEWEST} are needed"
     needed = classify((*warmup_times_s, *step_times_s)).warmup_steps
-    if needed is None:
-        return f"still falling after {total}"
-    if needed > given:
-        return f"still falling after {given}; {_steps(needed, 'warm-up ')} would have been enough"
+    if needed is None or needed > given:
+        return still_falling(given, len(step_times_s), needed)
     if needed == 0:
         return "no warm-up step was needed"
     return f"{_steps(needed, 'warm-up ')} {'were just' if needed == given else 'would have been'} enough"
+
+
+def still_falling(warmup_steps: int, measured_steps: int, needed: int | None) -> str:
+    """That so many warm-up steps were not enough, and how many would have been; None where that is not known."""
+    if needed is None:
+        return f"still falling after {warmup_steps + measured_steps}"
+    return f"still falling after {warmup_steps}; {_steps(needed, 'warm-up ')} would have been enough"
 
 
 class _Falls(NamedTuple):
@@ -229,7 +234,7 @@ class _Analysis:
         if self.falls.rise >= MARGIN:
             after = self.cold + self.falls.rise_after
             until = self.cold + self.falls.rise_until
-            which = f"after {_steps(after)} they" if until == self.n else f"steps {after + 1} to {until}"
+            which = f"from step {after + 1} on steps" if until == self.n else f"steps {after + 1} to {until}"
             return (Finding("slowdown", after, self.falls.rise, f"{which} are {_percent(self.falls.rise)} slower"),)
         if self.drift > 0:
             after = self.cold + self.warmup

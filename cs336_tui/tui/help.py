@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from typing import TYPE_CHECKING
 
 from cs336_tui.tui.widgets.lines import Line, line
+
+if TYPE_CHECKING:
+    from cs336_tui.findings.verdicts import VerdictName
 
 _KEYS = (
     ("r", "run the chosen cells; while cells run, add them behind those that wait"),
@@ -76,6 +80,7 @@ _TABS = {
     "Roofline (l)": (
         ("n", "measure what the device does at best, between cells; what is missing, else this precision again"),
         ("up  down", "another cell, and the ceilings of its precision"),
+        ("Enter", "everything known of that cell"),
         ("c", "copy the table (OSC 52)"),
     ),
 }
@@ -96,11 +101,18 @@ _NUMBERS = (
     ("limited", "why the clocks are below their highest: a power cap alone is ordinary."),
     ("energy", "what the GPU used since the run began, all of it, not only this process."),
     ("speed-up", "mean step time of the baseline over that of the cell, so more is faster."),
+    ("± %", "of a mean: half its 95 % confidence interval, which allows for steps that resemble those before them."),
     ("interval", "95 % confidence interval of a ratio of mean step times, from the runs' means where runs repeat."),
+    ("auto", "warm-up: until steps are steady; steps: until the mean is known to ± 1 %. auto:50: 50 steps at most. "
+     "auto 2%: until ± 2 %."),
     ("verdict", "of a cell: whether its steps are steady, and every reason to doubt its number; of a comparison: "
      "faster, slower, the same within 1 %, or ambiguous: the interval does not tell."),
+    ("drifting +2", "the most telling verdict and how many others hold; Enter names them."),
+    ("A ms  12.3 !", "Compare: this side is in doubt; the reason is below the table and under Enter."),
     ("not observable", "a verdict for which this device, system or run shows no evidence: neither yes nor no."),
     ("FLOP/s", "those of the matrix products in the timed phases over the mean step time."),
+    ("97.6~", "a measured peak that is in doubt; the reason is above the drawing."),
+    ("J/step  tokens/J", "what the whole GPU used for a mean step, from NVML's counter while it measured."),
     ("% peak", "of what was measured on this device in this precision (Roofline, n), else of its data sheet."),
     ("ETA", "steps left, priced by the timed steps most like them."),
     ("prediction", "what a cell will need, worked out on tensors without data before anything runs."),
@@ -117,6 +129,19 @@ _NUMBERS = (
     ("n/a", "this device or driver does not report the figure."),
 )  # fmt: skip
 
+_VERDICTS: tuple[tuple[VerdictName, str], ...] = (
+    ("steady", "no trend, no levels, no spikes: nothing in the steps speaks against the mean."),
+    ("still-warming", "the first measured steps are slower: more warm-up was needed."),
+    ("drifting", "steps become slower or faster throughout: the mean depends on when it was taken."),
+    ("two-levels", "steps are at one of two speeds; the mean describes neither."),
+    ("outliers", "single steps stand out and pull the mean."),
+    ("too-few-steps", "too few to tell whether they are steady, or to know the mean to ± 5 %."),
+    ("throttled", "the GPU lowered its clocks for heat or power supply while it measured."),
+    ("contended", "other processes used the device or the cores while it measured."),
+    ("launch-bound", "the host's launching takes as long as the step: a faster GPU would not help; no doubt."),
+    ("allocator-retry", "memory was nearly full, and the allocator gave its cache back within a step."),
+)
+
 
 def help_lines(width: int, *, replaying: bool) -> list[Line]:
     """The help text for a window of `width` columns."""
@@ -127,6 +152,9 @@ def help_lines(width: int, *, replaying: bool) -> list[Line]:
         lines += [(), line((tab, "title"))]
         for keys, meaning in entries:
             lines += _entry(keys, meaning, width)
+    lines += [(), line(("Verdicts on a cell", "title"))]
+    for verdict, meaning in _VERDICTS:
+        lines += _entry(verdict, meaning, width)
     lines += [(), line(("What the numbers mean", "title"))]
     for name, meaning in _NUMBERS:
         lines += _entry(name, meaning, width)

@@ -126,7 +126,9 @@ def test_a_peak_that_is_not_known_is_said_to_be_so_and_never_guessed() -> None:
 def test_bandwidth_is_shown_where_it_is_the_bound() -> None:
     (row,) = shown(table := limits(pass_="forward", batch_size=1, context_length=1))
     assert row["bandwidth (GB/s)"].startswith("≥ ")
-    assert table.records[0]["min_bytes_per_s"] == pytest.approx(least_bytes(a_spec(pass_="forward", batch_size=1, context_length=1)) / 0.1)
+    assert table.records[0]["min_bytes_per_s"] == pytest.approx(
+        least_bytes(a_spec(pass_="forward", batch_size=1, context_length=1)) / 0.1
+    )
 
 
 def test_verdict_interval_and_advice_are_columns() -> None:

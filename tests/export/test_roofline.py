@@ -171,7 +171,8 @@ def test_without_ceilings_the_points_are_still_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("busy", "style", "name"), [(1.5, "-.", "measured peak (may be too low: others used the cores)"), (0.0, "-", "measured peak")]
+    ("busy", "style", "name"),
+    [(1.5, "-.", "measured peak (may be too low: others used the cores)"), (0.0, "-", "measured peak")],
 )
 def test_a_peak_in_doubt_is_marked_and_only_what_is_drawn_is_in_the_legend(busy: float, style: str, name: str) -> None:
     peak = made_peak(device="cpu", device_name=CPU.label, allow_tf32=None, busy_cores=busy)

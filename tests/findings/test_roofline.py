@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cs336_tui.events import CellsPredicted, InForce, ModelBuilt
-from cs336_tui.findings.roofline import Ceiling, RooflinePoint, doubt, points, precision_in_force
+from cs336_tui.findings.roofline import Ceiling, RooflinePoint, doubt, measured_ceiling, points, precision_in_force
 from cs336_tui.flops import least_bytes, step_flops
 from cs336_tui.peaks import DevicePeak, PeakKey, peak_key
 from cs336_tui.session.merge import merge
@@ -127,9 +127,15 @@ def test_on_a_cpu_the_measured_peak_is_the_only_ceiling() -> None:
     assert "32 threads" in only.measured.source
 
 
+def test_one_thread_is_one_thread() -> None:
+    peak = made_peak(device="cpu", threads=1)
+    assert measured_ceiling(peak).source.endswith(", 1 thread")
+
+
 def test_a_peak_that_others_may_have_lowered_is_doubted() -> None:
     assert doubt(made_peak(device="cpu")) == doubt(made_peak(device="cpu", busy_cores=0.1)) == ""
     assert "kept 1 core busy" in doubt(made_peak(device="cpu", busy_cores=1.0))
+    assert "kept 1.5 cores busy" in doubt(made_peak(device="cpu", busy_cores=1.5))
     assert "not observed" in doubt(made_peak(device="cuda:0"))
     only = point(
         a_spec(device="cpu"), {peak_key(ENVIRONMENT, "cpu", "fp32", 32): made_peak(device="cpu", busy_cores=1.0)}

@@ -154,7 +154,7 @@ def test_too_few_automatic_steps_are_not_answered_with_automatic_steps() -> None
 
 
 def test_a_mean_that_is_open_by_half_of_itself_is_not_fixed() -> None:
-    found = judged(a_cell(noisy(2.0)))
+    found = judged(a_cell(noisy(0.8)))
     assert found.interval is not None
     assert found.interval.half_share >= 0.5
     assert "20 measured steps do not fix the mean (± " in found.sentence

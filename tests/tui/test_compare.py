@@ -10,9 +10,11 @@ from cs336_tui.events import Event
 from cs336_tui.session.merge import merge
 from cs336_tui.session.pivot import PivotError
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.pages.pairs import pairs_page
 from cs336_tui.tui.pages.pivot import PivotChoice, as_text, from_text, pivot_page
 from cs336_tui.tui.panes.compare import ComparePane
 from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
+from tests.session.made import Cell, session_of
 from tests.tui.test_sessions import DEMO, keep
 from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, screen_text, until
 
@@ -149,6 +151,22 @@ async def test_two_cells_are_compared(tmp_path: Path) -> None:
         text = await until(pilot, "▼ faster")
         assert "0.500" in text
         assert "differs everywhere: context: 128 | 256" in text
+
+
+def test_a_side_in_doubt_is_marked_named_and_explained() -> None:
+    steady_s, warming_s = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)], [0.3, 0.2, 0.15, *[0.1] * 27]
+    a = merge([("a", session_of(Cell(a_spec(pass_="forward"), steady_s)))])
+    b = merge([("b", session_of(Cell(a_spec(pass_="forward"), warming_s)))])
+    page = pairs_page(a, b, 200)
+    shown = ["".join(span.text for span in row) for row in page.rows]
+    assert shown[0].count(" !") == 1
+    assert shown[0].index("100.") < shown[0].index(" !")
+    (said,) = [row for row in shown if row.startswith("! in doubt: ")]
+    assert said.startswith("! in doubt: B small · ctx ")
+    assert "forward · fp32: still-warming" in said
+    assert "! B in doubt: still-warming: " in page.details[0]
+    assert "1 run\n" in page.details[0]
+    assert " !" not in "".join(span.text for span in pairs_page(a, a, 200).rows[0])
 
 
 async def test_reference_points_come_with_their_caveats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,13 +211,42 @@ async def test_live_tells_verdict_evidence_what_is_unknown_interval_and_limit(tm
     assert "throttled" in shown.split("not observable on cuda: ")[1].split("\n")[0]
     assert "% (95 % interval)" in shown
     assert "TFLOP/s" in shown
-    assert "% of the data sheet's" in shown
+    assert "% of data sheet" in shown
     assert "in force: float32 matmul highest" in shown
     low = text(live_lines(state, cell, detail_of(cell, START), 50, 13, found=found))
     assert "! drifting:" in low
     detail = text(cell_detail(state, cell, 80, found))
     assert "? throttled: not observable: " in detail
     assert "! drifting: " in detail
+
+
+@pytest.mark.parametrize(("width", "height"), [(51, 3), (51, 4), (80, 3)])
+async def test_the_short_row_comes_first_and_no_sentence_is_cut_without_a_sign(width: int, height: int) -> None:
+    from cs336_tui.tui.judging import assess
+
+    state = session_of(Cell(a_spec(), STEADY_S, warmup_s=[0.3, 0.1]))
+    found = assess(state, state.cells[0], PeakCache(Path("/nowhere")))
+    whole = text(judgement_lines(state.cells[0], found, width, 100)).splitlines()
+    shown = text(judgement_lines(state.cells[0], found, width, height)).splitlines()
+    assert "±" in shown[0]
+    assert "TFLOP/s" in shown[0]
+    assert "% of data sheet" in shown[0]
+    assert len(shown) <= height < len(whole)
+    assert shown[-1].endswith(" …") or not whole[whole.index(shown[-1]) + 1].startswith("  ")
+    assert all(len(row) <= width for row in shown)
+
+
+async def test_the_window_of_a_cell_tells_limits_energy_settings_and_machine() -> None:
+    from cs336_tui.tui.judging import assess
+
+    state = session_of(Cell(a_spec(steps_auto=0.02, measure_steps=50), STEADY_S))
+    found = assess(state, state.cells[0], PeakCache(Path("/nowhere")))
+    told = {" ".join(row.split()) for row in text(cell_detail(state, state.cells[0], 100, found)).splitlines()}
+    starts = (
+        "interval ± 0.", "FLOP/s", "% of peak not measured", "% of data sheet", "energy n/a: ", "warm-up ",
+        "measured steps auto:50", "interval ± 2% of the mean", "driver ", "torch ", "clocks not observed",
+    )  # fmt: skip
+    assert [start for start in starts if not any(row.startswith(start) for row in told)] == []
 
 
 @pytest.mark.parametrize("height", range(0, 40, 3))

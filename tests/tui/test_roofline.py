@@ -11,12 +11,14 @@ from cs336_tui.findings.roofline import Ceiling
 from cs336_tui.peaks import PeakCache, PeakError, peak_key
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.drawing.roofline import Mark, Roof, roofline_chart
+from cs336_tui.tui.pages.roofline import chart_lines, doubts, roofline_of
+from cs336_tui.tui.pages.sheet import Laid
 from cs336_tui.tui.panes.roofline import RooflinePane
 from cs336_tui.tui.widgets.lines import Line, Lines
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, a_spec
-from tests.session.made import Cell, events_of
+from tests.session.made import Cell, events_of, session_of
 from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, until
 
 UNIT = ("TFLOP/s", 1e12)
@@ -121,6 +123,44 @@ async def test_drawing_and_table_are_in_sight_at_every_size(size: tuple[int, int
         assert "TFLOP/s" in table[0]
         assert [row.split()[0] for row in table[1:4]] == ["1", "2", "3"]
         assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("width", [57, 80, 100])
+def test_rows_are_told_apart_by_what_cells_do_not_share(width: int) -> None:
+    roofline = roofline_of(session_of(*CELLS), lambda _: None, None)
+    laid = Laid(roofline.sheet, width)
+    names = [text.split()[-3:] for text in rows(laid.lines(0, 3))]
+    assert names == [
+        ["forward+backward", "·", "fp32"],
+        ["forward+backward", "·", "bf16-mixed"],
+        ["forward", "·", "fp32"],
+    ]
+    shown = " ".join(rows(laid.lines(0, len(laid))))
+    assert "all cells: small · ctx " in shown
+    if width == 57:
+        assert "% peak" not in rows([laid.heading])[0]  # nothing but dashes
+        assert "% sheet" in rows([laid.heading])[0]
+
+
+def test_a_doubted_peak_of_a_cpu_is_said_above_the_drawing_with_what_to_press() -> None:
+    state = session_of(Cell(a_spec(device="cpu"), [0.1] * 12))
+    busy = made_peak(1e11, 2e10, device="cpu", busy_cores=1.0)
+    roofline = roofline_of(state, lambda _: busy, ENVIRONMENT)
+    said = " ".join(rows(doubts(roofline, 0, can_measure=True, width=200)))
+    assert "other processes kept 1.0 core busy meanwhile" in said
+    assert "n measures it again when the machine is idle" in said
+    assert "n measures" not in " ".join(rows(doubts(roofline, 0, can_measure=False, width=200)))
+    assert "measured 100~ GFLOP/s" in " ".join(rows(chart_lines(roofline, 0, 120, 20)))
+    assert "--refresh" not in " ".join(roofline.sheet.notes)
+    quiet = roofline_of(state, lambda _: made_peak(1e13, 2e10, device="cpu", busy_cores=0.1), ENVIRONMENT)
+    assert doubts(quiet, 0, can_measure=True, width=200) == []
+    assert "~" not in " ".join(rows(chart_lines(quiet, 0, 120, 20)))
+
+
+def test_that_a_gpus_other_users_were_not_observed_is_said_at_the_end() -> None:
+    roofline = roofline_of(session_of(CELLS[0]), lambda _: made_peak(50e12), ENVIRONMENT)
+    assert doubts(roofline, 0, can_measure=True, width=200) == []
+    assert any("was not observed" in note for note in roofline.sheet.notes)
 
 
 async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane(tmp_path: Path) -> None:

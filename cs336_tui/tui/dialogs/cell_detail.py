@@ -8,10 +8,12 @@ from cs336_tui.events import InForce
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
+from cs336_tui.sweep import INTERVAL, share_words, steps_words, warmup_words
 from cs336_tui.tui import format
 from cs336_tui.tui.drawing.phase_bars import phase_bars
 from cs336_tui.tui.judging import Assessment
-from cs336_tui.tui.pages.judgement import all_checks
+from cs336_tui.tui.pages.judgement import TOO_MUCH, all_checks, energy_words, half_width_words
+from cs336_tui.tui.pages.page import wrapped
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.panes.live import phase_means
 from cs336_tui.tui.panes.verdict import verdict
@@ -19,6 +21,7 @@ from cs336_tui.tui.widgets.lines import Line, Span, line
 
 _LABEL = 16
 _OUTPUT_ROWS = 200
+_VERSIONS = {"os": "system", "cuda": "CUDA", "cudnn": "cuDNN", "app": "cs336-tui"}
 
 
 def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessment | None = None) -> list[Line]:
@@ -26,13 +29,14 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
     sections = [
         [line((cell.spec.title, "title")), line(status.status(cell))],
         _error(cell, width),
-        _statistics(state, cell, found),
+        _statistics(state, cell, found, width),
         _titled("Mean of each phase", phase_bars(phase_means(cell), width=width)),
         _titled("Warm-up steps, ms (not measured)", _times(cell.warmup_times_s, None, width, "warmup")),
         _titled("Measured steps, ms", _times(cell.step_times_s, cell.running.std(state.ddof), width, "measured")),
         _titled("What was looked for in them", _judgement(found, width)),
         _titled("Asked for", _asked(cell.spec)),
         _titled("In force, read back", _in_force(cell.in_force) if cell.in_force else []),
+        _titled("Machine", _machine(state, cell)),
         _titled("Output of the process", _output(cell)),
     ]
     lines: list[Line] = []
@@ -50,6 +54,12 @@ def _row(label: str, value: object) -> Line:
     return (Span(f"{label:<{_LABEL}}", "muted"), Span(str(value)))
 
 
+def _rows(label: str, text: str, width: int) -> list[Line]:
+    """A longer text, over as many rows as it needs."""
+    first, *more = wrapped(text, width - _LABEL) or [()]
+    return [(Span(f"{label:<{_LABEL}}", "muted"), *first), *((Span(" " * _LABEL), *row) for row in more)]
+
+
 def _error(cell: CellState, width: int) -> list[Line]:
     if cell.status == "skipped":
         return [line(row) for row in textwrap.wrap(format.plain(cell.skipped_because or ""), max(width, 10))]
@@ -64,7 +74,7 @@ def _error(cell: CellState, width: int) -> list[Line]:
     return [line((f"✗ {problem}", "bad")), *map(line, rows)]
 
 
-def _statistics(state: SessionState, cell: CellState, found: Assessment | None) -> list[Line]:
+def _statistics(state: SessionState, cell: CellState, found: Assessment | None, width: int) -> list[Line]:
     lines: list[Line] = []
     if summary := cell.summary(state.ddof):
         std = summary.std_s
@@ -76,7 +86,7 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None) 
             _row("min to max", f"{format.ms(summary.min_s, std)} to {format.ms(summary.max_s, std)} ms"),
             *([_row("p95", f"{format.ms(summary.p95_s, std)} ms")] if summary.p95_s is not None else []),
             _row("tokens/s", format.rate(cell.tokens_per_s)),
-            *([_row("verdict", verdict(cell, found).text)] if found and found.judgement else []),
+            *_found(cell, found, width),
         ]
     if finished := cell.finished:
         peaks = {
@@ -88,6 +98,33 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None) 
         if finished.num_alloc_retries:
             lines.append(line(("! ", "caution"), f"{finished.num_alloc_retries} allocation retries: timing is suspect"))
     return _titled("Result", lines)
+
+
+def _found(cell: CellState, found: Assessment | None, width: int) -> list[Line]:
+    """What was found out about the numbers: interval, limit, energy, warm-up."""
+    if found is None or found.judgement is None:
+        return []
+    lines = [_row("verdict", verdict(cell, found).text)]
+    if interval := found.judgement.interval:
+        lines.append(_row("interval", f"{half_width_words(found.judgement)} of the mean ({interval.level:.0%})"))
+    if (limit := found.limit) and limit.flops_per_s is not None:
+        lines.append(_row("FLOP/s", f"{format.flops(limit.flops_per_s)}FLOP/s"))
+        measured, sheet = limit.share_of_measured, limit.share_of_sheet
+        lines.append(_row("% of peak", _share(measured, "not measured (Roofline, l)") + _too_much(measured)))
+        lines.append(_row("% of data sheet", _share(sheet, "unknown")))
+        if limit.share_of_bandwidth is not None:
+            lines.append(_row("% of bandwidth", f"at least {_share(limit.share_of_bandwidth)}, which bounds it"))
+    if energy := found.energy:
+        lines += _rows("energy", ", ".join(energy_words(energy)) or f"{format.NOT_AVAILABLE}: {energy.why}", width)
+    return lines + _rows("warm-up", found.judgement.warmup_advice, width)
+
+
+def _share(share: float | None, unknown: str = "") -> str:
+    return unknown if share is None else f"{share * 100:.3g} %"
+
+
+def _too_much(share: float | None) -> str:
+    return f" ({TOO_MUCH})" if share is not None and share > 1 else ""
 
 
 def _judgement(found: Assessment | None, width: int) -> list[Line]:
@@ -110,6 +147,13 @@ def _asked(spec: RunSpec) -> list[Line]:
         _row("dimensions", f"{spec.d_model} wide, d_ff {spec.d_ff}, {spec.num_layers} layers, {spec.num_heads} heads"),
         _row("vocabulary", spec.vocab_size),
         _row("batch, context", f"{spec.batch_size} × {spec.context_length} = {spec.tokens_per_step} tokens a step"),
+        _row("warm-up", warmup_words(spec.warmup_steps, spec.warmup_auto)),
+        _row("measured steps", steps_words(spec.measure_steps, None if spec.steps_auto is None else INTERVAL)),
+        *(
+            []
+            if spec.steps_auto is None
+            else [_row("interval", f"± {share_words(spec.steps_auto)} of the mean ends it")]
+        ),
         _row("synchronised", spec.sync),
         _row("seed", spec.seed),
         _row("threads", spec.threads if spec.threads is not None else "torch's own choice"),
@@ -138,6 +182,25 @@ def _in_force(real: InForce) -> list[Line]:
         for name, value in names.items()
         if value is not None
     ]
+
+
+def _machine(state: SessionState, cell: CellState) -> list[Line]:
+    """Clocks and persistence mode while it was measured, and versions."""
+    seen, environment = cell.surroundings, cell.environment or state.environment
+    clocks = {
+        "clock before": seen.clock_before_mhz,
+        "lowest clock": seen.lowest_clock_mhz,
+        "clock after": seen.clock_after_mhz,
+    }
+    lines = [_row(name, f"{clock} MHz (SM)") for name, clock in clocks.items() if clock is not None]
+    if not lines and cell.finished is not None:
+        lines = [_row("clocks", "not observed")]
+    if seen.persistence_mode is not None:
+        lines.append(_row("persistence", "on" if seen.persistence_mode else "off"))
+    if environment is not None:
+        names = ("host", "os", "driver", "cuda", "cudnn", "torch", "python", "app")
+        lines += [_row(_VERSIONS.get(name, name), value) for name in names if (value := getattr(environment, name))]
+    return lines
 
 
 def _output(cell: CellState) -> list[Line]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len, set_cell_size
+
+from cs336_tui.export.trust import half_width
 from cs336_tui.quantities import count
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.tui import format
@@ -14,6 +17,7 @@ from cs336_tui.tui.panes.verdict import doubts_first
 from cs336_tui.tui.widgets.lines import Line, Span, fit, line
 
 if TYPE_CHECKING:
+    from cs336_tui.findings.energy import Energy
     from cs336_tui.findings.verdicts import Check, Judgement
 
 _INDENT = "  "
@@ -34,14 +38,56 @@ def judgement_lines(cell: CellState, found: Assessment | None, width: int, heigh
         return wrapped(f"! this cell could not be judged: {found.problem}", width, "bad", _INDENT)[:height]
     if found.judgement is None:
         return []
-    rest = [row for text, role in _rest(cell, found) for row in wrapped(text, width, role, _INDENT)]
     checks = doubts_first(found.judgement)
+    short = [fit(line(_short(found, width)), width)] if height > 1 else []
+    height -= len(short)
+    rest = [wrapped(text, width, role, _INDENT) for text, role in _rest(cell, found)]
     said = [_verdict(check, width) for check in checks]
-    room = height - min(len(rest), _ALWAYS)
+    room = height - min(sum(map(len, rest)), _ALWAYS)
     for place in reversed(range(len(checks))):
         if sum(map(len, said)) > room:
             said[place] = [fit(_on_one_row(checks[place]), width)]
-    return [*(row for rows in said for row in rows), *rest][:height]
+    rows = [*short, *(row for rows in said for row in rows)][: height + len(short)]
+    return [*rows, *_as_many(rest, height + len(short) - len(rows), width)]
+
+
+def _as_many(entries: Sequence[list[Line]], room: int, width: int) -> list[Line]:
+    """Entries of some rows each, as many as there is room for; the last one ends with an ellipsis where it is cut."""
+    rows: list[Line] = []
+    for entry in entries:
+        left = room - len(rows)
+        if len(entry) > left:
+            if left > 0:
+                *whole, last = entry[:left]
+                cut = set_cell_size(last[0].text, min(cell_len(last[0].text), max(width - 2, 0)))
+                rows += [*whole, line((f"{cut.rstrip(' ,;·')} …", last[0].role))]
+            break
+        rows += entry
+    return rows
+
+
+def _short(found: Assessment, width: int) -> str:
+    """How far the mean is known and how close the cell came to its limit, in one row."""
+    assert found.judgement is not None
+    limit = found.limit
+    rates = []
+    if limit is not None and limit.flops_per_s is not None:
+        rates.append(f"{format.flops(limit.flops_per_s)}FLOP/s")
+        if limit.share_of_measured is not None:
+            rates.append(f"{limit.share_of_measured * 100:.3g} % of peak")
+        elif limit.share_of_sheet is not None:
+            rates.append(f"{limit.share_of_sheet * 100:.3g} % of data sheet")
+        else:
+            rates.append("peak not measured (Roofline, l)")
+    interval = half_width_words(found.judgement)
+    level = found.judgement.interval.level * 100 if found.judgement.interval else 0
+    whole = " · ".join([*([f"mean {interval} ({level:g} % interval)"] if interval else []), *rates])
+    return whole if cell_len(whole) <= width else " · ".join([*filter(None, [interval]), *rates])
+
+
+def half_width_words(judgement: Judgement) -> str:
+    """Half the interval of the mean over the mean: ``± 0.42 %``; empty where there is none."""
+    return f"± {half_width(judgement.interval)} %" if judgement.interval else ""
 
 
 def all_checks(judgement: Judgement, width: int) -> list[Line]:
@@ -84,40 +130,32 @@ def _rest(cell: CellState, found: Assessment) -> Iterator[tuple[str, str]]:
     if unknown := judgement.not_observable:
         names = ", ".join(check.name for check in unknown)
         yield f"not observable on {cell.spec.device.partition(':')[0]}: {names}", "muted"
-    if parts := [*_interval(judgement), *filter(None, [judgement.warmup_advice])]:
-        yield " · ".join(parts), "text"
-    if parts := [*_limit(found), *_energy(found)]:
+    if judgement.warmup_advice:
+        yield judgement.warmup_advice, "text"
+    if parts := [*_limit(found), *(energy_words(found.energy) if found.energy else ())]:
         yield " · ".join(parts), "text"
     yield from ((note, "muted") for note in judgement.notes)
     if parts := [*_in_force(cell)]:
         yield f"in force: {', '.join(parts)}", "muted"
 
 
-def _interval(judgement: Judgement) -> Iterator[str]:
-    if judgement.interval is not None:
-        level = judgement.interval.level * 100
-        yield f"mean ± {judgement.interval.half_share * 100:.2g} % ({level:g} % interval)"
-
-
 def _limit(found: Assessment) -> Iterator[str]:
+    """What the short row does not tell."""
     limit = found.limit
     if limit is None or limit.flops_per_s is None:
         return
-    yield f"{format.flops(limit.flops_per_s)}FLOP/s"
     measured, sheet = limit.share_of_measured, limit.share_of_sheet
-    if measured is not None:
-        yield f"{measured * 100:.3g} % of the measured peak" + (f" ({TOO_MUCH})" if measured > 1 else "")
-    if sheet is not None:
-        yield f"{sheet * 100:.3g} % of the data sheet's"
-    if measured is None and sheet is None:
-        yield "peak not measured (Roofline, l)"
+    if measured is not None and measured > 1:
+        yield f"{measured * 100:.3g} % of the measured peak ({TOO_MUCH})"
+    if measured is not None and sheet is not None:
+        yield f"{sheet * 100:.3g} % of the data sheet's peak"
     if limit.share_of_bandwidth is not None:
         yield f"at least {limit.share_of_bandwidth * 100:.3g} % of the bandwidth, which bounds it"
 
 
-def _energy(found: Assessment) -> Iterator[str]:
-    energy = found.energy
-    if energy is not None and energy.joules_per_step is not None:
+def energy_words(energy: Energy) -> Iterator[str]:
+    """Of a step, and tokens for it; nothing where it is unknown."""
+    if energy.joules_per_step is not None:
         yield f"{energy.joules_per_step:.3g} J a step"
         if energy.tokens_per_joule is not None:
             yield f"{count(energy.tokens_per_joule)} tokens/J"
@@ -132,7 +170,7 @@ def _in_force(cell: CellState) -> Iterator[str]:
         if real.attention:
             yield f"attention {real.attention}"
         if real.threads is not None:
-            yield f"{real.threads} threads"
+            yield f"{real.threads} thread{'s' * (real.threads != 1)}"
     clocks = [clock for clock in (seen.clock_before_mhz, seen.clock_after_mhz) if clock is not None]
     if clocks:
         yield "SM clock " + " → ".join(dict.fromkeys(f"{clock} MHz" for clock in clocks))
