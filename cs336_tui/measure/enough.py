@@ -89,12 +89,10 @@ def why_stopped(times_s: Sequence[float], share: float) -> str:
     """Why no more than these steps were measured, in words."""
     interval, stopped = mean_interval(times_s), f"stopped after {len(times_s)} steps"
     known = f"the mean is known to ± {_half(interval.half_share)} ({interval.level:.0%})" if interval else ""
-    if is_narrow(times_s, share):
-        return f"{stopped}: {known}"
-    stopped += f", not at the ± {_half(share / 2)} asked for"
+    missed = "" if is_narrow(times_s, share) else f", not at the ± {_half(share / 2)} asked for"
     if not are_enough(times_s, share):
-        return f"{stopped} but at the most that was allowed{': ' if known else ''}{known}"
-    return f"{stopped}: {known}, and its noise no longer changes"
+        return f"{stopped}{missed}, the most that was allowed{': ' if known else ''}{known}"
+    return f"{stopped}{missed}: {known}{', and its noise no longer changes' if missed else ''}"
 
 
 def is_narrow(times_s: Sequence[float], share: float) -> bool:
