@@ -52,6 +52,9 @@ async def photograph(log: Path, target: Path, *keys: str) -> None:
         for key in keys:
             await pilot.press(key)
             await pilot.pause()
+        app.paint()
+        while not app.judging.is_settled:  # verdicts are worked out on a thread
+            await pilot.pause(0.05)
         app.clear_notifications()
         app.paint()
         await pilot.pause()
