@@ -29,6 +29,7 @@ from cs336_tui.sweep import Sweep
 from cs336_tui.tui.actions import comparing, exports
 from cs336_tui.tui.actions.peaks import PeakDesk
 from cs336_tui.tui.actions.sessions import SessionDesk
+from cs336_tui.tui.dialogs.reader import Reader
 from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.judging import Judging, is_timed
 from cs336_tui.tui.keys import APP_KEYS
@@ -251,6 +252,8 @@ class Cs336App(Running):
 
     def _judged(self) -> None:
         self._fresh = True
+        if isinstance(self.screen, Reader):
+            self.screen.write()
 
     @property
     def _mode(self) -> str:

@@ -30,8 +30,7 @@ def after(*keys: str) -> Callable[[Pilot[None]], Any]:
         await pilot.press(*keys)
         pilot.app.clear_notifications()  # they go by themselves, at a time of their own
         await pilot.pause()
-        if len(pilot.app.screen_stack) == 1:
-            await judged(pilot)
+        await judged(pilot)
 
     return prepare
 

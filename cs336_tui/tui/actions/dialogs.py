@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cs336_tui.tui.dialogs.confirm import Confirm
 from cs336_tui.tui.dialogs.reader import Reader
+from cs336_tui.tui.widgets.lines import Line
 
 if TYPE_CHECKING:
     from cs336_tui.tui.app import Cs336App
@@ -24,8 +25,11 @@ def read_cell(app: Cs336App, place: int) -> None:
 
     state = app.state
     cell = list(state.cells.values())[place]
-    found = app.judging.of(state, cell)
-    app.push_screen(Reader(f"Cell {cell.cell + 1}", lambda width: cell_detail(state, cell, width, found)))
+
+    def lines(width: int) -> list[Line]:
+        return cell_detail(state, cell, width, app.judging.of(state, cell))
+
+    app.push_screen(Reader(f"Cell {cell.cell + 1}", lines))
 
 
 def ask_quit(app: Cs336App) -> None:

@@ -43,5 +43,9 @@ class Reader(ModalScreen[None]):
 
     def on_lines_resized(self, event: Lines.Resized) -> None:
         event.stop()
+        self.write()
+
+    def write(self) -> None:
+        """Make the lines anew: more may be known."""
         rows = self.query_one(Rows)
         rows.fill(self._write(rows.content_size.width))
