@@ -117,7 +117,7 @@ def t_interval(times: Sequence[float], level: float = LEVEL) -> MeanInterval | N
         return None
     sample = sample_of(times)
     t = t_quantile(upper, sample.df)
-    return _interval(sample, -t, t, level, FROM_EFFECTIVE_N)
+    return _interval(times, sample, -t, t, level, FROM_EFFECTIVE_N)
 
 
 def mean_interval(times: Sequence[float], level: float = LEVEL) -> MeanInterval | None:
@@ -142,7 +142,7 @@ def mean_interval(times: Sequence[float], level: float = LEVEL) -> MeanInterval 
         return t_interval(times, level)
     farthest = FARTHEST * t_quantile(t_tail(level), sample.df)
     low, high = _t_of_series_like(times, sample, level)
-    return _interval(sample, max(low, -farthest), min(high, farthest), level, BOOTSTRAP)
+    return _interval(times, sample, max(low, -farthest), min(high, farthest), level, BOOTSTRAP)
 
 
 def t_tail(level: float) -> float:
@@ -152,12 +152,16 @@ def t_tail(level: float) -> float:
     return (1 + level) / 2
 
 
-def _interval(sample: Sample, low_t: float, high_t: float, level: float, method: str) -> MeanInterval:
+def _interval(
+    times: Sequence[float], sample: Sample, low_t: float, high_t: float, level: float, method: str
+) -> MeanInterval:
+    """No further than the least and the greatest time: of few times that seem alike the error is hardly known, and
+    would reach to nonsense."""
     error = math.sqrt(sample.variance)
     return MeanInterval(
         mean=sample.mean,
-        low=sample.mean - high_t * error,
-        high=sample.mean - low_t * error,
+        low=max(sample.mean - high_t * error, min(times)),
+        high=min(sample.mean - low_t * error, max(times)),
         level=level,
         n=sample.n,
         effective_n=sample.effective_n,

@@ -36,7 +36,8 @@ LEAST_HOST_SHARE = 0.9
 EARLY = 1000
 """The measured steps that advice on warm-up looks at, from the first on: what comes later says nothing of it."""
 LOOSE = 0.05
-"""A mean whose confidence interval reaches this share of it to either side comes from too few steps."""
+"""A mean whose confidence interval reaches this share of it to either side comes from too few steps, where that is so
+also for steps that are independent."""
 OPEN = 0.5
 """From this share of it on the steps do not fix the mean at all."""
 _POWER_CAP = "software power cap"
@@ -170,7 +171,10 @@ def _series_checks(
     n = len(cell.step_times_s)
     # A series that goes somewhere has a wide interval too, which more steps would not narrow.
     stays = steadiness is not None and not {"warm-up", "slowdown", "drift", "bimodal"} & {*steadiness.classes}
-    loose = stays and interval is not None and interval.half_share > LOOSE
+    # The interval of few steps may be wide for fear that they are alike; independent ones must leave it wide too.
+    std_s, mean_s = cell.running.std() or 0.0, cell.running.mean
+    at_best = 2 * std_s / (mean_s * n**0.5) if mean_s > 0 else 0.0
+    loose = stays and interval is not None and min(interval.half_share, at_best) > LOOSE
     if steadiness is None or "too-few" in steadiness.classes:
         few, advice = f"{_steps(n)}, and at least {FEWEST} are needed to tell whether they are steady", "--steps 30"
         if steadiness is None:
