@@ -77,6 +77,8 @@ class _Side:
         self._meter: PeakMeter | None = None
         self._num_alloc_retries: int | None = None
         self._taken_before = 0
+        self._remarks: list[str] = []
+        """What is to be known beside its number."""
 
     def enter(self, stage: Stage) -> None:
         if stage != "finishing":
@@ -149,10 +151,11 @@ class _Side:
         """Say how many optimizer steps the gradient scaler left out."""
         if self._scales_gradients() and (skipped := self._next - (self._steps_taken() - self._taken_before)):
             text = (
-                f"cell {self.cell + 1}: {skipped} of {self._next} optimizer steps were skipped, because "
-                f"gradients overflowed float16; these steps took less time than real ones"
+                f"{skipped} of {self._next} optimizer steps were skipped, because gradients overflowed float16; these "
+                f"steps took less time than real ones"
             )
-            self._emit(Notice(at=time.time(), text=text))
+            self._remarks.append(text)
+            self._emit(Notice(at=time.time(), text=f"cell {self.cell + 1}: {text}"))
 
     def let_go(self) -> None:
         """Hold on to nothing that was built."""
@@ -177,6 +180,7 @@ class _Side:
                 cpu_wait_s=self.waited and self.waited.sum_s,
                 longest_cpu_wait_s=self.waited and self.waited.longest_s,
                 usable_cores=usable_cores(),
+                remarks=tuple(self._remarks),
                 summary=summarize(self._times_s["measured"]),
             )
         )

@@ -145,3 +145,12 @@ def test_a_stop_between_two_steps_keeps_what_was_timed_of_both() -> None:
         ("cancelled", "measuring", 1),
         ("cancelled", "measuring", 2),
     ]
+
+
+def test_an_optimizer_step_that_the_scaler_skipped_stands_beside_its_side() -> None:
+    # One token: the loss's gradient, scaled by 65536 as at first, is more than float16 can hold.
+    both = {"pass_": "train-step", "context_length": 1, "batch_size": 1, "warmup_steps": 0}
+    done = Rounded(small_spec(precision="fp16-mixed", **both), small_spec(**both))
+    (remark,) = done.of(A).finished.remarks
+    assert "of 3 optimizer steps were skipped" in remark
+    assert done.of(B).finished.remarks == ()
