@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from cs336_tui.presets import preset
 from cs336_tui.spec import ModelDims, SpecError
 from cs336_tui.sweep import INTERVAL, UNRESOLVED, Auto, Sweep, share_words
+from cs336_tui.variants import is_imported
 
 _RAW_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 
@@ -22,7 +24,10 @@ def sweep_from(*, preset_name: str | None = None, vocab_size: int | None = None,
     """
     base = preset(preset_name).sweep if preset_name else Sweep()
     raw = {name: choices.pop(name, None) for name in _RAW_DIMS}
-    given = {name: value for name, value in choices.items() if value is not None}
+    given = {name: value for name, value in choices.items() if value is not None and value != ()}
+    given |= _own_code(base, given)
+    if given.get("workload", base.workload) == "attention" and base.workload != "attention":
+        given = _ATTENTION | given
     given |= _counts(base, given.pop("warmups", None), given.pop("steps", None), given.pop("interval", None))
     if vocab_size is not None:
         given["vocab_size"] = vocab_size
@@ -40,6 +45,20 @@ def sweep_from(*, preset_name: str | None = None, vocab_size: int | None = None,
     if problems := sweep.with_devices(named or ("cpu",)).problems():
         raise problems[0]
     return sweep
+
+
+_ATTENTION: dict[str, Any] = {"passes": ("forward", "backward"), "contexts": (1024,), "batches": (8,)}
+"""What attention alone is run with where nobody says."""
+
+
+def _own_code(base: Sweep, given: dict[str, Any]) -> dict[str, Any]:
+    """Folders to look in for a user's own code, whole, so that the choices mean the same from anywhere."""
+    folders = given.get("model_path", base.model_path)
+    names = [*given.get("models", base.models), *given.get("attentions", base.attentions)]
+    names += [*given.get("optimizers", base.optimizers), given.get("loss", base.loss)]
+    if not folders and any(map(is_imported, names)):
+        folders = (".",)
+    return {"model_path": tuple(str(Path(folder).expanduser().absolute()) for folder in folders)} if folders else {}
 
 
 def _counts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from cs336_tui.spec import RunSpec, SpecError, canonical_device
+from cs336_tui.variants import ATTENTIONS
 
 
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +18,10 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     uuid: str | None = None
     capability: str | None = None
+    attentions: tuple[str, ...] = ()
+    """The reference model's kinds of attention that it has, in fp32 or in any precision; empty where nobody asked."""
+    cannot_compile: str | None = None
+    """What torch.compile lacks here, in one line; None where nothing is known to be missing."""
 
 
 def capability_pair(capability: str) -> tuple[int, int]:
@@ -82,3 +87,11 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
             raise SpecError(
                 "precision", spec.precision, f"{info.name} ({info.label}) can do {', '.join(info.precisions)}"
             )
+        if spec.attention in ATTENTIONS and info.attentions and spec.attention not in info.attentions:
+            raise SpecError(
+                "attention", spec.attention, f"{info.name} ({info.label}) can do {', '.join(info.attentions)}"
+            )
+        if spec.compile != "off" and info.cannot_compile:
+            raise SpecError("compile", spec.compile, info.cannot_compile)
+        if spec.cuda_graph != "off" and not spec.device.startswith("cuda"):
+            raise SpecError("cuda_graph", spec.cuda_graph, f"{info.name} ({info.label}) has none; only cuda has")

@@ -16,10 +16,11 @@ from cs336_tui.reports import Prediction, Report, ReportKind
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the log's vocabulary; raised when an old reader would misread a new log."""
 
-Stage = Literal["starting", "building", "warm-up", "measuring", "finishing"]
+Stage = Literal["starting", "building", "compiling", "capturing", "warm-up", "measuring", "finishing"]
+"""`compiling` is torch.compile's work before the first warm-up step, `capturing` a CUDA graph's."""
 StepKind = Literal["warm-up", "measured"]
 Status = Literal["ok", "oom", "failed", "killed", "cancelled"]
 
@@ -133,6 +134,19 @@ class ModelBuilt(_Event, frozen=True):
     in_force: InForce
 
 
+class ModelPrepared(_Event, frozen=True):
+    """torch.compile or the capture of a CUDA graph is done, before the first warm-up step."""
+
+    cell: int
+    compile_s: float | None = None
+    """From the first call of the compiled model until no call compiled any more."""
+    graphs: int = 0
+    """Graphs that torch.compile made of the model."""
+    graph_breaks: tuple[str, ...] = ()
+    """Why the model fell into several graphs, a line each."""
+    capture_s: float | None = None
+
+
 class StepsTimed(_Event, frozen=True):
     """One or more consecutive finished steps of one kind, oldest first.
 
@@ -165,6 +179,11 @@ class CellFinished(_Event, frozen=True):
     peak_reserved_bytes: int | None = None
     peak_rss_bytes: int | None = None
     num_alloc_retries: int | None = None
+    before_backward_bytes: int | None = None
+    """In use by tensors between forward and backward, of attention alone: seen in a step of its own after the measured
+    ones."""
+    recompilations: int = 0
+    """How often torch.compile compiled again during warm-up or measured steps, which these then include."""
     failed_allocation_bytes: int | None = None
     """What could not be allocated, where torch says."""
     warmup_steps_done: int = 0
@@ -308,6 +327,7 @@ Event = (
     | CellStarted
     | StageChanged
     | ModelBuilt
+    | ModelPrepared
     | StepsTimed
     | CellFinished
     | CellsPredicted

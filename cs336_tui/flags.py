@@ -10,6 +10,7 @@ import click
 
 from cs336_tui.spec import ARCHES, EDITIONS, PASSES, PRECISIONS, SYNCS, SpecError
 from cs336_tui.sweep import INTERVAL, USUAL_MOST, Auto, Counted, Sweep, auto_of, share_of, share_words
+from cs336_tui.variants import ATTENTIONS, COMPILES, CROSS_ENTROPY, CUDA_GRAPHS, OPTIMIZERS, REFERENCE, WORKLOADS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,6 +73,20 @@ class Share(click.ParamType[float]):
             return share_of(str(value))
         except SpecError as error:
             self.fail(f"{error.value!r}: {error.allowed}", param, ctx)
+
+
+class Pair(click.ParamType[tuple[str, str]]):
+    """``name=value`` as the two."""
+
+    name = "NAME=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, rest = str(value).partition("=")
+        if not (name.strip() and equals):
+            self.fail(f"{value!r}: expected NAME=VALUE", param, ctx)
+        return name.strip(), rest.strip()
 
 
 WORDS, NUMBERS = CommaList(str), CommaList(int)
@@ -138,6 +153,74 @@ _CHOICES = (
     click.option("--sync", help=_text(", ".join(SYNCS), _DEFAULT.sync)),
     click.option("--seed", type=int, help=_text("Of parameters and tokens", _DEFAULT.seed)),
     click.option("--threads", type=int, help=_text("torch's intra-op threads", "torch's own")),
+    click.option(
+        "--model",
+        "models",
+        type=WORDS,
+        metavar="package.module:Class,...",
+        help=_text(
+            f"A model of your own: a class or a function that makes one; {REFERENCE} is the one that comes along",
+            REFERENCE,
+        ),
+    ),
+    click.option(
+        "--model-arg",
+        "model_args",
+        type=Pair(),
+        multiple=True,
+        help="An argument that your model wants beside the dimensions, such as rope_theta=10000; may be repeated.",
+    ),
+    click.option(
+        "--model-path",
+        "model_path",
+        type=click.Path(),
+        multiple=True,
+        metavar="FOLDER",
+        help="Where what you name is looked for; may be repeated. [default: the current folder]",
+    ),
+    click.option(
+        "--annotate",
+        "annotations",
+        type=Pair(),
+        multiple=True,
+        metavar="RANGE=package.module:function",
+        help="Of your own model: count this function's time and memory to this part, such as softmax; may be repeated.",
+    ),
+    click.option(
+        "--attention",
+        "attentions",
+        type=WORDS,
+        help=_text(
+            f"How attention is computed: {', '.join(ATTENTIONS)}, or package.module:function", _DEFAULT.attentions
+        ),
+    ),
+    click.option(
+        "--compile", "compiles", type=WORDS, help=_text(f"torch.compile: {', '.join(COMPILES)}", _DEFAULT.compiles)
+    ),
+    click.option(
+        "--checkpoint",
+        "checkpoints",
+        type=NUMBERS,
+        help=_text("Recompute activations in groups of so many blocks; 0: keep them", _DEFAULT.checkpoints),
+    ),
+    click.option(
+        "--optimizer",
+        "optimizers",
+        type=WORDS,
+        help=_text(f"Of train-step: {', '.join(OPTIMIZERS)}, or package.module:Class", _DEFAULT.optimizers),
+    ),
+    click.option("--loss", help=_text("The loss, or package.module:function", CROSS_ENTROPY)),
+    click.option(
+        "--cuda-graph",
+        "cuda_graphs",
+        type=WORDS,
+        help=_text(f"{', '.join(CUDA_GRAPHS)}; step: replay the whole step as one CUDA graph", _DEFAULT.cuda_graphs),
+    ),
+    click.option("--workload", help=_text(f"{', '.join(WORKLOADS)}; attention: that alone", _DEFAULT.workload)),
+    click.option(
+        "--head-dim", "head_dims", type=NUMBERS, help="With --workload attention: widths of queries, keys and values."
+    ),
+    click.option("--causal/--no-causal", default=None, help="With --workload attention. [default: causal]"),
 )
 
 

@@ -25,9 +25,23 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)
 _DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 _LISTS = {
     "size": "sizes", "context": "contexts", "batch": "batches", "pass": "passes", "precision": "precisions",
-    "device": "devices", "warmup": "warmups",
+    "device": "devices", "warmup": "warmups", "head_dim": "head_dims", "model": "models", "attention": "attentions",
+    "compile": "compiles", "checkpoint": "checkpoints", "optimizer": "optimizers", "cuda_graph": "cuda_graphs",
+    "model_path": "model_path",
 }  # fmt: skip
-_SINGLES = ("steps", "edition", "arch", "sync", "seed", "threads", "vocab_size")
+_SINGLES = (
+    "steps", "edition", "arch", "sync", "seed", "threads", "vocab_size", "workload", "causal", "loss",
+)  # fmt: skip
+_PAIRS = {"model_arg": "model_args", "annotate": "annotations"}
+"""Keys that hold a list of texts as ``name=value``."""
+_UNUSUAL = (
+    "head_dim", "model", "attention", "compile", "checkpoint", "optimizer", "cuda_graph", "model_path", "workload",
+    "causal", "loss",
+)  # fmt: skip
+"""Keys that a file leaves out where they are as usual."""
+_TEXTS = ("size", "pass", "precision", "device", "model", "attention", "compile", "optimizer", "cuda_graph",
+          "model_path", "edition", "arch", "sync", "workload", "loss")  # fmt: skip
+"""Keys that hold texts; others hold whole numbers, but for `causal`."""
 _COUNTED: dict[str, Counted] = {"warmup": "warmup_steps", "steps": "measure_steps"}
 """Keys that may hold ``auto``."""
 
@@ -121,6 +135,13 @@ def to_toml(preset: Preset) -> str:
     for key in _SINGLES:
         if key not in fields and getattr(sweep, key) is not None:
             fields[key] = getattr(sweep, key)
+    for key, field in _PAIRS.items():
+        if pairs := getattr(sweep, field):
+            fields[key] = [f"{name}={value}" for name, value in pairs]
+    plain = Sweep()
+    for key in _UNUSUAL:
+        if getattr(sweep, _LISTS.get(key, key)) == getattr(plain, _LISTS.get(key, key)):
+            fields.pop(key, None)
     if sweep.warmup_auto:
         fields["warmup"] = auto_words("warmup_steps", sweep.warmups[0])
     if sweep.steps_auto is not None:
@@ -134,7 +155,7 @@ def from_toml(name: str, text: str) -> Preset:
         fields = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise PresetError(f"preset {name}: not TOML: {error}") from None
-    allowed = ("about", *_LISTS, *_SINGLES, "interval", *_DIMS)
+    allowed = ("about", *_LISTS, *_SINGLES, *_PAIRS, "interval", *_DIMS)
     if unknown := sorted(fields.keys() - set(allowed)):
         raise PresetError(f"preset {name}: unknown key {unknown[0]}: expected one of {', '.join(allowed)}")
     try:
@@ -144,15 +165,17 @@ def from_toml(name: str, text: str) -> Preset:
 
 
 def _sweep(fields: dict[str, Any]) -> Sweep:
-    kinds = {"sizes": str, "passes": str, "precisions": str, "devices": str}
     given = _automatic(fields)
     for key, field in _LISTS.items():
         if key in fields and field not in given:
             values = fields[key] if isinstance(fields[key], list) else [fields[key]]
-            given[field] = tuple(_convert(key, value, kinds.get(field, int)) for value in values)
+            given[field] = tuple(_convert(key, value, _kind(key)) for value in values)
     for key in _SINGLES:
         if key in fields and key not in given:
-            given[key] = _convert(key, fields[key], str if key in ("edition", "arch", "sync") else int)
+            given[key] = _convert(key, fields[key], _kind(key))
+    for key, field in _PAIRS.items():
+        if key in fields:
+            given[field] = tuple(_pair(key, text) for text in fields[key])
     raw = {key: _convert(key, fields[key], int) for key in _DIMS if key in fields}
     if raw:
         if missing := [key for key in _DIMS if key not in raw]:
@@ -191,10 +214,24 @@ def _auto_choices(key: str, auto: Auto) -> dict[str, Any]:
     return {"steps": auto.most, "steps_auto": INTERVAL}
 
 
-def _convert(key: str, value: Any, kind: type[str] | type[int]) -> Any:
-    if not isinstance(value, kind) or isinstance(value, bool):
+def _kind(key: str) -> type[str] | type[int] | type[bool]:
+    if key == "causal":
+        return bool
+    return str if key in _TEXTS else int
+
+
+def _pair(key: str, text: Any) -> tuple[str, str]:
+    name, equals, value = _convert(key, text, str).partition("=")
+    if not (name.strip() and equals):
+        raise SpecError(key, text, "expected a list of texts as name=value")
+    return name.strip(), value.strip()
+
+
+def _convert(key: str, value: Any, kind: type[str] | type[int] | type[bool]) -> Any:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         or_auto = ' or "auto"' if key in _COUNTED else ""
-        raise SpecError(key, value, "expected a text" if kind is str else f"expected a whole number{or_auto}")
+        allowed = {str: "expected a text", int: f"expected a whole number{or_auto}", bool: "expected true or false"}
+        raise SpecError(key, value, allowed[kind])
     return value
 
 

@@ -320,11 +320,13 @@ def prediction_key(spec: RunSpec) -> RunSpec:
     """The same spec for all cells that need the same: steps, seed, synchronisation and the like do not matter."""
     return msgspec.structs.replace(
         spec, size="", edition="2026", sync="each-step", warmup_steps=0, measure_steps=1, seed=0, threads=None,
-        warmup_auto=False, steps_auto=None,
+        warmup_auto=False, steps_auto=None, compile="off", cuda_graph="off",
         device=spec.device.partition(":")[0] + (":0" if spec.device.startswith("cuda") else ""),
     )  # fmt: skip
 
 
 def report_key(spec: RunSpec) -> RunSpec:
     """The same spec for all cells of which a report tells the same: as `prediction_key`, on its device and threads."""
-    return msgspec.structs.replace(prediction_key(spec), device=spec.device, threads=spec.threads)
+    return msgspec.structs.replace(
+        prediction_key(spec), device=spec.device, threads=spec.threads, compile=spec.compile, cuda_graph=spec.cuda_graph
+    )

@@ -11,6 +11,9 @@ from typing import Literal, get_args
 
 import msgspec
 
+from cs336_tui import variants
+from cs336_tui.variants import CROSS_ENTROPY, REFERENCE, Compile, CudaGraph, Work, is_imported, is_well_formed, short
+
 Pass = Literal["inference", "forward", "backward", "forward+backward", "train-step"]
 Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16"]
 Arch = Literal["swiglu-rope", "gelu-learned"]
@@ -40,6 +43,12 @@ class SpecError(ValueError):
 def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise SpecError(field, value, f"expected one of {', '.join(allowed)}")
+
+
+def _one_of_or_imported(field: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed and not is_well_formed(value):
+        named = ", ".join(allowed)
+        raise SpecError(field, value, f"expected one of {named}, or package.module:name for one of your own")
 
 
 def _count(field: str, value: int, minimum: int = 1) -> None:
@@ -87,6 +96,15 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     With `warmup_auto` warm-up goes on until steps are steady, and `warmup_steps` is the most. With `steps_auto`, a
     share, measuring goes on until the confidence interval of the mean is narrower than that share of the mean, and
     `measure_steps` is the most.
+
+    `model`, `attention`, `optimizer` and `loss` are names of `cs336_tui.variants`, or ``package.module:name`` of a
+    user's own, looked for in the folders of `model_path` too; `model_args` are arguments that such a model wants beside
+    the dimensions. Of such a model, `annotations` say which functions make up which named range, as pairs of the
+    range and ``package.module:function``. `checkpoint` recomputes activations in groups of so many blocks, 0 for not at
+    all.
+
+    With workload ``attention`` the width of queries, keys and values is `d_model`, and `context_length` the length of
+    the sequences; `causal` is whether a token sees its past only, as in a language model it always does.
     """
 
     size: str
@@ -109,6 +127,18 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     threads: int | None = None
     warmup_auto: bool = False
     steps_auto: float | None = None
+    workload: Work = "language-model"
+    causal: bool = True
+    model: str = REFERENCE
+    model_args: tuple[tuple[str, str], ...] = ()
+    model_path: tuple[str, ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+    attention: str = "naive"
+    optimizer: str = "adamw"
+    loss: str = CROSS_ENTROPY
+    compile: Compile = "off"
+    checkpoint: int = 0
+    cuda_graph: CudaGraph = "off"
 
     def __post_init__(self) -> None:
         _one_of("edition", self.edition, EDITIONS)
@@ -117,7 +147,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("sync", self.sync, SYNCS)
         dims = self.dims
-        if self.arch == "swiglu-rope" and dims.d_model // dims.num_heads % 2:
+        if self.arch == "swiglu-rope" and self.workload == "language-model" and dims.d_model // dims.num_heads % 2:
             raise SpecError(
                 "num_heads",
                 self.num_heads,
@@ -137,6 +167,62 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
                 raise SpecError("sync", self.sync, "a number of steps that is not fixed needs each-step")
         if canonical_device(self.device) != self.device:
             raise SpecError("device", self.device, f"expected {canonical_device(self.device)}")
+        self._check_variants()
+
+    def _check_variants(self) -> None:
+        _one_of("workload", self.workload, variants.WORKLOADS)
+        _one_of("compile", self.compile, variants.COMPILES)
+        _one_of("cuda_graph", self.cuda_graph, variants.CUDA_GRAPHS)
+        _one_of_or_imported("model", self.model, (REFERENCE,))
+        _one_of_or_imported("attention", self.attention, variants.ATTENTIONS)
+        _one_of_or_imported("optimizer", self.optimizer, variants.OPTIMIZERS)
+        _one_of_or_imported("loss", self.loss, (CROSS_ENTROPY,))
+        _count("checkpoint", self.checkpoint, 0)
+        if self.checkpoint > self.num_layers:
+            raise SpecError("checkpoint", self.checkpoint, f"expected at most the number of layers, {self.num_layers}")
+        if is_imported(self.model) and self.attention != "naive":
+            raise SpecError("attention", self.attention, f"{short(self.model)} brings its own attention; leave it out")
+        if self.workload == "attention":
+            self._check_attention()
+        if self.cuda_graph != "off":
+            self._check_cuda_graph()
+
+    def _check_attention(self) -> None:
+        """What attention alone has nothing of."""
+        if self.pass_ == "train-step":
+            raise SpecError("pass", self.pass_, "attention alone has nothing to train; choose another pass")
+        alone = {"model": REFERENCE, "optimizer": "adamw", "loss": CROSS_ENTROPY, "checkpoint": 0}
+        for field, usual in alone.items():
+            if (value := getattr(self, field)) != usual:
+                raise SpecError(field, value, "workload attention has none; leave it out")
+
+    def _check_cuda_graph(self) -> None:
+        """What cannot be captured."""
+        if self.pass_ == "backward":
+            raise SpecError("pass", self.pass_, "cannot be captured without its forward; choose forward+backward")
+        if self.pass_ == "train-step" and self.precision == "fp16-mixed":
+            raise SpecError("precision", self.precision, "its gradient scaler waits for the device: not to be captured")
+        if self.compile in ("reduce-overhead", "max-autotune"):
+            raise SpecError("compile", self.compile, "captures CUDA graphs itself; choose default or off")
+
+    @property
+    def brings_own_code(self) -> bool:
+        """Whether running it imports something of the user's."""
+        return any(map(is_imported, (self.model, self.attention, self.optimizer, self.loss)))
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """What is not as usual, in a few words each, such as ``sdpa`` and ``compiled``."""
+        found = [short(self.model)] if is_imported(self.model) else []
+        found += [short(self.attention)] if self.attention != "naive" or self.workload == "attention" else []
+        found += ["not causal"] if not self.causal and self.workload == "attention" else []
+        if self.compile != "off":
+            found.append("compiled" if self.compile == "default" else f"compiled {self.compile}")
+        found += [f"checkpoint every {self.checkpoint}"] if self.checkpoint else []
+        found += [short(self.optimizer)] if self.optimizer != "adamw" and self.pass_ == "train-step" else []
+        found += [short(self.loss)] if self.loss != CROSS_ENTROPY else []
+        found += ["CUDA graph"] if self.cuda_graph != "off" else []
+        return tuple(found)
 
     @property
     def dims(self) -> ModelDims:
@@ -160,4 +246,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     @property
     def title(self) -> str:
         """What tells this cell from its neighbours, for a heading."""
-        return f"{self.size} · ctx {self.context_length} · {self.pass_} · {self.precision} · {self.device}"
+        kind = ("attention",) if self.workload == "attention" else ()
+        usual = (self.size, f"ctx {self.context_length}", self.pass_, self.precision, self.device)
+        return " · ".join((*kind, *usual, *self.variants))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -12,6 +13,7 @@ import msgspec
 
 from cs336_tui.sizes import dims_of
 from cs336_tui.spec import CUSTOM_SIZE, ModelDims, RunSpec, SpecError, canonical_device
+from cs336_tui.variants import CROSS_ENTROPY, REFERENCE
 
 UNRESOLVED = ("auto", "every")
 """Names that only a machine can turn into devices: its best one, and all of them."""
@@ -84,6 +86,11 @@ def _number(text: str) -> float:
     return float(f"{number}e-2" if end.endswith("%") else f"{number}{end}")
 
 
+_SHARED = (
+    "edition", "arch", "sync", "seed", "threads", "warmup_auto", "steps_auto",
+    "workload", "causal", "model_args", "model_path", "annotations", "loss",
+)  # fmt: skip
+"""Fields that every cell of a sweep has alike, named so by both."""
 _AUTO_ALLOWED = "expected auto, or auto:MAX with the most steps, at least {}"
 
 
@@ -94,6 +101,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
     `devices` may hold ``auto`` and ``every``; they must be resolved (`with_devices`) before `cells`.
     With `warmup_auto` the one value of `warmups` is the most warm-up steps; with `steps_auto`, the share of the mean to
     which its interval is to narrow, `steps` is the most measured ones (see `RunSpec`).
+
+    With workload ``attention`` the widths of `head_dims` take the place of sizes.
     """
 
     sizes: tuple[str, ...] = ("tiny",)
@@ -113,17 +122,25 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
     threads: int | None = None
     warmup_auto: bool = False
     steps_auto: float | None = None
+    workload: str = "language-model"
+    head_dims: tuple[int, ...] = (64,)
+    causal: bool = True
+    models: tuple[str, ...] = (REFERENCE,)
+    model_args: tuple[tuple[str, str], ...] = ()
+    model_path: tuple[str, ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+    attentions: tuple[str, ...] = ("naive",)
+    optimizers: tuple[str, ...] = ("adamw",)
+    loss: str = CROSS_ENTROPY
+    compiles: tuple[str, ...] = ("off",)
+    checkpoints: tuple[int, ...] = (0,)
+    cuda_graphs: tuple[str, ...] = ("off",)
 
     def with_devices(self, devices: tuple[str, ...]) -> Sweep:
         return msgspec.structs.replace(self, devices=devices)
 
     def __len__(self) -> int:
-        sizes = 1 if self.dims else len(self.sizes)
-        axes = (self.devices, self.precisions, self.contexts, self.batches, self.warmups, self.passes)
-        count = sizes
-        for axis in axes:
-            count *= len(axis)
-        return count
+        return math.prod(map(len, self._axes().values()))
 
     def cells(self) -> tuple[RunSpec, ...]:
         """The product, smallest models first. Raises the first `SpecError` of `problems`."""
@@ -139,49 +156,64 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
         found = {str(cell): cell for cell in self._each() if isinstance(cell, SpecError)}
         return tuple(found.values())
 
-    def _each(self) -> Iterator[RunSpec | SpecError]:
-        axes: dict[str, tuple[Any, ...]] = {
+    @property
+    def _sizes(self) -> tuple[str | int, ...]:
+        if self.workload == "attention":
+            return self.head_dims
+        return (CUSTOM_SIZE,) if self.dims else self.sizes
+
+    def _axes(self) -> dict[str, tuple[Any, ...]]:
+        """The choices whose product is run, by the field of `RunSpec` that each gives."""
+        return {
             "device": tuple(map(_one_spelling, self.devices)),
             "precision": self.precisions,
-            "size": (CUSTOM_SIZE,) if self.dims else self.sizes,
+            "size": self._sizes,
             "context_length": self.contexts,
             "batch_size": self.batches,
+            "model": self.models,
+            "attention": self.attentions,
+            "checkpoint": self.checkpoints,
+            "optimizer": self.optimizers,
+            "compile": self.compiles,
+            "cuda_graph": self.cuda_graphs,
             "warmup_steps": self.warmups,
-            "pass": self.passes,
+            "pass_": self.passes,
         }
+
+    def _each(self) -> Iterator[RunSpec | SpecError]:
+        axes = self._axes()
         for field, values in axes.items():
             if not values:
-                yield SpecError(field, "(none)", "choose at least one")
+                yield SpecError(field.rstrip("_"), "(none)", "choose at least one")
             if len(set(values)) != len(values):
-                yield SpecError(field, ",".join(map(str, values)), "names the same value twice")
+                yield SpecError(field.rstrip("_"), ",".join(map(str, values)), "names the same value twice")
         yield from self._ceilings()
-        for device, precision, size, context, batch, warmup, pass_ in itertools.product(*axes.values()):
+        for values in itertools.product(*axes.values()):
+            cell = dict(zip(axes, values, strict=True))
             try:
-                dims = self.dims or dims_of(size, self.edition, self.vocab_size)
+                size, dims = self._dims_of(cell.pop("size"))
                 yield RunSpec(
                     size=size,
-                    edition=self.edition,  # type: ignore[arg-type]
-                    arch=self.arch,  # type: ignore[arg-type]
                     d_model=dims.d_model,
                     d_ff=dims.d_ff,
                     num_layers=dims.num_layers,
                     num_heads=dims.num_heads,
                     vocab_size=dims.vocab_size,
-                    context_length=context,
-                    batch_size=batch,
-                    pass_=pass_,
-                    precision=precision,
-                    device=canonical_device(device),
-                    sync=self.sync,  # type: ignore[arg-type]
-                    warmup_steps=warmup,
                     measure_steps=self.steps,
-                    seed=self.seed,
-                    threads=self.threads,
-                    warmup_auto=self.warmup_auto,
-                    steps_auto=self.steps_auto,
+                    device=canonical_device(cell.pop("device")),
+                    **{field: getattr(self, field) for field in _SHARED},
+                    **cell,
                 )
             except SpecError as error:
                 yield error
+
+    def _dims_of(self, size: str | int) -> tuple[str, ModelDims]:
+        """A size's name and dimensions; of attention alone those of one head, which has neither layers nor tokens."""
+        if self.workload == "attention":
+            width = int(size)
+            dims = ModelDims(d_model=width, d_ff=1, num_layers=1, num_heads=1, vocab_size=1)
+            return f"d{width}", dims
+        return str(size), self.dims or dims_of(str(size), self.edition, self.vocab_size)
 
     def _ceilings(self) -> Iterator[SpecError]:
         """What is wrong with the most steps of automatic counts."""
@@ -206,7 +238,10 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
             return ",".join(map(str, values))
 
         words = ["cs336-tui", "bench"]
-        if dims := self.dims:
+        if self.workload == "attention":
+            words += ["--workload", self.workload, "--head-dim", comma(self.head_dims)]
+            words += [] if self.causal else ["--no-causal"]
+        elif dims := self.dims:
             for field in ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size"):
                 words += [f"--{field.replace('_', '-')}", str(getattr(dims, field))]
         else:
@@ -220,13 +255,37 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
             words += ["--steps", str(self.steps)]
         else:
             words += ["--steps", auto_words("measure_steps", self.steps), "--interval", share_words(self.steps_auto)]
-        words += ["--device", comma(self.devices)]
+        words += ["--device", comma(self.devices), *self._variant_words()]
         words += ["--edition", self.edition, "--arch", self.arch, "--sync", self.sync, "--seed", str(self.seed)]
         if self.threads is not None:
             words += ["--threads", str(self.threads)]
         if ddof != 1:
             words += ["--ddof", str(ddof)]
-        return " ".join(words)
+        return shlex.join(words)
+
+    def _variant_words(self) -> Iterator[str]:
+        """The options of everything about the model that is not as usual."""
+        plain = Sweep()
+        for option, field in VARIANT_OPTIONS.items():
+            if (value := getattr(self, field)) != getattr(plain, field):
+                yield from (option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value))
+        for option, pairs in (("--model-arg", self.model_args), ("--annotate", self.annotations)):
+            for name, value in pairs:
+                yield from (option, f"{name}={value}")
+        for path in self.model_path:
+            yield from ("--model-path", path)
+
+
+VARIANT_OPTIONS = {
+    "--model": "models",
+    "--attention": "attentions",
+    "--checkpoint": "checkpoints",
+    "--optimizer": "optimizers",
+    "--loss": "loss",
+    "--compile": "compiles",
+    "--cuda-graph": "cuda_graphs",
+}
+"""Options that choose how a model is run, each with its field of `Sweep`."""
 
 
 def _one_spelling(device: str) -> str:

@@ -18,11 +18,12 @@ from cs336_tui.estimate.tracker import MemoryTracker
 from cs336_tui.gpus import HOPPER, cublas_workspace_bytes
 from cs336_tui.reports import WORKSPACE_OP
 from cs336_tui.spec import RunSpec
-from cs336_tui.workload.batch import Batch
+from cs336_tui.workload.blocks import blocks_of
+from cs336_tui.workload.building import loss_of, make, optimizer_of
+from cs336_tui.workload.facts import facts_of
 from cs336_tui.workload.passes import PHASES, Step, Training
 from cs336_tui.workload.precision import RECIPES
 from cs336_tui.workload.ranges import name_parts
-from cs336_tui.workload.transformer import Transformer
 
 META = torch.device("meta")
 
@@ -71,21 +72,18 @@ class _Cell:
         self._spec = spec
         device_type = spec.device.partition(":")[0]
         self._counts_host_tensors = device_type == "cpu"
-        self._model = Transformer(
-            spec.dims, arch=spec.arch, context_length=spec.context_length, device=META, dtype=recipe.parameters
-        )
-        shape = (spec.batch_size, spec.context_length)
-        self._batch = Batch(*(torch.zeros(shape, dtype=torch.int64, device=META) for _ in range(2)))
+        made = make(spec, META)
+        self._model, self._batch = made.model, made.batch
+        self._facts = facts_of(made.model, spec)
         autocast = nullcontext if recipe.autocast is None else partial(Autocast, device_type, recipe.autocast)
         self._training: Training | None = None
         if spec.pass_ == "train-step":
-            self._training = Training(
-                self._model, scale_gradients=recipe.scale_gradients, foreach=device_type == "cuda"
-            )
+            optimizer, name = optimizer_of(spec, self._model, device_type)
+            self._training = Training(optimizer, name, device_type, scale_gradients=recipe.scale_gradients)
             for parameter in self._model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
             self._training.optimizer.step()  # makes its state; the gradients stay, as those of the step before
-        self._step = Step(spec.pass_, self._model, self._batch, autocast, self._training)
+        self._step = Step(spec.pass_, self._model, self._batch, autocast, self._training, loss=loss_of(spec))
 
     def run(self) -> Rehearsal:
         tracker = MemoryTracker(device_type=None if self._counts_host_tensors else META.type)
@@ -96,7 +94,8 @@ class _Cell:
             nonlocal residual_bytes
             residual_bytes = output.nbytes
 
-        self._model.layers[-1].register_forward_hook(look)
+        if blocks := blocks_of(self._model):
+            blocks[-1].register_forward_hook(look)
         state = list(self._optimizer_state())
         tracker.claim("parameters", self._model.parameters())
         tracker.claim("buffers", [*self._model.buffers(), *self._batch])
@@ -114,8 +113,8 @@ class _Cell:
             flops={phase: tracker.flops[phase] for phase in step.phases},
             flops_by_range={name: (there, back) for name, (there, back) in tracker.flops_by_range.items()},
             residual_stream_bytes=residual_bytes,
-            num_params=self._model.num_params,
-            num_params_without_head=self._model.num_params_without_head,
+            num_params=self._facts.num_params,
+            num_params_without_head=self._facts.num_params_without_head,
             parameter_bytes=sum(parameter.nbytes for parameter in self._model.parameters()),
             optimizer_state_bytes=sum(tensor.nbytes for tensor in state),
         )

@@ -6,55 +6,27 @@ a cell are pooled: a row is over the steps of all its runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from cs336_tui.export.footnotes import provenance_notes
-from cs336_tui.export.grouping import TELLING, groups, label, shown, telling
-from cs336_tui.export.markdown import Align
+from cs336_tui.export.attention_table import attention_tables
+from cs336_tui.export.checkpointing_table import checkpointing_tables
+from cs336_tui.export.compiled_table import compiled_tables
+from cs336_tui.export.grouping import groups, label, shown, telling
+from cs336_tui.export.layout import PLACES, Layout, LayoutColumn, Row, not_timed, setting, statistic, tables_of
 from cs336_tui.export.notation import Notation
-from cs336_tui.export.results import TableError, data_value
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.optimizers_table import optimizers_tables
+from cs336_tui.export.results import TableError
+from cs336_tui.export.tables import Table, Value
 from cs336_tui.quantities import UNKNOWN, millisecond_decimals
-from cs336_tui.session.fields import FIELDS, num_params
+from cs336_tui.session.fields import num_params
 from cs336_tui.session.merge import Result, ddof_of, measured, pooled
 from cs336_tui.session.warmup import Trace, array, trace
 from cs336_tui.stats import Summary
 
 _FORWARDS = ("forward", "forward+backward")
-_PLACES = ("device", "machine", "session", "torch", "threads")
 _DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
-
-
-class _Row(NamedTuple):
-    """All runs of one cell. `summary` is over their steps, None where no run was measured."""
-
-    runs: Sequence[Result]
-    summary: Summary | None
-
-    @property
-    def first(self) -> Result:
-        return self.runs[0]
-
-    @property
-    def times_s(self) -> tuple[float, ...]:
-        return tuple(time_s for run in measured(self.runs) for time_s in run.cell.step_times_s)
-
-
-class _Column(NamedTuple):
-    header: str
-    read: Callable[[_Row], Value]
-    show: Callable[[_Row], str] = lambda _: ""
-    align: Align = "right"
-
-
-class Layout(NamedTuple):
-    """A kind of table; `make` takes results and decimal places of the layout's own unit, None to follow the std."""
-
-    about: str
-    make: Callable[[Sequence[Result], int | None], tuple[Table, ...]]
 
 
 def layout_tables(
@@ -85,39 +57,39 @@ def layout_tables(
 def _forward_only(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
     notation = Notation("s", decimals)
     columns = (
-        _setting("size", "size", "left"),
-        _Column("forward_only", lambda row: row.first.spec.pass_ == "forward", align="left"),
-        _setting("warmup_steps", "warmup"),
-        _setting("benchmark_steps", "steps"),
-        _statistic("avg", "mean_s", notation),
-        _statistic("std", "std_s", notation),
+        setting("size", "size", "left"),
+        LayoutColumn("forward_only", lambda row: row.first.spec.pass_ == "forward", align="left"),
+        setting("warmup_steps", "warmup"),
+        setting("benchmark_steps", "steps"),
+        statistic("avg", "mean_s", notation),
+        statistic("std", "std_s", notation),
     )
     kept, left_out = _with_passes(results)
     notes = ("avg and std: seconds a step", "forward_only False: forward, loss and backward", *left_out)
-    return _tables(kept, columns, "Step times in seconds", notes, rows_by=("pass", "size"), apart=("warmup",))
+    return tables_of(kept, columns, "Step times in seconds", notes, rows_by=("pass", "size"), apart=("warmup",))
 
 
 def _min_max(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
     notation = Notation("s", decimals)
     columns = (
-        _setting("Model", "size", "left"),
-        _setting("Pass", "pass", "left"),
-        _setting("Warmup", "warmup"),
-        _statistic("Min (s)", "min_s", notation),
-        _statistic("Max (s)", "max_s", notation),
-        _statistic("Avg (s)", "mean_s", notation),
-        _statistic("Std (s)", "std_s", notation),
+        setting("Model", "size", "left"),
+        setting("Pass", "pass", "left"),
+        setting("Warmup", "warmup"),
+        statistic("Min (s)", "min_s", notation),
+        statistic("Max (s)", "max_s", notation),
+        statistic("Avg (s)", "mean_s", notation),
+        statistic("Std (s)", "std_s", notation),
     )
-    return _tables(results, columns, "Step times", (), rows_by=("size", "pass", "warmup"))
+    return tables_of(results, columns, "Step times", (), rows_by=("size", "pass", "warmup"))
 
 
 def _raw_steps(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    def times(title: str, read: Callable[[Result], Sequence[float]]) -> _Column:
-        def text(row: _Row, run: Result) -> str:
+    def times(title: str, read: Callable[[Result], Sequence[float]]) -> LayoutColumn:
+        def text(row: Row, run: Result) -> str:
             median_s = row.summary.median_s if row.summary else None
             return array(read(run), millisecond_decimals(median_s, None) if decimals is None else decimals)
 
-        return _Column(
+        return LayoutColumn(
             f"{title} steps (ms)",
             lambda row: tuple(time_s * 1e3 for run in row.runs for time_s in read(run)),
             lambda row: " ".join(text(row, run) for run in row.runs),
@@ -125,38 +97,38 @@ def _raw_steps(results: Sequence[Result], decimals: int | None) -> tuple[Table, 
         )
 
     columns = (
-        _setting("size", "size", "left"),
-        _setting("pass", "pass", "left"),
-        _setting("warm-up", "warmup"),
+        setting("size", "size", "left"),
+        setting("pass", "pass", "left"),
+        setting("warm-up", "warmup"),
         times("warm-up", lambda run: run.cell.warmup_times_s),
         times("measured", lambda run: run.cell.step_times_s),
     )
-    notes = ("a cell that ran several times has an array for each run", *_not_timed(results))
-    return _tables(measured(results), columns, "Every step's time", notes, rows_by=("size", "pass", "warmup"))
+    notes = ("a cell that ran several times has an array for each run", *not_timed(results))
+    return tables_of(measured(results), columns, "Every step's time", notes, rows_by=("size", "pass", "warmup"))
 
 
 def _warm_up(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
     notation = Notation("ms", decimals)
 
-    def each(header: str, read: Callable[[Trace], float | None], show: Callable[[float], str]) -> _Column:
+    def each(header: str, read: Callable[[Trace], float | None], show: Callable[[float], str]) -> LayoutColumn:
         """A figure of every run."""
 
-        def values(row: _Row) -> tuple[float | None, ...]:
+        def values(row: Row) -> tuple[float | None, ...]:
             return tuple(read(trace(run)) for run in row.runs)
 
-        return _Column(
+        return LayoutColumn(
             header,
             lambda row: tuple(value for value in values(row) if value is not None),
             lambda row: ", ".join(UNKNOWN if value is None else show(value) for value in values(row)),
         )
 
     columns = (
-        _setting("size", "size", "left"),
-        _setting("pass", "pass", "left"),
-        _setting("warm-up", "warmup"),
-        _Column("n", lambda row: len(row.times_s)),
-        _statistic("mean (ms)", "mean_s", notation),
-        _statistic("std (ms)", "std_s", notation),
+        setting("size", "size", "left"),
+        setting("pass", "pass", "left"),
+        setting("warm-up", "warmup"),
+        LayoutColumn("n", lambda row: len(row.times_s)),
+        statistic("mean (ms)", "mean_s", notation),
+        statistic("std (ms)", "std_s", notation),
         each("first step / median", lambda steps: steps.first_step_cost, lambda cost: f"{cost:.2f}"),
         each("steady after (steps)", lambda steps: steps.steady_after, lambda steps: f"{steps:.0f}"),
     )
@@ -165,9 +137,9 @@ def _warm_up(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
         "steady after: so many steps go by before all later ones are within the median ± the larger of 3 robust "
         "standard deviations and 2 %",
         "a cell that ran several times has these for each run",
-        *_not_timed(results),
+        *not_timed(results),
     )
-    return _tables(measured(results), columns, "What warming up does", notes, rows_by=("size", "pass", "warmup"))
+    return tables_of(measured(results), columns, "What warming up does", notes, rows_by=("size", "pass", "warmup"))
 
 
 def _by_mean(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
@@ -175,19 +147,19 @@ def _by_mean(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
     names = telling(results, but=("pass",)) or ("size",)
     timed = measured(results)
     columns = (
-        _Column("name", lambda row: label(row.first, names), align="left"),
-        _setting("computation", "pass", "left"),
-        _Column("times", lambda row: row.times_s, lambda row: _seconds(row, notation), "left"),
-        _statistic("mean_time", "mean_s", notation),
-        _statistic("median_time", "median_s", notation),
-        _statistic("std_dev", "std_s", notation),
-        _statistic("min_time", "min_s", notation),
-        _statistic("max_time", "max_s", notation),
-        _Column("total_time", lambda row: sum(row.times_s), lambda row: f"{sum(row.times_s):.4g}"),
-        _Column("profile_steps", lambda row: len(row.times_s)),
+        LayoutColumn("name", lambda row: label(row.first, names), align="left"),
+        setting("computation", "pass", "left"),
+        LayoutColumn("times", lambda row: row.times_s, lambda row: _seconds(row, notation), "left"),
+        statistic("mean_time", "mean_s", notation),
+        statistic("median_time", "median_s", notation),
+        statistic("std_dev", "std_s", notation),
+        statistic("min_time", "min_s", notation),
+        statistic("max_time", "max_s", notation),
+        LayoutColumn("total_time", lambda row: sum(row.times_s), lambda row: f"{sum(row.times_s):.4g}"),
+        LayoutColumn("profile_steps", lambda row: len(row.times_s)),
     )
-    notes = ("all times in seconds; total_time: of the measured steps", *_not_timed(results))
-    return _tables(
+    notes = ("all times in seconds; total_time: of the measured steps", *not_timed(results))
+    return tables_of(
         timed,
         columns,
         "Step times in seconds, sorted by mean",
@@ -199,13 +171,13 @@ def _by_mean(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
 
 def _devices(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
     kept, left_out = _with_passes(results)
-    apart = telling(kept, but=("size", "pass", *_PLACES))
-    places = telling(kept, among=_PLACES) or ("device",)
+    apart = telling(kept, but=("size", "pass", *PLACES))
+    places = telling(kept, among=PLACES) or ("device",)
     titles = _device_titles({key: members[0] for key, members in groups(kept, places).items()}, places)
     dims = (
-        _setting("Size", "size", "left"),
-        *(_setting(key, key) for key in _DIMS),
-        _Column("num_params", lambda row: num_params(row.first), lambda row: _parameters(num_params(row.first))),
+        setting("Size", "size", "left"),
+        *(setting(key, key) for key in _DIMS),
+        LayoutColumn("num_params", lambda row: num_params(row.first), lambda row: _parameters(num_params(row.first))),
     )
     notes = (
         "forward_time, forward+backward: mean ms a step",
@@ -220,7 +192,7 @@ def _devices(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
             for name, pass_ in (("forward_time", "forward"), ("forward+backward", "forward+backward"))
         )
         caption = "Mean step time in ms by device"
-        tables += _tables(
+        tables += tables_of(
             members, (*dims, *times), caption, notes, rows_by=("size", *_DIMS), apart=apart, places=places
         )
     return tuple(tables)
@@ -247,97 +219,39 @@ LAYOUTS: Mapping[str, Layout] = {
         "in ms; sessions of several machines side by side",
         _devices,
     ),
+    "attention": Layout(
+        "attention alone: forward, backward and memory before backward of each kind of attention side by side, over "
+        "width and sequence length",
+        attention_tables,
+    ),
+    "compiled": Layout("each pass as it is written and under torch.compile, with the speed-up", compiled_tables),
+    "checkpointing": Layout(
+        "peak memory and step time by how many blocks are recomputed together; the best is marked",
+        checkpointing_tables,
+    ),
+    "optimizers": Layout("the optimizer phase and its share of the step for each optimizer", optimizers_tables),
 }
 """The five kinds of table and the warm-up view, by the name that ``--layout`` takes."""
 
 
-def _tables(
-    results: Sequence[Result],
-    columns: Sequence[_Column],
-    caption: str,
-    notes: Sequence[str],
-    *,
-    rows_by: Sequence[str],
-    apart: Sequence[str] = (),
-    places: Sequence[str] = (),
-    sort: Callable[[_Row], float] | None = None,
-) -> tuple[Table, ...]:
-    """A table for each value of the fields in `apart` and of those that `rows_by` and `places` do not tell apart."""
-    keys = (*apart, *telling(results, but=(*rows_by, *apart, *(TELLING if places else ()))))
-    ddof = ddof_of(results)
-    tables: list[Table] = []
-    for members in groups(results, keys).values():
-        rows = [_Row(runs, pooled(runs, ddof)) for runs in groups(members, rows_by).values()]
-        if sort:
-            rows.sort(key=sort)
-        setting = dict(zip(keys, shown(members[0], keys), strict=True))
-        said = label(members[0], keys).replace(" · ", ", ")
-        # Where one CSV holds several tables, what tells them apart; the layout's own columns say the rest.
-        extra = {key: data_value(key, text) for key, text in setting.items() if key not in apart or places}
-        tables.append(
-            Table(
-                columns=tuple(Column(column.header, column.align) for column in columns),
-                rows=tuple(tuple(column.show(row) or _plain(column.read(row)) for column in columns) for row in rows),
-                records=tuple(extra | {column.header: column.read(row) for column in columns} for row in rows),
-                caption=f"{caption}, {said}" if said else caption,
-                footnotes=(
-                    *notes,
-                    *_counted(members),
-                    *_fixed(members, (*rows_by, *keys, *places)),
-                    *provenance_notes(members),
-                ),
-                label="-".join(f"{key}-{text}" for key, text in setting.items()),
-            )
-        )
-    return tuple(tables)
-
-
-def _counted(results: Sequence[Result]) -> Iterator[str]:
-    """Over how many steps the figures are: repeats of a cell make more than one run's."""
-    runs: dict[tuple[object, ...], list[int]] = {}
-    for result in measured(results):
-        place = tuple(FIELDS[key].show(result) for key in _PLACES)
-        runs.setdefault((result.spec, *place), []).append(result.cell.running.n)
-    if runs:
-        counts, most = sorted({sum(steps) for steps in runs.values()}), max(map(len, runs.values()))
-        number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        together = f", the steps of up to {most} runs together" if most > 1 else ""
-        yield f"n: {number} measured steps of each cell{together}"
-
-
-def _setting(header: str, key: str, align: Align = "right") -> _Column:
-    return _Column(header, lambda row: data_value(key, FIELDS[key].show(row.first)), align=align)
-
-
-def _statistic(header: str, field: str, notation: Notation) -> _Column:
-    """A field of the summary. Where there is none, the mean's column says why."""
-
-    def show(row: _Row) -> str:
-        if row.summary is None:
-            return row.first.ending if field == "mean_s" else "-"
-        return notation.of(row.summary, field)
-
-    return _Column(header, lambda row: row.summary[field] if row.summary else None, show)
-
-
-def _at(place: tuple[str, ...], header: str, pass_: str, places: Sequence[str], notation: Notation) -> _Column:
+def _at(place: tuple[str, ...], header: str, pass_: str, places: Sequence[str], notation: Notation) -> LayoutColumn:
     """The mean of one pass on one device, of a row that has all passes and devices of a model."""
 
-    def runs(row: _Row) -> list[Result]:
+    def runs(row: Row) -> list[Result]:
         return [run for run in row.runs if run.spec.pass_ == pass_ and shown(run, places) == place]
 
-    def summary(row: _Row) -> Summary | None:
+    def summary(row: Row) -> Summary | None:
         return pooled(runs(row), ddof_of(row.runs))
 
-    def read(row: _Row) -> Value:
+    def read(row: Row) -> Value:
         found = summary(row)
         return found.mean_s * 1e3 if found and found.mean_s is not None else None
 
-    def show(row: _Row) -> str:
+    def show(row: Row) -> str:
         found = summary(row)
         return notation.of(found, "mean_s") if found else next((run.ending for run in runs(row)), "-")
 
-    return _Column(header, read, show)
+    return LayoutColumn(header, read, show)
 
 
 def _device_titles(ran: Mapping[tuple[str, ...], Result], places: Sequence[str]) -> dict[tuple[str, ...], str]:
@@ -355,21 +269,7 @@ def _with_passes(results: Sequence[Result]) -> tuple[list[Result], tuple[str, ..
     return kept, (note,) if others else ()
 
 
-def _not_timed(results: Sequence[Result]) -> Iterator[str]:
-    for result in results:
-        if not result.is_measured:
-            yield f"{result.spec.title}: {result.ending}"
-
-
-def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:
-    """What all rows share and no column says."""
-    keys = [key for key in ("context", "batch", "precision", "device", "warmup", "steps", "edition", "arch")
-            if key not in named]  # fmt: skip
-    if same := [key for key in keys if len({FIELDS[key].show(result) for result in results}) == 1]:
-        yield f"every row: {', '.join(f'{FIELDS[key].title} {FIELDS[key].show(results[0])}' for key in same)}"
-
-
-def _seconds(row: _Row, notation: Notation) -> str:
+def _seconds(row: Row, notation: Notation) -> str:
     times = (
         notation.time(time_s, mean_s=time_s, std_s=row.summary.std_s if row.summary else None) for time_s in row.times_s
     )
@@ -379,7 +279,3 @@ def _seconds(row: _Row, notation: Notation) -> str:
 def _parameters(number: int) -> str:
     """As published tables have it: ``120.95M``, ``3.38B``."""
     return f"{number / 1e9:.2f}B" if number >= 1e9 else f"{number / 1e6:.2f}M"
-
-
-def _plain(value: Value) -> str:
-    return UNKNOWN if value is None else str(value)

@@ -96,9 +96,9 @@ class _Side:
             ModelBuilt(
                 at=time.time(),
                 cell=self.cell,
-                num_params=workload.model.num_params,
-                num_params_without_head=workload.model.num_params_without_head,
-                in_force=read_in_force(workload.model, workload.autocast, workload.training),
+                num_params=workload.facts.num_params,
+                num_params_without_head=workload.facts.num_params_without_head,
+                in_force=read_in_force(workload),
             )
         )
         self._step = workload.step(self.spec)

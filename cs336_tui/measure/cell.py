@@ -9,9 +9,22 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
+from torch import nn
 
-from cs336_tui.events import CellFinished, Event, ModelBuilt, Notice, Stage, StageChanged, Status, StepKind, StepsTimed
+from cs336_tui.events import (
+    CellFinished,
+    Event,
+    ModelBuilt,
+    ModelPrepared,
+    Notice,
+    Stage,
+    StageChanged,
+    Status,
+    StepKind,
+    StepsTimed,
+)
 from cs336_tui.measure.clock import Clock, clock_for
+from cs336_tui.measure.compiling import compile_ahead
 from cs336_tui.measure.enough import AFTER_LOOK, are_enough, step_looks, still_warming, warmup_looks, why_stopped
 from cs336_tui.measure.failures import failed_allocation, outcome_of
 from cs336_tui.measure.in_force import read_in_force
@@ -23,9 +36,9 @@ from cs336_tui.measure.waiting import CpuWait, Waited, usable_cores
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import summarize
 from cs336_tui.workload.building import build, settle_torch
+from cs336_tui.workload.cuda_graph import captured
 from cs336_tui.workload.passes import Step
 from cs336_tui.workload.precision import dtype_name
-from cs336_tui.workload.transformer import Transformer
 
 
 def run_cell(
@@ -141,17 +154,43 @@ class _Run:
             ModelBuilt(
                 at=time.time(),
                 cell=self.cell,
-                num_params=model.num_params,
-                num_params_without_head=model.num_params_without_head,
-                in_force=read_in_force(model, workload.autocast, workload.training),
+                num_params=workload.facts.num_params,
+                num_params_without_head=workload.facts.num_params_without_head,
+                in_force=read_in_force(workload),
             )
         )
         step = workload.step(spec)
         if self._nvtx:
             self._name(step, model)
+        return self._prepare(step, device)
+
+    def _prepare(self, step: Step, device: torch.device) -> Step:
+        """What must be done once before the first warm-up step: compiling, or capturing a graph."""
+        spec = self.spec
+        if spec.compile == spec.cuda_graph == "off":
+            return step
+        compiled, capture_s = None, None
+        if spec.compile != "off":
+            self.enter("compiling")
+            compiled = compile_ahead(step, device, self._check_cancelled)
+        if spec.cuda_graph != "off":
+            self.enter("capturing")
+            begin = time.perf_counter()
+            step = captured(step, device)
+            capture_s = time.perf_counter() - begin
+        self._emit(
+            ModelPrepared(
+                at=time.time(),
+                cell=self.cell,
+                compile_s=compiled.seconds if compiled else None,
+                graphs=compiled.graphs if compiled else 0,
+                graph_breaks=compiled.graph_breaks if compiled else (),
+                capture_s=capture_s,
+            )
+        )
         return step
 
-    def _name(self, step: Step, model: Transformer) -> None:
+    def _name(self, step: Step, model: nn.Module) -> None:
         self._nvtx = available()
         if self._nvtx:
             emit_ranges(step, model)

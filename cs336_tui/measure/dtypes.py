@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 import torch
-import torch.nn.functional as F
 
 from cs336_tui.measure.accumulation import accumulate
 from cs336_tui.measure.devices import device_label
@@ -114,10 +113,11 @@ def _without_optimizer(spec: RunSpec) -> RunSpec:
 
 
 def _read(spec: RunSpec, device: torch.device) -> _Read:
-    model, batch, autocast, _ = build(_without_optimizer(spec), device)
+    workload = build(_without_optimizer(spec), device, as_written=True)
+    model, batch, autocast = workload.model, workload.batch, workload.autocast
     with DtypeWatch(model) as watch, torch.inference_mode(spec.pass_ == "inference"), autocast():
         logits = model(batch.inputs)
-        loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
+        loss = workload.loss(logits, batch.targets)
     if "backward" in PHASES[spec.pass_]:
         loss.backward()
     return _Read(collapsed(watch.rows()), dtypes_of([logits]), dtypes_of([loss]))

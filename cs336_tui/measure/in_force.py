@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
 import torch
 
 from cs336_tui.events import InForce
 from cs336_tui.measure.devices import device_label
 from cs336_tui.measure.malloc import malloc_in_force, settings_of
-from cs336_tui.workload.passes import Training
+from cs336_tui.workload.building import Workload
 from cs336_tui.workload.precision import autocast_in_force, dtype_name, tf32_allowed
-from cs336_tui.workload.transformer import Transformer
 
 _CUDA_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
 _MPS_VARIABLES = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO")
 """Environment variables that set torch's allocators ("CUDA semantics" and "MPS Environment Variables" of its notes)."""
 
 
-def read_in_force(
-    model: Transformer, autocast: Callable[[], AbstractContextManager[object]], training: Training | None
-) -> InForce:
+def read_in_force(workload: Workload) -> InForce:
     """What torch itself says now; the dtype of the logits is not known before the first step."""
-    device = model.head.weight.device
-    autocast_dtype = autocast_in_force(autocast, device.type)
+    model, training = workload.model, workload.training
+    device = workload.batch.targets.device
+    autocast_dtype = autocast_in_force(workload.autocast, device.type)
     return InForce(
         matmul_precision=torch.get_float32_matmul_precision(),
         allow_tf32=tf32_allowed() if device.type == "cuda" else None,
@@ -34,9 +29,10 @@ def read_in_force(
         optimizer=training.name if training is not None else None,
         threads=torch.get_num_threads(),
         interop_threads=torch.get_num_interop_threads(),
-        attention=model.attention_method,
+        attention=workload.facts.attention,
         allocator=allocator_in_force(device),
         device_name=device_label(device),
+        model_revision=workload.facts.revision,
     )
 
 

@@ -40,7 +40,7 @@ def profile_kernels(request: ReportRequest, progress: Progress) -> KernelReport:
     spec = request.spec
     progress.enter("building")
     device = settle_torch(spec)
-    workload = build(spec, device)
+    workload = build(spec, device, as_written=True)
     step, clock = workload.step(spec), clock_for(device)
     name_step(step, workload.model, record_function)
     _warm_up(step, clock, progress)

@@ -44,7 +44,7 @@ def record_memory(request: ReportRequest, progress: Progress) -> MemoryReport:
     spec = request.spec
     progress.enter("building")
     device = settle_torch(spec)
-    workload = build(spec, device)
+    workload = build(spec, device, as_written=True)
     progress.enter("warm-up")
     _warm_up(workload, spec)
     progress.enter("recording")

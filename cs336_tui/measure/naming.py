@@ -5,15 +5,16 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
+from torch import nn
+
 from cs336_tui.workload.passes import Step
 from cs336_tui.workload.ranges import Around, name_parts
-from cs336_tui.workload.transformer import Transformer
 
 PHASE, RANGE = "phase/", "range/"
 """What the names of phases and of ranges begin with."""
 
 
-def name_step(step: Step, model: Transformer, around: Around) -> None:
+def name_step(step: Step, model: nn.Module, around: Around) -> None:
     """Have every phase run inside ``around("phase/forward")`` and so on, every part inside ``around("range/norms")``.
 
     Phases that a pass runs untimed (forward and loss of `backward`) are named too. For good: only for a step that

@@ -6,10 +6,10 @@ import os
 from contextlib import AbstractContextManager
 
 import torch
+from torch import nn
 
 from cs336_tui.measure.naming import name_step
 from cs336_tui.workload.passes import Step
-from cs336_tui.workload.transformer import Transformer
 
 UNAVAILABLE = (
     "no NVTX ranges: this torch was built without CUDA, which brings NVTX; nsys sees the process without named parts"
@@ -37,7 +37,7 @@ def nvtx_range(name: str) -> AbstractContextManager[object]:
     return entered
 
 
-def emit_ranges(step: Step, model: Transformer) -> None:
+def emit_ranges(step: Step, model: nn.Module) -> None:
     """Have the step emit a range round every phase (``forward``) and every part (``norms``), from now on.
 
     Backward has its phase only: its kernels belong to no part on the thread that launches them.

@@ -106,7 +106,7 @@ def attempt(spec: RunSpec, device: torch.device) -> _Moment | None:
         with tracker:
             tracker.phase(BUILDING)
             with _claimed_as_registered(tracker):
-                workload = build(spec, device)
+                workload = build(spec, device, as_written=True)
             name_parts(workload.model, tracker.range)
             tracker.claim("buffers", workload.batch)
             step = workload.step(spec)

@@ -11,6 +11,7 @@ from cs336_tui.environment import DeviceInfo, TorchEnvironment
 from cs336_tui.measure.devices import device_label, nvml_uuid
 from cs336_tui.spec import ModelDims, Precision
 from cs336_tui.workload.batch import random_batch
+from cs336_tui.workload.optimizers import make_optimizer
 from cs336_tui.workload.passes import Step, Training
 from cs336_tui.workload.precision import RECIPES, autocast_for, tf32_override
 from cs336_tui.workload.transformer import Transformer
@@ -56,7 +57,8 @@ def works(precision: Precision, device_type: str) -> bool:
             model = Transformer(dims, arch="swiglu-rope", context_length=4, device=device_type, dtype=recipe.parameters)
             model.initialise(0)
             batch = random_batch(1, 4, dims.vocab_size, device=device_type, seed=0)
-            training = Training(model, scale_gradients=recipe.scale_gradients)
+            optimizer, name = make_optimizer("adamw", model, device_type)
+            training = Training(optimizer, name, device_type, scale_gradients=recipe.scale_gradients)
             step = Step("train-step", model, batch, autocast_for(recipe, device_type), training)
             for phase in step.phases:
                 step.run(phase)

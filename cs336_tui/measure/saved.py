@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cs336_tui.reports import NO_RANGE, SavedBlock, SavedTensor
+from cs336_tui.workload.blocks import blocks_of
 from cs336_tui.workload.building import Workload
 from cs336_tui.workload.precision import dtype_name
 from cs336_tui.workload.ranges import name_parts
@@ -28,7 +29,11 @@ def saved_for_backward(workload: Workload) -> tuple[SavedBlock, ...]:
     model = workload.model
     watch = _Watch((*model.parameters(), *model.buffers(), *workload.batch))
     name_parts(model, watch.range)
-    hooks = [hook for number, layer in enumerate(model.layers) for hook in watch.enter_with(layer, f"layers.{number}")]
+    hooks = [
+        hook
+        for number, layer in enumerate(blocks_of(model) or ())
+        for hook in watch.enter_with(layer, f"layers.{number}")
+    ]
     try:
         with torch.autograd.graph.saved_tensors_hooks(watch.pack, watch.unpack), workload.autocast():
             logits = model(workload.batch.inputs)

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from cs336_tui.environment import Environment
-from cs336_tui.events import CellFinished, DeviceSampled, InForce, Stage, Status, StepsTimed
+from cs336_tui.events import CellFinished, DeviceSampled, InForce, ModelPrepared, Stage, Status, StepsTimed
 from cs336_tui.session.surroundings import Surroundings
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import RunningStats, Summary, summarize
@@ -82,6 +82,8 @@ class CellState:
         self.num_params: int | None = None
         self.num_params_without_head: int | None = None
         self.in_force: InForce | None = None
+        self.prepared: ModelPrepared | None = None
+        """What compiling or capturing took, of a cell that did so."""
         self.unread: Unread | None = None
         """Where the steps and the surroundings are until they are asked for."""
         self._times: StepTimes | None = StepTimes()

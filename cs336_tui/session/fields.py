@@ -11,6 +11,17 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.merge import Result
 from cs336_tui.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SYNCS, RunSpec
 from cs336_tui.sweep import steps_words, warmup_words
+from cs336_tui.variants import (
+    ATTENTIONS,
+    COMPILES,
+    CROSS_ENTROPY,
+    CUDA_GRAPHS,
+    OPTIMIZERS,
+    REFERENCE,
+    WORKLOADS,
+    is_imported,
+    short,
+)
 
 Kind = Literal["choice", "model", "place", "run"]
 
@@ -20,7 +31,8 @@ class Field(NamedTuple):
 
     `kind`: a ``choice`` of what to run; a dimension of the ``model``, which its size implies; the ``place`` where it
     ran; which ``run`` of its spec it is. `done` shows what an automatic choice came to in this one result, as
-    ``auto (12)``; None where nothing is automatic. Results are told apart by `show`, never by `done`.
+    ``auto (12)``; None where nothing is automatic. Results are told apart by `show`, never by `done`. What shows
+    `usual` need not be said where all results do.
     """
 
     key: str
@@ -29,10 +41,15 @@ class Field(NamedTuple):
     show: Callable[[Result], str]
     order: Callable[[Result], Any]
     done: Callable[[Result], str] | None = None
+    usual: str = ""
 
     def show_done(self, result: Result) -> str:
         """What this one result shows, with what an automatic choice came to."""
         return self.done(result) if self.done else self.show(result)
+
+
+OWN = "own"
+"""The attention of a user's model, which nobody but the model knows."""
 
 
 def size_label(spec: RunSpec) -> str:
@@ -106,17 +123,23 @@ def _warmup_steps_done(cell: CellState) -> int:
     return cell.steps_done - cell.running.n
 
 
-_SAME_NAME = ("edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "precision", "device", "sync", "seed")
+_SAME_NAME = (
+    "edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "precision", "device", "sync", "seed", "workload",
+    "compile", "checkpoint", "optimizer", "loss",
+)  # fmt: skip
 _ATTRIBUTES = {name: name for name in _SAME_NAME} | {
     "vocab": "vocab_size",
     "context": "context_length",
     "batch": "batch_size",
     "pass": "pass_",
+    "cuda-graph": "cuda_graph",
 }
 _WORDS: Mapping[str, Callable[[RunSpec], str]] = {
     "size": size_label,
     "warmup": lambda spec: warmup_words(spec.warmup_steps, spec.warmup_auto),
     "steps": lambda spec: steps_words(spec.measure_steps, spec.steps_auto),
+    "model": lambda spec: short(spec.model),
+    "attention": lambda spec: OWN if is_imported(spec.model) else short(spec.attention),
 }
 """What a choice shows that is not one attribute."""
 
@@ -130,6 +153,29 @@ def _choice(key: str, title: str, among: tuple[str, ...] = ()) -> Field:
         return among.index(value) if among else value
 
     return Field(key, title, "choice", lambda result: str(getattr(result.spec, attribute)), order)
+
+
+def _variant(key: str, among: tuple[str, ...] = ()) -> Field:
+    """A switch on how the model is run: those of `among` in their order, a user's own after them by name."""
+
+    def order(result: Result) -> Any:
+        shown = shown_of(result.spec, key)
+        return (among.index(shown), "") if shown in among else (len(among), shown)
+
+    return Field(
+        key,
+        key.replace("cuda-graph", "CUDA graph"),
+        "choice",
+        lambda result: shown_of(result.spec, key),
+        order,
+        usual=shown_of(_PLAIN, key),
+    )
+
+
+_PLAIN = RunSpec(
+    size="tiny", edition="2026", arch="swiglu-rope", d_model=2, d_ff=1, num_layers=1, num_heads=1, vocab_size=1,
+    context_length=1, batch_size=1, pass_="forward", precision="fp32", device="cpu",
+)  # fmt: skip
 
 
 def _dimension(key: str, title: str) -> Field:
@@ -182,10 +228,18 @@ _ALL = (
     _dimension("num_layers", "layers"),
     _dimension("num_heads", "heads"),
     _choice("vocab", "vocabulary"),
+    _variant("workload", WORKLOADS),
+    _variant("model", (REFERENCE,)),
+    _variant("attention", ATTENTIONS),
     _choice("context", "context"),
     _choice("batch", "batch"),
     _choice("pass", "pass", PASSES),
     _choice("precision", "precision", PRECISIONS),
+    _variant("compile", COMPILES),
+    _choice("checkpoint", "checkpoint")._replace(usual="0"),
+    _variant("optimizer", OPTIMIZERS),
+    _variant("loss", (CROSS_ENTROPY,)),
+    _variant("cuda-graph", CUDA_GRAPHS),
     Field("device", "device", "choice", lambda result: result.spec.device, _device_order),
     _count("warmup", "warm-up", lambda spec: (spec.warmup_auto, spec.warmup_steps), warmup_done),
     _count("steps", "steps", lambda spec: (spec.steps_auto or 0.0, spec.measure_steps), steps_done),

@@ -127,7 +127,7 @@ def pivot(
         row_keys=_in_order(row_keys, {key[:split]: cells[0] for key, cells in groups.items()}),
         column_keys=_in_order(column_keys, {key[split:]: cells[0] for key, cells in groups.items()}),
         figures={(key[:split], key[split:]): figure for key, figure in figures.items()},
-        fixed={key: shown[0] for key, shown in taken.items() if len(shown) == 1 and FIELDS[key].kind != "run"},
+        fixed={key: shown[0] for key, shown in taken.items() if len(shown) == 1 and _tells(key, shown[0])},
         value=kind,
         baseline=base.chosen if base else None,
         ddof=ddof,
@@ -284,3 +284,8 @@ def _memory_marks(cells: Sequence[Result], value: Value) -> Iterable[str]:
         yield WHOLE_PROCESS
     if any(end.num_alloc_retries for end in endings):
         yield "allocator retries, which make the timing suspect"
+
+
+def _tells(key: str, shown: str) -> bool:
+    """Whether it need be said that all results show this."""
+    return FIELDS[key].kind != "run" and shown != FIELDS[key].usual

@@ -21,6 +21,7 @@ from cs336_tui.events import (
     EnvironmentRead,
     Event,
     ModelBuilt,
+    ModelPrepared,
     Notice,
     QueueOrdered,
     ReportFinished,
@@ -41,7 +42,9 @@ from cs336_tui.spec import RunSpec
 
 DEVICE_HISTORY = 1200
 """Device samples kept for the graphs."""
-CellEvent = CellSkipped | CellRequeued | CellStarted | StageChanged | ModelBuilt | StepsTimed | CellFinished
+CellEvent = (
+    CellSkipped | CellRequeued | CellStarted | StageChanged | ModelBuilt | ModelPrepared | StepsTimed | CellFinished
+)
 _R = TypeVar("_R", bound=Report)
 OUTPUT_LIMIT = 64 * 1024
 """Characters of a cell's output kept in memory; the log has all of it."""
@@ -257,6 +260,8 @@ class SessionState:
                 cell.num_params = event.num_params
                 cell.num_params_without_head = event.num_params_without_head
                 cell.in_force = event.in_force
+            case ModelPrepared():
+                cell.prepared = event
             case StepsTimed():
                 cell.add_steps(event)
             case CellFinished():

@@ -7,24 +7,48 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from cs336_tui.spec import RunSpec
+from cs336_tui.variants import is_imported
+from cs336_tui.workload.attention import core_of
+from cs336_tui.workload.attention_only import AttentionOnly, attention_batch, attention_loss
 from cs336_tui.workload.batch import Batch, random_batch
-from cs336_tui.workload.passes import Step, Training
+from cs336_tui.workload.checkpointing import checkpoint_blocks
+from cs336_tui.workload.compiling import compiled
+from cs336_tui.workload.facts import ModelFacts, facts_of
+from cs336_tui.workload.imported import import_model, imported_loss, imported_optimizer
+from cs336_tui.workload.optimizers import NamedOptimizer, make_optimizer
+from cs336_tui.workload.passes import Loss, Step, Training, cross_entropy
 from cs336_tui.workload.precision import RECIPES, autocast_for, check_precision, set_matmul
 from cs336_tui.workload.transformer import Transformer
 
 
 class Workload(NamedTuple):
-    """What a step runs on. `autocast` makes the context of forward and loss."""
+    """What a step runs on. `model` is as it is written; `runs` is what a step calls, compiled where that is asked for.
 
-    model: Transformer
+    `autocast` makes the context of forward and loss.
+    """
+
+    model: nn.Module
+    runs: nn.Module
     batch: Batch
     autocast: Callable[[], AbstractContextManager[object]]
     training: Training | None
+    loss: Loss
+    facts: ModelFacts
 
     def step(self, spec: RunSpec) -> Step:
-        return Step(spec.pass_, self.model, self.batch, self.autocast, self.training)
+        return Step(spec.pass_, self.runs, self.batch, self.autocast, self.training, loss=self.loss)
+
+
+class Made(NamedTuple):
+    """A model on its device, not compiled, and its batch. Every parameter has a value, unless on the meta device."""
+
+    model: nn.Module
+    batch: Batch
+    revision: str | None = None
+    """Of a user's model, which source it is of."""
 
 
 def settle_torch(spec: RunSpec) -> torch.device:
@@ -40,16 +64,80 @@ def settle_torch(spec: RunSpec) -> torch.device:
     return device
 
 
-def build(spec: RunSpec, device: torch.device, *, built: Callable[[], object] = lambda: None) -> Workload:
-    """Make and initialise model, batch and, for `train-step`, optimizer. `built` is called when the model is there."""
+def build(
+    spec: RunSpec, device: torch.device, *, built: Callable[[], object] = lambda: None, as_written: bool = False
+) -> Workload:
+    """Make and initialise model, batch and, for `train-step`, optimizer. `built` is called when the model is there.
+
+    `as_written` leaves out torch.compile and CUDA graphs, for whoever looks into the model.
+    """
     recipe = RECIPES[spec.precision]
-    model = Transformer(
-        spec.dims, arch=spec.arch, context_length=spec.context_length, device=device, dtype=recipe.parameters
-    )
-    model.initialise(spec.seed)
-    built()
-    batch = random_batch(spec.batch_size, spec.context_length, spec.vocab_size, device=device, seed=spec.seed)
+    made = make(spec, device, built=built)
+    model = made.model
+    mode = "off" if as_written else spec.compile
     training = None
     if spec.pass_ == "train-step":
-        training = Training(model, scale_gradients=recipe.scale_gradients)
-    return Workload(model, batch, autocast_for(recipe, device.type), training)
+        capturable = spec.cuda_graph != "off" and not as_written
+        optimizer, name = optimizer_of(spec, model, device.type, capturable=capturable)
+        training = Training(optimizer, name, device.type, scale_gradients=recipe.scale_gradients)
+    return Workload(
+        model=model,
+        runs=model if mode == "off" else compiled(model, mode, device),
+        batch=made.batch,
+        autocast=autocast_for(recipe, device.type),
+        training=training,
+        loss=loss_of(spec),
+        facts=facts_of(model, spec, made.revision),
+    )
+
+
+def make(spec: RunSpec, device: torch.device, *, built: Callable[[], object] = lambda: None) -> Made:
+    """The model and the batch of a spec, on any device, the meta device too. `built` is called between the two."""
+    dtype = RECIPES[spec.precision].parameters
+    batch: Batch | None = None
+    revision: str | None = None
+    model: nn.Module
+    if is_imported(spec.model):
+        model, batch, revision = import_model(spec, device, dtype)
+    elif spec.workload == "attention":
+        model = AttentionOnly(spec, device=device, dtype=dtype)
+    else:
+        model = Transformer(
+            spec.dims,
+            arch=spec.arch,
+            context_length=spec.context_length,
+            core=core_of(spec, device),
+            device=device,
+            dtype=dtype,
+        )
+    if isinstance(model, Transformer | AttentionOnly) and device.type != "meta":
+        model.initialise(spec.seed)
+    if spec.checkpoint:
+        checkpoint_blocks(model, spec.checkpoint)
+    built()
+    return Made(model, batch or batch_of(spec, device), revision)
+
+
+def batch_of(spec: RunSpec, device: torch.device) -> Batch:
+    """The batch of a spec whose model brings none."""
+    if spec.workload == "attention":
+        return attention_batch(spec, device)
+    if device.type == "meta":
+        shape = (spec.batch_size, spec.context_length)
+        return Batch(*(torch.zeros(shape, dtype=torch.int64, device=device) for _ in range(2)))
+    return random_batch(spec.batch_size, spec.context_length, spec.vocab_size, device=device, seed=spec.seed)
+
+
+def loss_of(spec: RunSpec) -> Loss:
+    """Output and targets to a number."""
+    if spec.workload == "attention":
+        return attention_loss
+    return imported_loss(spec.loss, spec.model_path) if is_imported(spec.loss) else cross_entropy
+
+
+def optimizer_of(spec: RunSpec, model: nn.Module, device_type: str, *, capturable: bool = False) -> NamedOptimizer:
+    """The spec's optimizer over the model's parameters, as it is where the step is to run."""
+    if is_imported(spec.optimizer):
+        optimizer = imported_optimizer(spec.optimizer, spec.model_path, model.parameters())
+        return NamedOptimizer(optimizer, spec.optimizer)
+    return make_optimizer(spec.optimizer, model, device_type, capturable=capturable)

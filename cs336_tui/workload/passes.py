@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from cs336_tui.spec import Pass
 from cs336_tui.workload.batch import Batch
-from cs336_tui.workload.transformer import Transformer
 
 PHASES: dict[Pass, tuple[str, ...]] = {
     "inference": ("forward",),
@@ -24,19 +24,26 @@ PHASES: dict[Pass, tuple[str, ...]] = {
 """The timed phases of each pass, in the order they run."""
 
 
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Output and targets to a number."""
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over all tokens: (B, T, V), (B, T) -> ()."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
 class Training:
-    """The optimizer and the gradient scaler (disabled unless asked for) of the `train-step` pass."""
+    """The optimizer and the gradient scaler (disabled unless asked for) of the `train-step` pass.
 
-    def __init__(self, model: Transformer, *, scale_gradients: bool, foreach: bool | None = None) -> None:
-        device_type = model.head.weight.device.type
-        # foreach is torch's own choice here; said aloud so that it can be reported.
-        self.foreach = device_type == "cuda" if foreach is None else foreach
-        self.optimizer = torch.optim.AdamW(model.parameters(), foreach=self.foreach)
+    `name` says in words what the optimizer is.
+    """
+
+    def __init__(self, optimizer: Optimizer, name: str, device_type: str, *, scale_gradients: bool) -> None:
+        self.optimizer, self.name = optimizer, name
         self.scaler = torch.amp.GradScaler(device_type, enabled=scale_gradients)
-
-    @property
-    def name(self) -> str:
-        return f"AdamW ({'foreach' if self.foreach else 'for-loop'})"
+        self._taken = _Counter()
+        optimizer.register_step_post_hook(self._taken)
 
     @property
     def scales_gradients(self) -> bool:
@@ -44,9 +51,30 @@ class Training:
 
     @property
     def steps_taken(self) -> int:
-        """Optimizer steps really taken: the scaler skips one whose gradients overflowed. Waits for the device."""
-        counts = (state["step"] for state in self.optimizer.state.values() if "step" in state)
-        return int(next(counts, 0))
+        """Optimizer steps really taken: a gradient scaler skips one whose gradients overflowed."""
+        return self._taken.calls
+
+
+class _Counter:
+    """Counts its calls. An object of its own, so that the optimizer, which keeps it, does not keep what counts."""
+
+    calls = 0
+
+    def __call__(self, *_: object) -> None:
+        self.calls += 1
+
+
+def logits_of(output: object) -> Tensor:
+    """The logits of what a model returned: a tensor, something that has them as `logits`, or the first of several.
+
+    Raises TypeError for anything else.
+    """
+    found = getattr(output, "logits", None)
+    if found is None and isinstance(output, tuple | list) and output:
+        found = output[0]
+    if isinstance(found, Tensor):
+        return found
+    raise TypeError(f"the model returned {type(output).__name__}, expected a tensor of logits")
 
 
 class Step:
@@ -58,10 +86,12 @@ class Step:
     def __init__(
         self,
         pass_: Pass,
-        model: Transformer,
+        model: nn.Module,
         batch: Batch,
         autocast: Callable[[], AbstractContextManager[object]],
         training: Training | None = None,
+        *,
+        loss: Loss = cross_entropy,
     ) -> None:
         if (pass_ == "train-step") != (training is not None):
             raise ValueError(f"pass {pass_}: training belongs to train-step, and only to it")
@@ -75,6 +105,7 @@ class Step:
         self._batch = batch
         self._autocast = autocast
         self._training = training
+        self._loss_of = loss
         self._logits: Tensor | None = None
         self._loss: Tensor | None = None
 
@@ -113,13 +144,14 @@ class Step:
 
     def _forward(self) -> None:
         with torch.inference_mode(self._pass == "inference"), self._autocast():
-            self._logits = self._model(self._batch.inputs)
+            output = self._model(self._batch.inputs)
+            self._logits = output if isinstance(output, Tensor) else logits_of(output)
         self.logits_dtype = self._logits.dtype
 
     def _compute_loss(self) -> None:
         assert self._logits is not None
         with self._autocast():
-            self._loss = F.cross_entropy(self._logits.flatten(0, 1), self._batch.targets.flatten())
+            self._loss = self._loss_of(self._logits, self._batch.targets)
 
     def _backward(self) -> None:
         assert self._loss is not None

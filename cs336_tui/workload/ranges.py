@@ -16,12 +16,12 @@ Around = Callable[[str], AbstractContextManager[object]]
 """Makes what is entered round a part of this name."""
 
 
-def name_parts(model: Transformer, around: Around) -> None:
+def name_parts(model: nn.Module, around: Around) -> None:
     """Have every part of the model run inside ``around(its range)``; for good, so give it a model of its own.
 
     Ranges nest: what belongs to no inner part belongs to the innermost one round it.
     """
-    for owner, method, name in _parts(model):
+    for owner, method, name in _parts(model) if isinstance(model, Transformer) else ():
         _wrap(owner, method, name, around)
 
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cs336_tui.spec import Arch, ModelDims
+from cs336_tui.workload.attention import AttentionCore
 from cs336_tui.workload.initialisation import truncated_normal_
 
 NORM_EPS = 1e-5
@@ -190,10 +191,12 @@ class Transformer(nn.Module):
         *,
         arch: Arch,
         context_length: int,
+        core: AttentionCore | None = None,
         device: torch.device | str,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
+        del core
         device = torch.device(device)
         d_model, vocab = dims.d_model, dims.vocab_size
         self.token_embedding = Embedding(vocab, d_model, device=device, dtype=dtype)

@@ -15,6 +15,7 @@ from cs336_tui.measure.probe import probe
 from cs336_tui.measure.timing import StepTimer, time_window
 from cs336_tui.spec import PASSES, Pass, Precision, RunSpec
 from cs336_tui.workload.batch import random_batch
+from cs336_tui.workload.optimizers import make_optimizer
 from cs336_tui.workload.passes import PHASES, Step, Training
 from cs336_tui.workload.precision import RECIPES, autocast_for, set_matmul
 from cs336_tui.workload.transformer import Transformer
@@ -53,7 +54,11 @@ def gpu_step(spec: RunSpec) -> Step:
     )
     model.initialise(0)
     batch = random_batch(spec.batch_size, spec.context_length, spec.vocab_size, device=DEVICE, seed=0)
-    training = Training(model, scale_gradients=recipe.scale_gradients) if spec.pass_ == "train-step" else None
+    training = (
+        Training(*make_optimizer("adamw", model, "cuda"), "cuda", scale_gradients=recipe.scale_gradients)
+        if spec.pass_ == "train-step"
+        else None
+    )
     return Step(spec.pass_, model, batch, autocast_for(recipe, "cuda"), training)
 
 

@@ -149,7 +149,8 @@ def test_autocast_that_torch_leaves_off_is_not_reported_as_that_dtype(monkeypatc
 
 def modules_by_hand(spec: RunSpec) -> dict[str, tuple[str, str, str]]:
     """Inputs, output and gradient of every module of a cell's model, read by plain hooks."""
-    model, batch, _, _ = build(spec, CPU)
+    workload = build(spec, CPU)
+    model, batch = workload.model, workload.batch
     seen: dict[str, tuple[str, str]] = {}
     for path, module in model.named_modules():
 
@@ -196,7 +197,8 @@ def test_modules_are_in_the_order_in_which_a_step_comes_to_them() -> None:
 
 def test_the_softmax_and_the_residual_stream_are_seen() -> None:
     rows = {row.path: row for row in report_on(precision="bf16-mixed").modules}
-    model, _, autocast, _ = build(small_spec(precision="bf16-mixed"), CPU)
+    workload = build(small_spec(precision="bf16-mixed"), CPU)
+    model, autocast = workload.model, workload.autocast
     with autocast():
         q = torch.randn(1, 8, 2, 8).bfloat16()
         scores = model.layers[0].attention.score(q, q, model.causal_mask[:2, :2])
@@ -226,7 +228,8 @@ def test_device_and_torch_are_named() -> None:
 
 
 def test_watching_leaves_the_model_as_it_was() -> None:
-    model, batch, _, _ = build(small_spec(), CPU)
+    workload = build(small_spec(), CPU)
+    model, batch = workload.model, workload.batch
     attention = model.layers[0].attention
     with DtypeWatch(model) as watch:
         model(batch.inputs)
@@ -300,7 +303,8 @@ def test_a_cell_larger_than_the_hosts_free_memory_is_not_tried_there(monkeypatch
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
 def test_what_a_cell_holds_is_counted_on_the_large_side(precision: Precision, shape: dict[str, int]) -> None:
     spec = small_spec(precision=precision, **({"d_model": 64, "d_ff": 256, "context_length": 64} | shape))
-    model, batch, autocast, _ = build(spec, CPU)
+    workload = build(spec, CPU)
+    model, batch, autocast = workload.model, workload.batch, workload.autocast
     held: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cs336_tui.measure.in_force import allocator_in_force, read_in_force
 from cs336_tui.runner.bench import Bench
 from cs336_tui.workload.building import build
+from cs336_tui.workload.facts import facts_of
 from cs336_tui.workload.transformer import Attention
 from tests.measure.cells import run, small_spec
 from tests.watching import Watch
@@ -49,7 +50,7 @@ def test_attention_that_is_said_to_materialise_its_scores_does(arch: str) -> Non
 
     with Watched():
         workload.model(workload.batch.inputs)
-    in_force = read_in_force(workload.model, workload.autocast, workload.training)
+    in_force = read_in_force(workload)
     assert in_force.attention == "naive (scores materialised)"
     scores = (spec.batch_size, spec.num_heads, spec.context_length, spec.context_length)
     assert softmaxed == [scores] * spec.num_layers
@@ -60,9 +61,9 @@ def test_attention_is_told_by_the_layers_that_are_there() -> None:
     class Other(Attention):
         METHOD = "another"
 
-    workload = build(small_spec(num_layers=2), CPU)
+    workload = build(spec := small_spec(num_layers=2), CPU)
     workload.model.layers[1].attention.__class__ = Other
-    in_force = read_in_force(workload.model, workload.autocast, workload.training)
+    in_force = read_in_force(workload._replace(facts=facts_of(workload.model, spec)))
     assert in_force.attention == "another + naive (scores materialised)"
 
 

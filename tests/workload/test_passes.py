@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from cs336_tui.spec import PASSES, ModelDims, Pass
 from cs336_tui.workload.batch import Batch, random_batch
+from cs336_tui.workload.optimizers import make_optimizer
 from cs336_tui.workload.passes import PHASES, Step, Training
 from cs336_tui.workload.transformer import Transformer
 
@@ -35,8 +36,12 @@ def a_step(
     *,
     scale_gradients: bool = False,
 ) -> Step:
-    training = Training(model, scale_gradients=scale_gradients) if pass_ == "train-step" else None
+    training = a_training(model, scale_gradients=scale_gradients) if pass_ == "train-step" else None
     return Step(pass_, model, a_batch(), autocast, training)
+
+
+def a_training(model: nn.Module, *, scale_gradients: bool = False) -> Training:
+    return Training(*make_optimizer("adamw", model, "cpu"), "cpu", scale_gradients=scale_gradients)
 
 
 def run(step: Step) -> None:
@@ -194,4 +199,4 @@ def test_training_belongs_to_train_step() -> None:
     with pytest.raises(ValueError, match="train-step"):
         Step("train-step", model, a_batch(), nullcontext)
     with pytest.raises(ValueError, match="forward"):
-        Step("forward", model, a_batch(), nullcontext, Training(model, scale_gradients=False))
+        Step("forward", model, a_batch(), nullcontext, a_training(model))

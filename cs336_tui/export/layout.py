@@ -1,0 +1,135 @@
+"""What every kind of table in write-ups is put together from: rows of runs, columns, and tables for each setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from cs336_tui.export.footnotes import provenance_notes
+from cs336_tui.export.grouping import TELLING, groups, label, shown, telling
+from cs336_tui.export.markdown import Align
+from cs336_tui.export.notation import Notation
+from cs336_tui.export.results import data_value
+from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.quantities import UNKNOWN
+from cs336_tui.session.fields import FIELDS
+from cs336_tui.session.merge import Result, ddof_of, measured, pooled
+from cs336_tui.stats import Summary
+
+PLACES = ("device", "machine", "session", "torch", "threads")
+
+
+class Row(NamedTuple):
+    """All runs of one cell. `summary` is over their steps, None where no run was measured."""
+
+    runs: Sequence[Result]
+    summary: Summary | None
+
+    @property
+    def first(self) -> Result:
+        return self.runs[0]
+
+    @property
+    def times_s(self) -> tuple[float, ...]:
+        return tuple(time_s for run in measured(self.runs) for time_s in run.cell.step_times_s)
+
+
+class LayoutColumn(NamedTuple):
+    header: str
+    read: Callable[[Row], Value]
+    show: Callable[[Row], str] = lambda _: ""
+    align: Align = "right"
+
+
+class Layout(NamedTuple):
+    """A kind of table; `make` takes results and decimal places of the layout's own unit, None to follow the std."""
+
+    about: str
+    make: Callable[[Sequence[Result], int | None], tuple[Table, ...]]
+
+
+def tables_of(
+    results: Sequence[Result],
+    columns: Sequence[LayoutColumn],
+    caption: str,
+    notes: Sequence[str],
+    *,
+    rows_by: Sequence[str],
+    apart: Sequence[str] = (),
+    places: Sequence[str] = (),
+    sort: Callable[[Row], float] | None = None,
+) -> tuple[Table, ...]:
+    """A table for each value of the fields in `apart` and of those that `rows_by` and `places` do not tell apart."""
+    keys = (*apart, *telling(results, but=(*rows_by, *apart, *(TELLING if places else ()))))
+    ddof = ddof_of(results)
+    tables: list[Table] = []
+    for members in groups(results, keys).values():
+        rows = [Row(runs, pooled(runs, ddof)) for runs in groups(members, rows_by).values()]
+        if sort:
+            rows.sort(key=sort)
+        chosen = dict(zip(keys, shown(members[0], keys), strict=True))
+        said = label(members[0], keys).replace(" · ", ", ")
+        # Where one CSV holds several tables, what tells them apart; the layout's own columns say the rest.
+        extra = {key: data_value(key, text) for key, text in chosen.items() if key not in apart or places}
+        tables.append(
+            Table(
+                columns=tuple(Column(column.header, column.align) for column in columns),
+                rows=tuple(tuple(column.show(row) or _plain(column.read(row)) for column in columns) for row in rows),
+                records=tuple(extra | {column.header: column.read(row) for column in columns} for row in rows),
+                caption=f"{caption}, {said}" if said else caption,
+                footnotes=(
+                    *notes,
+                    *_counted(members),
+                    *_fixed(members, (*rows_by, *keys, *places)),
+                    *provenance_notes(members),
+                ),
+                label="-".join(f"{key}-{text}" for key, text in chosen.items()),
+            )
+        )
+    return tuple(tables)
+
+
+def _counted(results: Sequence[Result]) -> Iterator[str]:
+    """Over how many steps the figures are: repeats of a cell make more than one run's."""
+    runs: dict[tuple[object, ...], list[int]] = {}
+    for result in measured(results):
+        place = tuple(FIELDS[key].show(result) for key in PLACES)
+        runs.setdefault((result.spec, *place), []).append(result.cell.running.n)
+    if runs:
+        counts, most = sorted({sum(steps) for steps in runs.values()}), max(map(len, runs.values()))
+        number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        together = f", the steps of up to {most} runs together" if most > 1 else ""
+        yield f"n: {number} measured steps of each cell{together}"
+
+
+def setting(header: str, key: str, align: Align = "right") -> LayoutColumn:
+    return LayoutColumn(header, lambda row: data_value(key, FIELDS[key].show(row.first)), align=align)
+
+
+def statistic(header: str, field: str, notation: Notation) -> LayoutColumn:
+    """A field of the summary. Where there is none, the mean's column says why."""
+
+    def show(row: Row) -> str:
+        if row.summary is None:
+            return row.first.ending if field == "mean_s" else "-"
+        return notation.of(row.summary, field)
+
+    return LayoutColumn(header, lambda row: row.summary[field] if row.summary else None, show)
+
+
+def not_timed(results: Sequence[Result]) -> Iterator[str]:
+    for result in results:
+        if not result.is_measured:
+            yield f"{result.spec.title}: {result.ending}"
+
+
+def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:
+    """What all rows share and no column says."""
+    keys = [key for key in ("context", "batch", "precision", "device", "warmup", "steps", "edition", "arch")
+            if key not in named]  # fmt: skip
+    if same := [key for key in keys if len({FIELDS[key].show(result) for result in results}) == 1]:
+        yield f"every row: {', '.join(f'{FIELDS[key].title} {FIELDS[key].show(results[0])}' for key in same)}"
+
+
+def _plain(value: Value) -> str:
+    return UNKNOWN if value is None else str(value)

@@ -1,0 +1,41 @@
+"""What is known of a model once it is there, the reference's or a user's own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import nn
+
+from cs336_tui.spec import RunSpec
+from cs336_tui.variants import REFERENCE, short
+from cs336_tui.workload.transformer import Transformer
+
+
+class ModelFacts(NamedTuple):
+    """`attention` says in words how it is computed, as far as is known; `revision` of which source a user's model is,
+    None for the reference."""
+
+    num_params: int
+    num_params_without_head: int
+    attention: str
+    revision: str | None = None
+
+
+def facts_of(model: nn.Module, spec: RunSpec, revision: str | None = None) -> ModelFacts:
+    """Of a model that was made for this spec."""
+    numbers = sum(parameter.numel() for parameter in model.parameters())
+    if isinstance(model, Transformer):
+        return ModelFacts(numbers, model.num_params_without_head, model.attention_method)
+    head = _head(model, spec)
+    own = "attention alone" if spec.model == REFERENCE else f"{short(spec.model)}'s own"
+    return ModelFacts(numbers, numbers - (head.numel() if head is not None else 0), own, revision)
+
+
+def _head(model: nn.Module, spec: RunSpec) -> nn.Parameter | None:
+    """The weight that makes logits: of the vocabulary's and the model's width, the last such that was registered, and
+    no other part's too; None where there is none."""
+    if spec.workload == "attention":
+        return None
+    shapes = {(spec.vocab_size, spec.d_model), (spec.d_model, spec.vocab_size)}
+    found = [parameter for parameter in model.parameters() if tuple(parameter.shape) in shapes]
+    return found[-1] if len(found) > 1 else None
