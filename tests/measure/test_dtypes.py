@@ -281,11 +281,11 @@ def test_a_single_layer_keeps_its_number() -> None:
 def test_a_model_that_runs_out_of_memory_is_read_from_two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     real, depths = dtypes.build, []
 
-    def build_two_at_most(spec: RunSpec, device: torch.device) -> object:
+    def build_two_at_most(spec: RunSpec, device: torch.device, **how: bool) -> object:
         depths.append(spec.num_layers)
         if spec.num_layers > 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return real(spec, device)
+        return real(spec, device, **how)
 
     monkeypatch.setattr(dtypes, "build", build_two_at_most)
     found = report_on(num_layers=4, precision="bf16-mixed")
