@@ -118,4 +118,4 @@ def _counts(judged: Mapping[str, int], runs: int) -> str:
 def _title(side: Side) -> str:
     spec = side.spec
     model = f"{size_label(spec)} · ctx {spec.context_length} · batch {spec.batch_size}"
-    return f"{model} · {spec.pass_} · {spec.precision} · {spec.device}"
+    return " · ".join((model, spec.pass_, spec.precision, spec.device, *spec.variants))

@@ -56,6 +56,7 @@ def _record(pair: Pair) -> dict[str, Value]:
     spec, ratio = pair.a.spec, pair.ratio
     record: dict[str, Value] = {
         "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
+        "variants": ", ".join(spec.variants),
         "precision": spec.precision, "device": spec.device, "warmup": spec.warmup_steps,
     }  # fmt: skip
     for name, side in (("a", pair.a), ("b", pair.b)):

@@ -72,7 +72,14 @@ _MAY_VARY = (
     _choice("arch", "arch", "arch", "left"),
     _choice("vocabulary", "vocab", "vocab_size"),
     _choice("warm-up", "warmup", "warmup_steps"),
+    _Source("variant", lambda row: _variant(row.spec), "variants", lambda row: _variant(row.spec), "left"),
 )
+
+
+def _variant(spec: RunSpec) -> str:
+    return ", ".join(spec.variants) or "as written"
+
+
 _NEEDS = (
     _amount("parameters (M)", "num_params", lambda value: f"{value / 1e6:.2f}"),
     _amount("less head (M)", "num_params_without_head", lambda value: f"{value / 1e6:.2f}"),

@@ -58,7 +58,7 @@ def _row(result: Fitted, *, ran: bool) -> tuple[str, ...]:
     spec, fit = result.asked, result.fit
     other = spec.context_length if fit.by == "batch" else spec.batch_size
     return (
-        size_label(spec), str(other), spec.pass_, spec.precision, result.target.name,
+        " · ".join((size_label(spec), *spec.variants)), str(other), spec.pass_, spec.precision, result.target.name,
         "none" if fit.largest is None else str(fit.largest),
         str(fit.spec.tokens_per_step) if fit.spec else UNKNOWN,
         gigabytes(result.found.peak_bytes) if result.found else UNKNOWN,

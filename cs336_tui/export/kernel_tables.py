@@ -337,6 +337,7 @@ def _cell(report: KernelReport, table: str) -> dict[str, Value]:
     return {
         "table": table,
         "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
+        "variants": ", ".join(spec.variants),
         "precision": spec.precision, "device": spec.device,
     }  # fmt: skip
 

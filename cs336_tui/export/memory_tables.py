@@ -369,12 +369,19 @@ def _oom_records(report: OomReport) -> Iterator[dict[str, Value]]:
 def _cell(spec: RunSpec) -> dict[str, Value]:
     return {
         "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
+        "variants": ", ".join(spec.variants),
         "precision": spec.precision, "device": spec.device,
     }  # fmt: skip
 
 
 def _cell_texts(spec: RunSpec) -> tuple[str, ...]:
-    return size_label(spec), str(spec.context_length), str(spec.batch_size), spec.pass_, spec.precision
+    return (
+        " · ".join((size_label(spec), *spec.variants)),
+        str(spec.context_length),
+        str(spec.batch_size),
+        spec.pass_,
+        spec.precision,
+    )
 
 
 def _caption(report: MemoryReport, what: str) -> str:

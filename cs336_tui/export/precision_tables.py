@@ -150,7 +150,14 @@ def _accumulation_record(each: Accumulation) -> dict[str, Value]:
 
 def _speedup_row(each: SpeedUp, notation: Notation) -> tuple[str, ...]:
     spec, ratio = each.spec, each.ratio
-    parts = (size_label(spec), f"ctx {spec.context_length}", f"batch {spec.batch_size}", spec.pass_, spec.device)
+    parts = (
+        size_label(spec),
+        f"ctx {spec.context_length}",
+        f"batch {spec.batch_size}",
+        spec.pass_,
+        spec.device,
+        *spec.variants,
+    )
     return (
         " · ".join(parts),
         spec.precision,
@@ -173,6 +180,7 @@ def _speedup_record(each: SpeedUp) -> dict[str, Value]:
     spec, ratio = each.spec, each.ratio
     record: dict[str, Value] = {
         "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
+        "variants": ", ".join(spec.variants),
         "device": spec.device, "machine": each.machine, "warmup": spec.warmup_steps, "precision": spec.precision,
     }  # fmt: skip
     for name, side in (("fp32", each.fp32), ("other", each.other)):

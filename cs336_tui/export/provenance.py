@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from cs336_tui.environment import Environment
 from cs336_tui.events import InForce
 from cs336_tui.export.cells import shows_allocated, shows_rss, size_label
+from cs336_tui.export.variant_notes import variant_notes
 from cs336_tui.quantities import count, gigabytes
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.merge import Result, title_of
 from cs336_tui.session.mixed_provenance import SETTINGS_IN_FORCE, mixed_provenance
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
+from cs336_tui.variants import is_imported, short
 
 SETTINGS: Mapping[str, Callable[[RunSpec], str]] = {
     "edition": lambda spec: spec.edition,
@@ -71,6 +73,7 @@ def run_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
         yield ", ".join(same)
     yield from _sizes(cells)
     yield from device_notes(state, cells)
+    yield from variant_notes(cells)
     yield from in_force_notes(state, cells)
 
 
@@ -193,8 +196,11 @@ def _sizes(cells: Sequence[CellState]) -> Iterator[str]:
     counts: dict[tuple[str, ...], int | None] = {}
     for cell in cells:
         spec = cell.spec
+        if spec.workload == "attention":
+            continue
+        kind = short(spec.model) if is_imported(spec.model) else f"{spec.edition}, {spec.arch}"
         model = (
-            f"{size_label(spec)} ({spec.edition}, {spec.arch})",
+            f"{size_label(spec)} ({kind})",
             f"d_model {spec.d_model}, d_ff {spec.d_ff}, {spec.num_layers} layers, {spec.num_heads} heads",
             f"vocabulary {spec.vocab_size}",
         )

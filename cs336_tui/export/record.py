@@ -91,6 +91,16 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     persistence_mode: bool | None
     measured_for_s: float | None
     """From the beginning of the first measured step to the end of the last."""
+    compile_s: float | None
+    """What torch.compile took before the first step."""
+    compiled_graphs: int | None
+    graph_breaks: tuple[str, ...]
+    recompilations: int
+    """How often torch.compile compiled again in the course of the steps."""
+    capture_s: float | None
+    """What capturing a CUDA graph took before the first step."""
+    before_backward_bytes: int | None
+    """In use by tensors between forward and backward, of attention alone."""
     cpu_wait_s: float | None
     """How long threads of the cell's process stood ready meanwhile and had no core, added up."""
 
@@ -128,7 +138,7 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
     if finished is None:
         raise ValueError(f"cell {cell.cell} is {cell.status}, not over")
     judgement, limit, energy = judgement_of(cell, result.state), limit_of(result, peaks), energy_of(cell)
-    interval = judgement.interval if judgement else None
+    interval, prepared = judgement.interval if judgement else None, cell.prepared
     return RunRecord(
         cell=cell.cell,
         spec=cell.spec,
@@ -175,6 +185,12 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         lowest_clock_mhz=cell.surroundings.lowest_clock_mhz,
         persistence_mode=cell.surroundings.persistence_mode,
         measured_for_s=finished.measured_for_s,
+        compile_s=prepared.compile_s if prepared else None,
+        compiled_graphs=prepared.graphs if prepared and prepared.compile_s is not None else None,
+        graph_breaks=prepared.graph_breaks if prepared else (),
+        recompilations=finished.recompilations,
+        capture_s=prepared.capture_s if prepared else None,
+        before_backward_bytes=finished.before_backward_bytes,
         cpu_wait_s=finished.cpu_wait_s,
     )
 

@@ -62,7 +62,7 @@ def _own_text(result: Result, found: Summary, notation: Notation, *, matched: bo
     spec = result.spec
     title = (
         f"{size_label(spec)} · {spec.pass_} · {spec.precision} · ctx {spec.context_length} · batch {spec.batch_size} · "
-        f"warm-up {spec.warmup_steps}"
+        f"warm-up {spec.warmup_steps}{''.join(f' · {variant}' for variant in spec.variants)}"
     )
     remark = "" if matched else "nothing published for this size and pass"
     mean, std = notation.of(found, "mean_s"), notation.of(found, "std_s")

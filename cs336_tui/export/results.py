@@ -31,14 +31,28 @@ if TYPE_CHECKING:
 
 LEFT = frozenset(
     ("size", "pass", "precision", "device", "machine", "session", "edition", "arch", "vocab", "sync", "seed", "threads",
-     "torch")
+     "torch", "workload", "model", "attention", "compile", "optimizer", "loss", "cuda-graph")
 )  # fmt: skip
 """Fields whose columns are set to the left."""
 
 _WHOLE_NUMBERS = frozenset(
-    ("vocab", "context", "batch", "warmup", "steps", "seed", "repeat", "d_model", "d_ff", "num_layers", "num_heads")
+    (
+        "vocab",
+        "context",
+        "batch",
+        "warmup",
+        "steps",
+        "seed",
+        "repeat",
+        "d_model",
+        "d_ff",
+        "num_layers",
+        "num_heads",
+        "checkpoint",
+    )
 )
 _MODEL = ("size", "context", "batch", "pass", "precision", "device")
+_VARIANTS = ("workload", "model", "attention", "compile", "checkpoint", "optimizer", "loss", "cuda-graph")
 _MAY_VARY = ("edition", "arch", "vocab", "sync", "seed", "threads", "repeat")
 _TIMES = ("warmup", "n", "mean", "std", "interval", "verdict", "median", "min", "max", "tokens")
 _ENERGY = ("energy", "tokens_per_joule")
@@ -171,6 +185,16 @@ def _joules(row: _Row) -> str:
     return UNKNOWN if joules is None else f"{joules:.3g}"
 
 
+def _compile_s(row: _Row) -> float | None:
+    """What torch.compile took before the first step; in no step's time."""
+    return row.cell.prepared.compile_s if row.cell.prepared else None
+
+
+def _compile_time(row: _Row) -> str:
+    compile_s = _compile_s(row)
+    return UNKNOWN if compile_s is None else f"{compile_s:.1f}"
+
+
 _threads = SETTINGS["threads"]
 COLUMNS: Mapping[str, _Source] = {
     **{key: _field(key) for key in FIELDS},
@@ -212,6 +236,7 @@ COLUMNS: Mapping[str, _Source] = {
         "tokens_per_joule",
         lambda row: row.energy.tokens_per_joule,
     ),
+    "compile_time": _Source("compile (s)", _compile_time, "compile_s", _compile_s),
     "status": _Source("status", lambda row: status_of(row.cell), "status", lambda row: row.cell.status, "left"),
 }
 """What a column can show, by the key that ``--columns`` takes."""
@@ -299,10 +324,12 @@ def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
     return (
         *(key for key in ("session", "machine") if several and varies(key)),
         *_MODEL,
+        *(key for key in _VARIANTS if varies(key) or FIELDS[key].show(results[0]) != FIELDS[key].usual),
         *filter(varies, _MAY_VARY),
         *_TIMES,
         *("flops",) * any(row.limit.flops_per_s is not None for row in rows),
         *_ENERGY * any(row.energy.joules_per_step is not None for row in rows),
+        *("compile_time",) * any(_compile_s(row) is not None for row in rows),
         *("memory",) * shows_allocated(cells),
         *("rss",) * shows_rss(cells),
         "status",

@@ -64,6 +64,7 @@ def _record(each: Judged) -> dict[str, Value]:
         "context": spec.context_length,
         "pass": spec.pass_,
         "precision": spec.precision,
+        "variants": ", ".join(spec.variants),
         "device": spec.device,
         "verdict": judgement.label,
         "why": judgement.sentence,

@@ -198,7 +198,7 @@ def _devices(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
     return tuple(tables)
 
 
-LAYOUTS: Mapping[str, Layout] = {
+PLAIN_LAYOUTS: Mapping[str, Layout] = {
     "forward-only": Layout(
         "size, forward_only, warmup_steps, benchmark_steps, avg, std: seconds, a table for each warm-up setting",
         _forward_only,
@@ -219,6 +219,11 @@ LAYOUTS: Mapping[str, Layout] = {
         "in ms; sessions of several machines side by side",
         _devices,
     ),
+}
+"""The five kinds of table and the warm-up view, which any session can be shown in."""
+
+LAYOUTS: Mapping[str, Layout] = {
+    **PLAIN_LAYOUTS,
     "attention": Layout(
         "attention alone: forward, backward and memory before backward of each kind of attention side by side, over "
         "width and sequence length",
@@ -231,7 +236,7 @@ LAYOUTS: Mapping[str, Layout] = {
     ),
     "optimizers": Layout("the optimizer phase and its share of the step for each optimizer", optimizers_tables),
 }
-"""The five kinds of table and the warm-up view, by the name that ``--layout`` takes."""
+"""All kinds of table, those of variants too, by the name that ``--layout`` takes."""
 
 
 def _at(place: tuple[str, ...], header: str, pass_: str, places: Sequence[str], notation: Notation) -> LayoutColumn:

@@ -168,9 +168,8 @@ def card(estimate: Estimate) -> str:
     }
     if estimate.high_s is not None:
         facts["all steps"] = sweep_note([estimate]).partition(": ")[2]
-    title = (
-        f"{size_label(spec)} · ctx {spec.context_length} · batch {spec.batch_size} · {spec.pass_} · {spec.precision}"
-    )
+    usual = (size_label(spec), f"ctx {spec.context_length}", f"batch {spec.batch_size}", spec.pass_, spec.precision)
+    title = " · ".join((*usual, *spec.variants))
     lines = [f"{title} on {estimate.target.name}", "", *(f"{name:<17}{value}" for name, value in facts.items()), ""]
     lines += [f"{'GB':<17}{'end of forward':>16}{f'peak, in {found.peak_phase}':>24}"]
     rows = [(name, found.forward_end_by_category.get(name, 0), found.by_category.get(name, 0)) for name in CATEGORIES]

@@ -14,6 +14,7 @@ from cs336_tui.session.merge import Result, ddof_of, measured, pooled, runs_of
 from cs336_tui.session.mixed_provenance import mixed_provenance
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
+from cs336_tui.variants import CROSS_ENTROPY, REFERENCE
 
 COMPARISON_SCHEMA = 1
 
@@ -135,6 +136,8 @@ _NAMES: dict[str, Any] = {
     "steps_auto": None,
     "seed": 0,
     "threads": None,
+    "model_path": (),
+    "annotations": (),
 }
 """What changes no step's work, each with a stand-in."""
 _SETTINGS: dict[str, Any] = {
@@ -144,6 +147,14 @@ _SETTINGS: dict[str, Any] = {
     "arch": "gelu-learned",
     "warmup_steps": 0,
     "warmup_auto": False,
+    "model": REFERENCE,
+    "model_args": (),
+    "attention": "naive",
+    "optimizer": "adamw",
+    "loss": CROSS_ENTROPY,
+    "compile": "off",
+    "checkpoint": 0,
+    "cuda_graph": "off",
 }
 """What may be the very thing that two sessions compare, each with a stand-in."""
 

@@ -32,17 +32,25 @@ class Counts(NamedTuple):
         return spec.measure_steps if likely is None else min(likely, spec.measure_steps)
 
 
-class Prices(NamedTuple):
-    """Seconds of a step per unit of work, by device and precision, and of whichever cell was timed last."""
+Kind = tuple[str, ...]
+"""What decides, beside the work, how long a step takes."""
 
-    alike: dict[tuple[str, str], float]
+
+def _kind(spec: RunSpec) -> Kind:
+    return spec.device, spec.precision, spec.workload, spec.model, spec.attention, spec.compile, spec.cuda_graph
+
+
+class Prices(NamedTuple):
+    """Seconds of a step per unit of work, by the kind of cell, and of whichever was timed last."""
+
+    alike: dict[Kind, float]
     any: float | None
     counts: Counts = Counts()
 
     def of(self, spec: RunSpec) -> float | None:
         """Seconds that a run of this cell will take, all its steps; None before anything was timed. Automatic counts
         are taken to come to what they came to last."""
-        rate = self.alike.get((spec.device, spec.precision), self.any)
+        rate = self.alike.get(_kind(spec), self.any)
         steps = self.counts.warmup_of(spec) + self.counts.measured_of(spec)
         return None if rate is None else rate * _work(spec) * steps
 
@@ -52,10 +60,10 @@ def prices(state: SessionState) -> Prices:
     ahead = [cell.spec for number in state.waiting if (cell := state.cells.get(number))]
     if running := state.running_cell:
         ahead.append(running.spec)
-    wanted = {(spec.device, spec.precision) for spec in ahead}
+    wanted = set(map(_kind, ahead))
     warmup_wanted = any(spec.warmup_auto for spec in ahead)
     measured_wanted = any(spec.steps_auto is not None for spec in ahead)
-    alike: dict[tuple[str, str], float] = {}
+    alike: dict[Kind, float] = {}
     latest: float | None = None
     counts = Counts()
     for cell in reversed(state.cells.values()):
@@ -68,7 +76,7 @@ def prices(state: SessionState) -> Prices:
         if cell.started_at is not None and (step_s := _typical_step(cell)) is not None:
             rate = step_s / _work(cell.spec)
             latest = rate if latest is None else latest
-            alike.setdefault((cell.spec.device, cell.spec.precision), rate)
+            alike.setdefault(_kind(cell.spec), rate)
     return Prices(alike, latest, counts)
 
 

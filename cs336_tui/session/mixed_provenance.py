@@ -62,6 +62,16 @@ def _precision(result: Result) -> tuple[str, str]:
     return result.spec.precision, _device_type(result)
 
 
+def _model(result: Result) -> str:
+    return result.spec.model
+
+
+def _attention(result: Result) -> tuple[str, ...]:
+    """What decides which kernel computes attention; the settings of each are a choice."""
+    spec = result.spec
+    return spec.workload, spec.model, spec.attention, spec.precision, spec.device
+
+
 def _words(value: object, none: str | None = None) -> str | None:
     if value is None:
         return none
@@ -71,10 +81,10 @@ def _words(value: object, none: str | None = None) -> str | None:
 SETTINGS_IN_FORCE = (
     Aspect("threads", _in_force("threads")),
     Aspect("inter-op threads", _in_force("interop_threads")),
-    Aspect("attention", _in_force("attention")),
+    Aspect("attention", _in_force("attention"), _attention),
     Aspect("allocator", _in_force("allocator"), _device_type),
     Aspect("persistence mode", _persistence, _device),
-    Aspect("model revision", _in_force("model_revision")),
+    Aspect("model revision", _in_force("model_revision"), _model),
 )
 """What was in force beside the precision."""
 

@@ -142,6 +142,8 @@ def _why_not(result: Result) -> str | None:
         return f"reference points have vocabulary {_VOCABULARY:,}, not {spec.vocab_size:,}"
     if spec.arch != arch_of(spec.edition):
         return f"reference points of edition {spec.edition} are {arch_of(spec.edition)}, not {spec.arch}"
+    if spec.variants:
+        return f"reference points are of the reference model as it is written, not {', '.join(spec.variants)}"
     if spec.sync != "each-step":
         return f"reference points are synchronised each step, not {spec.sync}"
     return None
@@ -196,6 +198,7 @@ def _differences(spec: RunSpec, in_force: InForce | None, row: Published) -> Ite
         yield "TF32 was in force here"
     if row.arch != spec.arch:
         yield f"{row.arch} there, {spec.arch} here"
+    yield from (f"{variant} here" for variant in spec.variants)
     if spec.vocab_size != _VOCABULARY:
         yield f"vocabulary {count(_VOCABULARY)} there, {count(spec.vocab_size)} here"
     if spec.sync != "each-step":

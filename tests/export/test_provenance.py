@@ -17,7 +17,7 @@ from cs336_tui.export.provenance import setting_notes
 from cs336_tui.export.references import reference_table
 from cs336_tui.export.results import results_table
 from cs336_tui.export.summary import summary_markdown
-from cs336_tui.export.writeups import LAYOUTS, layout_tables
+from cs336_tui.export.writeups import PLAIN_LAYOUTS, layout_tables
 from cs336_tui.session.comparison import compare
 from cs336_tui.session.merge import Result, merge
 from cs336_tui.session.mixed_provenance import mixed_provenance
@@ -163,7 +163,7 @@ def test_references_say_it() -> None:
     assert reference_table(results(("one", MIXED)), []).footnotes.count(LINE) == 1
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", PLAIN_LAYOUTS)
 def test_every_write_up_says_it_of_the_cells_it_shows(layout: str) -> None:
     specs = by([SMALL, MEDIUM], pass_=["forward", "forward+backward"], precision=["fp32", "bf16-mixed"])
     state = grid(specs)

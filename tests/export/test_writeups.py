@@ -8,7 +8,7 @@ import pytest
 from cs336_tui.export.formats import render, render_all
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table
-from cs336_tui.export.writeups import LAYOUTS, layout_tables
+from cs336_tui.export.writeups import PLAIN_LAYOUTS, layout_tables
 from cs336_tui.session.merge import Result
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged
 
@@ -128,14 +128,14 @@ def test_what_a_layout_has_no_column_for_gets_a_table_of_its_own() -> None:
         assert len({tuple(row.values()) for row in rows}) == 4, "no two rows of the csv look alike"
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", PLAIN_LAYOUTS)
 def test_out_of_memory_is_said_and_never_a_number(layout: str) -> None:
     specs = by(pass_=["forward"])
     text = render_all(layout_tables(merged(grid(specs, oom=[1])), layout), "markdown")
     assert "OOM" in text
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", PLAIN_LAYOUTS)
 def test_every_layout_says_std_device_and_precision_in_force(layout: str) -> None:
     for table in layout_tables(results(), layout):
         notes = "\n".join(table.footnotes)
@@ -157,7 +157,7 @@ def test_other_thread_counts_are_other_devices() -> None:
 
 
 def test_no_two_tables_have_the_same_label() -> None:
-    tables = [table for layout in LAYOUTS for table in layout_tables(results(), layout)]
+    tables = [table for layout in PLAIN_LAYOUTS for table in layout_tables(results(), layout)]
     assert len({table.label for table in tables}) == len(tables)
 
 
