@@ -16,6 +16,9 @@ from tests.test_sweep import automatic_sweeps
 EXPECTED = {
     "quick": 3,
     "2026/benchmarking_script": 15,
+    "2026/torch_compile": 5 * 3 * 2,
+    "2026/attention": 4 * 5 * 2 * 2 * 2,
+    "2026/flash": 4 * 10 * 3 * 2 * 2,
     "2026/warmup": 45,
     "2026/mixed_precision": 30,
     "2026/memory": 8,

@@ -47,6 +47,10 @@ def _devices(env: Environment) -> list[str]:
     for device in env.devices:
         memory = f", {gigabytes(device.memory_bytes)} GB" if device.memory_bytes else ""
         lines.append(f"  {device.name:<8} {device.label}{memory}: {', '.join(device.precisions)}")
+        if device.attentions:
+            lines.append(f"{'':<11}attention: {', '.join(device.attentions)}")
+        lines.append(f"{'':<11}torch.compile: {device.cannot_compile or 'yes'}")
+        lines.append(f"{'':<11}CUDA graphs: {'yes' if device.name.startswith('cuda') else 'no, only on cuda'}")
     return lines if env.devices else ["devices    none"]
 
 

@@ -17,28 +17,26 @@ from cs336_tui.events import (
     SCHEMA,
     CellFinished,
     CellRequeued,
-    CellsPredicted,
     CellStarted,
     DeviceSampled,
     EnvironmentRead,
     Event,
-    Notice,
     SessionAnnotated,
     SessionEnded,
     SessionResumed,
     SessionStarted,
     StageChanged,
 )
-from cs336_tui.reports import Prediction, ReportKind, ReportRequest, prediction_key
+from cs336_tui.reports import ReportKind, ReportRequest
 from cs336_tui.runner import door
 from cs336_tui.runner.ab import Means, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.fit_check import why_not_in_turns, why_not_tried
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.peak import PeakRequests, Tell
-from cs336_tui.runner.predictor import Predictor
 from cs336_tui.runner.queue import Asked, CellQueue, Waiting
 from cs336_tui.runner.reporting import make_report, refuse_report
+from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, new_session_id
@@ -96,13 +94,7 @@ class Bench:
         self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-"))
         self._launcher = Launcher(self._scratch)
         self._peaks = PeakRequests(self._launcher)
-        self._predictor = Predictor(
-            self._launcher, self._on_predictions, self._on_unpredictable, capability_of=self._capability_of
-        )
-        self._cells: set[RunSpec] = set()
-        """What the session's cells need, by `prediction_key`; only their predictions go into its log."""
-        self._predicted: set[RunSpec] = set()
-        """Of those, the ones whose predictions are there."""
+        self._predictions = SessionPredictions(self._launcher, self._recorder, self._capability_of)
         self._reports = 0
         self._sampler: DeviceSampler | None = None
         self._sampled_after: threading.Event | None = None
@@ -195,8 +187,7 @@ class Bench:
             return
         self._open_log(self.probe())
         self.queue.add(cells, command=command, ddof=self.ddof)
-        self._cells |= {prediction_key(spec) for spec, _ in cells}
-        self._on_predictions(self._predictor.known(self._unpredicted()))
+        self._predictions.add(spec for spec, _ in cells)
 
     def ask_report(self, kind: ReportKind, spec: RunSpec, cell: int | None = None) -> None:
         """Let a report wait, to be made by `work` before the next cell; of `cell`, where it is one of the session's.
@@ -208,7 +199,7 @@ class Bench:
         environment = self.probe()
         environment.check(spec)
         self._open_log(environment)
-        self._cells.add(prediction_key(spec))
+        self._predictions.add([spec])
         self.queue.ask(kind, spec, cell)
 
     def ask_peak(self, device: str, precision: Precision, threads: int | None, tell: Tell) -> None:
@@ -226,7 +217,7 @@ class Bench:
         Answers come as `CellsPredicted`, never worked out while a cell or a report runs.
         """
         self.start()
-        self._predictor.ask(specs)
+        self._predictions.predictor.ask(specs)
 
     def work(self) -> None:
         """Run what waits until nothing does, or nothing when another thread is at it."""
@@ -240,11 +231,11 @@ class Bench:
         try:
             with self._running:
                 environment = self.probe()
-                self._predictor.hold()
+                self._predictions.predictor.hold()
                 try:
                     run(environment)
                 finally:
-                    self._predictor.go_on()
+                    self._predictions.predictor.go_on()
         except BaseException:
             self.queue.leave()
             raise
@@ -320,8 +311,7 @@ class Bench:
             self._has_begun = True
             self.ddof = state.ddof
             self._reports = max(state.reports, default=-1) + 1
-            self._cells = {prediction_key(cell.spec) for cell in state.cells.values()}
-            self._predicted = set(state.predictions)
+            self._predictions.restore(state)
             endings = (cell.finished for cell in state.cells.values() if cell.finished and cell.status == "oom")
             self._endings = {ending.cell: ending for ending in endings}
             (sink or self._recorder.pass_on)(history)
@@ -347,7 +337,7 @@ class Bench:
         self._closed = True
         self._peaks.stop()
         self._was_cancelled |= self.queue.close()
-        self._predictor.close()
+        self._predictions.predictor.close()
         with self._running:
             pass
         if self._sampler is not None:
@@ -423,14 +413,14 @@ class Bench:
         device = environment.device(spec.device)
         if not self._check_fit or device is None:
             return ""
-        return why_not_tried(spec, device, self._predictor, self._on_predictions)
+        return why_not_tried(spec, device, self._predictions.predictor, self._predictions.tell)
 
     def _cannot_fit_both(self, a: RunSpec, b: RunSpec, environment: Environment) -> str:
         """Why two cells are not even tried in turns; empty when they may be, and where each has memory of its own."""
         device = environment.device(a.device)
         if not self._check_fit or device is None or a.device != b.device:
             return ""
-        return why_not_in_turns(a, b, device, self._predictor, self._on_predictions)
+        return why_not_in_turns(a, b, device, self._predictions.predictor, self._predictions.tell)
 
     def _make_report(self, asked: Asked, environment: Environment) -> None:
         device = environment.device(asked.spec.device)
@@ -458,26 +448,9 @@ class Bench:
             timeout_s=self.timeout_s,
         )
 
-    def _on_unpredictable(self, spec: RunSpec, why: str) -> None:
-        now = time.time()
-        text = f"{spec.title}: what it needs could not be predicted: {why}"
-        self._recorder.pass_on([CellsPredicted(at=now, failed=(spec,)), Notice(at=now, text=text)])
-
     def _capability_of(self, spec: RunSpec) -> tuple[int, int] | None:
         device = self._environment.device(spec.device) if self._environment else None
         return capability_pair(device.capability) if device and device.capability else None
-
-    def _unpredicted(self) -> Sequence[RunSpec]:
-        return list(self._cells - self._predicted)
-
-    def _on_predictions(self, predictions: Sequence[Prediction]) -> None:
-        """The log tells of the session's cells; what else somebody wonders about is for the eye only."""
-        own = [found for found in predictions if prediction_key(found.spec) in self._cells]
-        others = [found for found in predictions if prediction_key(found.spec) not in self._cells]
-        self._predicted |= {prediction_key(found.spec) for found in own}
-        for tell, told in ((self._recorder.record, own), (self._recorder.pass_on, others)):
-            if told:
-                tell([CellsPredicted(at=time.time(), predictions=tuple(told))])
 
     def _watch(self, device: DeviceInfo | None, pid: int | None) -> None:
         """Point the sampler at the device and process of the running cell, or at none between runs."""

@@ -1,0 +1,52 @@
+"""Predictions in the course of a session: those of its cells go into its log, others are for the eye only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from cs336_tui.events import CellsPredicted, Notice
+from cs336_tui.reports import Prediction, prediction_key
+from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.predictor import Capability, Predictor
+from cs336_tui.session.recorder import Recorder
+from cs336_tui.session.state import SessionState
+from cs336_tui.spec import RunSpec
+
+
+class SessionPredictions:
+    """Tells `recorder` what cells will need. `capability_of` a spec is that of the CUDA device that it is for."""
+
+    def __init__(
+        self, launcher: Launcher, recorder: Recorder, capability_of: Callable[[RunSpec], Capability | None]
+    ) -> None:
+        self._recorder = recorder
+        self.predictor = Predictor(launcher, self.tell, self._give_up, capability_of=capability_of)
+        self._cells: set[RunSpec] = set()
+        """What the session's cells need, by `prediction_key`; only their predictions go into its log."""
+        self._told: set[RunSpec] = set()
+        """Of those, the ones whose predictions are there."""
+
+    def add(self, specs: Iterable[RunSpec]) -> None:
+        """These are the session's from now on; what is known of them is told."""
+        self._cells |= set(map(prediction_key, specs))
+        self.tell(self.predictor.known(list(self._cells - self._told)))
+
+    def restore(self, state: SessionState) -> None:
+        """Go on with a session that has cells and predictions."""
+        self._cells = {prediction_key(cell.spec) for cell in state.cells.values()}
+        self._told = set(state.predictions)
+
+    def tell(self, predictions: Sequence[Prediction]) -> None:
+        """These are known now."""
+        own = [found for found in predictions if prediction_key(found.spec) in self._cells]
+        others = [found for found in predictions if prediction_key(found.spec) not in self._cells]
+        self._told |= {prediction_key(found.spec) for found in own}
+        for tell, told in ((self._recorder.record, own), (self._recorder.pass_on, others)):
+            if told:
+                tell([CellsPredicted(at=time.time(), predictions=tuple(told))])
+
+    def _give_up(self, spec: RunSpec, why: str) -> None:
+        now = time.time()
+        text = f"{spec.title}: what it needs could not be predicted: {why}"
+        self._recorder.pass_on([CellsPredicted(at=now, failed=(spec,)), Notice(at=now, text=text)])
