@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ def sweep_from(*, preset_name: str | None = None, vocab_size: int | None = None,
     given = {name: value for name, value in choices.items() if value is not None and value != ()}
     given |= _own_code(base, given)
     if given.get("workload", base.workload) == "attention" and base.workload != "attention":
-        given = _ATTENTION | given
+        given = ATTENTION_USUAL | given
     given |= _counts(base, given.pop("warmups", None), given.pop("steps", None), given.pop("interval", None))
     if vocab_size is not None:
         given["vocab_size"] = vocab_size
@@ -47,18 +49,25 @@ def sweep_from(*, preset_name: str | None = None, vocab_size: int | None = None,
     return sweep
 
 
-_ATTENTION: dict[str, Any] = {"passes": ("forward", "backward"), "contexts": (1024,), "batches": (8,)}
+ATTENTION_USUAL: dict[str, Any] = {"passes": ("forward", "backward"), "contexts": (1024,), "batches": (8,)}
 """What attention alone is run with where nobody says."""
 
 
 def _own_code(base: Sweep, given: dict[str, Any]) -> dict[str, Any]:
-    """Folders to look in for a user's own code, whole, so that the choices mean the same from anywhere."""
-    folders = given.get("model_path", base.model_path)
+    """The folders for these choices, where they have any."""
     names = [*given.get("models", base.models), *given.get("attentions", base.attentions)]
     names += [*given.get("optimizers", base.optimizers), given.get("loss", base.loss)]
-    if not folders and any(map(is_imported, names)):
-        folders = (".",)
-    return {"model_path": tuple(str(Path(folder).expanduser().absolute()) for folder in folders)} if folders else {}
+    folders = own_code_folders(given.get("model_path", base.model_path), names)
+    return {"model_path": folders} if folders else {}
+
+
+def own_code_folders(folders: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
+    """Folders to look in for a user's own code, whole, so that the choices mean the same from anywhere.
+
+    Without any the current one, where one of the `names` is of a user's own.
+    """
+    given = tuple(folders) or ((".",) if any(map(is_imported, names)) else ())
+    return tuple(str(Path(os.path.expanduser(folder)).absolute()) for folder in given)  # noqa: PTH111  # never raises
 
 
 def _counts(

@@ -30,7 +30,7 @@ class Side(click.ParamType[dict[str, Any]]):
             self.fail(f"{value!r}: {error}", param, ctx)
         except click.UsageError as error:
             self.fail(f"{value!r}: {error.format_message()}", param, ctx)
-        return {name: choice for name, choice in made.items() if choice is not None}
+        return {name: choice for name, choice in made.items() if choice is not None and choice != ()}
 
 
 @click.command("ab", short_help="Run two cells in turns, step by step, and say which is faster.")

@@ -30,6 +30,20 @@ def capability_pair(capability: str) -> tuple[int, int]:
     return major, minor
 
 
+FLOAT8 = (8, 9)
+"""The first CUDA compute capability whose matrix products take float8."""
+
+
+def _why_not(info: DeviceInfo, precision: str) -> str:
+    """What the device can do instead, and what it lacks where that is a matter of its generation."""
+    can = f"{info.name} ({info.label}) can do {', '.join(info.precisions)}"
+    if precision != "fp8-mixed":
+        return can
+    needed = ".".join(map(str, FLOAT8))
+    has = f"{info.name} has {info.capability}" if info.capability else f"{info.name} is none"
+    return f"{can}; it needs an NVIDIA GPU of compute capability {needed} or later, {has}"
+
+
 class TorchEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """What torch says of this machine, asked in a child process. `threads` is its default intra-op thread count."""
 
@@ -84,9 +98,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
             have = ", ".join(d.name for d in self.devices) or "none that torch can use"
             raise SpecError("device", spec.device, f"this machine has {have}")
         if spec.precision not in info.precisions:
-            raise SpecError(
-                "precision", spec.precision, f"{info.name} ({info.label}) can do {', '.join(info.precisions)}"
-            )
+            raise SpecError("precision", spec.precision, _why_not(info, spec.precision))
         if spec.attention in ATTENTIONS and info.attentions and spec.attention not in info.attentions:
             raise SpecError(
                 "attention", spec.attention, f"{info.name} ({info.label}) can do {', '.join(info.attentions)}"

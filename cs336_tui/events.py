@@ -112,6 +112,8 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
     """Whether cuBLAS may use TF32 for float32 matmuls; None off CUDA."""
     parameter_dtype: str = "float32"
     autocast_dtype: str | None = None
+    float8: str | None = None
+    """The float8 formats of matrix products, and in how many of the linear layers; None where there are none."""
     logits_dtype: str | None = None
     """dtype of the output that the steps really produced; None until `CellFinished` tells."""
     grad_scaler: bool = False
@@ -120,6 +122,8 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
     interop_threads: int | None = None
     attention: str | None = None
     """How attention was computed, as the model says it."""
+    compiler: str | None = None
+    """torch.compile's backend and what its mode set in it; None for a model that runs as it is written."""
     allocator: str | None = None
     """The allocator of the device's memory and its settings."""
     device_name: str | None = None
@@ -208,6 +212,8 @@ class CellsPredicted(_Event, frozen=True):
     predictions: tuple[Prediction, ...] = ()
     failed: tuple[RunSpec, ...] = ()
     """Cells for which that could not be worked out."""
+    why: str = ""
+    """Why that could not be, one line."""
 
 
 class ReportStarted(_Event, frozen=True):

@@ -1,6 +1,7 @@
-"""What a step of the reference model computes and moves at least, from its dimensions alone.
+"""What a step of the reference model, or of attention alone, computes and moves at least, from its dimensions alone.
 
-The same numbers as a prediction's, which follows the step on tensors without data; this needs neither torch nor time.
+Of a model with naive attention the same numbers as a prediction's, which follows the step on tensors without data; this
+needs neither torch nor time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,13 @@ _STEP_COUNT_BYTES = 4
 host's."""
 
 
+_SCORES_ALL_PAIRS = ("naive", "math")
+"""Kinds of attention that score every pair of tokens, the masked ones too; a fused kernel can leave those out."""
+_ATTENTION_MOVES: dict[Pass, int] = {"inference": 4, "forward": 4, "backward": 7, "forward+backward": 8}
+"""Of attention alone, tensors of the queries' shape: a forward reads q, k and v and writes the output; a backward reads
+the three and the output's gradient and writes three gradients; both together read the three once."""
+
+
 class _Parameters(NamedTuple):
     """Of the whole model: how many numbers, in how many tensors, and how many of them are factors of products."""
 
@@ -31,11 +39,12 @@ def step_flops(spec: RunSpec) -> int:
     """FLOPs of the matrix products (2 m n k) in the timed phases of a step.
 
     A forward has 2 for each weight of a linear layer and token, and 4 d_model for each pair of tokens of a sequence
-    and layer: the attention's scores and its weighted values, all of them computed, the masked ones too. Embeddings,
-    norms, softmax and the optimizer have no matrix products.
+    and layer: the attention's scores and its weighted values. Under a causal mask those are all T^2 pairs where scores
+    are materialised, and the T (T + 1) / 2 that are not masked where they are not. What a fused backward computes
+    again does not count. Embeddings, norms, softmax and the optimizer have no matrix products.
     """
-    weights = 2 * spec.tokens_per_step * _parameters(spec).factors
-    attention = 4 * spec.tokens_per_step * spec.context_length * spec.d_model * spec.num_layers
+    weights = 0 if spec.workload == "attention" else 2 * spec.tokens_per_step * _parameters(spec).factors
+    attention = 4 * spec.batch_size * _pairs(spec) * spec.d_model * spec.num_layers
     return _FORWARDS_TIMED[spec.pass_] * (weights + attention)
 
 
@@ -44,8 +53,12 @@ def least_bytes(spec: RunSpec) -> int:
 
     Parameters are read, of an embedding no more rows than there are tokens; a backward writes as many gradients as
     there are parameters; AdamW reads these, reads and writes its two moments and writes the parameters. Activations,
-    which a machine might keep in its caches, are left out.
+    which a machine might keep in its caches, are left out. Of attention alone it is what a kernel that keeps its scores
+    to itself must move: q, k, v, the output and their gradients.
     """
+    if spec.workload == "attention":
+        width = 2 if spec.precision == "bf16" else 4
+        return _ATTENTION_MOVES[spec.pass_] * spec.tokens_per_step * spec.d_model * width
     found = _parameters(spec)
     width = 2 if spec.precision == "bf16" else 4
     parameters = found.numbers * width
@@ -56,6 +69,14 @@ def least_bytes(spec: RunSpec) -> int:
         counts = found.tensors * _STEP_COUNT_BYTES if spec.device == "cpu" else 0
         moved += 2 * parameters + 2 * (2 * parameters + counts)
     return moved
+
+
+def _pairs(spec: RunSpec) -> int:
+    """Pairs of tokens of one sequence that are scored."""
+    length = spec.context_length
+    if spec.causal and spec.attention not in _SCORES_ALL_PAIRS:
+        return length * (length + 1) // 2
+    return length**2
 
 
 def unread_rows(spec: RunSpec) -> int:

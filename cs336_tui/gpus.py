@@ -10,12 +10,14 @@ from importlib.resources import files
 
 import msgspec
 
-from cs336_tui.environment import capability_pair
+from cs336_tui.environment import FLOAT8, capability_pair
 from cs336_tui.spec import Precision
 
-_MEANT = {"fp32": "fp32", "tf32": "tf32", "bf16-mixed": "bf16", "bf16": "bf16", "fp16-mixed": "fp16"}
-"""In which format the matrix products of a precision run."""
-_EVERY: tuple[Precision, ...] = ("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16")
+_MEANT: dict[Precision, str] = {
+    "fp32": "fp32", "tf32": "tf32", "bf16-mixed": "bf16", "bf16": "bf16", "fp16-mixed": "fp16", "fp8-mixed": "fp8",
+}  # fmt: skip
+"""In which format the matrix products of a precision run; of fp8-mixed those of the linear layers."""
+_FROM_AMPERE: tuple[Precision, ...] = ("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16")
 _BEFORE_AMPERE: tuple[Precision, ...] = ("fp32", "fp16-mixed")
 _AMPERE = (8, 0)
 """The first compute capability with TF32, and with bf16 in hardware."""
@@ -54,7 +56,10 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def precisions(self) -> tuple[Precision, ...]:
         """What its hardware can do."""
-        return _EVERY if capability_pair(self.capability) >= _AMPERE else _BEFORE_AMPERE
+        capability = capability_pair(self.capability)
+        if capability < _AMPERE:
+            return _BEFORE_AMPERE
+        return (*_FROM_AMPERE, "fp8-mixed") if capability >= FLOAT8 else _FROM_AMPERE
 
     def peak_flops(self, precision: Precision) -> float | None:
         """FLOP/s of dense matrix products in this precision, None where no source states them."""

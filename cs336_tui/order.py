@@ -10,19 +10,27 @@ from cs336_tui.spec import RunSpec
 Order = Literal["smallest-first", "as-given"]
 
 _PASS_WORK = {"inference": 1.0, "forward": 1.0, "backward": 3.0, "forward+backward": 3.0, "train-step": 3.0}
+_FUSED = ("sdpa", "flash", "memory-efficient", "cudnn")
+"""Attention whose scores are never whole in memory."""
 
 
 def relative_work(spec: RunSpec) -> float:
     """Work of one step in arbitrary units, about proportional to its FLOPs.
 
     2 FLOPs per matmul weight and token plus the attention scores, times 3 with a backward (Kaplan et al. 2020,
-    section 2.1). The `backward` pass counts its untimed forward, since that takes time too.
+    section 2.1), and one forward more where activations are computed again. The `backward` pass counts its untimed
+    forward, since that takes time too.
     """
+    passes = _PASS_WORK[spec.pass_]
+    if spec.workload == "attention":
+        return 2 * spec.tokens_per_step * spec.context_length * spec.d_model * passes
+    if spec.checkpoint and passes > 1:
+        passes += 1
     matrices = 3 if spec.arch == "swiglu-rope" else 2
     weights = spec.num_layers * (4 * spec.d_model**2 + matrices * spec.d_model * spec.d_ff)
     weights += spec.d_model * spec.vocab_size
     scores = 2 * spec.num_layers * spec.context_length * spec.d_model
-    return spec.tokens_per_step * (weights + scores) * _PASS_WORK[spec.pass_]
+    return spec.tokens_per_step * (weights + scores) * passes
 
 
 def in_order(specs: Sequence[RunSpec], order: Order = "smallest-first") -> tuple[RunSpec, ...]:
@@ -44,8 +52,10 @@ def in_rounds(specs: Sequence[RunSpec], repeats: int) -> tuple[tuple[RunSpec, in
 def needs_at_least(spec: RunSpec, other: RunSpec) -> bool:
     """Whether `spec` surely needs as much memory as `other`: the same kind of cell, and nothing of it smaller."""
 
-    def kind(cell: RunSpec) -> tuple[str, ...]:
-        return cell.device, cell.pass_, cell.precision, cell.arch
+    def kind(cell: RunSpec) -> tuple[object, ...]:
+        variants = cell.attention, cell.optimizer, cell.loss, cell.compile, cell.checkpoint, cell.cuda_graph
+        model = cell.workload, cell.causal, cell.model, cell.model_args, cell.model_path, cell.arch
+        return cell.device, cell.pass_, cell.precision, *model, *variants
 
     def extent(cell: RunSpec) -> tuple[int, ...]:
         dims = cell.dims
@@ -67,7 +77,11 @@ def rough_peak_bytes(spec: RunSpec) -> int:
 
     Parameters, with gradients and AdamW's two moments where the pass has them, and activations as in Korthikanti et al.
     2022, section 4.1: 34 bytes an element of the residual stream and 5 a score in half precision, in forward alone too.
+    With activation checkpointing, what enters each group of blocks and the activations of one. Fused attention may need
+    less. Attention alone: queries, keys, values and output, with a gradient of each, and scores.
     """
+    if spec.workload == "attention":
+        return _rough_attention_bytes(spec)
     matrices = 3 if spec.arch == "swiglu-rope" else 2
     weights = spec.num_layers * (4 * spec.d_model**2 + matrices * spec.d_model * spec.d_ff)
     weights += 2 * spec.d_model * spec.vocab_size
@@ -75,7 +89,20 @@ def rough_peak_bytes(spec: RunSpec) -> int:
     bytes_each = 2 if spec.precision == "bf16" else 4
     stream = 34 * spec.tokens_per_step * spec.d_model
     scores = 5 * spec.num_heads * spec.tokens_per_step * spec.context_length
-    layers = 1 if spec.pass_ == "inference" else spec.num_layers
-    activations = layers * (stream + scores) * bytes_each // 2
+    layers, entering = spec.num_layers, 0
+    if spec.pass_ == "inference":
+        layers = 1
+    elif spec.checkpoint:
+        layers = spec.checkpoint
+        entering = -(-spec.num_layers // spec.checkpoint) * spec.tokens_per_step * spec.d_model * bytes_each
+    activations = layers * (stream + scores) * bytes_each // 2 + entering
     logits = 2 * spec.tokens_per_step * spec.vocab_size * 4
     return copies * weights * bytes_each + activations + logits
+
+
+def _rough_attention_bytes(spec: RunSpec) -> int:
+    copies = 1 if spec.pass_ in ("inference", "forward") else 2
+    elements = 4 * copies * spec.tokens_per_step * spec.d_model
+    if spec.attention not in _FUSED:
+        elements += 3 * spec.tokens_per_step * spec.context_length  # three at a time, forward and backward
+    return elements * (2 if spec.precision == "bf16" else 4)

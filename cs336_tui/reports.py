@@ -11,6 +11,8 @@ from typing import Literal, get_args
 import msgspec
 
 from cs336_tui.spec import RunSpec
+from cs336_tui.variants import RANGES as RANGES
+from cs336_tui.variants import Range as Range
 
 ReportKind = Literal["kernels", "memory", "precision", "oom"]
 REPORT_KINDS: tuple[str, ...] = get_args(ReportKind)
@@ -20,28 +22,10 @@ CATEGORIES: tuple[str, ...] = get_args(Category)
 """What memory is held for. Activations are what forward and loss leave for backward; buffers the causal mask, rotary
 tables and the batch; temporary is all that is let go within its phase, gradients of activations included."""
 
-Range = Literal[
-    "embedding",
-    "norms",
-    "QKV projections",
-    "rotary",
-    "attention scores",
-    "softmax",
-    "final matmul",
-    "attention rest",
-    "output projection",
-    "feed-forward",
-    "residual",
-    "head",
-    "loss",
-    "optimizer",
-    "zero_grad",
-]
-RANGES: tuple[str, ...] = get_args(Range)
-"""Parts of a model and of a step, in the order in which a step comes to them. The backward of a part is counted to it.
-``attention rest`` is what moves heads about, ``residual`` the additions between the parts."""
 NO_RANGE = ""
 """What belongs to no named range."""
+FUSED = "fused"
+"""In place of a range: what torch.compile has fused, so that it is of several parts and cannot be told apart."""
 
 Kind = Literal["matrix multiply", "softmax", "elementwise", "reduction", "copy", "optimizer", "other"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -109,6 +93,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How many workspaces of cuBLAS are among what is temporary, all the time."""
     workspace_bytes: int = 0
     """Of one, which differs between kinds of GPU."""
+    recomputed_flops: int = 0
+    """Of `flops`, what backward computes again because forward did not keep its activations."""
 
 
 class KernelGroup(msgspec.Struct, frozen=True):
@@ -314,6 +300,31 @@ class ReportRequest(msgspec.Struct, frozen=True, kw_only=True):
     failed_phase: str | None = None
     failed_request_bytes: int | None = None
     """What the cell itself reported, for `oom`."""
+
+
+_OF_PASS: dict[str, str] = {
+    "inference": "inference keeps no activations for a backward and has no gradients and no optimizer state",
+    "forward": "forward has no gradients and no optimizer state; its activations are kept for a backward",
+    "backward": "backward has no optimizer state; its forward and loss run untimed and count to its memory",
+    "forward+backward": "forward+backward has no optimizer state",
+}
+
+
+def prediction_note(spec: RunSpec) -> str:
+    """What is to be known of a prediction for this spec."""
+    found = [_OF_PASS.get(spec.pass_, "")]
+    if spec.compile != "off":
+        found.append("predicted is the model as it is written; torch.compile may need less, or more")
+    if spec.cuda_graph != "off":
+        found.append("predicted is the step without its CUDA graph, which keeps what it uses for itself")
+    if spec.checkpoint:
+        found.append("FLOPs of backward include what activation checkpointing computes again")
+    return "; ".join(filter(None, found))
+
+
+def predicted_for(spec: RunSpec, found: Prediction) -> Prediction:
+    """A prediction of a spec that needs the same, as one of this spec."""
+    return msgspec.structs.replace(found, spec=spec, note=prediction_note(spec))
 
 
 def prediction_key(spec: RunSpec) -> RunSpec:

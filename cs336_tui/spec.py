@@ -15,7 +15,7 @@ from cs336_tui import variants
 from cs336_tui.variants import CROSS_ENTROPY, REFERENCE, Compile, CudaGraph, Work, is_imported, is_well_formed, short
 
 Pass = Literal["inference", "forward", "backward", "forward+backward", "train-step"]
-Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16"]
+Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed"]
 Arch = Literal["swiglu-rope", "gelu-learned"]
 Sync = Literal["each-step", "pipelined"]
 Edition = Literal["2024", "2025", "2026"]
@@ -25,6 +25,19 @@ PRECISIONS: tuple[str, ...] = get_args(Precision)
 ARCHES: tuple[str, ...] = get_args(Arch)
 SYNCS: tuple[str, ...] = get_args(Sync)
 EDITIONS: tuple[str, ...] = get_args(Edition)
+
+FLOAT8_MULTIPLE = 16
+"""What the hardware's float8 products want every dimension to be a multiple of."""
+_USUAL_NAMES = {
+    "float32": "fp32", "float": "fp32", "fp32-true": "fp32", "32": "fp32", "tensorfloat32": "tf32",
+    "bfloat16": "bf16 or bf16-mixed", "bf16-true": "bf16", "fp16": "fp16-mixed", "float16": "fp16-mixed",
+    "half": "fp16-mixed", "fp16-true": "fp16-mixed", "amp": "bf16-mixed or fp16-mixed", "mixed": "bf16-mixed",
+    "fp8": "fp8-mixed", "float8": "fp8-mixed", "e4m3": "fp8-mixed", "hybrid": "fp8-mixed", "fp64": "fp32",
+    "float64": "fp32", "double": "fp32",
+}  # fmt: skip
+"""What other tools call a precision, and what it is here, or what comes nearest."""
+_NO_TRAINING = ("int8", "int4", "fp4", "nvfp4", "mxfp4", "mxfp6", "mxfp8", "fp6", "nf4")
+"""Formats in which torch has no training step."""
 
 CUSTOM_SIZE = "custom"
 """The size name of a cell whose dimensions were given raw."""
@@ -49,6 +62,15 @@ def _one_of_or_imported(field: str, value: str, allowed: tuple[str, ...]) -> Non
     if value not in allowed and not is_well_formed(value):
         named = ", ".join(allowed)
         raise SpecError(field, value, f"expected one of {named}, or package.module:name for one of your own")
+
+
+def _precision(name: str) -> None:
+    named = ", ".join(PRECISIONS)
+    if name.lower() in _NO_TRAINING:
+        raise SpecError("precision", name, f"not offered: torch has no training step in it; expected one of {named}")
+    if name not in PRECISIONS and (near := _USUAL_NAMES.get(name.lower())):
+        raise SpecError("precision", name, f"choose {near}; expected one of {named}")
+    _one_of("precision", name, PRECISIONS)
 
 
 def _count(field: str, value: int, minimum: int = 1) -> None:
@@ -144,7 +166,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         _one_of("edition", self.edition, EDITIONS)
         _one_of("arch", self.arch, ARCHES)
         _one_of("pass", self.pass_, PASSES)
-        _one_of("precision", self.precision, PRECISIONS)
+        _precision(self.precision)
         _one_of("sync", self.sync, SYNCS)
         dims = self.dims
         if self.arch == "swiglu-rope" and self.workload == "language-model" and dims.d_model // dims.num_heads % 2:
@@ -177,6 +199,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         _one_of_or_imported("attention", self.attention, variants.ATTENTIONS)
         _one_of_or_imported("optimizer", self.optimizer, variants.OPTIMIZERS)
         _one_of_or_imported("loss", self.loss, (CROSS_ENTROPY,))
+        for range_, function in self.annotations:
+            _one_of("annotations", range_, variants.RANGES)
+            if not is_well_formed(function):
+                raise SpecError("annotations", f"{range_}={function}", "expected RANGE=package.module:function")
         _count("checkpoint", self.checkpoint, 0)
         if self.checkpoint > self.num_layers:
             raise SpecError("checkpoint", self.checkpoint, f"expected at most the number of layers, {self.num_layers}")
@@ -186,6 +212,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
             self._check_attention()
         if self.cuda_graph != "off":
             self._check_cuda_graph()
+        if self.precision == "fp8-mixed":
+            self._check_float8()
 
     def _check_attention(self) -> None:
         """What attention alone has nothing of."""
@@ -204,6 +232,14 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
             raise SpecError("precision", self.precision, "its gradient scaler waits for the device: not to be captured")
         if self.compile in ("reduce-overhead", "max-autotune"):
             raise SpecError("compile", self.compile, "captures CUDA graphs itself; choose default or off")
+
+    def _check_float8(self) -> None:
+        """Where there are no linear layers that could run in it; of a model that is imported, building it tells."""
+        if self.workload == "attention":
+            raise SpecError("precision", self.precision, "attention alone has no linear layers; choose bf16-mixed")
+        for field in ("d_model", "d_ff") if not is_imported(self.model) else ():
+            if (width := getattr(self, field)) % FLOAT8_MULTIPLE:
+                raise SpecError(field, width, f"precision fp8-mixed needs multiples of {FLOAT8_MULTIPLE}")
 
     @property
     def brings_own_code(self) -> bool:

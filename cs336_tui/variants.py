@@ -16,6 +16,29 @@ COMPILES: tuple[str, ...] = get_args(Compile)
 CUDA_GRAPHS: tuple[str, ...] = get_args(CudaGraph)
 """``step`` replays one CUDA graph of the whole step."""
 
+Range = Literal[
+    "embedding",
+    "norms",
+    "QKV projections",
+    "rotary",
+    "attention scores",
+    "softmax",
+    "final matmul",
+    "attention core",
+    "attention rest",
+    "output projection",
+    "feed-forward",
+    "residual",
+    "head",
+    "loss",
+    "optimizer",
+    "zero_grad",
+]
+RANGES: tuple[str, ...] = get_args(Range)
+"""Parts of a model and of a step, in the order in which a step comes to them. The backward of a part is counted to it.
+``attention core`` is scores, softmax and final matmul where they cannot be told apart, as in a fused kernel;
+``attention rest`` what moves heads about, ``residual`` the additions between the parts."""
+
 REFERENCE = "reference"
 """The model that comes with the product, as the name of a model."""
 ATTENTIONS = ("naive", "sdpa", "flash", "memory-efficient", "cudnn", "math")

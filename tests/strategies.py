@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from hypothesis import strategies as st
 
-from cs336_tui import events, spec
+from cs336_tui import events, spec, variants
 from cs336_tui.environment import DeviceInfo, Environment
 from cs336_tui.sizes import size_names
 from cs336_tui.spec import ModelDims, RunSpec
@@ -34,6 +37,7 @@ def model_dims(draw: st.DrawFn) -> ModelDims:
 @st.composite
 def run_specs(draw: st.DrawFn) -> RunSpec:
     dims = draw(model_dims())
+    in_float8 = not (dims.d_model % 16 or dims.d_ff % 16)
     return RunSpec(
         size=draw(st.sampled_from(["tiny", "small", spec.CUSTOM_SIZE])),
         edition=draw(st.sampled_from(spec.EDITIONS)),
@@ -46,7 +50,7 @@ def run_specs(draw: st.DrawFn) -> RunSpec:
         context_length=draw(counts),
         batch_size=draw(counts),
         pass_=draw(st.sampled_from(spec.PASSES)),
-        precision=draw(st.sampled_from(spec.PRECISIONS)),
+        precision=draw(st.sampled_from([name for name in spec.PRECISIONS if in_float8 or name != "fp8-mixed"])),
         device=draw(devices),
         sync=draw(st.sampled_from(spec.SYNCS)),
         warmup_steps=draw(st.integers(0, 20)),
@@ -61,18 +65,33 @@ def some(values: st.SearchStrategy, max_size: int = 3) -> st.SearchStrategy:
     return st.lists(values, min_size=1, max_size=max_size, unique=True).map(tuple)
 
 
+imported = st.sampled_from(["my.model:LM", "course.nn:Transformer.of", "x:y", "repo.optim:AdamW"])
+"""Names of a person's own code."""
+words = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=12)
+_NAMES = ("models", "attentions", "optimizers")
+"""Fields of a sweep that may name them."""
+pairs = st.lists(st.tuples(names.map(str.strip).filter(bool), texts.map(str.strip)), max_size=2).map(tuple)
+
+
 @st.composite
-def sweeps(draw: st.DrawFn) -> Sweep:
-    """Sweeps whose every cell is valid, of named sizes or of raw dimensions."""
+def sweeps(draw: st.DrawFn, workloads: Sequence[str] = variants.WORKLOADS) -> Sweep:
+    """Sweeps whose every cell is valid: of named sizes, of raw dimensions, or of attention alone."""
     edition = draw(st.sampled_from(spec.EDITIONS))
+    alone = draw(st.sampled_from(workloads)) == "attention"
+    graphs = draw(st.booleans())
+    made: dict[str, Any] = draw(_attention() if alone else _models(edition))
+    dims = made.get("dims")
+    in_float8 = not alone and (dims is None or not (dims.d_model % 16 or dims.d_ff % 16))
+    passes = {"train-step": not alone, "backward": not graphs}
+    precisions = {"fp16-mixed": not graphs, "fp8-mixed": in_float8}
+    brought = any(variants.is_imported(name) for field in _NAMES for name in made.get(field, ()))
+    brought = brought or variants.is_imported(made.get("loss", ""))
     return Sweep(
-        sizes=draw(some(st.sampled_from(size_names(edition)))),
-        dims=draw(st.none() | model_dims()),
-        vocab_size=draw(counts),
+        **made,
         contexts=draw(some(counts)),
         batches=draw(some(counts, 2)),
-        passes=draw(some(st.sampled_from(spec.PASSES))),
-        precisions=draw(some(st.sampled_from(spec.PRECISIONS), 2)),
+        passes=draw(some(st.sampled_from([name for name in spec.PASSES if passes.get(name, True)]))),
+        precisions=draw(some(st.sampled_from([name for name in spec.PRECISIONS if precisions.get(name, True)]), 2)),
         devices=draw(some(devices, 2)),
         warmups=draw(some(st.integers(0, 20), 2)),
         steps=draw(counts),
@@ -81,7 +100,39 @@ def sweeps(draw: st.DrawFn) -> Sweep:
         sync=draw(st.sampled_from(spec.SYNCS)),
         seed=draw(st.integers(0, 2**31 - 1)),
         threads=draw(st.none() | st.integers(1, 256)),
+        compiles=draw(some(st.sampled_from(["off", "default"] if graphs else variants.COMPILES), 2)),
+        cuda_graphs=draw(some(st.sampled_from(variants.CUDA_GRAPHS))) if graphs else ("off",),
+        model_path=draw(st.lists(words.map("/{}".format), min_size=int(brought), max_size=2).map(tuple)),
     )
+
+
+@st.composite
+def _attention(draw: st.DrawFn) -> dict[str, Any]:
+    """What attention alone is made of."""
+    return {
+        "workload": "attention",
+        "head_dims": draw(some(counts)),
+        "causal": draw(st.booleans()),
+        "attentions": draw(some(st.sampled_from(variants.ATTENTIONS) | imported)),
+    }
+
+
+@st.composite
+def _models(draw: st.DrawFn, edition: str) -> dict[str, Any]:
+    """What a language model is made of; one of a person's own brings its attention."""
+    own = draw(st.booleans())
+    return {
+        "sizes": draw(some(st.sampled_from(size_names(edition)))),
+        "dims": draw(st.none() | model_dims()),
+        "vocab_size": draw(counts),
+        "models": draw(some(imported | st.just(variants.REFERENCE), 2)) if own else (variants.REFERENCE,),
+        "model_args": draw(pairs),
+        "annotations": draw(st.lists(st.tuples(st.sampled_from(variants.RANGES), imported), max_size=2).map(tuple)),
+        "attentions": ("naive",) if own else draw(some(st.sampled_from(variants.ATTENTIONS) | imported, 2)),
+        "optimizers": draw(some(st.sampled_from(variants.OPTIMIZERS) | imported, 2)),
+        "loss": draw(st.just(variants.CROSS_ENTROPY) | imported),
+        "checkpoints": draw(some(st.integers(0, 1), 2)),
+    }
 
 
 environments = st.builds(

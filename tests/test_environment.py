@@ -44,6 +44,19 @@ def test_a_precision_that_the_device_lacks_is_refused_by_naming_those_it_has() -
         machine("cpu").check(a_spec(device="cpu", precision="fp16-mixed"))
 
 
+def test_float8_is_refused_by_naming_the_capability_that_it_needs() -> None:
+    ampere = DeviceInfo(name="cuda:0", label="NVIDIA A100", precisions=("fp32", "bf16"), capability="8.0")
+    here = msgspec.structs.replace(machine("cpu"), devices=(*machine("cpu").devices, ampere))
+    with pytest.raises(SpecError) as refused:
+        here.check(a_spec(device="cuda:0", precision="fp8-mixed"))
+    assert str(refused.value) == (
+        "precision fp8-mixed: cuda:0 (NVIDIA A100) can do fp32, bf16; "
+        "it needs an NVIDIA GPU of compute capability 8.9 or later, cuda:0 has 8.0"
+    )
+    with pytest.raises(SpecError, match=r"capability 8\.9 or later, cpu is none"):
+        here.check(a_spec(device="cpu", precision="fp8-mixed"))
+
+
 def test_a_cell_that_can_run_is_let_through() -> None:
     machine("cpu").check(a_spec(device="cpu", precision="bf16-mixed"))
     assert machine("cpu").device("cpu") is not None

@@ -113,7 +113,16 @@ def test_before_ampere_there_is_neither_tf32_nor_bf16(name: str) -> None:
     assert gpu.peak_flops("bf16") is None
     assert gpu.peak_flops("tf32") is None
     assert gpu.peak_flops("fp16-mixed") is not None
-    assert set(find_gpu("A100").precisions) == set(PRECISIONS)
+
+
+@pytest.mark.parametrize(("name", "offered"), [("A100", False), ("A10", False), ("L4", True), ("H100", True)])
+def test_float8_begins_with_compute_capability_8_9(name: str, offered: bool) -> None:
+    gpu = find_gpu(name)
+    assert set(gpu.precisions) == set(PRECISIONS) - (set() if offered else {"fp8-mixed"})
+    peak, wider = gpu.peak_flops("fp8-mixed"), gpu.peak_flops("bf16")
+    assert (peak is not None) == offered
+    assert wider
+    assert peak is None or peak == pytest.approx(2 * wider, rel=0.02)
 
 
 def test_figures_are_plausible() -> None:

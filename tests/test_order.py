@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.order import in_order, in_rounds, needs_at_least, relative_work
+from cs336_tui.order import in_order, in_rounds, needs_at_least, relative_work, rough_peak_bytes
 from cs336_tui.spec import RunSpec
 from cs336_tui.sweep import Sweep
 from tests.strategies import run_specs
@@ -60,3 +61,49 @@ def test_another_kind_of_cell_may_fit() -> None:
     for changes in ({"pass_": "forward"}, {"precision": "bf16-mixed"}, {"arch": "gelu-learned"}):
         assert not needs_at_least(small_spec(**({"pass_": "train-step", "batch_size": 9} | changes)), spec)
     assert not needs_at_least(small_spec(pass_="train-step", batch_size=9, context_length=4), spec)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"checkpoint": 1}, {"checkpoint": 2}, {"attention": "sdpa"}, {"optimizer": "adamw-foreach"},
+        {"loss": "mine:loss"}, {"compile": "default"}, {"cuda_graph": "step"}, {"model": "mine:Model"},
+    ],
+)  # fmt: skip
+def test_of_cells_that_run_otherwise_nothing_is_known(changes: dict[str, str]) -> None:
+    """A larger batch may fit where activations are recomputed, and the reverse is not known either."""
+    spec = small_spec(pass_="train-step", num_layers=2)
+    other = small_spec(**({"pass_": "train-step", "num_layers": 2, "batch_size": 9} | changes))
+    assert not needs_at_least(other, spec)
+    assert not needs_at_least(msgspec.structs.replace(spec, batch_size=99), other)
+    assert needs_at_least(msgspec.structs.replace(other, batch_size=10), other)
+
+
+def test_recomputing_is_a_forward_more_of_work_where_there_is_a_backward() -> None:
+    for pass_, forwards in (("forward", 1), ("forward+backward", 3)):
+        plain, again = (small_spec(num_layers=2, pass_=pass_, checkpoint=every) for every in (0, 1))
+        assert relative_work(again) / relative_work(plain) == (4 / 3 if forwards == 3 else 1)
+
+
+def test_attention_alone_is_work_by_its_scores() -> None:
+    """2 m n k for scores and for their product with the values: nothing of a model around them."""
+    spec = small_spec(workload="attention", batch_size=3, context_length=16, d_model=8, num_layers=7, vocab_size=999)
+    assert relative_work(spec) == 2 * 3 * 16 * 16 * 8
+    assert relative_work(msgspec.structs.replace(spec, pass_="backward")) == 3 * relative_work(spec)
+
+
+def test_a_rough_peak_is_near_the_predicted_one() -> None:
+    """Within a factor of two: good enough to tell what surely fits."""
+    from cs336_tui.estimate.predict import predict
+
+    model = {"d_model": 128, "d_ff": 384, "num_layers": 6, "num_heads": 4, "context_length": 128, "batch_size": 4}
+    cells = [small_spec(**model, pass_="forward+backward", checkpoint=every) for every in (0, 1, 2, 3, 6)]
+    cells += [
+        small_spec(workload="attention", pass_=pass_, batch_size=8, context_length=context, d_model=64, num_heads=1)
+        for pass_ in ("forward", "forward+backward")
+        for context in (256, 2048)
+    ]
+    for spec in cells:
+        assert rough_peak_bytes(spec) == pytest.approx(predict(spec).peak_bytes, rel=0.5), spec.title
+    rough = [rough_peak_bytes(spec) for spec in cells[1:5]]
+    assert rough == sorted(rough)

@@ -19,6 +19,8 @@ EXPECTED = {
     "2026/torch_compile": 5 * 3 * 2,
     "2026/attention": 4 * 5 * 2 * 2 * 2,
     "2026/flash": 4 * 10 * 3 * 2 * 2,
+    "2026/checkpointing": 7 * 2,
+    "2026/optimizers": 2 * 3,
     "2026/warmup": 45,
     "2026/mixed_precision": 30,
     "2026/memory": 8,

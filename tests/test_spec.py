@@ -77,6 +77,36 @@ def test_an_unknown_name_is_answered_with_the_known_ones(field: str, attribute: 
         a_spec(**{attribute: name})
 
 
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("fp16", "choose fp16-mixed"),
+        ("FP16", "choose fp16-mixed"),
+        ("float32", "choose fp32"),
+        ("bfloat16", "choose bf16 or bf16-mixed"),
+        ("bf16-true", "choose bf16;"),
+        ("fp8", "choose fp8-mixed"),
+        ("fp64", "choose fp32"),
+        ("int8", "not offered: torch has no training step in it"),
+        ("nvfp4", "not offered: torch has no training step in it"),
+        ("mxfp8", "not offered: torch has no training step in it"),
+    ],
+)
+def test_a_precision_that_goes_by_another_name_or_is_none_is_answered(typed: str, answer: str) -> None:
+    error = str(refused("precision", precision=typed))
+    assert error.startswith(f"precision {typed}: {answer}")
+    assert all(name in error for name in PRECISIONS)
+
+
+def test_float8_needs_linear_layers_whose_sides_are_multiples_of_16() -> None:
+    assert a_spec(precision="fp8-mixed", d_model=768, d_ff=3072).precision == "fp8-mixed"
+    assert "multiples of 16" in str(refused("d_ff", precision="fp8-mixed", d_ff=1365))
+    assert "multiples of 16" in str(refused("d_model", precision="fp8-mixed", d_model=744))
+    assert a_spec(precision="fp8-mixed", d_ff=1365, model="my.own:Model").d_ff == 1365, "its layers are its own"
+    alone = {"workload": "attention", "attention": "sdpa", "pass_": "forward"}
+    assert "choose bf16-mixed" in str(refused("precision", precision="fp8-mixed", **alone))
+
+
 def test_heads_must_divide_the_model_width() -> None:
     error = refused("d_model", d_model=770)
     assert "770" in str(error)

@@ -25,12 +25,13 @@ class _Form(NamedTuple):
 class MetaKernels(TorchDispatchMode):
     """Remembers the form of results, which layers that are alike ask for again and again: a third of the time saved.
 
-    It also answers the one question that a step asks of a tensor's value: whether gradients that were scaled have
-    overflowed. They have not.
+    Where it `answers`, as it should for an optimizer, it says the one thing that a step asks of a tensor's value:
+    whether gradients that were scaled have overflowed. They have not.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.answers = False
         self._results: dict[Hashable, _Form] = {}
 
     def __torch_dispatch__(
@@ -38,6 +39,8 @@ class MetaKernels(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
+            if not self.answers:
+                raise ValueError("what it does depends on the value of a tensor, which only running it tells")
             return 0.0
         if not _makes_one_tensor(func):
             return func(*args, **kwargs)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from cs336_tui.estimate.rehearsal import Rehearsal, cublas_workspaces, rehearse
-from cs336_tui.flops import unread_rows
+from cs336_tui.flops import least_bytes, unread_rows
 from cs336_tui.gpus import HOPPER, cublas_workspace_bytes
-from cs336_tui.reports import RANGES, Prediction
+from cs336_tui.reports import RANGES, Prediction, prediction_note
 from cs336_tui.spec import RunSpec
+from cs336_tui.variants import REFERENCE
 from cs336_tui.workload.passes import PHASES
 
 _SOFTMAX_FLOPS = (5, 4)
@@ -20,7 +21,8 @@ def predict(spec: RunSpec, *, capability: tuple[int, int] | None = None) -> Pred
     Memory is what ``torch.cuda.max_memory_allocated`` counts from the start of the step to its end on a CUDA device of
     this compute `capability` (it decides the size of cuBLAS's workspace; None for Hopper), and the bytes of tensors
     elsewhere. FLOPs per phase are those of the pass's own phases; FLOPs per range include the forward that
-    `backward` runs untimed.
+    `backward` runs untimed. It is the step as it is written: what torch.compile makes of it, and what a CUDA graph
+    keeps for itself, is not known before it runs. Raises whatever a user's own code raises on such tensors.
     """
     rehearsed = rehearse(spec, capability=capability or HOPPER)
     timeline = rehearsed.timeline
@@ -44,46 +46,42 @@ def predict(spec: RunSpec, *, capability: tuple[int, int] | None = None) -> Pred
         forward_end_by_category=timeline.by_category(forward.end - 1),
         residual_stream_bytes=rehearsed.residual_stream_bytes,
         largest=timeline.largest(peak),
-        note=_note(spec),
+        note=prediction_note(spec),
         workspaces=cublas_workspaces(spec),
         workspace_bytes=cublas_workspace_bytes(capability or HOPPER),
+        recomputed_flops=rehearsed.recomputed_flops,
     )
 
 
 def _softmax_flops(spec: RunSpec) -> tuple[int, int]:
-    elements = spec.batch_size * spec.num_heads * spec.context_length**2 * spec.num_layers
+    """By the dimensions; those recomputed for backward count to it."""
+    alone = spec.workload == "attention"
+    softmaxes = spec.batch_size * (1 if alone else spec.num_heads * spec.num_layers)
+    elements = softmaxes * spec.context_length**2
     forward, backward = _SOFTMAX_FLOPS
+    if spec.checkpoint:
+        backward += forward
     return forward * elements, backward * elements if _has_backward(spec) else 0
 
 
 def _min_bytes_moved(spec: RunSpec, rehearsed: Rehearsal) -> int:
     """Everything that outlives a step, once each way.
 
-    Parameters are read, of an embedding no more rows than there are tokens; a backward writes as many gradients as
-    there are parameters; an optimizer reads these, reads and writes its state and writes the parameters. Activations,
-    which a machine might keep in its caches, are left out.
+    Parameters are read, of the reference's embedding no more rows than there are tokens; a backward writes as many
+    gradients as there are parameters; an optimizer reads these, reads and writes its state and writes the parameters.
+    Activations, which a machine might keep in its caches, are left out.
     """
-    moved = rehearsed.parameter_bytes - unread_rows(spec) * spec.d_model * (2 if spec.precision == "bf16" else 4)
+    if spec.workload == "attention":
+        return least_bytes(spec)
+    moved = rehearsed.parameter_bytes
+    if spec.model == REFERENCE:
+        moved -= unread_rows(spec) * spec.d_model * (2 if spec.precision == "bf16" else 4)
     if _has_backward(spec):
-        moved += rehearsed.parameter_bytes
+        moved += rehearsed.trained_bytes
     if spec.pass_ == "train-step":
-        moved += 2 * rehearsed.parameter_bytes + 2 * rehearsed.optimizer_state_bytes
+        moved += 2 * rehearsed.trained_bytes + 2 * rehearsed.optimizer_state_bytes
     return moved
 
 
 def _has_backward(spec: RunSpec) -> bool:
     return "backward" in PHASES[spec.pass_]
-
-
-def _note(spec: RunSpec) -> str:
-    match spec.pass_:
-        case "inference":
-            return "inference keeps no activations for a backward and has no gradients and no optimizer state"
-        case "forward":
-            return "forward has no gradients and no optimizer state; its activations are kept for a backward"
-        case "backward":
-            return "backward has no optimizer state; its forward and loss run untimed and count to its memory"
-        case "forward+backward":
-            return "forward+backward has no optimizer state"
-        case _:
-            return ""

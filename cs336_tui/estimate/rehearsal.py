@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -12,16 +12,18 @@ from torch import Tensor
 
 from cs336_tui.estimate.autocast import Autocast
 from cs336_tui.estimate.caching_allocator import as_cached
+from cs336_tui.estimate.fused_attention import FusedAttention
 from cs336_tui.estimate.meta_kernels import MetaKernels
 from cs336_tui.estimate.timeline import Timeline
 from cs336_tui.estimate.tracker import MemoryTracker
 from cs336_tui.gpus import HOPPER, cublas_workspace_bytes
 from cs336_tui.reports import WORKSPACE_OP
 from cs336_tui.spec import RunSpec
+from cs336_tui.variants import is_imported
 from cs336_tui.workload.blocks import blocks_of
 from cs336_tui.workload.building import loss_of, make, optimizer_of
 from cs336_tui.workload.facts import facts_of
-from cs336_tui.workload.passes import PHASES, Step, Training
+from cs336_tui.workload.passes import PHASES, Step, Training, logits_of
 from cs336_tui.workload.precision import RECIPES
 from cs336_tui.workload.ranges import name_parts
 
@@ -35,11 +37,14 @@ class Rehearsal(NamedTuple):
     """In bytes that the device's allocator counts."""
     flops: dict[str, int]
     flops_by_range: dict[str, tuple[int, int]]
+    recomputed_flops: int
     residual_stream_bytes: int
     num_params: int
     num_params_without_head: int
     parameter_bytes: int
     optimizer_state_bytes: int
+    trained_bytes: int
+    """Of parameters that want a gradient."""
 
 
 def rehearse(spec: RunSpec, *, capability: tuple[int, int] = HOPPER) -> Rehearsal:
@@ -51,7 +56,7 @@ def rehearse(spec: RunSpec, *, capability: tuple[int, int] = HOPPER) -> Rehearsa
     """
     # Autograd must record as it would in a process of its own, whatever the caller has switched off.
     with torch.inference_mode(False), torch.enable_grad():
-        rehearsed = _Cell(spec).run()
+        rehearsed = _Cell(spec).run(FusedAttention(spec.device.partition(":")[0], capability))
     if not spec.device.startswith("cuda"):
         return rehearsed
     workspaces = [cublas_workspace_bytes(capability)] * cublas_workspaces(spec)
@@ -81,18 +86,18 @@ class _Cell:
             optimizer, name = optimizer_of(spec, self._model, device_type)
             self._training = Training(optimizer, name, device_type, scale_gradients=recipe.scale_gradients)
             for parameter in self._model.parameters():
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
             self._training.optimizer.step()  # makes its state; the gradients stay, as those of the step before
         self._step = Step(spec.pass_, self._model, self._batch, autocast, self._training, loss=loss_of(spec))
 
-    def run(self) -> Rehearsal:
+    def run(self, attention: FusedAttention) -> Rehearsal:
         tracker = MemoryTracker(device_type=None if self._counts_host_tensors else META.type)
-        name_parts(self._model, tracker.range)
+        name_parts(self._model, tracker.range, self._spec.annotations)
         residual_bytes = 0
 
-        def look(_module: object, _inputs: object, output: Tensor) -> None:
+        def look(_module: object, _inputs: object, output: object) -> None:
             nonlocal residual_bytes
-            residual_bytes = output.nbytes
+            residual_bytes = logits_of(output).nbytes
 
         if blocks := blocks_of(self._model):
             blocks[-1].register_forward_hook(look)
@@ -103,21 +108,30 @@ class _Cell:
         tracker.claim("gradients", self._gradients())
         step = self._step
         untimed = ("forward", "loss") if self._spec.pass_ == "backward" else ()
-        with MetaKernels(), tracker:
+        with attention, MetaKernels() as kernels, tracker:
             for phase in (*untimed, *step.phases):
                 tracker.phase(phase)
-                step.run(phase)
+                kernels.answers = phase == "optimizer"
+                with self._default_device(phase):
+                    step.run(phase)
                 tracker.claim("gradients", self._gradients())
         return Rehearsal(
             timeline=tracker.timeline(),
             flops={phase: tracker.flops[phase] for phase in step.phases},
             flops_by_range={name: (there, back) for name, (there, back) in tracker.flops_by_range.items()},
+            recomputed_flops=tracker.recomputed_flops,
             residual_stream_bytes=residual_bytes,
             num_params=self._facts.num_params,
             num_params_without_head=self._facts.num_params_without_head,
             parameter_bytes=sum(parameter.nbytes for parameter in self._model.parameters()),
             optimizer_state_bytes=sum(tensor.nbytes for tensor in state),
+            trained_bytes=sum(each.nbytes for each in self._model.parameters() if each.requires_grad),
         )
+
+    def _default_device(self, phase: str) -> AbstractContextManager[object]:
+        """On a CPU a user's model may make tensors without naming a device, and get them where the others are."""
+        makes_here = is_imported(self._spec.model) and self._counts_host_tensors and phase in ("forward", "loss")
+        return META if makes_here else nullcontext()
 
     def _gradients(self) -> Iterator[Tensor]:
         return (parameter.grad for parameter in self._model.parameters() if parameter.grad is not None)
@@ -126,5 +140,5 @@ class _Cell:
         """Moments, and counts of steps where they share the memory: they are kept by the host."""
         states = self._training.optimizer.state.values() if self._training else ()
         for value in (value for state in states for value in state.values()):
-            if value.is_meta or self._counts_host_tensors:
+            if isinstance(value, Tensor) and (value.is_meta or self._counts_host_tensors):
                 yield value

@@ -24,11 +24,12 @@ from torch.utils.flop_counter import flop_registry
 
 from cs336_tui.estimate.timeline import Allocation, Timeline, with_phases
 from cs336_tui.reports import NO_RANGE, Category, Site
-from cs336_tui.workload import passes, transformer
+from cs336_tui.workload import attention_only, passes, transformer
+from cs336_tui.workload.imported.problems import is_users_file
 from cs336_tui.workload.precision import dtype_name
 
-MODEL_FILES = frozenset({transformer.__file__, passes.__file__})
-"""Where frames are looked for: the innermost frame in one of these files is the one that asked."""
+MODEL_FILES = frozenset({transformer.__file__, attention_only.__file__, passes.__file__})
+"""Where frames are looked for, beside a user's own files: the innermost frame in one of them is the one that asked."""
 PHASE_RANGES = {"loss": "loss", "optimizer": "optimizer", "zero_grad": "zero_grad"}
 """The range of what runs in these phases."""
 _LEAVES_ACTIVATIONS = ("forward", "loss")
@@ -56,7 +57,8 @@ class MemoryTracker(TorchDispatchMode):
     """
 
     def __init__(self, files: Iterable[str] = MODEL_FILES, *, device_type: str | None = None) -> None:
-        """Frames are looked for in `files`. Only tensors of `device_type` are recorded; None for all."""
+        """Frames are looked for in `files` and in a user's own. Only tensors of `device_type` are recorded, None for
+        all."""
         super().__init__()
         self._files = frozenset(files)
         self._device_type = device_type
@@ -75,6 +77,8 @@ class MemoryTracker(TorchDispatchMode):
         """Of matrix products, per phase."""
         self.flops_by_range: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         """Of matrix products, forward and backward, per named range."""
+        self.recomputed_flops = 0
+        """Of matrix products in backward that forward had computed before."""
         self.failure: Failure | None = None
         """The first operation that raised; None when none has."""
 
@@ -145,11 +149,17 @@ class MemoryTracker(TorchDispatchMode):
             flops = count(*args, **kwargs, out_val=out)
             self.flops[site.phase] += flops
             self.flops_by_range[site.range][site.backward] += flops
+            if site.backward and torch.is_grad_enabled():
+                self.recomputed_flops += flops
+            elif site.backward and "scaled_dot_product" in site.op:  # one in five products: the scores, again
+                self.recomputed_flops += flops // 5
         return out
 
     def _site(self, op: str) -> Site:
         phase = self._phases[-1][0] if self._phases else ""
         node = torch._C._current_autograd_node()
+        if node is not None and torch.is_grad_enabled():  # activations that were not kept, computed again
+            return Site(op, self._frame(), self._ranges[-1] if self._ranges else NO_RANGE, phase, backward=True)
         if node is not None:
             # A node that no forward operation made (one that puts a gradient into its place) runs for the one before.
             self._backward_site = self._forward_sites.get(node._sequence_nr(), self._backward_site)
@@ -168,7 +178,7 @@ class MemoryTracker(TorchDispatchMode):
         frame: FrameType | None = sys._getframe()
         while frame is not None:
             code = frame.f_code
-            if code.co_filename in self._files:
+            if code.co_filename in self._files or is_users_file(code.co_filename, named_only=True):
                 return f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
             frame = frame.f_back
         return ""
@@ -200,6 +210,8 @@ class MemoryTracker(TorchDispatchMode):
     def _adds_gradients(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Whether the engine adds two gradients and holds the only reference to the first, which it could reuse."""
         if func is not torch.ops.aten.add.Tensor or torch._C._current_autograd_node() is None:
+            return False
+        if torch.is_grad_enabled():  # the model adds, whose activations are computed again
             return False
         held, other = args
         return (

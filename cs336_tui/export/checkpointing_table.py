@@ -2,14 +2,195 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import sqrt
+from typing import Literal, NamedTuple
 
+from cs336_tui.export.footnotes import Signs
+from cs336_tui.export.grouping import groups, telling
+from cs336_tui.export.layout import LayoutColumn, Row, not_timed, tables_of
+from cs336_tui.export.notation import Notation
 from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Table
-from cs336_tui.session.merge import Result
+from cs336_tui.export.tables import Table, Value
+from cs336_tui.quantities import gigabytes
+from cs336_tui.reports import MemoryReport
+from cs336_tui.session.merge import Result, ddof_of, measured, pooled
+from cs336_tui.stats import Summary
+
+Mark = Literal["best", "neighbour"]
+
+_NONE = "-"
+_BASES = ("measured", "predicted")
+"""What memory is compared by, the most telling first. Not by RSS, of which tensors are but a part."""
+
+
+class _Point(NamedTuple):
+    """One number of blocks `k` that are recomputed together, 0 for none. Peaks in bytes."""
+
+    k: int
+    summary: Summary | None
+    ending: str
+    predicted: int | None
+    measured: int | None
+    rss: int | None
+    """Of the whole process."""
 
 
 def checkpointing_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    """As `cs336_tui.export.layout.Layout.make`. Raises `TableError` where nothing is to be shown."""
-    del results, decimals
-    raise TableError("layout checkpointing: nothing to show")
+    """As `cs336_tui.export.layout.Layout.make`: a row for each number of blocks, a table for all else that differs.
+    Raises `TableError` where nothing is to be shown."""
+    apart = telling(results, but=("checkpoint",))
+    kinds = list(groups(results, apart).values())
+    kept = [members for members in kinds if any(result.spec.checkpoint for result in members)]
+    if not kept:
+        raise TableError("layout checkpointing: no cell recomputes activations; run some with --checkpoint 0,1,2,4")
+    others = len(results) - sum(map(len, kept))
+    left_out = (f"left out, as nothing like them recomputes activations: {_cells(others)}",) if others else ()
+    return tuple(table for members in kept for table in _tables(members, apart, Notation("ms", decimals), left_out))
+
+
+def _tables(
+    members: Sequence[Result], apart: Sequence[str], notation: Notation, notes: Sequence[str]
+) -> tuple[Table, ...]:
+    points = {runs[0].spec.checkpoint: _point(runs) for runs in groups(members, ("checkpoint",)).values()}
+    basis, best = _best(list(points.values()))
+    marks = _marks(points, best)
+    signs = Signs()
+    shown: dict[Mark, str] = {}
+    if best is not None:
+        shown["best"] = signs.of(f"least memory by {basis} peak")
+        if "neighbour" in marks.values():
+            shown["neighbour"] = signs.of(f"one block more or less than k = {best}")
+
+    def column(header: str, read: Callable[[_Point], Value], show: Callable[[_Point], str]) -> LayoutColumn:
+        def point(row: Row) -> _Point:
+            return points[row.first.spec.checkpoint]
+
+        return LayoutColumn(header, lambda row: read(point(row)), lambda row: show(point(row)))
+
+    def peak(header: str, read: Callable[[_Point], int | None]) -> LayoutColumn:
+        return column(header, lambda point: _gb(read(point)), lambda point: _show_gb(read(point)))
+
+    base = points[0].summary if 0 in points else None
+    has_rss = any(point.rss for point in points.values())
+    columns = (
+        column("k", lambda point: point.k, lambda point: str(point.k)),
+        column("mark", lambda point: marks.get(point.k, ""), lambda point: _sign(marks.get(point.k), shown)),
+        peak("predicted peak (GB)", lambda point: point.predicted),
+        peak("measured peak (GB)", lambda point: point.measured),
+        *([peak("peak RSS (GB)", lambda point: point.rss)] if has_rss else []),
+        column("step time (ms)", lambda point: _ms(point, "mean_s"),
+               lambda point: notation.of(point.summary, "mean_s") if point.summary else point.ending),
+        column("std (ms)", lambda point: _ms(point, "std_s"),
+               lambda point: notation.of(point.summary, "std_s") if point.summary else _NONE),
+        column("time / k = 0", lambda point: _slowdown(point, base), lambda point: _show_slowdown(point, base)),
+    )  # fmt: skip
+    said = (*signs.notes, *_notes(points, best, members[0].spec.num_layers), *notes, *not_timed(members))
+    caption = "Activations recomputed in groups of k blocks"
+    return tables_of(members, columns, caption, said, rows_by=("checkpoint",), apart=apart, places=("checkpoint",))
+
+
+# What the runs of one k come to
+
+
+def _point(runs: Sequence[Result]) -> _Point:
+    first = runs[0]
+    prediction = first.state.prediction_of(first.spec)
+    over = [run.cell.finished for run in measured(runs) if run.cell.finished]
+    allocated = max((found.peak_allocated_bytes for found in over if found.peak_allocated_bytes), default=None)
+    counted = allocated or _recorded(runs)
+    rss = max((found.peak_rss_bytes for found in over if found.peak_rss_bytes), default=None)
+    return _Point(
+        k=first.spec.checkpoint,
+        summary=pooled(runs, ddof_of(runs)),
+        ending=first.ending,
+        predicted=prediction.peak_bytes if prediction else None,
+        measured=counted,
+        rss=None if counted or first.spec.device.startswith("cuda") else rss,
+    )
+
+
+def _recorded(runs: Sequence[Result]) -> int | None:
+    """The peak of a memory report on one of the runs' cells."""
+    for run in runs:
+        report = run.state.report_of("memory", run.spec)
+        if report and isinstance(report.content, MemoryReport):
+            return report.content.peak_bytes
+    return None
+
+
+def _best(points: Sequence[_Point]) -> tuple[str, int | None]:
+    """By what the points can be compared, and the k with the least of it; of equals the fastest. None of a single
+    point, or where nothing is known of all that were measured."""
+    timed = [point for point in points if point.summary]
+    for basis in _BASES:
+        found = {point.k: size for point in points if (size := getattr(point, basis))}
+        if len(found) > 1 and all(point.k in found for point in timed):
+            times = {point.k: point.summary.mean_s for point in timed if point.summary}
+            return basis, min(found, key=lambda k: (found[k], times.get(k, float("inf")), k))
+    return "", None
+
+
+def _marks(points: Mapping[int, _Point], best: int | None) -> dict[int, Mark]:
+    if best is None:
+        return {}
+    beside: dict[int, Mark] = {k: "neighbour" for k in (best - 1, best + 1) if k in points}
+    return beside | {best: "best"}
+
+
+# In words
+
+
+def _notes(points: Mapping[int, _Point], best: int | None, layers: int) -> Iterator[str]:
+    yield "k: so many consecutive blocks keep for backward only what enters them; 0: all blocks keep their activations"
+    if any(point.measured for point in points.values()):
+        yield (
+            "measured peak: what the device's allocator had given out at most; where a run cannot count that, as a "
+            "memory report recorded it"
+        )
+    elif not any(point.rss for point in points.values()):
+        yield f"measured peak {_NONE}: no allocator counts it here, and no memory report was made"
+    if any(point.rss for point in points.values()):
+        yield "peak RSS: of the whole process since it began, the interpreter and torch included; not of tensors alone"
+    if best is None:
+        yield "the best k is not marked: peaks of tensors are not known, see cs336-tui estimate and cs336-tui memory"
+    if best is not None:
+        missing = [k for k in (best - 1, best + 1) if 0 <= k <= layers and k not in points]
+        if missing:
+            yield f"not run: k = {' and '.join(map(str, missing))}, beside the best"
+    yield (
+        f"of N = {layers} blocks N/k inputs are kept and the activations of k live at a time, which is least at "
+        f"k = sqrt(N a / b) for inputs of a and activations of b bytes a block; sqrt(N) = {sqrt(layers):.1f} were they "
+        "alike (Chen et al. 2016, arXiv:1604.06174)"
+    )
+
+
+def _cells(number: int) -> str:
+    return f"{number} cell{'s' if number > 1 else ''}"
+
+
+def _sign(mark: Mark | None, shown: Mapping[Mark, str]) -> str:
+    return shown[mark] if mark else ""
+
+
+def _gb(size: int | None) -> float | None:
+    return None if size is None else size / 1e9
+
+
+def _show_gb(size: int | None) -> str:
+    return _NONE if size is None else gigabytes(size)
+
+
+def _ms(point: _Point, field: str) -> float | None:
+    value = point.summary[field] if point.summary else None
+    return None if value is None else value * 1e3
+
+
+def _slowdown(point: _Point, base: Summary | None) -> float | None:
+    mean = point.summary.mean_s if point.summary else None
+    return mean / base.mean_s if mean and base and base.mean_s else None
+
+
+def _show_slowdown(point: _Point, base: Summary | None) -> str:
+    found = _slowdown(point, base)
+    return _NONE if found is None else f"{found:.2f}"

@@ -11,12 +11,13 @@ from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.findings import kernels
 from cs336_tui.findings.kernels import AttentionSplit, KernelRow, Phases, Share
 from cs336_tui.quantities import UNKNOWN, count
-from cs336_tui.reports import KernelReport
+from cs336_tui.reports import FUSED, KernelReport
 from cs336_tui.session.fields import size_label
 
 STEP = "step"
 """All phases of the step together."""
 UNNAMED = "(no range)"
+_FUSED_NOTE = f"{FUSED}: one kernel does products and softmax together, so that their times cannot be told apart"
 NONE = "–"
 """In place of a share where there is nothing to have one."""
 
@@ -163,6 +164,7 @@ def attention_table(report: KernelReport) -> Table:
         footnotes=(
             "matmul: the matrix products of attention scores and final matmul alone, 2 m n k FLOPs each; "
             "softmax: its whole range, 5 FLOPs an element forward and 4 backward",
+            *([_FUSED_NOTE] if any(each.fused for each in split) else []),
             *footnotes(report),
         ),
         label=_label(report, "attention"),
@@ -322,8 +324,8 @@ def _attention_record(each: AttentionSplit) -> dict[str, Value]:
 def _attention_cells(each: AttentionSplit) -> tuple[str, ...]:
     return (
         each.phase,
-        _ms(each.matmul_ns),
-        _ms(each.softmax_ns),
+        FUSED if each.fused else _ms(each.matmul_ns),
+        FUSED if each.fused else _ms(each.softmax_ns),
         _ratio(each.time_ratio),
         count(each.matmul_flops),
         count(each.softmax_flops),

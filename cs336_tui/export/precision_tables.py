@@ -98,7 +98,8 @@ def modules_table(report: PrecisionReport) -> Table:
         footnotes=(
             f"logits {report.logits}, loss {report.loss}",
             "a module's parameters and gradients are its own, without those of the modules in it; "
-            "layers.* stands for every layer; methods are attention's own steps: score, weigh (the softmax), mix",
+            "layers.* stands for every layer; methods are attention's own steps: score, weigh (the softmax), mix, "
+            "or attend, which is all three",
             *_provenance(report),
         ),
         label="module-dtypes",

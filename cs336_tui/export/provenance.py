@@ -30,6 +30,9 @@ SETTINGS: Mapping[str, Callable[[RunSpec], str]] = {
 }
 """Choices that seldom differ between the cells of a session."""
 
+_OF_MODELS = ("edition", "arch", "vocabulary")
+"""Settings that attention alone has none of."""
+
 _SYNC = {
     "each-step": "host clock between two device synchronisations, one after every step",
     "pipelined": "device clock from each step's first boundary to its last, with one synchronisation after all of them",
@@ -68,7 +71,9 @@ def setting_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[s
 
 def run_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
     """What was run: the settings that all cells share, the sizes, the devices, what was really in force."""
-    shared = {name: _distinct(read(cell.spec) for cell in cells) for name, read in SETTINGS.items()}
+    models = any(cell.spec.workload == "language-model" for cell in cells)
+    settings = {name: read for name, read in SETTINGS.items() if models or name not in _OF_MODELS}
+    shared = {name: _distinct(read(cell.spec) for cell in cells) for name, read in settings.items()}
     if same := [f"{name} {values[0]}" for name, values in shared.items() if len(values) == 1]:
         yield ", ".join(same)
     yield from _sizes(cells)
@@ -183,6 +188,8 @@ def precision_in_force(found: InForce) -> str:
     """What was read back when the cell was built; the logits' dtype is only known later."""
     parts = [f"{found.parameter_dtype} parameters"]
     parts.append(f"autocast to {found.autocast_dtype}" if found.autocast_dtype else "no autocast")
+    if found.float8:
+        parts.append(found.float8)
     parts.append(f"float32 matmul precision {found.matmul_precision}")
     if found.allow_tf32 is not None:
         parts.append(f"TF32 {'on' if found.allow_tf32 else 'off'}")

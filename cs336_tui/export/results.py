@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LEFT = frozenset(
     ("size", "pass", "precision", "device", "machine", "session", "edition", "arch", "vocab", "sync", "seed", "threads",
-     "torch", "workload", "model", "attention", "compile", "optimizer", "loss", "cuda-graph")
+     "torch", "workload", "causal", "model", "attention", "compile", "optimizer", "loss", "cuda-graph")
 )  # fmt: skip
 """Fields whose columns are set to the left."""
 
@@ -52,7 +52,7 @@ _WHOLE_NUMBERS = frozenset(
     )
 )
 _MODEL = ("size", "context", "batch", "pass", "precision", "device")
-_VARIANTS = ("workload", "model", "attention", "compile", "checkpoint", "optimizer", "loss", "cuda-graph")
+_VARIANTS = ("workload", "causal", "model", "attention", "compile", "checkpoint", "optimizer", "loss", "cuda-graph")
 _MAY_VARY = ("edition", "arch", "vocab", "sync", "seed", "threads", "repeat")
 _TIMES = ("warmup", "n", "mean", "std", "interval", "verdict", "median", "min", "max", "tokens")
 _ENERGY = ("energy", "tokens_per_joule")

@@ -80,6 +80,12 @@ def trust_notes(results: Sequence[Result]) -> tuple[str, ...]:
     return (*_doubts(found, names), *_not_observable(found), *_noted(found, names))
 
 
+def doubt_notes(results: Sequence[Result]) -> tuple[str, ...]:
+    """What is wrong with the numbers of which cells."""
+    found = judged(results)
+    return tuple(_doubts(found, cell_names([each.result for each in found])))
+
+
 def cell_names(results: Sequence[Result]) -> Mapping[tuple[int, int], str]:
     """What tells each cell from the others in a line of text, by source and number."""
     more = telling(results, but=_ALWAYS, among=(*TELLING, "repeat"))

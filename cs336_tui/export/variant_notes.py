@@ -17,13 +17,15 @@ def variant_notes(cells: Sequence[CellState]) -> Iterator[str]:
 
 
 def _sources(cells: Sequence[CellState]) -> Iterator[str]:
-    """Of which source each of the user's models was."""
+    """Of which source the user's own code was."""
     found: dict[str, dict[str, None]] = {}
     for cell in cells:
-        if is_imported(cell.spec.model) and cell.in_force and cell.in_force.model_revision:
-            found.setdefault(cell.spec.model, {})[cell.in_force.model_revision] = None
-    for model, revisions in found.items():
-        yield f"model {model}: {' and '.join(revisions)}"
+        spec = cell.spec
+        if spec.brings_own_code and cell.in_force and cell.in_force.model_revision:
+            own = filter(is_imported, (spec.model, spec.attention, spec.optimizer, spec.loss))
+            found.setdefault(", ".join(own), {})[cell.in_force.model_revision] = None
+    for names, revisions in found.items():
+        yield f"{names}: {' and '.join(revisions)}"
 
 
 def _attentions(cells: Sequence[CellState]) -> Iterator[str]:
@@ -44,7 +46,7 @@ def _compiling(cells: Sequence[CellState]) -> Iterator[str]:
         if took := _span((each.compile_s for each in prepared), lambda value: f"{value:.1f}"):
             graphs = _span((each.graphs for each in prepared), lambda value: f"{value:.0f}")
             yield (
-                f"torch.compile {mode}: {took} s before the first step, in no step's time; {graphs} graphs; the "
+                f"torch.compile {mode}: {took} s before the first step, in no step's time; graphs: {graphs}; the "
                 f"optimizer is not compiled"
             )
         breaks = dict.fromkeys(reason for each in prepared for reason in each.graph_breaks)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from cs336_tui.findings.kernel_names import short_name as short_name
-from cs336_tui.reports import KINDS, NO_RANGE, RANGES, KernelGroup, KernelReport, Kind
+from cs336_tui.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelGroup, KernelReport, Kind
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 
@@ -21,7 +21,9 @@ _K = TypeVar("_K", bound=Hashable)
 
 MATMUL: Kind = "matrix multiply"
 _OPTIMIZER_PHASES = ("zero_grad", "optimizer")
-_ATTENTION_MATMULS = ("attention scores", "final matmul")
+_ATTENTION_MATMULS = ("attention scores", "final matmul", "attention core")
+_TOGETHER = ("attention core", FUSED)
+"""Ranges in which products and softmax of attention are one."""
 
 
 class KernelRow(NamedTuple):
@@ -75,20 +77,22 @@ class AttentionSplit(NamedTuple):
     """Inside attention: the matrix products of scores and values against the softmax between them.
 
     Times of the products are those of their kernels alone, without the scaling and the mask; those of the softmax are
-    its whole range. FLOPs are None without a prediction.
+    its whole range; both None where they cannot be told apart, and `fused` then says whether a fused kernel is why.
+    FLOPs are None without a prediction.
     """
 
     phase: str
     """``forward`` or ``backward``."""
-    matmul_ns: int
-    softmax_ns: int
+    matmul_ns: int | None
+    softmax_ns: int | None
     matmul_flops: int | None
     softmax_flops: int | None
+    fused: bool = False
 
     @property
     def time_ratio(self) -> float | None:
         """Softmax over matrix products."""
-        return self.softmax_ns / self.matmul_ns if self.matmul_ns else None
+        return self.softmax_ns / self.matmul_ns if self.softmax_ns is not None and self.matmul_ns else None
 
     @property
     def flop_ratio(self) -> float | None:
@@ -131,11 +135,12 @@ def by_phase(report: KernelReport) -> tuple[Share, ...]:
 
 
 def by_range(report: KernelReport) -> tuple[RangeShare, ...]:
-    """A share per named range that occurs, in the order of `RANGES`; what has none comes last, as ``NO_RANGE``."""
+    """A share per named range that occurs, in the order of `RANGES`; ``FUSED`` comes after them, and what has none
+    last, as ``NO_RANGE``."""
     whole = _total(report.groups)
     gathered = _gathered(report.groups, lambda group: group.range)
     found = []
-    for name in (*RANGES, NO_RANGE):
+    for name in (*RANGES, FUSED, NO_RANGE):
         if groups := gathered.get(name):
             backward = _total(group for group in groups if group.backward)
             total = _total(groups)
@@ -158,20 +163,23 @@ def matmul_shares(report: KernelReport) -> MatmulShares:
 def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
     """Matrix products against softmax in each of forward and backward that the step has."""
     found = []
+    told = any(group.range == "softmax" for group in report.groups)
     for way, phase in enumerate(("forward", "backward")):
         if phase not in report.phase_spans_ns:
             continue
         groups = _in(report, phase)
         predicted = report.prediction
+        products = _total(g for g in groups if g.range in _ATTENTION_MATMULS and g.kind == MATMUL)
         found.append(
             AttentionSplit(
                 phase,
-                matmul_ns=_total(g for g in groups if g.range in _ATTENTION_MATMULS and g.kind == MATMUL),
-                softmax_ns=_total(g for g in groups if g.range == "softmax"),
+                matmul_ns=products if told else None,
+                softmax_ns=_total(g for g in groups if g.range == "softmax") if told else None,
                 matmul_flops=sum(predicted.flops_by_range.get(name, (0, 0))[way] for name in _ATTENTION_MATMULS)
                 if predicted
                 else None,
                 softmax_flops=predicted.softmax_flops[way] if predicted else None,
+                fused=not told and any(group.range in _TOGETHER for group in groups),
             )
         )
     return tuple(found)
@@ -190,7 +198,8 @@ def top_kernel(report: KernelReport, phase: Phases = None) -> TopKernel | None:
 
 def named_share(report: KernelReport) -> float:
     """The share of the time that carries a named range."""
-    return _of(_total(group for group in report.groups if group.range != NO_RANGE), _total(report.groups))
+    named = (group for group in report.groups if group.range not in (NO_RANGE, FUSED))
+    return _of(_total(named), _total(report.groups))
 
 
 def idle_share(report: KernelReport) -> float | None:

@@ -21,6 +21,7 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.fields import device_label, machine
 from cs336_tui.session.merge import Result, measured
 from cs336_tui.spec import Precision
+from cs336_tui.variants import is_imported
 
 Bound = Literal["compute", "bandwidth"]
 
@@ -141,12 +142,18 @@ class Work(NamedTuple):
 
 
 def work_of(result: Result) -> Work | None:
-    """By the session's prediction where there is one, else by formula; None of an imported model without one."""
-    if prediction := result.state.prediction_of(result.spec):
-        return Work(timed_flops(prediction), prediction.min_bytes_moved)
-    if result.cell.in_force and result.cell.in_force.model_revision is not None:
-        return None
-    return Work(step_flops(result.spec), least_bytes(result.spec))
+    """By the session's prediction where there is one, else by formula; None of an imported model without one.
+
+    FLOPs are the model's: what activation checkpointing or a fused attention's backward computes again is time spent,
+    not work done.
+    """
+    spec, prediction = result.spec, result.state.prediction_of(result.spec)
+    if prediction is None:
+        other = result.cell.in_force is not None and result.cell.in_force.model_revision is not None
+        return None if other or is_imported(spec.model) else Work(step_flops(spec), least_bytes(spec))
+    by_formula = not is_imported(spec.model) and spec.attention != "naive"
+    flops = step_flops(spec) if by_formula else timed_flops(prediction) - prediction.recomputed_flops
+    return Work(flops, prediction.min_bytes_moved)
 
 
 def points(results: Iterable[Result], peaks: PeakLookup) -> tuple[RooflinePoint, ...]:
@@ -186,6 +193,8 @@ def precision_in_force(cell: CellState) -> Precision | None:
     found = cell.in_force
     if found is None:
         return cell.spec.precision
+    if found.float8 is not None:
+        return "fp8-mixed"
     if found.autocast_dtype is not None:
         mixed: dict[str, Precision] = {"bfloat16": "bf16-mixed", "float16": "fp16-mixed"}
         return mixed.get(found.autocast_dtype)

@@ -327,16 +327,19 @@ def _launch_bound(cell: CellState, idle: float | None) -> Check:
     phases_s = [fsum(phase) / len(phase) for phase in cell.phase_times_s.values() if phase]
     if phases_s:
         text += f", its phases {milliseconds(fsum(phases_s))} on the device"
-    if idle is None:
+    if spec.cuda_graph != "off":
+        text += "; the host launches one CUDA graph"
+    elif idle is None:
         text += "; the GPU's idle share is known once its kernels are profiled (cs336-tui kernels)"
     else:
         text += f"; profiled, the GPU was idle for {percent(idle)} of a step"
     holds = share >= LEAST_HOST_SHARE
+    graph = ", a CUDA graph of the step" if spec.device.startswith("cuda") and spec.cuda_graph == "off" else ""
     return Check(
         name="launch-bound",
         holds=holds,
         evidence=text,
-        advice="a faster GPU would not help: a larger batch or context, or fewer kernels, would" if holds else "",
+        advice=f"a faster GPU would not help: a larger batch or context{graph} or fewer kernels would" if holds else "",
     )
 
 

@@ -96,7 +96,7 @@ def command_of(a: Sweep, b: Sweep, rounds: int) -> str:
 
 
 def _flags(sweep: Sweep) -> list[tuple[str, str]]:
-    words = sweep.command().split()[2:]
+    words = shlex.split(sweep.command())[2:]
     return list(zip(words[::2], words[1::2], strict=True))
 
 

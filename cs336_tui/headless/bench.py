@@ -11,6 +11,7 @@ from cs336_tui.choices import sweep_from
 from cs336_tui.headless.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.order import Order, in_order, in_rounds
 from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.leave_out import LEFT_OUT
 from cs336_tui.session.log import default_session_dir
 
 
@@ -31,13 +32,14 @@ def bench_command(
     oom_explain: bool,
     fit_check: bool,
     nvtx: bool,
+    preset_name: str | None = None,
     **choices: Any,
 ) -> int:
     """Run the chosen sweep and print or write its data; returns the exit code.
 
     Raises `SpecError` or `click.ClickException` for choices that cannot be run, before anything was.
     """
-    sweep = sweep_from(**choices)
+    sweep = sweep_from(preset_name=preset_name, **choices)
     if in_process and timeout is not None:
         raise click.UsageError("--timeout cannot end a cell that runs --in-process; use one or the other")
     run = HeadlessRun()
@@ -55,8 +57,12 @@ def bench_command(
     )
 
     def work() -> None:
-        resolved = bench.resolve(sweep)
+        # What somebody asks for must be there; of a preset, whose author knows no machine, what is not may go.
+        of_preset = [field for field, named in LEFT_OUT.items() if preset_name and not choices.get(named)]
+        resolved = bench.resolve(sweep, may_leave_out=of_preset)
         bench.add(in_rounds(in_order(resolved.cells(), order), repeats), resolved.command(ddof))
+        if len(resolved.checkpoints) > 1:  # their table holds measured peaks against predicted ones
+            bench.predict_now(resolved.cells())
         bench.work()
 
     return carry_out(bench, run, work, Outputs(format_, output, summary, overwrite=force))

@@ -9,6 +9,7 @@ from cs336_tui.events import (
     CellFinished,
     CellSkipped,
     CellStarted,
+    DeviceSampled,
     Event,
     Notice,
     ReportFinished,
@@ -24,6 +25,9 @@ from cs336_tui.session.eta import remaining_s
 from cs336_tui.session.state import SessionState
 
 _REDRAW_S = 0.25
+_STAGES = {"compiling": "compiling the model", "capturing": "capturing a CUDA graph"}
+_LONG_STAGES = tuple(_STAGES)
+"""Stages that may take half a minute without a word."""
 
 
 class Progress:
@@ -50,6 +54,9 @@ class Progress:
                 self._write(f"{report.kind} of {report.spec.title} · {report.stage}")
             case Notice():
                 self._line(f"note: {event.text}")
+            case DeviceSampled() if self._live and (running := self._state.running_cell):
+                if running.stage in _LONG_STAGES and time.monotonic() - self._drawn_at >= _REDRAW_S:
+                    self._status(running)
             case CellStarted() | StageChanged() | StepsTimed() if self._live:
                 if time.monotonic() - self._drawn_at >= _REDRAW_S:
                     self._status(self._state.cells[event.cell])
@@ -71,7 +78,9 @@ class Progress:
         return f"{head}: made in {took}" if event.status == "ok" else f"{head}: {event.status}: {event.error or ''}"
 
     def _status(self, cell: CellState) -> None:
-        text = f"{self._place(cell)} {cell.spec.title} · {cell.stage}"
+        text = f"{self._place(cell)} {cell.spec.title} · {_STAGES.get(cell.stage or '', cell.stage)}"
+        if cell.stage in _LONG_STAGES and cell.stage_began_at is not None and self._state.last_at is not None:
+            text += f", {duration(max(self._state.last_at - cell.stage_began_at, 0.0))}"
         if cell.stage in ("warm-up", "measuring"):
             warmup = cell.stage == "warm-up"
             done = len(cell.warmup_times_s if warmup else cell.step_times_s)

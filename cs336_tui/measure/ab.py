@@ -1,4 +1,4 @@
-"""One round of two cells in turns: build both, warm both up, time a step of the one, then one of the other."""
+"""One round of two cells in turns: make both ready, warm both up, time a step of the one, then one of the other."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Callable
 import msgspec
 import torch
 
-from cs336_tui.events import CellFinished, Event, ModelBuilt, Notice, Stage, StageChanged, Status, StepKind, StepsTimed
+from cs336_tui.events import Event, Stage, Status, StepKind
 from cs336_tui.measure.clock import clock_for
-from cs336_tui.measure.failures import failed_allocation, outcome_of
-from cs336_tui.measure.in_force import read_in_force
-from cs336_tui.measure.memory import PeakMeter
+from cs336_tui.measure.compiling import fresh_compiler
+from cs336_tui.measure.memory import PeakMeter, Peaks
+from cs336_tui.measure.preparing import ReadyStep, prepare
 from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
+from cs336_tui.measure.telling import SkippedSteps, Teller
 from cs336_tui.measure.timing import StepTimer
-from cs336_tui.measure.waiting import CpuWait, Waited, usable_cores
+from cs336_tui.measure.waiting import CpuWait, Waited
 from cs336_tui.spec import RunSpec
-from cs336_tui.stats import summarize
 from cs336_tui.workload.building import build, settle_torch
+from cs336_tui.workload.cuda_graph import CapturedStep
 from cs336_tui.workload.passes import Step
-from cs336_tui.workload.precision import RECIPES, dtype_name, set_matmul
+from cs336_tui.workload.precision import RECIPES, set_matmul
 
 
 def run_round(
@@ -33,8 +34,9 @@ def run_round(
 ) -> None:
     """Run A and B here, both in memory at once, and give everything that happens to `emit`, outside timed regions.
 
-    Steps come in pairs, A B, B A, A B and so on, or B A first with `b_first`; the side that begins is also built first.
-    Warm-up steps alternate likewise. Every step is synchronised on its own. Each side has the events of
+    Steps come in pairs, A B, B A, A B and so on, or B A first with `b_first`; the side that begins is also built first,
+    and compiled or captured where that is asked for. What two compiled sides have in common is compiled once. Warm-up
+    steps alternate likewise. Every step is synchronised on its own. Each side has the events of
     `cs336_tui.measure.cell.run_cell`, which interleave; the two `CellFinished` come last. Peaks of memory would be of
     both together and are left unknown; `measured_for_s` and `cpu_wait_s` are of the time in which both were measured.
 
@@ -43,10 +45,12 @@ def run_round(
     """
     a, b = (_Side(name, spec, cell, emit) for name, spec, cell in zip("AB", specs, cells, strict=True))
     with restored_settings(), no_garbage_collection():
-        _Round((b, a) if b_first else (a, b), cancelled).run()
+        with fresh_compiler(*(spec.compile for spec in specs)):
+            _Round((b, a) if b_first else (a, b), cancelled).run()
+            for side in (a, b):
+                side.let_go()
         for side in (a, b):
-            side.enter("finishing")
-            side.let_go()
+            side.tell.enter("finishing")
     for side in (a, b):
         side.tell_end()
 
@@ -59,49 +63,33 @@ class _Side:
     """A or B on its way: what is built of it, how far it has got, and what it tells."""
 
     def __init__(self, name: str, spec: RunSpec, cell: int, emit: Callable[[Event], None]) -> None:
-        self.name, self.spec, self.cell, self._emit = name, spec, cell, emit
+        self.name, self.spec = name, spec
         self.status: Status = "ok"
         self.error: str | None = None
-        self.measured_for_s: float | None = None
-        self.waited: Waited | None = None
+        self.tell = Teller(cell, emit)
         self._device = torch.device(spec.device)
-        self._stage: Stage = "building"
-        self._next = 0
-        """The step of the stage that is running or comes next."""
-        self._failed_in: str | None = None
-        self._failed_allocation_bytes: int | None = None
-        self._logits_dtype: str | None = None
-        self._times_s: dict[StepKind, list[float]] = {"warm-up": [], "measured": []}
-        self._step: Step | None = None
+        self._step: ReadyStep | None = None
         self._timer: StepTimer | None = None
         self._meter: PeakMeter | None = None
-        self._num_alloc_retries: int | None = None
-        self._taken_before = 0
-        self._remarks: list[str] = []
-        """What is to be known beside its number."""
+        self._peaks: Peaks | None = None
+        self._skipped = SkippedSteps(None)
 
     def enter(self, stage: Stage) -> None:
-        if stage != "finishing":
-            self._stage, self._next = stage, 0
-        self._emit(StageChanged(at=time.time(), cell=self.cell, stage=stage))
+        self.tell.enter(stage)
+        self.tell.reach(0)
 
-    def build(self, *, set_threads: bool) -> None:
-        """Build it under its own settings. Threads are set once for both sides: setting them, even to what they are,
-        changes how MKL shares out its work."""
-        self.enter("building")
+    def build(self, *, set_threads: bool, go_on: Callable[[], object]) -> None:
+        """Build it under its own settings, and compile or capture it where that is asked for. Threads are set once for
+        both sides: setting them, even to what they are, changes how MKL shares out its work."""
+        self.tell.enter("building")
         settle_torch(self.spec if set_threads else msgspec.structs.replace(self.spec, threads=None))
         self._meter = PeakMeter(self._device)
         workload = build(self.spec, self._device)
-        self._emit(
-            ModelBuilt(
-                at=time.time(),
-                cell=self.cell,
-                num_params=workload.facts.num_params,
-                num_params_without_head=workload.facts.num_params_without_head,
-                in_force=read_in_force(workload),
-            )
-        )
-        self._step = workload.step(self.spec)
+        self.tell.built(workload)
+        written = self._step = workload.step(self.spec)
+        go_on()
+        self._step, preparation = prepare(written, self.spec, self._device, self.tell.enter, go_on)
+        self.tell.prepared(preparation)
         self._timer = StepTimer(self._step, clock_for(self._device))
 
     def settle(self) -> None:
@@ -112,87 +100,45 @@ class _Side:
 
     def begin_measuring(self) -> None:
         assert self._meter is not None
-        self._meter.reset()
-        self._taken_before = self._steps_taken()
+        assert self._step is not None
+        if not isinstance(self._step, CapturedStep):  # which allocates at its capture, and at no replay
+            self._meter.reset()
+        self._skipped = SkippedSteps(self._step.training)
         self.enter("measuring")
 
     def end_measuring(self, measured_for_s: float, waited: Waited | None) -> None:
         assert self._meter is not None
-        self.measured_for_s, self.waited = measured_for_s, waited
-        self._num_alloc_retries = self._meter.read().num_alloc_retries
+        self.tell.measured_for_s, self.tell.waited = measured_for_s, waited
+        self._peaks = self._meter.read()
 
-    def time_step(self, kind: StepKind) -> None:
+    def time_step(self, kind: StepKind, number: int) -> None:
         """Time one step and tell of it."""
         assert self._step is not None
         assert self._timer is not None
+        self.tell.steps_begin()
         timed = self._timer.time()
-        assert self._step.logits_dtype is not None
-        self._logits_dtype = dtype_name(self._step.logits_dtype)
-        self._times_s[kind].append(timed.total_s)
-        self._emit(
-            StepsTimed(
-                at=time.time(),
-                cell=self.cell,
-                kind=kind,
-                first=self._next,
-                times_s=(timed.total_s,),
-                phases_s={name: (value,) for name, value in zip(self._step.phases, timed.phases_s, strict=True)},
-                host_s=(timed.host_s,),
-            )
-        )
-        self._next += 1
+        self.tell.steps_ended(self._step, kind, number, [timed])
+        self.tell.reach(number + 1)
+        if number == 0 and isinstance(self._step, Step):  # what was captured was checked before
+            self._step.check()
 
-    def fail(self, error: Exception) -> None:
-        self.status, self.error = outcome_of(error)
-        self._failed_in = self._step.failed_in if self._step else None
-        self._failed_allocation_bytes = failed_allocation(error)
+    def fail(self, error: BaseException) -> None:
+        self.status, self.error = self.tell.failed(error, self._step)
 
-    def tell_skipped(self) -> None:
-        """Say how many optimizer steps the gradient scaler left out."""
-        if self._scales_gradients() and (skipped := self._next - (self._steps_taken() - self._taken_before)):
-            text = (
-                f"{skipped} of {self._next} optimizer steps were skipped, because gradients overflowed float16; these "
-                f"steps took less time than real ones"
-            )
-            self._remarks.append(text)
-            self._emit(Notice(at=time.time(), text=f"cell {self.cell + 1}: {text}"))
+    def tell_remarks(self) -> None:
+        """Say what is to be known beside its number."""
+        done = len(self.tell.times_s["measured"])
+        self.tell.remark_skipped(self._skipped.of(done), done)
+        self.tell.remark_recompilations()
 
     def let_go(self) -> None:
         """Hold on to nothing that was built."""
         self._step = self._timer = None
+        self._skipped = SkippedSteps(None)
 
     def tell_end(self) -> None:
-        is_ok = self.status == "ok"
-        self._emit(
-            CellFinished(
-                at=time.time(),
-                cell=self.cell,
-                status=self.status,
-                error=self.error,
-                stage=None if is_ok else self._stage,
-                step=None if is_ok or self._stage == "building" else self._next,
-                phase=self._failed_in,
-                failed_allocation_bytes=self._failed_allocation_bytes,
-                logits_dtype=self._logits_dtype,
-                num_alloc_retries=self._num_alloc_retries,
-                warmup_steps_done=len(self._times_s["warm-up"]),
-                measured_for_s=self.measured_for_s,
-                cpu_wait_s=self.waited and self.waited.sum_s,
-                longest_cpu_wait_s=self.waited and self.waited.longest_s,
-                usable_cores=usable_cores(),
-                remarks=tuple(self._remarks),
-                summary=summarize(self._times_s["measured"]),
-            )
-        )
-
-    def _scales_gradients(self) -> bool:
-        return bool(self._step and self._step.training and self._step.training.scales_gradients)
-
-    def _steps_taken(self) -> int:
-        """Optimizer steps so far; counted only where the scaler may skip some, as it waits for the device."""
-        if self._step is None or self._step.training is None or not self._scales_gradients():
-            return 0
-        return self._step.training.steps_taken
+        """The end. Peaks would be of both sides together; how often memory had to be asked for again is told."""
+        self.tell.finished(self.status, self.error, self._peaks, with_memory=False)
 
 
 class _Round:
@@ -210,14 +156,13 @@ class _Round:
         try:
             for side in self._sides:
                 self._turn = side
-                side.build(set_threads=side is self._sides[0])
-                if self._cancelled():
-                    raise _Cancelled
+                side.build(set_threads=side is self._sides[0], go_on=self._go_on)
+                self._go_on()
             self._time()
         except _Cancelled:
             for side in self._sides:
                 side.status = "cancelled"
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._turn.fail(error)
             self._end_other()
 
@@ -246,13 +191,16 @@ class _Round:
             for side in self._sides:
                 side.end_measuring(measured_for_s, waited)
         for side in self._sides:
-            side.tell_skipped()
+            side.tell_remarks()
 
     def _time_pair(self, number: int, kind: StepKind, sides: tuple[_Side, ...]) -> None:
         for side in sides if number % 2 == 0 else sides[::-1]:
-            if self._cancelled():
-                raise _Cancelled
+            self._go_on()
             self._turn = side
             if self._settings_differ:
                 side.settle()
-            side.time_step(kind)
+            side.time_step(kind, number)
+
+    def _go_on(self) -> None:
+        if self._cancelled():
+            raise _Cancelled

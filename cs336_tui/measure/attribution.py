@@ -101,7 +101,8 @@ class _Placed(NamedTuple):
     range: str
     """The innermost named range round it on its thread."""
     node: tuple[int, int] | None
-    """Forward thread and sequence number of the autograd node round it, or of the one that handed it a gradient."""
+    """Forward thread and sequence number of the autograd node round it, or of the one that handed it a gradient; None
+    of what a node computes again for want of an activation, which belongs where forward did it."""
     self_ns: int
     repeats: bool
 
@@ -198,7 +199,7 @@ def _enclosed(events: Sequence[_Event]) -> list[_Placed]:
         range_ = around.range if around else NO_RANGE
         node = around.node if around else None
         if event.annotation and event.name.startswith(RANGE):
-            range_ = event.name.removeprefix(RANGE)
+            range_, node = event.name.removeprefix(RANGE), None  # inside a node: what forward did not keep, done again
         elif event.is_node:
             node = last_node = event.forward_thread, event.sequence
         elif event.name.startswith(_EVALUATE) and ACCUMULATE in event.name:

@@ -1,13 +1,47 @@
-"""Having torch.compile do all its work before the first warm-up step, and counting what it did."""
+"""Having torch.compile do all its work before the first warm-up step, and telling when it works again later."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import gc
+import os
+import re
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
+import psutil
 import torch
 
+from cs336_tui.events import StepKind
+from cs336_tui.measure.clock import clock_for
+from cs336_tui.measure.failures import is_out_of_memory
+from cs336_tui.variants import Compile
+from cs336_tui.workload.compiling import break_reasons, captures, compilations, forget_compiled
+from cs336_tui.workload.imported.problems import ImportProblem, is_users_file
 from cs336_tui.workload.passes import Step
+
+LEAST_RUNS, LEAST_CAPTURING_RUNS, MOST_RUNS = 2, 3, 8
+"""How often a step runs ahead: once to compile and once to see that all is compiled. Where CUDA graphs are captured,
+once to compile, once to record and once to replay. A model that never stops being compiled is let go at the most."""
+_COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
+"""Modules whose errors are of compiling."""
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (\w+)')
+_TRIED_WITHOUT_DATA = re.compile(r"got (?P<kind>\w+)\((['\"])(?P<said>.+)\2\)")
+"""How torch.compile tells of frames in the model, and of an operation that failed when it tried it without data."""
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+_WITHIN_CACHE = {"TRITON_CACHE_DIR": "triton"}
+"""Variables of caches that lie inside torch.compile's own."""
+
+
+class CompileError(RuntimeError):
+    """What torch.compile could not do, in one line; all that it said is in the cause."""
 
 
 class Compiled(NamedTuple):
@@ -18,9 +52,183 @@ class Compiled(NamedTuple):
     graph_breaks: tuple[str, ...]
 
 
-def compile_ahead(step: Step, device: torch.device, go_on: Callable[[], object]) -> Compiled:
+@contextmanager
+def fresh_compiler(*modes: Compile) -> Iterator[None]:
+    """For cells with these modes: nothing that was compiled before is there, in memory or on disk, nor will be after.
+
+    So what compiling takes is what a first compilation takes, whatever ran before. Where a user names a folder for
+    torch's caches (`CACHE_VARIABLE`), that is used as it is.
+    """
+    if set(modes) <= {"off"}:
+        yield
+        return
+    forget_compiled()
+    try:
+        if CACHE_VARIABLE in os.environ:
+            yield
+        else:
+            # A child that is killed leaves the folder: the runner has children make theirs inside its own.
+            with tempfile.TemporaryDirectory(prefix="compile-", ignore_cleanup_errors=True) as folder:
+                within = {name: os.path.join(folder, inner) for name, inner in _WITHIN_CACHE.items()}  # noqa: PTH118
+                with _environment({CACHE_VARIABLE: folder, **within}):
+                    yield
+    finally:
+        forget_compiled()
+
+
+def compile_ahead(step: Step, device: torch.device, mode: Compile, go_on: Callable[[], object]) -> Compiled:
     """Run forward, loss and backward of the step, as far as its pass has them, until nothing is compiled any more.
 
-    The optimizer is left out, so that parameters stay as they are. `go_on` is called between runs and may raise.
+    `seconds` are those of all runs but the last, which compiled nothing: compiling itself, the first runs of what was
+    compiled and, where CUDA graphs are captured, recording them. A user waits for them all before a step is fast.
+
+    The optimizer is left out, so that parameters stay as they are, and gradients are dropped. `go_on` is called between
+    runs and may raise. Raises `CompileError` for what torch.compile cannot do, `ImportProblem` for what it finds wrong
+    with the model, and whatever the model raises.
     """
-    raise NotImplementedError(step, device, go_on)
+    least = LEAST_CAPTURING_RUNS if captures(mode, device.type) else LEAST_RUNS
+    clock, before = clock_for(device), compilations()
+    clock.synchronize()
+    began = time.perf_counter()
+    seconds = 0.0
+    with _compilers_that_end_with_this_process():
+        for number in range(MOST_RUNS):
+            go_on()
+            seen, seconds = compilations(), time.perf_counter() - began
+            try:
+                _run_once(step)
+                clock.synchronize()
+            except Exception as error:
+                if (found := next(filter(is_out_of_memory, _chain(error)), None)) is not None:
+                    raise found from None
+                if (problem := _problem_of(error)) is not None:
+                    raise problem from error
+                raise
+            if number + 1 >= least and compilations() == seen:
+                break
+        else:
+            seconds = time.perf_counter() - began
+    gc.collect()  # compiling leaves much behind, and nothing collects it while a cell runs
+    return Compiled(seconds, compilations().graphs - before.graphs, break_reasons(before))
+
+
+class Recompilations:
+    """How often torch.compile compiled again in steps of a cell, and in which."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._found: dict[StepKind, list[int]] = {"warm-up": [], "measured": []}
+        self._before = compilations()
+
+    def step_begins(self) -> None:
+        """What is compiled from here on is of the next steps. Never called within a timed region."""
+        self._before = compilations()
+
+    def steps_ended(self, kind: StepKind, first: int, count: int = 1) -> None:
+        """Look at what was compiled in these steps, numbered from 0; of several nobody knows in which of them."""
+        now = compilations()
+        if now.frames != self._before.frames:
+            self.count += now.frames - self._before.frames
+            self._found[kind] += range(first, first + count)
+        self._before = now
+
+    def remarks(self) -> tuple[str, ...]:
+        """What is to be known beside the cell's number."""
+        told = []
+        if numbers := self._found["warm-up"]:
+            told.append(f"torch.compile compiled again in {_steps('warm-up step', numbers)}")
+        if numbers := self._found["measured"]:
+            whose = "whose time includes it" if len(numbers) == 1 else "whose times include it"
+            told.append(f"torch.compile compiled again in {_steps('measured step', numbers)}, {whose}")
+        return tuple(told)
+
+
+def _steps(noun: str, numbers: list[int]) -> str:
+    """``measured steps 3, 4 and 5 (3 in all)``, counted from 1; of many the first few."""
+    named = [str(number + 1) for number in numbers]
+    if len(named) == 1:
+        return f"{noun} {named[0]}"
+    if len(named) > 5:
+        return f"{noun}s {', '.join(named[:4])} and {len(named) - 4} more"
+    return f"{noun}s {', '.join(named[:-1])} and {named[-1]}"
+
+
+def _run_once(step: Step) -> None:
+    """As a step of its pass runs, without the optimizer; leaves no gradients and no outputs."""
+    step.prepare()
+    for phase in step.phases:
+        if phase != "optimizer":
+            step.run(phase)
+    step.clear()
+    if step.back_to_back:
+        step.run("zero_grad")
+
+
+def _problem_of(error: Exception) -> Exception | None:
+    """In one line, what torch.compile could not do, or found wrong with the model; None for an error of neither."""
+    chain = list(_chain(error))
+    if not any(type(each).__module__.startswith(_COMPILERS) for each in chain):
+        return None
+    text = str(error)
+    frames = _FRAME.findall(text)
+    own = [frame for frame in frames if is_users_file(frame[0])] or frames
+    place = f" ({Path(own[-1][0]).name}:{own[-1][1]} in {own[-1][2]})" if own else ""
+    if found := _TRIED_WITHOUT_DATA.search(text):  # which would fail without torch.compile, too
+        return ImportProblem(f"{found['kind']}: {found['said'].rstrip('.')}{place}")
+    return CompileError(f"{_in_one_line(chain[-1])}{place}; choose --compile off to run the model as it is written")
+
+
+def _chain(error: BaseException | None) -> Iterator[Exception]:
+    """The error and those behind it, down to the first."""
+    seen: set[int] = set()
+    while isinstance(error, Exception) and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = getattr(error, "inner_exception", None) or error.__cause__
+
+
+def _in_one_line(error: Exception) -> str:
+    """Its first line, and of a compiler's pages the first that says what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    first = lines[0].rstrip(".") if lines else type(error).__name__
+    wrong = next((line for line in lines[1:] if "error:" in line), None)
+    return f"{first}: {wrong}" if wrong else first
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set variables, and put them back."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _compilers_that_end_with_this_process() -> Iterator[None]:
+    """Have a SIGTERM end the compilers that this process started before it ends the process.
+
+    A compiler of C++ would go on for seconds, beside whatever is measured next.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

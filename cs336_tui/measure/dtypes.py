@@ -12,12 +12,14 @@ from cs336_tui.measure.accumulation import accumulate
 from cs336_tui.measure.devices import device_label
 from cs336_tui.measure.failures import is_out_of_memory
 from cs336_tui.measure.module_dtypes import DtypeWatch, collapsed, dtypes_of
+from cs336_tui.measure.naming import left_out
 from cs336_tui.measure.report import Progress
 from cs336_tui.measure.toy_model import toy_dtypes
 from cs336_tui.reports import ModuleDtypes, PrecisionReport, ReportRequest
 from cs336_tui.spec import RunSpec
-from cs336_tui.workload.building import build, settle_torch
-from cs336_tui.workload.passes import PHASES
+from cs336_tui.variants import is_imported
+from cs336_tui.workload.building import build, make, settle_torch
+from cs336_tui.workload.passes import PHASES, logits_of
 from cs336_tui.workload.transformer import Transformer
 
 _FEW_LAYERS, _FEW_TOKENS = 2, 128
@@ -52,7 +54,7 @@ def read_dtypes(request: ReportRequest, progress: Progress) -> PrecisionReport:
         modules=read.modules,
         logits=read.logits,
         loss=read.loss,
-        note=" ".join((*notes, *_pass_notes(spec), *more)),
+        note=" ".join((*notes, *_pass_notes(spec), *left_out(spec), *more)),
     )
 
 
@@ -77,6 +79,7 @@ def _read_what_fits(spec: RunSpec, device: torch.device, progress: Progress) -> 
         torch.cuda.empty_cache()
     few = msgspec.structs.replace(
         spec,
+        checkpoint=0,
         num_layers=min(spec.num_layers, _FEW_LAYERS),
         context_length=min(spec.context_length, _FEW_TOKENS),
         batch_size=1,
@@ -100,23 +103,37 @@ def _too_large_for_host(spec: RunSpec) -> bool:
 
 def bytes_at_most(spec: RunSpec) -> int:
     """A rough count, on the large side, of what forward and backward hold: parameters and gradients in fp32 with a copy
-    in 16 bits, and in fp32 what each layer keeps for backward."""
-    model = Transformer(spec.dims, arch=spec.arch, context_length=spec.context_length, device="meta")
+    in 16 bits, and in fp32 what each layer keeps for backward. A user's model is taken for one that keeps as much as
+    the reference."""
+    if spec.workload == "attention":
+        return 4 * spec.tokens_per_step * (6 * spec.context_length + 20 * spec.d_model)
     layers = 1 if spec.pass_ == "inference" else spec.num_layers
     elements = 12 * spec.d_model + 4 * spec.d_ff + 4 * spec.num_heads * spec.context_length  # a token and layer
-    return 10 * model.num_params + 4 * spec.tokens_per_step * (layers * elements + 4 * spec.vocab_size)
+    return 10 * _num_params(spec) + 4 * spec.tokens_per_step * (layers * elements + 4 * spec.vocab_size)
+
+
+def _num_params(spec: RunSpec) -> int:
+    if is_imported(spec.model):
+        try:
+            model = make(spec, torch.device("meta")).model
+            return sum(parameter.numel() for parameter in model.parameters())
+        except Exception:  # one that cannot be made without data is as large as the reference, as far as is known
+            gc.collect()
+    return Transformer(spec.dims, arch=spec.arch, context_length=spec.context_length, device="meta").num_params
 
 
 def _without_optimizer(spec: RunSpec) -> RunSpec:
-    """The same cell with a pass that ends with backward, where it has one: an optimizer step shows no dtype more."""
-    return msgspec.structs.replace(spec, pass_="forward+backward") if "backward" in PHASES[spec.pass_] else spec
+    """The same cell with a pass that ends with backward, where it has one: an optimizer step shows no dtype more, nor
+    do activations that are computed again."""
+    once = msgspec.structs.replace(spec, checkpoint=0)
+    return msgspec.structs.replace(once, pass_="forward+backward") if "backward" in PHASES[spec.pass_] else once
 
 
 def _read(spec: RunSpec, device: torch.device) -> _Read:
     workload = build(_without_optimizer(spec), device, as_written=True)
     model, batch, autocast = workload.model, workload.batch, workload.autocast
     with DtypeWatch(model) as watch, torch.inference_mode(spec.pass_ == "inference"), autocast():
-        logits = model(batch.inputs)
+        logits = logits_of(model(batch.inputs))
         loss = workload.loss(logits, batch.targets)
     if "backward" in PHASES[spec.pass_]:
         loss.backward()

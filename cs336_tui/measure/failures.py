@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
-import traceback
 from typing import Literal
 
 import torch
+
+from cs336_tui.workload.imported.problems import ImportProblem, in_one_line, print_traceback
 
 _OUT_OF_MEMORY = (
     "DefaultCPUAllocator: can't allocate memory",
@@ -26,15 +26,17 @@ _ALLOCATOR_PREFIX = re.compile(r"^\[enforce fail at [^\]]*\] err == 0\. ")
 _TRIED = re.compile(r"tried to allocate (?P<number>\d+(\.\d+)?) ?(?P<unit>bytes|[KMGT]i?B)", re.IGNORECASE)
 
 
-def is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: the device's, the host's, or any that could be addressed."""
+    error = _behind(error)
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
-def failed_allocation(error: Exception) -> int | None:
+def failed_allocation(error: BaseException) -> int | None:
     """Bytes that could not be allocated, where torch's message says; None for any other error."""
+    error = _behind(error)
     found = _TRIED.search(str(error)) if is_out_of_memory(error) else None
     if found is None:
         return None
@@ -43,10 +45,22 @@ def failed_allocation(error: Exception) -> int | None:
     return round(float(found["number"]) * 1024 ** "BKMGT".index(unit))
 
 
-def outcome_of(error: Exception) -> tuple[Literal["oom", "failed"], str]:
-    """Status and one line for a cell that ended in `error`; a failure's traceback goes to standard error."""
-    lines = _ALLOCATOR_PREFIX.sub("", str(error).strip()).splitlines()
+def outcome_of(error: BaseException) -> tuple[Literal["oom", "failed"], str]:
+    """Status and one line for a cell that ended in `error`, with the user's own frame if it came through one.
+
+    A failure's traceback goes to standard error. SystemExit is a failure: a model has no business to end the program.
+    """
     if is_out_of_memory(error):
+        lines = _ALLOCATOR_PREFIX.sub("", str(_behind(error)).strip()).splitlines()
         return "oom", lines[0] if lines else "out of memory"
-    traceback.print_exception(error, file=sys.stderr)
-    return "failed", f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    if not isinstance(error, ImportProblem):
+        print_traceback(error)
+        return "failed", f"the model {in_one_line(error)}" if isinstance(error, SystemExit) else in_one_line(error)
+    if error.__cause__ is not None:
+        print_traceback(error.__cause__)
+    return "failed", str(error)
+
+
+def _behind(error: BaseException) -> BaseException:
+    """The error of the user's code that an `ImportProblem` tells of, any other as it is."""
+    return error.__cause__ if isinstance(error, ImportProblem) and error.__cause__ is not None else error

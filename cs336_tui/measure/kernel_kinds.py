@@ -9,6 +9,11 @@ from cs336_tui.reports import Kind
 
 # In this order: a copy is an elementwise kernel by its template, the sum of a split matrix product a reduction.
 _KERNELS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    # torch.compile's own, named by template and by what they fuse.
+    ("matrix multiply", re.compile(r"^triton_tem_")),
+    ("softmax", re.compile(r"^triton_(red|per)_.*softmax")),
+    ("reduction", re.compile(r"^triton_(red|per|split_scan)_")),
+    ("elementwise", re.compile(r"^triton_(poi|for)_")),
     ("copy", re.compile(r"^(Memcpy|Memset)")),
     ("other", re.compile(r"fmha|flash|attention", re.IGNORECASE)),  # matrix products and softmax in one
     (
@@ -35,6 +40,9 @@ _OPERATORS: Mapping[Kind, str] = {
     "copy": "copy fill zero cat clone contiguous arange constant_pad_nd",
 }
 _KIND_OF: Mapping[str, Kind] = {name: kind for kind, names in _OPERATORS.items() for name in names.split()}
+_COMPILED_LOOP = re.compile(r"(^|_)cpp_fused_")
+"""torch.compile's own loops on a CPU, named by what they fuse."""
+_REDUCES = re.compile(r"_(softmax|mean|sum|amax|var|norm)(_|$)")
 _LIST_OF_TENSORS = ("_foreach_", "_fused_adam", "_amp_foreach_")
 
 
@@ -51,6 +59,10 @@ def operator_kind(name: str) -> Kind:
     parameter calls the same operators as everybody: elementwise.
     """
     bare = name.removeprefix("aten::")
+    if _COMPILED_LOOP.search(bare):
+        if "softmax" in bare:
+            return "softmax"
+        return "reduction" if _REDUCES.search(bare) else "elementwise"
     if bare.startswith(_LIST_OF_TENSORS):
         return "optimizer"
     return _KIND_OF.get(bare, _KIND_OF.get(bare.removesuffix("_"), "other"))

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import msgspec
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from cs336_tui.measure.clock import Clock, clock_for
+from cs336_tui.measure.compiling import compile_ahead, fresh_compiler
 from cs336_tui.measure.devices import device_label
+from cs336_tui.measure.failures import outcome_of
 from cs336_tui.measure.kernel_events import RawEvent, read_step
-from cs336_tui.measure.naming import name_step
+from cs336_tui.measure.naming import GRAPH_LEFT_OUT, name_step
 from cs336_tui.measure.report import Progress
-from cs336_tui.reports import KernelReport, Prediction, ReportRequest
+from cs336_tui.reports import FUSED, NO_RANGE, KernelGroup, KernelReport, Prediction, ReportRequest
 from cs336_tui.spec import RunSpec
 from cs336_tui.workload.building import build, settle_torch
 from cs336_tui.workload.passes import Step
@@ -29,10 +34,11 @@ MOST_WARMUP_STEPS = 20
 """Where gradients overflow float16 at first, so that the scaler skips optimizer steps."""
 
 SKIPPED = "The profiled step has no real optimizer phase: gradients overflowed float16, so that it was skipped."
+COMPILED = "torch.compile has fused the model: forward and backward have no parts, and no kernel is of one alone."
 
 
 def profile_kernels(request: ReportRequest, progress: Progress) -> KernelReport:
-    """Build the cell's workload, warm it up and profile one step of it.
+    """Build the cell's workload, compiled where the cell is, warm it up and profile one step of it.
 
     A GPU's kernels where they can be seen, the host's operators elsewhere. With a folder, the step's Chrome trace goes
     there. Raises what building and running a cell raises.
@@ -40,27 +46,30 @@ def profile_kernels(request: ReportRequest, progress: Progress) -> KernelReport:
     spec = request.spec
     progress.enter("building")
     device = settle_torch(spec)
-    workload = build(spec, device, as_written=True)
-    step, clock = workload.step(spec), clock_for(device)
-    name_step(step, workload.model, record_function)
-    _warm_up(step, clock, progress)
-    progress.enter("profiling")
-    taken = _optimizer_steps(step)
-    profiler = _profile_step(step, clock, device)
-    skipped = SKIPPED if step.training and _optimizer_steps(step) == taken else ""
-    step.clear()
+    clock = clock_for(device)
+    with fresh_compiler(spec.compile):
+        step = _ready_step(spec, device, progress)
+        _warm_up(step, clock, progress)
+        progress.enter("profiling")
+        taken = _optimizer_steps(step)
+        profiler = _profile_step(step, clock, device)
+        skipped = SKIPPED if step.training and _optimizer_steps(step) == taken else ""
+        step.clear()
     progress.enter("attributing")
     found, activity, unseen = read_step(raw_events(profiler), step.phases, device.type)
     progress.enter("predicting")
     prediction, unpredicted = _predict(spec)
     progress.enter("saving the trace")
     trace, unsaved = _save_trace(profiler, spec, request.folder)
+    groups = found.groups() if spec.compile == "off" else tuple(map(_fused, found.groups()))
+    compiled = COMPILED if spec.compile != "off" else ""
+    launched = GRAPH_LEFT_OUT if spec.cuda_graph != "off" else ""
     return KernelReport(
         spec=spec,
         activity=activity,
         device_name=device_label(device),
         torch=str(torch.__version__),
-        groups=found.groups(),
+        groups=groups,
         total_ns=found.total_ns,
         span_ns=found.span_ns(),
         phase_spans_ns={phase: found.span_ns(phase) for phase in step.phases},
@@ -69,8 +78,37 @@ def profile_kernels(request: ReportRequest, progress: Progress) -> KernelReport:
         host_ns=found.host_ns if device.type != "cpu" else None,
         prediction=prediction,
         trace=trace,
-        note=" ".join(filter(None, (unseen, skipped, unpredicted, unsaved))),
+        note=" ".join(filter(None, (unseen, compiled, launched, skipped, unpredicted, unsaved))),
     )
+
+
+def _ready_step(spec: RunSpec, device: torch.device, progress: Progress) -> Step:
+    """The step with its names, compiled where that is asked for: then parts have none, which would break its graphs."""
+    shown = msgspec.structs.replace(spec, cuda_graph="off")
+    workload = build(shown, device)
+    step = workload.step(shown)
+    if spec.compile == "off":
+        name_step(step, workload.model, record_function, spec.annotations)
+        return step
+    progress.enter("compiling")
+    with _loops_named():
+        compile_ahead(step, device, spec.compile, lambda: progress.enter("compiling"))
+    name_step(step, None, record_function)
+    return step
+
+
+@contextmanager
+def _loops_named() -> Iterator[None]:
+    """Have what torch.compile writes for a CPU tell the profiler of each of its loops."""
+    from torch._inductor import config
+
+    with config.patch({"cpp.enable_kernel_profile": True}):
+        yield
+
+
+def _fused(group: KernelGroup) -> KernelGroup:
+    in_model = group.range == NO_RANGE and group.phase in ("forward", "backward")
+    return msgspec.structs.replace(group, range=FUSED) if in_model else group
 
 
 def _warm_up(step: Step, clock: Clock, progress: Progress) -> None:
@@ -139,5 +177,5 @@ def _predict(spec: RunSpec) -> tuple[Prediction | None, str]:
         from cs336_tui.estimate.predict import predict
 
         return predict(spec), ""
-    except Exception as error:
-        return None, f"There are no FLOPs beside the times: {type(error).__name__}: {error}."
+    except (Exception, SystemExit) as error:
+        return None, f"There are no FLOPs beside the times: {outcome_of(error)[1]}."

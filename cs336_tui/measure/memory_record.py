@@ -15,8 +15,9 @@ from torch.profiler import kineto_available
 from cs336_tui.estimate.tracker import MemoryTracker
 from cs336_tui.measure.allocator_events import CpuRecorder, CudaRecorder, Recording
 from cs336_tui.measure.devices import device_label
-from cs336_tui.measure.failures import is_out_of_memory
+from cs336_tui.measure.failures import is_out_of_memory, outcome_of
 from cs336_tui.measure.memory_join import Life, MarkedTracker, columns, cut, join, lives_of, phase_spans, totals
+from cs336_tui.measure.naming import left_out
 from cs336_tui.measure.report import Progress
 from cs336_tui.measure.saved import saved_for_backward
 from cs336_tui.reports import MemoryReport, Prediction, ReportRequest, SavedBlock
@@ -70,7 +71,7 @@ def record_memory(request: ReportRequest, progress: Progress) -> MemoryReport:
         saved=saved,
         prediction=prediction,
         snapshot=found.snapshot,
-        note=" ".join(filter(None, (found.note, saved_note, prediction_note))),
+        note=" ".join(filter(None, (found.note, *left_out(spec), saved_note, prediction_note))),
         **columns(found.lives)._asdict(),
     )
 
@@ -113,13 +114,13 @@ def predicted(spec: RunSpec, device: torch.device) -> tuple[Prediction | None, s
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     try:
         return predict(spec, capability=capability), ""
-    except Exception as error:  # the measurement stands without it
+    except (Exception, SystemExit) as error:  # the measurement stands without it
         return None, no_prediction(error)
 
 
-def no_prediction(error: Exception) -> str:
+def no_prediction(error: BaseException) -> str:
     """What a report says in place of its prediction."""
-    return f"There is no prediction: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return f"There is no prediction: {outcome_of(error)[1]}"
 
 
 def optimizer_state(workload: Workload) -> Iterator[Tensor]:
@@ -143,7 +144,7 @@ class _Found(NamedTuple):
 def _record(workload: Workload, request: ReportRequest, device: torch.device) -> _Found:
     recorder = _recorder(device)
     tracker = MarkedTracker(recorder.mark if recorder else lambda: None, device_type=device.type)
-    name_parts(workload.model, tracker.range)
+    name_parts(workload.model, tracker.range, request.spec.annotations)
     claimed_bytes = claim_cell(tracker, workload, device)
     step = workload.step(request.spec)
     with recorder or nullcontext(), tracker:
@@ -218,7 +219,7 @@ def _saved(workload: Workload, spec: RunSpec) -> tuple[tuple[SavedBlock, ...], s
         return (), f"There is no backward in {spec.pass_}: no gradients, and nothing is saved for one."
     workload.model.zero_grad(set_to_none=True)  # the cell itself has no gradients when it comes to its forward
     try:
-        return saved_for_backward(workload), ""
+        return saved_for_backward(workload, spec.checkpoint, spec.annotations), ""
     except Exception as error:
         if not is_out_of_memory(error):
             raise

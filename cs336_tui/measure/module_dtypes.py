@@ -13,6 +13,7 @@ import msgspec
 from torch import Tensor, nn
 
 from cs336_tui.reports import ModuleDtypes
+from cs336_tui.workload.attention_only import AttentionOnly
 from cs336_tui.workload.precision import dtype_name
 from cs336_tui.workload.transformer import Attention
 
@@ -21,9 +22,10 @@ WHOLE_MODEL = "model"
 METHOD = "method"
 """Stands for the class of a part that is a method of its module."""
 
-_ATTENTION_METHODS = ("score", "weigh", "mix")
+_ATTENTION_METHODS = ("score", "weigh", "mix", "attend")
 """What attention does between its projections, the softmax among it; no modules, so that no hook of torch's sees it."""
-_LAYER = re.compile(r"(?<=^layers\.)\d+(?=\.|$)")
+_LAYER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
+"""A place in a list; the first of a path is the layer."""
 
 
 _Part = tuple[nn.Module, str]
@@ -49,9 +51,9 @@ class DtypeWatch:
 
     def __enter__(self) -> DtypeWatch:
         for module in self._model.modules():
-            self._undo.append(module.register_forward_pre_hook(self._came_to).remove)
-            self._undo.append(module.register_forward_hook(self._saw).remove)
-            if isinstance(module, Attention):
+            self._undo.append(module.register_forward_pre_hook(self._comes_to, with_kwargs=True).remove)
+            self._undo.append(module.register_forward_hook(self._saw, with_kwargs=True).remove)
+            if isinstance(module, Attention | AttentionOnly):
                 for method in _ATTENTION_METHODS:
                     self._wrap(module, method)
         return self
@@ -85,19 +87,23 @@ class DtypeWatch:
             for path in paths[module]
         )
 
-    def _came_to(self, module: nn.Module, _inputs: tuple[Any, ...], method: str = "") -> None:
+    def _came_to(self, module: nn.Module, method: str = "") -> None:
         self._calls.setdefault((module, method), {})
 
-    def _saw(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def _comes_to(self, module: nn.Module, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        self._came_to(module)
+
+    def _saw(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         parameters = dtypes_of(module.parameters(recurse=False))
-        self._calls[module, ""][_Call(parameters, dtypes_of(inputs), dtypes_of([output]))] = None
+        returned = output if isinstance(output, tuple | list) else [output]
+        self._calls[module, ""][_Call(parameters, dtypes_of((*args, *kwargs.values())), dtypes_of(returned))] = None
 
     def _wrap(self, module: nn.Module, method: str) -> None:
         inner: Callable[..., Any] = getattr(module, method)
 
         @wraps(inner)
         def watched(*args: Any) -> Any:
-            self._came_to(module, args, method)
+            self._came_to(module, method)
             output = inner(*args)
             self._calls[module, method][_Call("", dtypes_of(args), dtypes_of([output]))] = None
             return output
@@ -121,7 +127,7 @@ def collapsed(rows: Iterable[ModuleDtypes]) -> tuple[ModuleDtypes, ...]:
     of layers that agree: ``layers.0.ffn``, ``layers.1-11.ffn``."""
     places: dict[str, list[ModuleDtypes]] = {}
     for row in rows:
-        places.setdefault(_LAYER.sub("*", row.path), []).append(row)
+        places.setdefault(_LAYER.sub("*", row.path, count=1), []).append(row)
     return tuple(joined for place, alike in places.items() for joined in _runs(place, alike))
 
 
@@ -132,7 +138,7 @@ def _runs(place: str, rows: list[ModuleDtypes]) -> Iterator[ModuleDtypes]:
         first, last = (_LAYER.search(row.path) for row in (run[0], run[-1]))
         path = run[0].path
         if first and last and len(run) > 1:
-            path = place if len(runs) == 1 else _LAYER.sub(f"{first[0]}-{last[0]}", path)
+            path = place if len(runs) == 1 else _LAYER.sub(f"{first[0]}-{last[0]}", path, count=1)
         yield msgspec.structs.replace(run[0], path=path, count=sum(row.count for row in run))
 
 

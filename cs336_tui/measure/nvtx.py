@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
 
 from cs336_tui.measure.naming import name_step
+from cs336_tui.workload.annotations import Annotation
 from cs336_tui.workload.passes import Step
 
 UNAVAILABLE = (
@@ -37,9 +39,10 @@ def nvtx_range(name: str) -> AbstractContextManager[object]:
     return entered
 
 
-def emit_ranges(step: Step, model: nn.Module) -> None:
-    """Have the step emit a range round every phase (``forward``) and every part (``norms``), from now on.
+def emit_ranges(step: Step, model: nn.Module | None, annotations: Sequence[Annotation] = ()) -> None:
+    """Have the step emit a range round every phase (``forward``) and every part (``norms``), from now on; round
+    phases alone without a model.
 
     Backward has its phase only: its kernels belong to no part on the thread that launches them.
     """
-    name_step(step, model, lambda name: nvtx_range(name.partition("/")[2]))
+    name_step(step, model, lambda name: nvtx_range(name.partition("/")[2]), annotations)

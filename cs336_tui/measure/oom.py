@@ -107,7 +107,7 @@ def attempt(spec: RunSpec, device: torch.device) -> _Moment | None:
             tracker.phase(BUILDING)
             with _claimed_as_registered(tracker):
                 workload = build(spec, device, as_written=True)
-            name_parts(workload.model, tracker.range)
+            name_parts(workload.model, tracker.range, spec.annotations)
             tracker.claim("buffers", workload.batch)
             step = workload.step(spec)
             for _ in range(MOST_WARMUP_STEPS if step.back_to_back else 1):
@@ -169,7 +169,7 @@ def _predicted_moment(request: ReportRequest, device: torch.device) -> tuple[_Mo
     known = {"capability": torch.cuda.get_device_capability(device)} if device.type == "cuda" else {}
     try:
         timeline = rehearse(request.spec, **known).timeline
-    except Exception as error:  # what happened is known without it
+    except (Exception, SystemExit) as error:  # what happened is known without it
         return _Moment(request.failed_phase, None, 0, dict.fromkeys(CATEGORIES, 0), ()), no_prediction(error)
     return predicted_moment(timeline, request.capacity_bytes)
 

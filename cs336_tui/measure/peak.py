@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -19,7 +20,15 @@ from cs336_tui.measure.failures import is_out_of_memory
 from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
 from cs336_tui.peaks import CopyTrial, DevicePeak, MatmulTrial
 from cs336_tui.spec import Precision, canonical_device
-from cs336_tui.workload.precision import RECIPES, check_precision, dtype_name, set_matmul, tf32_allowed
+from cs336_tui.workload.float8 import FORMAT
+from cs336_tui.workload.precision import (
+    RECIPES,
+    check_capability,
+    check_precision,
+    dtype_name,
+    set_matmul,
+    tf32_allowed,
+)
 
 SIZES: Mapping[str, tuple[int, ...]] = {
     "cpu": (256, 512, 1024, 2048, 4096),
@@ -43,6 +52,12 @@ _SETTLED = 0.01
 _HOPELESS = 2.0
 """A layout that takes this many times as long as the best is not tried at larger sizes."""
 
+
+@lru_cache(maxsize=1)
+def _one_on(device: torch.device) -> torch.Tensor:
+    return torch.ones((), device=device)
+
+
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 """Of the first two matrices into the third."""
 _LAYOUTS: Mapping[str, Product] = {
@@ -52,6 +67,12 @@ _LAYOUTS: Mapping[str, Product] = {
 }
 """The three products of a linear layer. Libraries are not equally fast at them: torch 2.13's float16 on a CPU differs
 by 18 times."""
+_FLOAT8_LAYOUTS: Mapping[str, Product] = {
+    "forward": lambda a, b, out: torch._scaled_mm(
+        a, b.T, scale_a=_one_on(a.device), scale_b=_one_on(b.device), out_dtype=out.dtype, use_fast_accum=True, out=out
+    ),
+}
+"""The hardware has this one; a layer's others are made of it and of copies."""
 
 
 class Timings(NamedTuple):
@@ -131,6 +152,7 @@ def _settle(device: torch.device, precision: Precision, threads: int | None) -> 
     if device.type == "cuda":
         torch.cuda.init()
         torch.cuda.set_device(device)
+    check_capability(precision, device)
     if threads is not None:
         torch.set_num_threads(threads)
     set_matmul(RECIPES[precision].matmul)
@@ -142,6 +164,8 @@ def _settle(device: torch.device, precision: Precision, threads: int | None) -> 
 def _dtype(precision: Precision) -> torch.dtype:
     """In which matrix products run."""
     recipe = RECIPES[precision]
+    if recipe.float8:
+        return FORMAT
     return recipe.autocast or recipe.parameters
 
 
@@ -150,7 +174,7 @@ def _matmul_trials(
 ) -> tuple[tuple[MatmulTrial, ...], str]:
     """A trial a size, and why larger ones were left out, if they were."""
     ends_at = perf_counter() + budget_s
-    sizes, layouts = SIZES[device.type], dict(_LAYOUTS)
+    sizes, layouts = SIZES[device.type], dict(_FLOAT8_LAYOUTS if dtype == FORMAT else _LAYOUTS)
     trials: list[MatmulTrial] = []
     for place, size in enumerate(sizes):
         left_s = ends_at - perf_counter()
@@ -176,8 +200,9 @@ def _matmul_trial(
 ) -> MatmulTrial:
     """The fastest layout at this size; those that are hopeless are taken out of `layouts`."""
     random = torch.Generator(device).manual_seed(0)
-    a, b = (torch.randn(size, size, generator=random, device=device, dtype=dtype) for _ in range(2))
-    out = torch.empty_like(a)
+    drawn = torch.bfloat16 if dtype == FORMAT else dtype
+    a, b = (torch.randn(size, size, generator=random, device=device, dtype=drawn).to(dtype) for _ in range(2))
+    out = torch.empty_like(a, dtype=drawn)
     synchronize = clock_for(device).synchronize
 
     def work(layout: str) -> Callable[[], object]:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 
 import psutil
 import torch
+from msgspec.structs import replace
 
 from cs336_tui.environment import DeviceInfo, TorchEnvironment
 from cs336_tui.measure.devices import device_label, nvml_uuid
 from cs336_tui.spec import ModelDims, Precision
+from cs336_tui.workload.attention import attentions_on
 from cs336_tui.workload.batch import random_batch
+from cs336_tui.workload.compiling import why_cannot_compile
 from cs336_tui.workload.optimizers import make_optimizer
 from cs336_tui.workload.passes import Step, Training
-from cs336_tui.workload.precision import RECIPES, autocast_for, tf32_override
+from cs336_tui.workload.precision import RECIPES, autocast_for, tf32_override, why_no_float8
 from cs336_tui.workload.transformer import Transformer
 
 CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
@@ -40,7 +44,7 @@ def probe() -> TorchEnvironment:
         cuda=torch.version.cuda,
         cudnn=_cudnn(),
         threads=torch.get_num_threads(),
-        devices=tuple(devices),
+        devices=_with_compiler(_with_attentions(devices)),
         problems=tuple(problems),
     )
 
@@ -48,8 +52,8 @@ def probe() -> TorchEnvironment:
 def works(precision: Precision, device_type: str) -> bool:
     """Whether a whole train-step of the smallest model comes out in this precision, tried on the spot."""
     recipe = RECIPES[precision]
-    if recipe.matmul != "highest":
-        return False  # a switch of CUDA's that any other device accepts and ignores
+    if recipe.matmul != "highest" or recipe.float8:
+        return False  # CUDA's: another device accepts the one and ignores it, and has no hardware for the other
     dims = ModelDims(d_model=8, d_ff=8, num_layers=1, num_heads=1, vocab_size=8)
     try:
         with warnings.catch_warnings():
@@ -65,6 +69,24 @@ def works(precision: Precision, device_type: str) -> bool:
     except (RuntimeError, TypeError, NotImplementedError):
         return False
     return step.logits_dtype == (recipe.autocast or recipe.parameters)
+
+
+def _with_attentions(devices: list[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+    """With the kinds of attention of each. GPUs of one kind are asked once: asking takes a CUDA context."""
+    found: dict[tuple[str, str | None], tuple[str, ...]] = {}
+    for device in devices:
+        kind = (device.label, device.capability)
+        if kind not in found:
+            try:
+                found[kind] = attentions_on(torch.device(device.name))
+            except RuntimeError:  # a GPU without free memory, say: the cell will tell
+                found[kind] = ()
+    return tuple(replace(device, attentions=found[device.label, device.capability]) for device in devices)
+
+
+def _with_compiler(devices: Iterable[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+    """With what torch.compile lacks on each."""
+    return tuple(replace(each, cannot_compile=why_cannot_compile(each.name.partition(":")[0])) for each in devices)
 
 
 def _cpu() -> DeviceInfo:
@@ -93,18 +115,19 @@ def _cuda(index: int) -> DeviceInfo:
     return DeviceInfo(
         name=f"cuda:{index}",
         label=properties.name,
-        precisions=_cuda_precisions(capability),
+        precisions=cuda_precisions(capability, properties.name),
         memory_bytes=properties.total_memory,
         uuid=nvml_uuid(index, properties),
         capability=f"{properties.major}.{properties.minor}",
     )
 
 
-def _cuda_precisions(capability: tuple[int, int]) -> tuple[Precision, ...]:
-    """What hardware of this compute capability can do, less what the environment forbids."""
+def cuda_precisions(capability: tuple[int, int], name: str) -> tuple[Precision, ...]:
+    """What hardware of this compute capability can do, less what torch lacks and the environment forbids."""
     offered: tuple[Precision, ...] = tuple(RECIPES) if capability >= _AMPERE else ("fp32", "fp16-mixed")
     forbidden = {"0": "tf32", "1": "fp32"}.get(tf32_override() or "")
-    return tuple(precision for precision in offered if precision != forbidden)
+    without = {forbidden, "fp8-mixed" if why_no_float8(capability, name) else None}
+    return tuple(precision for precision in offered if precision not in without)
 
 
 def _label(device_type: str) -> str:

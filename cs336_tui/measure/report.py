@@ -43,7 +43,7 @@ def make_report(
             ended = ReportFinished(at=time.time(), report=report, status="ok", content=content)
         except Stopped:
             ended = ReportFinished(at=time.time(), report=report, status="cancelled", error="stopped by the user")
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a user's model may call sys.exit
             status, text = outcome_of(error)
             ended = ReportFinished(at=time.time(), report=report, status=status, error=text)
     emit(ended)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -11,37 +11,53 @@ import torch
 from torch import Tensor, nn
 
 from cs336_tui.reports import NO_RANGE, SavedBlock, SavedTensor
-from cs336_tui.workload.blocks import blocks_of
+from cs336_tui.workload.annotations import Annotation
+from cs336_tui.workload.blocks import block_list
 from cs336_tui.workload.building import Workload
+from cs336_tui.workload.passes import logits_of
 from cs336_tui.workload.precision import dtype_name
 from cs336_tui.workload.ranges import name_parts
 
-_SAVED = "_saved_"
-"""What autograd's nodes call the attributes under which they show what they have saved."""
+WHOLE_MODEL = "model"
+"""Stands for the module where a model has no list of blocks."""
+CHECKPOINT = "checkpoint"
+"""Stands for the node of what enters blocks that are computed again in backward."""
 
 
-def saved_for_backward(workload: Workload) -> tuple[SavedBlock, ...]:
+def saved_for_backward(
+    workload: Workload, checkpoint: int = 0, annotations: Sequence[Annotation] = ()
+) -> tuple[SavedBlock, ...]:
     """Run one more forward and say what each block saves, each storage counted where it is saved first.
 
-    Parameters and buffers, which are there anyway, are left out; a copy of a parameter that autocast made is not.
-    Bytes are those of whole storages. The model's parts are named for good, so that it is of no use for timing after.
+    Of a model without a list of blocks it is what the whole saves; of one that recomputes activations in groups of
+    `checkpoint` blocks, what each group does. Parameters and buffers, which are there anyway, are left out; a copy of a
+    parameter that autocast made is not. Bytes are those of whole storages. The model's parts are named for good, so
+    that it is of no use for timing after.
     """
     model = workload.model
-    watch = _Watch((*model.parameters(), *model.buffers(), *workload.batch))
-    name_parts(model, watch.range)
-    hooks = [
-        hook
-        for number, layer in enumerate(blocks_of(model) or ())
-        for hook in watch.enter_with(layer, f"layers.{number}")
-    ]
+    groups = list(_groups(model, checkpoint))
+    watch = _Watch((*model.parameters(), *model.buffers(), *workload.batch), "" if groups else WHOLE_MODEL)
+    name_parts(model, watch.range, annotations)
+    hooks = [hook for name, layer in groups for hook in watch.enter_with(layer, name)]
     try:
         with torch.autograd.graph.saved_tensors_hooks(watch.pack, watch.unpack), workload.autocast():
-            logits = model(workload.batch.inputs)
-        watch.name_nodes(logits)
+            logits = logits_of(model(workload.batch.inputs))
+        if not checkpoint:  # to show what it has saved a node would have to compute it again
+            watch.name_nodes(logits)
     finally:
         for hook in hooks:
             hook.remove()
     return watch.blocks()
+
+
+def _groups(model: nn.Module, checkpoint: int) -> Iterator[tuple[str, nn.Module]]:
+    """What saves something of its own, by name: ``layers.0``, or ``layers.0-3`` for the first of four blocks that are
+    recomputed together, which runs them all."""
+    blocks = list(block_list(model) or ())
+    size = max(checkpoint, 1)
+    for first in range(0, len(blocks), size):
+        last = min(first + size, len(blocks)) - 1
+        yield f"layers.{first}" if last == first else f"layers.{first}-{last}", blocks[first]
 
 
 class _Saved(NamedTuple):
@@ -57,16 +73,18 @@ class _Place(NamedTuple):
 
 
 class _Watch:
-    def __init__(self, there_anyway: tuple[Tensor, ...]) -> None:
+    def __init__(self, there_anyway: tuple[Tensor, ...], module: str) -> None:
         self._counted = {tensor.untyped_storage()._cdata for tensor in there_anyway}
         """Storages that are not to be counted, or not again."""
         self._places: dict[int, _Place] = {}
         """Where each saved tensor that counts was saved, by its number."""
         self._saved: list[_Saved] = []
+        self._sequences: list[int] = []
+        """Of the node that saved each tensor."""
         self._nodes: dict[int, str] = {}
-        self._module = ""
+        """Names by sequence number."""
+        self._module = module
         self._ranges: list[str] = []
-        self._unpacked: list[int] = []
 
     @contextmanager
     def range(self, name: str) -> Iterator[None]:
@@ -91,6 +109,7 @@ class _Watch:
     def pack(self, tensor: Tensor) -> _Saved:
         saved = _Saved(len(self._saved), tensor)
         self._saved.append(saved)
+        self._sequences.append(torch.autograd._get_sequence_nr() - 1)  # a node takes its number before it saves
         storage = tensor.untyped_storage()._cdata
         if storage not in self._counted:
             self._counted.add(storage)
@@ -98,19 +117,15 @@ class _Watch:
         return saved
 
     def unpack(self, saved: _Saved) -> Tensor:
-        self._unpacked.append(saved.number)
         return saved.tensor
 
     def name_nodes(self, output: Tensor) -> None:
-        """Find the node that saved each tensor: reading what a node shows of it unpacks the node's own handles."""
+        """Find the names of the nodes. What they have saved is left alone: of recomputed blocks, to look at a tensor
+        is to compute it again."""
         waiting, seen = [output.grad_fn], {output.grad_fn}
         while waiting:
             node = waiting.pop()
-            self._unpacked.clear()
-            for name in dir(node):
-                if name.startswith(_SAVED):
-                    getattr(node, name)
-            self._nodes |= dict.fromkeys(self._unpacked, node.name())
+            self._nodes[node._sequence_nr()] = node.name()
             following = [found for found, _ in node.next_functions if found is not None and found not in seen]
             seen.update(following)
             waiting += following
@@ -120,8 +135,11 @@ class _Watch:
             lambda: defaultdict(list)
         )
         for number, place in self._places.items():
-            tensor = self._saved[number].tensor
-            kind = self._nodes[number], place.range, dtype_name(tensor.dtype), tuple(tensor.shape)
+            tensor, sequence = self._saved[number].tensor, self._sequences[number]
+            # No node that backward comes to has saved what enters a recomputed block: the block's input.
+            known = sequence in self._nodes
+            node, range_ = (self._nodes[sequence], place.range) if known else (CHECKPOINT, "residual")
+            kind = node, range_, dtype_name(tensor.dtype), tuple(tensor.shape)
             kinds[place.module][kind].append(tensor.untyped_storage().nbytes())
         return tuple(
             SavedBlock(module, sum(map(sum, found.values())), _largest_first(found))

@@ -7,7 +7,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,19 +22,22 @@ from cs336_tui.events import (
     DeviceSampled,
     EnvironmentRead,
     Event,
+    Notice,
     SessionAnnotated,
     SessionEnded,
     SessionResumed,
     SessionStarted,
     StageChanged,
 )
-from cs336_tui.reports import ReportKind, ReportRequest
+from cs336_tui.reports import ReportKind, ReportRequest, prediction_key
 from cs336_tui.runner import door
 from cs336_tui.runner.ab import Means, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.fit_check import why_not_in_turns, why_not_tried
 from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.leave_out import without_impossible
 from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.peak import PeakRequests, Tell
+from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.runner.queue import Asked, CellQueue, Waiting
 from cs336_tui.runner.reporting import make_report, refuse_report
 from cs336_tui.runner.session_predictions import SessionPredictions
@@ -153,13 +157,17 @@ class Bench:
                 self._environment = environment
             return self._environment
 
-    def resolve(self, sweep: Sweep) -> Sweep:
+    def resolve(self, sweep: Sweep, may_leave_out: Collection[str] = ()) -> Sweep:
         """The sweep with ``auto`` replaced by this machine's best device. Blocks like `probe`.
 
-        Raises the first `SpecError` of the sweep or of what this machine cannot do, so that nothing starts in vain.
+        Values of the fields in `may_leave_out` that no cell can have here are left out, and notices say so. Raises the
+        first `SpecError` of the sweep or of what else this machine cannot do, so that nothing starts in vain.
         """
         environment = self.probe()
         resolved = sweep.with_devices(environment.resolve(sweep.devices))
+        if may_leave_out and environment.devices:
+            resolved, said = without_impossible(resolved, environment, may_leave_out)
+            self._recorder.pass_on([Notice(at=time.time(), text=text) for text in said])
         for spec in resolved.cells():
             environment.check(spec)
         return resolved
@@ -218,6 +226,12 @@ class Bench:
         """
         self.start()
         self._predictions.predictor.ask(specs)
+
+    def predict_now(self, specs: Iterable[RunSpec]) -> None:
+        """The same, but returns when all is known that can be; for some seconds a large model."""
+        for spec in {prediction_key(spec): spec for spec in specs}.values():
+            with suppress(PredictionError):  # what is wrong with the cell it says itself when it runs
+                self._predictions.tell(self._predictions.predictor.predict([spec]))
 
     def work(self) -> None:
         """Run what waits until nothing does, or nothing when another thread is at it."""

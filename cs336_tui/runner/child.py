@@ -9,11 +9,13 @@ import os
 import select
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -114,8 +116,7 @@ def run_predictions(events: Connection, output: str, asked: bytes) -> None:
     for spec, capability in msgspec.msgpack.decode(asked, type=tuple[tuple[RunSpec, tuple[int, int] | None], ...]):
         try:
             answer = PredictionAnswer(spec, door.predict(spec, capability))
-        except Exception as error:
-            traceback.print_exc()
+        except (Exception, SystemExit) as error:  # a user's model may call sys.exit
             answer = PredictionAnswer(spec, None, _why_unpredictable(error))
         _send(events, msgspec.json.encode(answer))  # FLOPs of the largest do not fit msgpack's 64 bits
     _leave(0)
@@ -147,11 +148,11 @@ def run_peak(events: Connection, output: str, device: str, precision: Precision,
     _leave(0)
 
 
-def _why_unpredictable(error: Exception) -> str:
-    """In one line."""
+def _why_unpredictable(error: BaseException) -> str:
+    """In one line; all of it goes to the output."""
     if "Storage size calculation overflowed" in str(error):
         return f"{IMPOSSIBLE}: one of its tensors alone has more bytes than can be addressed"
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    return door.in_one_line(error)
 
 
 def _settle(output: str) -> None:
@@ -165,6 +166,8 @@ def _settle(output: str) -> None:
     # The parent's interface may have replaced these objects; give the child plain ones on the descriptors.
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    # What a child that is killed leaves among temporary files goes with the runner's folder.
+    tempfile.tempdir = os.environ["TMPDIR"] = str(Path(output).parent)
     faulthandler.enable(sys.stderr)
     door.keep_freed_memory()
     _die_with_parent()

@@ -64,6 +64,13 @@ def predict(spec: RunSpec, capability: tuple[int, int] | None = None) -> Predict
     return work_out(spec, capability=capability)
 
 
+def in_one_line(error: BaseException) -> str:
+    """What went wrong, with the user's own frame if it came through one; the traceback goes to standard error."""
+    from cs336_tui.measure.failures import outcome_of
+
+    return outcome_of(error)[1]
+
+
 def measure_peak(device: str, precision: Precision, threads: int | None) -> DevicePeak:
     """What a device does at best in a precision, matrix products and copies."""
     from cs336_tui.measure.peak import measure_peak as measure

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.metadata
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,9 +14,10 @@ import msgspec
 import platformdirs
 
 import cs336_tui
-from cs336_tui.reports import Prediction, prediction_key
+from cs336_tui.reports import Prediction, predicted_for, prediction_key
 from cs336_tui.runner.child import PredictionAnswer
 from cs336_tui.runner.launcher import Child, Launcher
+from cs336_tui.runner.sources import Fingerprint, fingerprint
 from cs336_tui.spec import RunSpec
 
 Capability = tuple[int, int]
@@ -29,28 +31,31 @@ class PredictionError(Exception):
 class PredictionCache:
     """Predictions in memory and as small files, valid for one torch and one source of the workload and the rules.
 
-    A folder that cannot be written or read only means that they are worked out again.
+    A folder that cannot be written or read only means that they are worked out again. What is predicted of a user's own
+    code is kept in memory alone, for as long as its files do not change.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or platformdirs.user_cache_path("cs336-tui", appauthor=False) / "predictions"
-        self._known: dict[tuple[RunSpec, Capability | None], Prediction] = {}
+        self._known: dict[tuple[RunSpec, Capability | None, Fingerprint], Prediction] = {}
         self._version: str | None = None
 
     def get(self, spec: RunSpec, capability: Capability | None = None) -> Prediction | None:
         """The prediction of a spec that needs the same, as one of this spec."""
-        key = prediction_key(spec), capability
-        found = self._known.get(key)
-        if found is None:
+        key = _asked(spec)
+        found = self._known.get((key[0], capability, key[1]))
+        if found is None and not spec.brings_own_code:
             with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-                found = msgspec.json.decode(self._path(*key).read_bytes(), type=Prediction)
-                self._known[key] = found
-        return msgspec.structs.replace(found, spec=spec) if found else None
+                found = msgspec.json.decode(self._path(key[0], capability).read_bytes(), type=Prediction)
+                self._known[key[0], capability, key[1]] = found
+        return predicted_for(spec, found) if found else None
 
     def put(self, prediction: Prediction, capability: Capability | None = None) -> None:
-        key = prediction_key(prediction.spec), capability
-        self._known[key] = prediction
-        path = self._path(*key)
+        key, files = _asked(prediction.spec)
+        self._known[key, capability, files] = prediction
+        if prediction.spec.brings_own_code:
+            return
+        path = self._path(key, capability)
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_suffix(f".{threading.get_ident()}.tmp")
@@ -65,12 +70,17 @@ class PredictionCache:
         return self._folder / f"{name}.json"
 
 
+def _asked(spec: RunSpec) -> tuple[RunSpec, Fingerprint]:
+    """What a prediction is of: specs that need the same, and the user's files as they are now."""
+    return prediction_key(spec), fingerprint(spec)
+
+
 def _version() -> str:
     """Differs when a prediction may: another torch, another model, other rules."""
     package = Path(cs336_tui.__file__).parent
     sources = [
         *sorted(package.glob("estimate/*.py")),
-        *sorted(package.glob("workload/*.py")),
+        *sorted(package.glob("workload/**/*.py")),
         package / "reports.py",
         package / "flops.py",
     ]
@@ -105,7 +115,7 @@ class Predictor:
         self._changed = threading.Condition()
         self._wanted: dict[RunSpec, RunSpec] = {}
         """Specs that are to be predicted, by what they need."""
-        self._hopeless: set[RunSpec] = set()
+        self._hopeless: set[tuple[RunSpec, Fingerprint]] = set()
         self._fresh = False
         """Whether something was asked for that nobody has looked at."""
         self._holds = self._interrupts = 0
@@ -185,7 +195,7 @@ class Predictor:
             try:
                 if fresh and (known := self.known(wanted.values())):
                     self._deliver(known)
-                self._settle(key for key, spec in wanted.items() if key in self._hopeless or self._known(spec))
+                self._settle(key for key, spec in wanted.items() if _asked(spec) in self._hopeless or self._known(spec))
                 self._predict_wanted()
             except Exception as error:  # what is asked for later must not fare worse for it
                 for key, spec in wanted.items():
@@ -218,11 +228,21 @@ class Predictor:
                 self._settle([prediction_key(left[0])])
 
     def _abandon(self, spec: RunSpec, why: str) -> None:
-        self._hopeless.add(prediction_key(spec))
+        self._hopeless.add(_asked(spec))
         self._give_up(spec, why)
 
     def _answers(self, specs: Sequence[RunSpec], *, interruptible: bool = False) -> Iterator[PredictionAnswer]:
-        """The answer to each as it comes from a child. Raises `PredictionError` when that ends before the last."""
+        """The answer to each as it comes from a child. Raises `PredictionError` when that ends before the last.
+
+        What brings a user's own code has a child of its own: what that does to torch must touch no other prediction.
+        """
+        for number, alike in itertools.groupby(
+            enumerate(specs, 1), lambda each: each[0] if each[1].brings_own_code else 0
+        ):
+            del number
+            yield from self._answers_of_one([spec for _, spec in alike], interruptible=interruptible)
+
+    def _answers_of_one(self, specs: Sequence[RunSpec], *, interruptible: bool) -> Iterator[PredictionAnswer]:
         child = self._start_interruptible(specs) if interruptible else self._start(specs)
         frames, answered = child.frames(), 0
         try:

@@ -24,6 +24,8 @@ class SessionPredictions:
         self.predictor = Predictor(launcher, self.tell, self._give_up, capability_of=capability_of)
         self._cells: set[RunSpec] = set()
         """What the session's cells need, by `prediction_key`; only their predictions go into its log."""
+        self._said: set[str] = set()
+        """Why predictions of the session's cells failed, as far as it was told."""
         self._told: set[RunSpec] = set()
         """Of those, the ones whose predictions are there."""
 
@@ -48,5 +50,8 @@ class SessionPredictions:
 
     def _give_up(self, spec: RunSpec, why: str) -> None:
         now = time.time()
-        text = f"{spec.title}: what it needs could not be predicted: {why}"
-        self._recorder.pass_on([CellsPredicted(at=now, failed=(spec,)), Notice(at=now, text=text)])
+        self._recorder.pass_on([CellsPredicted(at=now, failed=(spec,), why=why)])
+        if prediction_key(spec) in self._cells and why not in self._said:  # others are choices, perhaps half typed
+            self._said.add(why)
+            text = f"{spec.title}: what it needs could not be predicted: {why}"
+            self._recorder.pass_on([Notice(at=now, text=text)])

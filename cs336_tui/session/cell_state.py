@@ -72,6 +72,8 @@ class CellState:
 
     def _forget(self) -> None:
         self.stage: Stage | None = None
+        self.stage_began_at: float | None = None
+        """Unix seconds."""
         self.pid: int | None = None
         self.in_turns = False
         """Whether another cell ran in turns with it, in one process."""

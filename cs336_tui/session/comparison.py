@@ -251,6 +251,7 @@ _COMPARED: Mapping[str, Callable[[Result], str]] = {
     "TF32 in force": _of_precision("allow_tf32"),
     "parameters in force": _of_precision("parameter_dtype"),
     "autocast in force": _of_precision("autocast_dtype"),
+    "float8 in force": _of_precision("float8"),
     "logits in force": _of_precision("logits_dtype"),
 }
 

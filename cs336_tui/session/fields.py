@@ -65,11 +65,13 @@ def num_params(result: Result) -> int:
 
 
 def implied_params(spec: RunSpec) -> int:
-    """Parameters of the reference model with these dimensions.
+    """Parameters of the reference model with these dimensions; of attention alone its queries, keys and values.
 
     A layer has four attention matrices, three (SwiGLU) or two (GELU) feed-forward ones and two norms; round the layers
     are the embedding, the final norm and the head, and learned positions where the architecture has them.
     """
+    if spec.workload == "attention":
+        return 3 * spec.tokens_per_step * spec.d_model
     matrices = 3 if spec.arch == "swiglu-rope" else 2
     layer = 4 * spec.d_model**2 + matrices * spec.d_model * spec.d_ff + 2 * spec.d_model
     positions = spec.context_length * spec.d_model if spec.arch == "gelu-learned" else 0
@@ -140,6 +142,7 @@ _WORDS: Mapping[str, Callable[[RunSpec], str]] = {
     "steps": lambda spec: steps_words(spec.measure_steps, spec.steps_auto),
     "model": lambda spec: short(spec.model),
     "attention": lambda spec: OWN if is_imported(spec.model) else short(spec.attention),
+    "causal": lambda spec: "yes" if spec.causal or spec.workload != "attention" else "no",
 }
 """What a choice shows that is not one attribute."""
 
@@ -183,7 +186,9 @@ def _dimension(key: str, title: str) -> Field:
 
 
 def _size_order(result: Result) -> tuple[int, str]:
-    return implied_params(result.spec), size_label(result.spec)
+    spec = result.spec
+    # Of attention alone by its width: how many numbers that makes depends on the context, which is not its size.
+    return spec.d_model if spec.workload == "attention" else implied_params(spec), size_label(spec)
 
 
 def _count(key: str, title: str, order: Callable[[RunSpec], Any], done: Callable[[CellState], str]) -> Field:
@@ -229,6 +234,7 @@ _ALL = (
     _dimension("num_heads", "heads"),
     _choice("vocab", "vocabulary"),
     _variant("workload", WORKLOADS),
+    _variant("causal", ("yes", "no")),
     _variant("model", (REFERENCE,)),
     _variant("attention", ATTENTIONS),
     _choice("context", "context"),

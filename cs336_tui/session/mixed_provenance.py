@@ -84,6 +84,7 @@ SETTINGS_IN_FORCE = (
     Aspect("attention", _in_force("attention"), _attention),
     Aspect("allocator", _in_force("allocator"), _device_type),
     Aspect("persistence mode", _persistence, _device),
+    Aspect("compiler", _in_force("compiler"), lambda result: (result.spec.compile, _device_type(result))),
     Aspect("model revision", _in_force("model_revision"), _model),
 )
 """What was in force beside the precision."""
@@ -94,6 +95,7 @@ _ALL = (
     Aspect("TF32", _in_force("allow_tf32"), _precision),
     Aspect("parameters", _in_force("parameter_dtype"), _precision),
     Aspect("autocast", _in_force("autocast_dtype", none="none"), _precision),
+    Aspect("float8", _in_force("float8", none="none"), _precision),
     Aspect("logits", _in_force("logits_dtype"), _precision),
     Aspect("host", _of_machine("host")),
     Aspect("device", _of_device("label"), _device),

@@ -36,7 +36,7 @@ from cs336_tui.events import (
     Status,
     StepsTimed,
 )
-from cs336_tui.reports import Prediction, Report, ReportKind, prediction_key, report_key
+from cs336_tui.reports import Prediction, Report, ReportKind, predicted_for, prediction_key, report_key
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.spec import RunSpec
 
@@ -93,8 +93,8 @@ class SessionState:
         """The cells that were started since none ran, as ordered keys."""
         self.predictions: dict[RunSpec, Prediction] = {}
         """What cells will need, by `prediction_key`."""
-        self.unpredictable: set[RunSpec] = set()
-        """For what it could not be worked out, by `prediction_key`."""
+        self.unpredictable: dict[RunSpec, str] = {}
+        """For what it could not be worked out and why, by `prediction_key`."""
         self.reports: dict[int, ReportState] = {}
         """In the order in which they were begun."""
         self.devices: deque[tuple[DeviceSampled, int | None]] = deque(maxlen=DEVICE_HISTORY)
@@ -142,7 +142,7 @@ class SessionState:
     def prediction_of(self, spec: RunSpec) -> Prediction | None:
         """What a cell of this spec will need, where that was worked out."""
         found = self.predictions.get(prediction_key(spec))
-        return msgspec.structs.replace(found, spec=spec) if found else None
+        return predicted_for(spec, found) if found else None
 
     def report_of(self, kind: ReportKind, spec: RunSpec) -> ReportState | None:
         """The latest report of a kind on a spec (on one that it tells the same of); one that is being made first, then
@@ -199,8 +199,10 @@ class SessionState:
                 self.name = self.name if event.name is None else event.name
                 self.note = self.note if event.note is None else event.note
             case CellsPredicted():
-                self.predictions |= {prediction_key(found.spec): found for found in event.predictions}
-                self.unpredictable |= {prediction_key(spec) for spec in event.failed}
+                for found in event.predictions:
+                    self.predictions[prediction_key(found.spec)] = found
+                    self.unpredictable.pop(prediction_key(found.spec), None)
+                self.unpredictable |= dict.fromkeys(map(prediction_key, event.failed), event.why)
             case ReportStarted():
                 self.reports[event.report] = ReportState(event)
             case ReportStage():
@@ -255,7 +257,7 @@ class SessionState:
                     cell.end_window(event.at)
                 if event.stage == "measuring":
                     cell.begin_window(event.at)
-                cell.stage = event.stage
+                cell.stage, cell.stage_began_at = event.stage, event.at
             case ModelBuilt():
                 cell.num_params = event.num_params
                 cell.num_params_without_head = event.num_params_without_head

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-import re
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import TypeVar
-
 import msgspec
 
+from cs336_tui.choices import ATTENTION_USUAL, own_code_folders
 from cs336_tui.environment import Environment
+from cs336_tui.recent_models import RecentModel
 from cs336_tui.sizes import dims_of
-from cs336_tui.spec import CUSTOM_SIZE, ModelDims, SpecError
-from cs336_tui.sweep import INTERVAL, UNRESOLVED, Auto, Sweep, auto_of, share_of, steps_words
+from cs336_tui.spec import CUSTOM_SIZE, SpecError
+from cs336_tui.sweep import Auto, Sweep, steps_words
+from cs336_tui.tui.form_problems import problems_of
+from cs336_tui.tui.reading import Reader, joined, names_of
+from cs336_tui.variants import ATTENTIONS, CROSS_ENTROPY, OPTIMIZERS, REFERENCE, WORKLOADS, is_imported
 
 CONTEXTS = ("128", "256", "512", "1024")
 """Context lengths offered as choices; others are typed."""
@@ -24,10 +22,7 @@ MAX_CELLS = 10_000
 AFTER_OOM = ("skip larger", "try all")
 """What becomes of waiting cells that need at least as much memory as one that ran out of it."""
 DIMS = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
-
-_WHOLE = "expected a whole number"
-_SEVERAL = f"{_WHOLE}, or several as 1,2,4"
-_T = TypeVar("_T")
+CAUSAL = ("causal", "not causal")
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +42,7 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True):
     """Everything as it was entered, valid or not. Fields are named as `SpecError` names them."""
 
     size: tuple[str, ...]
+    head_dim: str
     d_model: str
     d_ff: str
     num_layers: str
@@ -57,6 +53,20 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: str
     pass_: tuple[str, ...]
     precision: tuple[str, ...]
+    workload: str
+    causal: str
+    model: str
+    model_args: str
+    model_path: str
+    annotations: str
+    attention: tuple[str, ...]
+    other_attentions: str
+    compile: tuple[str, ...]
+    checkpoint: str
+    optimizer: tuple[str, ...]
+    other_optimizers: str
+    loss: str
+    cuda_graph: tuple[str, ...]
     device: tuple[str, ...]
     warmup_steps: str
     measure_steps: str
@@ -80,6 +90,28 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True):
         """The same with the other's entries that are no part of a sweep."""
         kept = {name: getattr(other, name) for name in ("ddof", "timeout_s", "repeats", "after_oom")}
         return msgspec.structs.replace(self, **kept)
+
+    def with_workload(self, workload: str) -> Entries:
+        """The same for another workload: what is as usual for the one before becomes what is usual for it."""
+        before, after = _USUAL[self.workload], _USUAL[workload]
+        usual = {name: value for name, value in after.items() if getattr(self, name) == before[name]}
+        return msgspec.structs.replace(self, workload=workload, **usual)
+
+    def with_model(self, recent: RecentModel) -> Entries:
+        """The same with a model that was run before, and what it was run with."""
+        return msgspec.structs.replace(
+            self,
+            model=recent.model,
+            model_args=_pairs_words(recent.args),
+            model_path=joined(recent.path),
+            annotations=_pairs_words(recent.annotations),
+        )
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """What is entered as a person's own code, finished or not."""
+        several = (self.model, self.other_attentions, self.other_optimizers, self.loss)
+        return tuple(name for text in several for name in names_of(text) if is_imported(name))
 
     def text(self, field: str) -> str:
         """What was typed in a field."""
@@ -123,8 +155,11 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
     options = options or RunOptions()
     contexts = tuple(str(context) for context in sweep.contexts)
     dims = sweep.dims or dims_of("tiny", sweep.edition, sweep.vocab_size)
+    attentions, other_attentions = _offered(sweep.attentions, ATTENTIONS)
+    optimizers, other_optimizers = _offered(sweep.optimizers, OPTIMIZERS)
     return Entries(
         size=(CUSTOM_SIZE,) if sweep.dims else sweep.sizes,
+        head_dim=",".join(map(str, sweep.head_dims)),
         d_model=str(dims.d_model),
         d_ff=str(dims.d_ff),
         num_layers=str(dims.num_layers),
@@ -135,6 +170,20 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
         batch_size=",".join(map(str, sweep.batches)),
         pass_=sweep.passes,
         precision=sweep.precisions,
+        workload=sweep.workload,
+        causal=CAUSAL[0 if sweep.causal else 1],
+        model="" if sweep.models == (REFERENCE,) else ", ".join(sweep.models),
+        model_args=_pairs_words(sweep.model_args),
+        model_path=joined(sweep.model_path),
+        annotations=_pairs_words(sweep.annotations),
+        attention=attentions,
+        other_attentions=other_attentions,
+        compile=sweep.compiles,
+        checkpoint="" if sweep.checkpoints == (0,) else ",".join(map(str, sweep.checkpoints)),
+        optimizer=optimizers,
+        other_optimizers=other_optimizers,
+        loss="" if sweep.loss == CROSS_ENTROPY else sweep.loss,
+        cuda_graph=sweep.cuda_graphs,
         device=sweep.devices,
         warmup_steps=",".join(sweep.warmup_words),
         measure_steps=steps_words(sweep.steps, sweep.steps_auto),
@@ -153,17 +202,14 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
 def read(entries: Entries, environment: Environment | None = None) -> Form:
     """The sweep and options that the entries mean, or everything that is wrong with them.
 
-    Costs the sum of the choices, never their product. Without an environment every precision passes.
+    What attention alone has nothing of counts only of a language model, and the other way round. Costs the sum of the
+    choices, never their product. Without an environment every device can do all.
     """
-    reader = _Reader()
-    custom = CUSTOM_SIZE in entries.size
+    reader = Reader()
+    alone = entries.workload == "attention"
     warmups = reader.warmups(entries.warmup_steps)
     steps, share = reader.steps(entries.measure_steps)
-    dims = reader.dims({field: getattr(entries, field) for field in DIMS}) if custom else None
     sweep = Sweep(
-        sizes=_PLAIN.sizes if custom else entries.size,
-        dims=dims,
-        vocab_size=_PLAIN.vocab_size if custom else reader.number("vocab_size", entries.vocab_size, 1),
         contexts=reader.numbers("context_length", ",".join((*entries.context_length, entries.other_contexts))),
         batches=reader.numbers("batch_size", entries.batch_size),
         passes=entries.pass_,
@@ -178,7 +224,15 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
         sync=entries.sync,
         seed=reader.number("seed", entries.seed, _PLAIN.seed),
         threads=reader.number("threads", entries.threads, 1) if entries.threads.strip() else None,
+        workload=entries.workload,
+        attentions=(*entries.attention, *names_of(entries.other_attentions)),
+        compiles=entries.compile,
+        cuda_graphs=entries.cuda_graph,
     )
+    sweep = _with_attention(sweep, entries, reader) if alone else _with_model(sweep, entries, reader)
+    own = (*sweep.models, *sweep.attentions, *sweep.optimizers, sweep.loss)
+    folders = own_code_folders(reader.pieces("model_path", entries.model_path), own)
+    sweep = msgspec.structs.replace(sweep, model_path=folders)
     options = RunOptions(
         ddof=reader.number("ddof", entries.ddof, 1),
         timeout_s=reader.seconds(entries.timeout_s),
@@ -187,14 +241,55 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     )
     if options.repeats < 1:
         reader.add(SpecError("repeats", options.repeats, "expected a whole number, at least 1"))
-    for part in _parts(sweep):
-        reader.add(*part.problems())
-    reader.add(*_device_problems(sweep, environment))
+    for problem in problems_of(sweep, environment):
+        reader.add(_of_head_dim(problem) if alone else problem)
     cells = len(sweep) * options.repeats
     if not reader.problems and cells > MAX_CELLS:
         reader.add(SpecError("sweep", f"of {cells} cells", f"expected at most {MAX_CELLS}"))
     problems = tuple(sorted(reader.problems.values(), key=lambda problem: _position(problem.field)))
     return Form(sweep=None if problems else sweep, options=options, problems=problems)
+
+
+def _with_attention(sweep: Sweep, entries: Entries, reader: Reader) -> Sweep:
+    """The sweep with what attention alone has."""
+    return msgspec.structs.replace(
+        sweep,
+        head_dims=reader.numbers("head_dim", entries.head_dim),
+        causal=entries.causal == CAUSAL[0],
+    )
+
+
+def _with_model(sweep: Sweep, entries: Entries, reader: Reader) -> Sweep:
+    """The sweep with what a language model has."""
+    custom = CUSTOM_SIZE in entries.size
+    return msgspec.structs.replace(
+        sweep,
+        sizes=_PLAIN.sizes if custom else entries.size,
+        dims=reader.dims({field: getattr(entries, field) for field in DIMS}) if custom else None,
+        vocab_size=_PLAIN.vocab_size if custom else reader.number("vocab_size", entries.vocab_size, 1),
+        models=names_of(entries.model) or (REFERENCE,),
+        model_args=reader.pairs("model_args", entries.model_args),
+        annotations=reader.pairs("annotations", entries.annotations),
+        checkpoints=reader.numbers("checkpoint", entries.checkpoint.strip() or "0"),
+        optimizers=(*entries.optimizer, *names_of(entries.other_optimizers)),
+        loss=entries.loss.strip() or CROSS_ENTROPY,
+    )
+
+
+def _of_head_dim(problem: SpecError) -> SpecError:
+    """The same problem, of the entry that gives attention alone its width."""
+    if problem.field not in ("size", "d_model"):
+        return problem
+    return SpecError("head_dim", problem.value, problem.allowed)
+
+
+def _pairs_words(pairs: tuple[tuple[str, str], ...]) -> str:
+    return joined(f"{name}={value}" for name, value in pairs)
+
+
+def _offered(values: tuple[str, ...], offered: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+    """Those that are offered as choices, and the others as they are typed."""
+    return tuple(v for v in values if v in offered), ", ".join(v for v in values if v not in offered)
 
 
 def _position(field: str) -> int:
@@ -203,127 +298,16 @@ def _position(field: str) -> int:
     return fields.index(_attribute(field)) if _attribute(field) in fields else len(fields)
 
 
-_PLAIN = Sweep(devices=("cpu",))
-
-
-def _parts(sweep: Sweep) -> Iterator[Sweep]:
-    """Sweeps that together have the problems of `sweep`, apart from its devices', each with one part of its choices.
-
-    Only the size and the architecture, and the steps and how they are synchronised, depend on each other, so the
-    product need not be walked.
-    """
-    for fields in (
-        ("sizes", "dims", "vocab_size", "edition", "arch"),
-        ("contexts",), ("batches",), ("passes",), ("precisions",), ("warmups", "warmup_auto"),
-        ("steps", "steps_auto", "sync"), ("seed",), ("threads",),
-    ):  # fmt: skip
-        yield msgspec.structs.replace(_PLAIN, **{field: getattr(sweep, field) for field in fields})
-
-
-def _device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[SpecError]:
-    """What is wrong with the devices, and with each precision on each of them where they are known."""
-    try:
-        devices = environment.resolve(sweep.devices) if environment else _any_as_cpu(sweep.devices)
-    except SpecError as error:
-        yield error
-        return
-    unresolved = next((name for name in sweep.devices if name in UNRESOLVED), None)
-    if unresolved and len(set(devices)) != len(devices):
-        here = ", ".join(environment.resolve((unresolved,)) if environment else ("one of them",))
-        yield SpecError("device", ",".join(sweep.devices), f"{unresolved} is {here} here, choose one of the two")
-    else:
-        yield from _PLAIN.with_devices(devices).problems()
-    if environment is None:
-        return
-    for device, precision in itertools.product(devices, sweep.precisions):
-        try:
-            environment.check(msgspec.structs.replace(_PLAIN, devices=(device,), precisions=(precision,)).cells()[0])
-        except SpecError as error:
-            yield error
-
-
-def _any_as_cpu(devices: tuple[str, ...]) -> tuple[str, ...]:
-    """With one stand-in for all that is not known before the machine is."""
-    named = tuple(device for device in devices if device not in UNRESOLVED)
-    return named or ("cpu",)
-
-
-class _Reader:
-    """Reads text into numbers and collects what is wrong, each problem once."""
-
-    def __init__(self) -> None:
-        self.problems: dict[str, SpecError] = {}
-
-    def add(self, *problems: SpecError) -> None:
-        for problem in problems:
-            self.problems.setdefault(str(problem), problem)
-
-    def attempt(self, make: Callable[[], _T]) -> _T | None:
-        try:
-            return make()
-        except SpecError as error:
-            self.add(error)
-            return None
-
-    def number(self, field: str, text: str, instead: int) -> int:
-        """A whole number; `instead` when it is none."""
-        value = self.attempt(lambda: _whole(field, text, _WHOLE))
-        return instead if value is None else value
-
-    def warmups(self, text: str) -> Auto | tuple[int, ...]:
-        """Warm-up steps, one or several, or ``auto`` alone with or without the most."""
-        try:
-            found = auto_of("warmup_steps", text)
-        except SpecError as error:
-            self.add(error)
-            return (1,)
-        return found or self.numbers("warmup_steps", text, f"{_SEVERAL}, or auto alone")
-
-    def steps(self, text: str) -> tuple[int, float | None]:
-        """A number of measured steps; or the most of them and the share to which the mean's interval is to narrow."""
-        return self.attempt(lambda: _measured_steps(text)) or (_PLAIN.steps, None)
-
-    def numbers(self, field: str, text: str, allowed: str = _SEVERAL) -> tuple[int, ...]:
-        """Whole numbers between commas; the one that any field may hold when they are none."""
-        words = text.split(",")
-        if not words[-1].strip():
-            words.pop()
-        values = self.attempt(lambda: tuple(_whole(field, word, allowed) for word in words))
-        return (1,) if values is None else values
-
-    def dims(self, texts: dict[str, str]) -> ModelDims | None:
-        """Dimensions of a custom model; None when they are wrong."""
-        values = {field: self.attempt(partial(_whole, field, text, _WHOLE)) for field, text in texts.items()}
-        known = {field: value for field, value in values.items() if value is not None}
-        return self.attempt(lambda: ModelDims(**known)) if known.keys() == values.keys() else None
-
-    def seconds(self, text: str) -> float | None:
-        """A positive duration; None when empty."""
-        if not text.strip():
-            return None
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if 0 < value < math.inf:
-            return value
-        self.add(SpecError("timeout_s", " ".join(text.split()), "expected seconds, more than 0, or nothing"))
-        return None
-
-
-def _measured_steps(text: str) -> tuple[int, float | None]:
-    """What ``10``, ``auto``, ``auto:200`` and ``auto 2%`` mean. Raises `SpecError`."""
-    count, _, share = " ".join(text.split()).partition(" ")
-    automatic = auto_of("measure_steps", count)
-    if automatic is None:
-        return _whole("measure_steps", text, f"{_WHOLE}, or auto, or as auto 2%"), None
-    return automatic.most, share_of(share, "measure_steps") if share else INTERVAL
-
-
-def _whole(field: str, text: str, allowed: str) -> int:
-    if not re.fullmatch(r"-?[0-9]{1,15}", text.strip(), re.ASCII):
-        raise SpecError(field, " ".join(text.split()) or "(empty)", allowed)
-    return int(text)
+_PLAIN = Sweep()
+_USUAL = {
+    workload: {
+        "pass_": usual.passes,
+        "context_length": tuple(map(str, usual.contexts)),
+        "batch_size": ",".join(map(str, usual.batches)),
+    }
+    for workload, usual in zip(WORKLOADS, (_PLAIN, msgspec.structs.replace(_PLAIN, **ATTENTION_USUAL)), strict=True)
+}
+"""Entries that differ between workloads where nobody says."""
 
 
 def _plural(count: int, noun: str) -> str:

@@ -30,6 +30,11 @@ def rate(per_s: float | None) -> str:
     return NOT_YET if per_s is None else quantities.count(per_s)
 
 
+def fine_size(count: int) -> str:
+    """A size in GB as `size`, a small one in MB: ``3.15 MB``."""
+    return size(count) if count >= GB / 10 else f"{count / 1e6:.3g} MB"
+
+
 def flops(per_s: float | None) -> str:
     """FLOP/s in three figures with the unit's prefix: ``41.2 T``."""
     if per_s is None:

@@ -20,7 +20,7 @@ _KEYS = (
     ("9  0  p  i  l", "Kernels, Memory, Precision, Estimate, Roofline"),
     ("b", "from an opened session back to the one that this app runs"),
     ("Tab  Shift+Tab", "next and previous field"),
-    ("arrows  Space", "move within a field and choose"),
+    ("arrows  Space", "move within a field and choose; on a line with ▸ show what is folded away"),
     ("Esc", "from the fields to the buttons; out of a dialog"),
     ("t", "next theme"),
     (":  Ctrl+P", "command palette: presets, themes, every action"),
@@ -28,6 +28,15 @@ _KEYS = (
     ("Ctrl+Q", "quit at once; finished steps are in the session log"),
 )
 _TABS = {
+    "Configure (1)": (
+        (
+            "variants",
+            "a model of your own as package.module:Class, its arguments and its folder; attention,"
+            " torch.compile, checkpointing, optimizer, loss, CUDA graph; attention alone instead of a model",
+        ),
+        ("recent", "Enter: your own models that were run before"),
+        ("a, b=1, c='2,3'", "several with commas; in quotes what holds a comma"),
+    ),
     "Results (3)": (
         ("Enter", "everything known of that cell"),
         ("m", "mark the cell; Compare sets two of them against each other"),
@@ -114,6 +123,10 @@ _NUMBERS = (
     ("97.6~", "a measured peak that is in doubt; the reason is above the drawing."),
     ("J/step  tokens/J", "what the whole GPU used for a mean step, from NVML's counter while it measured."),
     ("% peak", "of what was measured on this device in this precision (Roofline, n), else of its data sheet."),
+    ("compiling", "torch.compile's work before the first warm-up step; in no step's time, nor is capturing."),
+    ("graph breaks", "where torch.compile could not go on and the model fell into several graphs."),
+    ("before backward", "memory of tensors between forward and backward, of attention alone."),
+    ("checkpoint k", "activations of every k blocks are computed again in backward instead of being kept."),
     ("ETA", "steps left, priced by the timed steps most like them."),
     ("prediction", "what a cell will need, worked out on tensors without data before anything runs."),
     ("peak by category", "what memory is held for when most of it is: activations are what forward and loss leave for "

@@ -45,7 +45,7 @@ def open_app(
             check_writable(summary)
         except ExportError as error:
             raise click.UsageError(str(error)) from None
-    chosen = any(value is not None for value in choices.values())
+    chosen = any(value not in (None, ()) for value in choices.values())
     sweep = sweep_from(**choices) if chosen else None
     folder = session_dir or default_session_dir()
 

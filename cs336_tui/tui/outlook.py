@@ -99,7 +99,10 @@ class Outlook:
 
     def summary(self, state: SessionState, chosen: Cells, *, predicts: bool) -> Forecast:
         """Largest peak, whether all fit, and how long all take. `predicts`: what is missing is being worked out."""
-        seen = tuple(need for need in chosen.needs[:MOST] if needs_of(need.spec) not in state.unpredictable)
+        wanted = chosen.needs[:MOST]
+        seen = tuple(need for need in wanted if needs_of(need.spec) not in state.unpredictable)
+        if wanted and not seen and (why := state.unpredictable[needs_of(wanted[0].spec)]):
+            return Forecast(f"not predicted: {format.plain(why)}", "caution")
         estimates = self.here(state, seen)
         known = [(need, found) for need, found in zip(seen, estimates, strict=True) if found]
         if len(known) < len(seen) or not seen:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual import on
 
 from cs336_tui.presets import Preset
+from cs336_tui.recent_models import models_in, remember
+from cs336_tui.sweep import Sweep
 from cs336_tui.tui.actions.reports import ReportDesk
+from cs336_tui.tui.background import in_background
 from cs336_tui.tui.display import Display
 from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.panes.configure import ConfigurePane
@@ -65,11 +69,17 @@ class Running(Display):
             return
         adding = self._cells_run
         source.run(message.sweep, message.options)
+        self._remember_models(message.sweep)
         if adding:
             count = len(message.sweep) * message.options.repeats
             self.notify(f"{count} cell{'s' * (count != 1)} added behind those that wait.", title="Added", timeout=3)
         else:
             self.begin_run()
+
+    def _remember_models(self, sweep: Sweep) -> None:
+        """Offer a person's own models that run now before others from here on."""
+        if models := models_in(sweep):
+            in_background(self, partial(remember, models), self.main.query_one(ConfigurePane).set_recent)
 
     def begin_run(self) -> None:
         """Cells of the app's session are about to run."""

@@ -15,12 +15,13 @@ from cs336_tui.workload.attention import core_of
 from cs336_tui.workload.attention_only import AttentionOnly, attention_batch, attention_loss
 from cs336_tui.workload.batch import Batch, random_batch
 from cs336_tui.workload.checkpointing import checkpoint_blocks
-from cs336_tui.workload.compiling import compiled
+from cs336_tui.workload.compiling import compiled, step_opening
 from cs336_tui.workload.facts import ModelFacts, facts_of
-from cs336_tui.workload.imported import import_model, imported_loss, imported_optimizer
+from cs336_tui.workload.float8 import use_float8
+from cs336_tui.workload.imported import import_model, imported_loss, imported_optimizer, revisions_of
 from cs336_tui.workload.optimizers import NamedOptimizer, make_optimizer
 from cs336_tui.workload.passes import Loss, Step, Training, cross_entropy
-from cs336_tui.workload.precision import RECIPES, autocast_for, check_precision, set_matmul
+from cs336_tui.workload.precision import RECIPES, autocast_for, check_capability, check_precision, set_matmul
 from cs336_tui.workload.transformer import Transformer
 
 
@@ -39,7 +40,19 @@ class Workload(NamedTuple):
     facts: ModelFacts
 
     def step(self, spec: RunSpec) -> Step:
-        return Step(spec.pass_, self.runs, self.batch, self.autocast, self.training, loss=self.loss)
+        own = is_imported(spec.model) or is_imported(spec.loss)
+        vocab_size = spec.vocab_size if own else None
+        device_type = self.batch.targets.device.type
+        return Step(
+            spec.pass_,
+            self.runs,
+            self.batch,
+            self.autocast,
+            self.training,
+            loss=self.loss,
+            check_against=vocab_size,
+            opening=step_opening(spec.compile, device_type) if self.runs is not self.model else None,
+        )
 
 
 class Made(NamedTuple):
@@ -48,7 +61,7 @@ class Made(NamedTuple):
     model: nn.Module
     batch: Batch
     revision: str | None = None
-    """Of a user's model, which source it is of."""
+    """Which source a user's own code is of."""
 
 
 def settle_torch(spec: RunSpec) -> torch.device:
@@ -58,6 +71,7 @@ def settle_torch(spec: RunSpec) -> torch.device:
     if device.type == "cuda":
         torch.cuda.init()
         torch.cuda.set_device(device)
+    check_capability(spec.precision, device)
     if spec.threads is not None:
         torch.set_num_threads(spec.threads)
     set_matmul(RECIPES[spec.precision].matmul)
@@ -95,10 +109,9 @@ def make(spec: RunSpec, device: torch.device, *, built: Callable[[], object] = l
     """The model and the batch of a spec, on any device, the meta device too. `built` is called between the two."""
     dtype = RECIPES[spec.precision].parameters
     batch: Batch | None = None
-    revision: str | None = None
     model: nn.Module
     if is_imported(spec.model):
-        model, batch, revision = import_model(spec, device, dtype)
+        model, batch = import_model(spec, device, dtype)
     elif spec.workload == "attention":
         model = AttentionOnly(spec, device=device, dtype=dtype)
     else:
@@ -112,10 +125,12 @@ def make(spec: RunSpec, device: torch.device, *, built: Callable[[], object] = l
         )
     if isinstance(model, Transformer | AttentionOnly) and device.type != "meta":
         model.initialise(spec.seed)
+    if RECIPES[spec.precision].float8:
+        use_float8(model, spec.vocab_size)
     if spec.checkpoint:
         checkpoint_blocks(model, spec.checkpoint)
     built()
-    return Made(model, batch or batch_of(spec, device), revision)
+    return Made(model, batch or batch_of(spec, device), revisions_of(spec))
 
 
 def batch_of(spec: RunSpec, device: torch.device) -> Batch:

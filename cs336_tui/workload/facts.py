@@ -7,13 +7,14 @@ from typing import NamedTuple
 from torch import nn
 
 from cs336_tui.spec import RunSpec
-from cs336_tui.variants import REFERENCE, short
+from cs336_tui.variants import short
+from cs336_tui.workload.attention_only import AttentionOnly
 from cs336_tui.workload.transformer import Transformer
 
 
 class ModelFacts(NamedTuple):
-    """`attention` says in words how it is computed, as far as is known; `revision` of which source a user's model is,
-    None for the reference."""
+    """`attention` says in words how it is computed, as far as is known; `revision` of which source the user's own
+    code is, None where there is none."""
 
     num_params: int
     num_params_without_head: int
@@ -25,17 +26,17 @@ def facts_of(model: nn.Module, spec: RunSpec, revision: str | None = None) -> Mo
     """Of a model that was made for this spec."""
     numbers = sum(parameter.numel() for parameter in model.parameters())
     if isinstance(model, Transformer):
-        return ModelFacts(numbers, model.num_params_without_head, model.attention_method)
+        return ModelFacts(numbers, model.num_params_without_head, model.attention_method, revision)
+    if isinstance(model, AttentionOnly):
+        return ModelFacts(numbers, numbers, model.attention_method, revision)
     head = _head(model, spec)
-    own = "attention alone" if spec.model == REFERENCE else f"{short(spec.model)}'s own"
-    return ModelFacts(numbers, numbers - (head.numel() if head is not None else 0), own, revision)
+    without_head = numbers - (head.numel() if head is not None else 0)
+    return ModelFacts(numbers, without_head, f"{short(spec.model)}'s own", revision)
 
 
 def _head(model: nn.Module, spec: RunSpec) -> nn.Parameter | None:
     """The weight that makes logits: of the vocabulary's and the model's width, the last such that was registered, and
     no other part's too; None where there is none."""
-    if spec.workload == "attention":
-        return None
     shapes = {(spec.vocab_size, spec.d_model), (spec.d_model, spec.vocab_size)}
     found = [parameter for parameter in model.parameters() if tuple(parameter.shape) in shapes]
     return found[-1] if len(found) > 1 else None

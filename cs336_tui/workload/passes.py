@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from cs336_tui.spec import Pass
 from cs336_tui.workload.batch import Batch
+from cs336_tui.workload.imported.problems import ImportProblem, in_one_line, place_of
 
 PHASES: dict[Pass, tuple[str, ...]] = {
     "inference": ("forward",),
@@ -51,7 +52,13 @@ class Training:
 
     @property
     def steps_taken(self) -> int:
-        """Optimizer steps really taken: a gradient scaler skips one whose gradients overflowed."""
+        """Optimizer steps really taken: a gradient scaler skips one whose gradients overflowed.
+
+        Waits for the device where the optimizer itself decides that there, as a fused one does.
+        """
+        if getattr(self.optimizer, "_step_supports_amp_scaling", False):
+            counts = (state["step"] for state in self.optimizer.state.values() if "step" in state)
+            return int(next(counts, 0))
         return self._taken.calls
 
 
@@ -64,23 +71,41 @@ class _Counter:
         self.calls += 1
 
 
-def logits_of(output: object) -> Tensor:
-    """The logits of what a model returned: a tensor, something that has them as `logits`, or the first of several.
+def logits_of(output: object, model: nn.Module | None = None) -> Tensor:
+    """The logits of what a model returned: a tensor, what has them as `logits`, or the first of several.
 
-    Raises TypeError for anything else.
+    Raises `ImportProblem` for anything else.
     """
-    found = getattr(output, "logits", None)
+    found = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if found is None and isinstance(output, tuple | list) and output:
         found = output[0]
+    elif found is None and isinstance(output, dict):
+        found = output.get("logits")
     if isinstance(found, Tensor):
         return found
-    raise TypeError(f"the model returned {type(output).__name__}, expected a tensor of logits")
+    place = place_of(type(_as_written(model)).forward) if model is not None else ""
+    raise ImportProblem(f"the model returned {type(output).__name__}, expected a tensor of logits{place}")
+
+
+def _as_written(model: nn.Module) -> nn.Module:
+    """The model that torch.compile wraps, any other as it is."""
+    return getattr(model, "_orig_mod", model)
+
+
+class _Result(NamedTuple):
+    """What is left to be checked of a step of a user's own code."""
+
+    logits: torch.Size
+    is_floating: bool
+    loss: Tensor | None
 
 
 class Step:
     """A step of one pass over one batch: call `prepare`, `run` for each of `phases` in order, then `clear`.
 
     Only `run` is to be timed. `autocast` gives the context that forward and loss (never backward) run in.
+    `check_against` is the vocabulary's size where model or loss are a user's own, whose results have to be checked.
+    `opening` is called before anything else of a step.
     """
 
     def __init__(
@@ -92,6 +117,8 @@ class Step:
         training: Training | None = None,
         *,
         loss: Loss = cross_entropy,
+        check_against: int | None = None,
+        opening: Callable[[], object] | None = None,
     ) -> None:
         if (pass_ == "train-step") != (training is not None):
             raise ValueError(f"pass {pass_}: training belongs to train-step, and only to it")
@@ -108,6 +135,9 @@ class Step:
         self._loss_of = loss
         self._logits: Tensor | None = None
         self._loss: Tensor | None = None
+        self._check_against = check_against
+        self._opening = opening
+        self._result: _Result | None = None
 
     @property
     def training(self) -> Training | None:
@@ -120,6 +150,8 @@ class Step:
 
     def prepare(self) -> None:
         """What must have run before the timed phases: forward and loss, for `backward`."""
+        if self._opening is not None:
+            self._opening()
         if self._pass == "backward":
             self.run("forward")
             self.run("loss")
@@ -127,12 +159,32 @@ class Step:
     def run(self, phase: str) -> None:
         try:
             self._RUN[phase](self)
+        except Exception as error:
+            self.failed_in = phase
+            if phase == "loss" and (problem := self._logits_problem()):
+                raise ImportProblem(problem) from error
+            raise
+        except SystemExit as error:  # for a user's model to end the program is a failure as any other
+            self.failed_in = phase
+            raise ImportProblem(f"the model {in_one_line(error)}") from error
         except BaseException:
             self.failed_in = phase
             raise
 
+    def check(self) -> None:
+        """Raise `ImportProblem` if the first step that was cleared gave no logits (B, T, V) or no finite loss.
+
+        Costs nothing for the reference model, and waits for the device for any other: not to be timed.
+        """
+        problem = self._logits_problem() or self._loss_problem()
+        self._check_against = self._result = None
+        if problem:
+            raise ImportProblem(problem)
+
     def clear(self) -> None:
         """Drop what the step left (outputs, graph, gradients), so that no later step holds it in memory."""
+        if self._check_against is not None and self._result is None:
+            self._result = self._seen()
         if not self.back_to_back:
             self._drop_outputs()
             self._model.zero_grad(set_to_none=True)
@@ -145,7 +197,7 @@ class Step:
     def _forward(self) -> None:
         with torch.inference_mode(self._pass == "inference"), self._autocast():
             output = self._model(self._batch.inputs)
-            self._logits = output if isinstance(output, Tensor) else logits_of(output)
+            self._logits = output if isinstance(output, Tensor) else logits_of(output, self._model)
         self.logits_dtype = self._logits.dtype
 
     def _compute_loss(self) -> None:
@@ -163,6 +215,39 @@ class Step:
         assert self._training is not None
         self._training.scaler.step(self._training.optimizer)
         self._training.scaler.update()
+
+    def _seen(self) -> _Result | None:
+        if self._logits is None:
+            return None
+        loss = None if self._loss is None else self._loss.detach()
+        return _Result(self._logits.shape, self._logits.is_floating_point(), loss)
+
+    def _logits_problem(self) -> str | None:
+        """In one line, why the logits are none."""
+        found = self._result or self._seen()
+        if self._check_against is None or found is None:
+            return None
+        shape, expected = tuple(found.logits), (*self._batch.inputs.shape, self._check_against)
+        kind = type(_as_written(self._model))
+        name, place = kind.__name__, place_of(kind.forward)
+        if shape != expected:
+            return (
+                f"model {name} returned logits of shape {shape}, expected {expected}: batch, context length, "
+                f"vocabulary{place}"
+            )
+        return None if found.is_floating else f"model {name} returned logits that are not floating-point numbers{place}"
+
+    def _loss_problem(self) -> str | None:
+        """In one line, why the loss is none."""
+        loss = self._result.loss if self._result else None
+        if loss is None:
+            return None
+        place = place_of(self._loss_of)
+        if loss.numel() != 1:
+            return f"the loss has shape {tuple(loss.shape)}, expected one number{place}"
+        if not torch.isfinite(loss).all():
+            return f"loss is {loss.item()} after the first step, expected a finite number{place}"
+        return None
 
     def _drop_outputs(self) -> None:
         self._logits = self._loss = None

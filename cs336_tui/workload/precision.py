@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from cs336_tui.environment import FLOAT8
 from cs336_tui.spec import Precision
 
 
@@ -20,6 +21,7 @@ class Recipe(NamedTuple):
     parameters: torch.dtype = torch.float32
     autocast: torch.dtype | None = None
     scale_gradients: bool = False
+    float8: bool = False
 
 
 RECIPES: dict[Precision, Recipe] = {
@@ -28,13 +30,37 @@ RECIPES: dict[Precision, Recipe] = {
     "bf16-mixed": Recipe(autocast=torch.bfloat16),
     "fp16-mixed": Recipe(autocast=torch.float16, scale_gradients=True),
     "bf16": Recipe(parameters=torch.bfloat16),
+    # As bf16-mixed but for linear layers, which `float8.use_float8` changes.
+    "fp8-mixed": Recipe(autocast=torch.bfloat16, float8=True),
 }
 
 
 def check_precision(precision: Precision, device_type: str) -> None:
-    """Raise ValueError for TF32 off CUDA: torch accepts the setting everywhere, but only CUDA has the format."""
-    if precision == "tf32" and device_type != "cuda":
-        raise ValueError(f"precision tf32: {device_type} cannot do it, only cuda can")
+    """Raise ValueError, in one line, for TF32 and float8 off CUDA: torch accepts the one everywhere and computes the
+    other, but only CUDA's hardware has these formats."""
+    if precision in ("tf32", "fp8-mixed") and device_type != "cuda":
+        raise ValueError(f"precision {precision}: {device_type} cannot do it, only cuda can")
+
+
+def check_capability(precision: Precision, device: torch.device) -> None:
+    """Raise ValueError, in one line, for float8 on a GPU that has none. Of other precisions nothing is asked."""
+    if precision != "fp8-mixed" or device.type != "cuda":
+        return
+    found = torch.cuda.get_device_properties(device)
+    if why := why_no_float8((found.major, found.minor), found.name):
+        raise ValueError(why)
+
+
+def why_no_float8(capability: tuple[int, int], name: str) -> str | None:
+    """What a GPU, or torch on it, lacks for float8 matrix products; None where they can be had."""
+    if torch.version.hip is not None:
+        return f"precision fp8-mixed: needs torch for NVIDIA's GPUs, this one is for ROCm {torch.version.hip}"
+    if capability < FLOAT8:
+        needed, has = (".".join(map(str, pair)) for pair in (FLOAT8, capability))
+        return f"precision fp8-mixed: needs compute capability {needed} or later, {name} has {has}"
+    if not (hasattr(torch, "_scaled_mm") and hasattr(torch, "float8_e4m3fn") and hasattr(torch, "float8_e5m2")):
+        return f"precision fp8-mixed: torch {torch.__version__} has no scaled float8 products; install a later one"
+    return None
 
 
 def set_matmul(precision: str) -> None:

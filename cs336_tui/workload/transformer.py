@@ -2,7 +2,7 @@
 
 Two kinds, named as in `RunSpec.arch`. ``swiglu-rope`` has rotary embeddings and a SwiGLU of three matrices;
 ``gelu-learned`` has learned positions and a GELU between two. Both are pre-norm, use RMSNorm, no biases and an untied
-head, and their attention materialises its scores.
+head. Their attention materialises its scores, unless it is given a core that does not.
 
 Letters in shapes: B sequences, T tokens each, D ``d_model``, F ``d_ff``, H heads of width K = D / H, V vocabulary.
 """
@@ -10,14 +10,17 @@ Letters in shapes: B sequences, T tokens each, D ``d_model``, F ``d_ff``, H head
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cs336_tui.spec import Arch, ModelDims
-from cs336_tui.workload.attention import AttentionCore
 from cs336_tui.workload.initialisation import truncated_normal_
+
+if TYPE_CHECKING:  # which imports what users bring, which builds on this
+    from cs336_tui.workload.attention import AttentionCore
 
 NORM_EPS = 1e-5
 ROPE_THETA = 10_000.0
@@ -77,11 +80,15 @@ class Rotary(nn.Module):
 
     def __init__(self, head_width: int, context_length: int, *, device: torch.device) -> None:
         super().__init__()
-        exponent = torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width
-        position = torch.arange(context_length, device=device, dtype=torch.float32)
-        angle = torch.outer(position, ROPE_THETA**-exponent)  # (T, K/2)
-        self.register_buffer("cos", angle.cos(), persistent=False)
-        self.register_buffer("sin", angle.sin(), persistent=False)
+        cos, sin = (torch.empty(context_length, head_width // 2, device=device) for _ in range(2))  # (T, K/2)
+        if device.type != "meta":  # a first operation on it has torch import for a second what it works shapes out with
+            exponent = torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width
+            position = torch.arange(context_length, device=device, dtype=torch.float32)
+            angle = torch.outer(position, ROPE_THETA**-exponent)
+            torch.cos(angle, out=cos)
+            torch.sin(angle, out=sin)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         length = x.shape[-2]
@@ -91,30 +98,56 @@ class Rotary(nn.Module):
         return turned.flatten(-2).type_as(x)
 
 
+def causal_mask(length: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Added to scores: 0 for a token's past and itself, minus infinity for its future. (T, T)."""
+    mask = torch.zeros(length, length, device=device, dtype=dtype)
+    if device.type == "meta":
+        return mask
+    position = torch.arange(length, device=device)
+    return mask.masked_fill_(position > position[:, None], -math.inf)
+
+
 class Attention(nn.Module):
-    """Causal multi-head self-attention that materialises its scores: (B, T, D) -> (B, T, D)."""
+    """Causal multi-head self-attention: (B, T, D) -> (B, T, D).
+
+    What lies between the projections is `core`'s; without one the scores are materialised here, and want the mask.
+    """
 
     METHOD = "naive (scores materialised)"
-    """What `forward` does, in words."""
+    """What `forward` does without a core, in words."""
 
     def __init__(
-        self, width: int, num_heads: int, rotary: Rotary | None, *, device: torch.device, dtype: torch.dtype
+        self,
+        width: int,
+        num_heads: int,
+        rotary: Rotary | None,
+        core: AttentionCore | None = None,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
+        self.core = core
         self.query = Linear(width, width, device=device, dtype=dtype)
         self.key = Linear(width, width, device=device, dtype=dtype)
         self.value = Linear(width, width, device=device, dtype=dtype)
         self.output = Linear(width, width, device=device, dtype=dtype)
         self.rotary = rotary
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         q, k, v = self._heads(self.query(x)), self._heads(self.key(x)), self._heads(self.value(x))  # (B, H, T, K)
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
-        return self.output(self.mix(self.weigh(self.score(q, k, mask)), v).transpose(1, 2).flatten(2))
+        mixed = self.attend(q, k, v) if mask is None else self.mix(self.weigh(self.score(q, k, mask)), v)
+        return self.output(mixed.transpose(1, 2).flatten(2))
 
     # Methods of their own, so that each can be named by whoever looks at where time and memory go.
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """All of it, by the core: (B, H, T, K) three times -> (B, H, T, K)."""
+        assert self.core is not None
+        return self.core(q, k, v)
 
     def score(self, q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
         """How much each token looks at each of its past: (B, H, T, K) twice -> (B, H, T, T)."""
@@ -162,16 +195,23 @@ class Block(nn.Module):
     """Attention, then the feed-forward network, each on a normed copy added back: (B, T, D) -> (B, T, D)."""
 
     def __init__(
-        self, dims: ModelDims, arch: Arch, rotary: Rotary | None, *, device: torch.device, dtype: torch.dtype
+        self,
+        dims: ModelDims,
+        arch: Arch,
+        rotary: Rotary | None,
+        core: AttentionCore | None = None,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
         super().__init__()
         feed_forward = SwiGLU if arch == "swiglu-rope" else GELU
         self.attention_norm = RMSNorm(dims.d_model, device=device, dtype=dtype)
-        self.attention = Attention(dims.d_model, dims.num_heads, rotary, device=device, dtype=dtype)
+        self.attention = Attention(dims.d_model, dims.num_heads, rotary, core, device=device, dtype=dtype)
         self.ffn_norm = RMSNorm(dims.d_model, device=device, dtype=dtype)
         self.ffn = feed_forward(dims.d_model, dims.d_ff, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), mask)
         return x + self.ffn(self.ffn_norm(x))
 
@@ -181,9 +221,10 @@ class Transformer(nn.Module):
 
     Parameters are created on `device` in `dtype`, uninitialised; `initialise` fills them. On the meta device the
     model can be built and counted at any size. Tables (rotary, causal mask) are not parameters and are not saved.
+    With a core there is no mask: the core is causal by itself.
     """
 
-    causal_mask: Tensor
+    causal_mask: Tensor | None
 
     def __init__(
         self,
@@ -196,7 +237,6 @@ class Transformer(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        del core
         device = torch.device(device)
         d_model, vocab = dims.d_model, dims.vocab_size
         self.token_embedding = Embedding(vocab, d_model, device=device, dtype=dtype)
@@ -207,14 +247,11 @@ class Transformer(nn.Module):
         else:
             self.position_embedding = Embedding(context_length, d_model, device=device, dtype=dtype)
         self.layers = nn.ModuleList(
-            Block(dims, arch, rotary, device=device, dtype=dtype) for _ in range(dims.num_layers)
+            Block(dims, arch, rotary, core, device=device, dtype=dtype) for _ in range(dims.num_layers)
         )
         self.final_norm = RMSNorm(d_model, device=device, dtype=dtype)
         self.head = Linear(d_model, vocab, device=device, dtype=dtype)
-        # Added to the scores: 0 for a token's past and itself, minus infinity for its future.
-        position = torch.arange(context_length, device=device)
-        mask = torch.zeros(context_length, context_length, device=device, dtype=dtype)
-        mask.masked_fill_(position > position[:, None], -math.inf)
+        mask = causal_mask(context_length, device=device, dtype=dtype) if core is None else None
         self.register_buffer("causal_mask", mask, persistent=False)
 
     def initialise(self, seed: int) -> None:
@@ -229,7 +266,7 @@ class Transformer(nn.Module):
         x = self.token_embedding(tokens)  # (B, T, D)
         if self.position_embedding is not None:
             x = x + self.position_embedding(torch.arange(length, device=tokens.device))
-        mask = self.causal_mask[:length, :length]
+        mask = None if self.causal_mask is None else self.causal_mask[:length, :length]
         for layer in self.layers:
             x = layer(x, mask)
         return self.head(self.final_norm(x))
@@ -237,8 +274,8 @@ class Transformer(nn.Module):
     @property
     def attention_method(self) -> str:
         """How the layers compute attention, in words."""
-        methods = {module.METHOD for module in self.modules() if isinstance(module, Attention)}
-        return " + ".join(sorted(methods))
+        parts = [module for module in self.modules() if isinstance(module, Attention)]
+        return " + ".join(sorted({part.METHOD if part.core is None else part.core.in_words() for part in parts}))
 
     @property
     def num_params(self) -> int:

@@ -145,3 +145,19 @@ def test_the_document_is_plain_data_that_agrees_with_the_report() -> None:
     assert document["matmul_shares"]["full_step"] == pytest.approx(0.719, abs=1e-3)
     assert document["attention"][0]["flop_ratio"] == pytest.approx(0.025)
     assert document["spec"]["pass"] == "train-step"
+
+
+def test_fused_attention_prints_fused_in_place_of_times() -> None:
+    group = a_group("flash_fwd", "other", "forward", "attention core", (4.0,))
+    table = attention_table(a_kernel_report(groups=(group,), prediction=a_prediction_for(REPORT.spec)))
+    forward = cells(table, "forward")
+    assert (forward["matmul (ms)"], forward["softmax (ms)"], forward["softmax / matmul time"]) == (
+        "fused",
+        "fused",
+        "n/a",
+    )
+    assert forward["softmax FLOPs"] == "50.0k"
+    assert any(note.startswith("fused: ") for note in table.footnotes)
+    (record,) = table.records
+    assert record["matmul_ns"] is None
+    assert not any(note.startswith("fused: ") for note in attention_table(REPORT).footnotes)

@@ -22,7 +22,7 @@ from cs336_tui.findings.kernels import (
     short_name,
     top_kernel,
 )
-from cs336_tui.reports import KINDS, RANGES
+from cs336_tui.reports import FUSED, KINDS, NO_RANGE, RANGES
 from tests.made_kernels import (
     ADAM,
     ADD,
@@ -183,3 +183,37 @@ def test_short_names_keep_what_tells(name: str, short: str) -> None:
 @given(st.text(max_size=80) | st.text("abc<>():,_ 0123gemm", max_size=80))
 def test_a_short_name_is_never_empty(name: str) -> None:
     assert short_name(name).strip()
+
+
+FUSED_ATTENTION = (
+    a_group("flash_fwd", "other", "forward", "attention core", (4.0,)),
+    a_group(GEMM, "matrix multiply", "forward", "feed-forward", (6.0,)),
+)
+
+
+def test_attention_that_is_one_kernel_is_not_split() -> None:
+    report = a_kernel_report(groups=FUSED_ATTENTION, prediction=a_prediction_for(REPORT.spec))
+    (forward,) = attention_split(report)
+    assert (forward.matmul_ns, forward.softmax_ns, forward.time_ratio) == (None, None, None)
+    assert forward.fused
+    assert (forward.matmul_flops, forward.softmax_flops) == (2_000_000, 50_000)
+
+
+def test_attention_that_nothing_tells_of_is_not_called_fused() -> None:
+    report = a_kernel_report(groups=(a_group(GEMM, "matrix multiply", "forward", "attention rest", (4.0,)),))
+    (forward,) = attention_split(report)
+    assert forward.matmul_ns is None
+    assert not forward.fused
+
+
+def test_what_is_compiled_is_in_no_named_range_but_told_apart_from_what_has_none() -> None:
+    report = a_kernel_report(
+        groups=(
+            a_group("triton_poi_fused_add_0", "elementwise", "forward", FUSED, (3.0,)),
+            a_group(GEMM, "matrix multiply", "forward", NO_RANGE, (1.0,)),
+            a_group(ADD, "elementwise", "loss", "loss", (4.0,)),
+        )
+    )
+    shares = [(share.name, share.share) for share in by_range(report)]
+    assert shares == [("loss", 0.5), (FUSED, 0.375), (NO_RANGE, 0.125)]
+    assert named_share(report) == 0.5

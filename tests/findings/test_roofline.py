@@ -95,6 +95,7 @@ def test_the_ceiling_is_that_of_what_was_in_force_not_of_what_was_asked_for() ->
         ({}, "fp32"),
         ({"allow_tf32": True, "matmul_precision": "high"}, "tf32"),
         ({"autocast_dtype": "bfloat16"}, "bf16-mixed"),
+        ({"autocast_dtype": "bfloat16", "float8": "float8_e4m3fn in 14 of 15 linear layers"}, "fp8-mixed"),
         ({"autocast_dtype": "float16"}, "fp16-mixed"),
         ({"autocast_dtype": "float64"}, None),
         ({"parameter_dtype": "bfloat16"}, "bf16"),

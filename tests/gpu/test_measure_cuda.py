@@ -216,7 +216,9 @@ def test_the_precision_asked_for_is_in_force(precision: Precision) -> None:
     assert found.allow_tf32 == (precision == "tf32")
     assert found.matmul_precision == ("high" if precision == "tf32" else "highest")
     assert found.parameter_dtype == ("bfloat16" if precision == "bf16" else "float32")
-    assert found.autocast_dtype == {"bf16-mixed": "bfloat16", "fp16-mixed": "float16"}.get(precision)
+    autocast = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16", "fp8-mixed": "bfloat16"}
+    assert found.autocast_dtype == autocast.get(precision)
+    assert (found.float8 is not None) == (precision == "fp8-mixed")
     assert found.grad_scaler == (precision == "fp16-mixed")
     assert found.optimizer == "AdamW (foreach)"
     assert found.device_name == torch.cuda.get_device_name(0)

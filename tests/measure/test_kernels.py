@@ -240,6 +240,10 @@ def test_flops_stand_beside_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
         ("Memcpy HtoD (Pageable -> Device)", "copy"),
         ("Memset (Device)", "copy"),
         ("fmha_cutlassF_f32_aligned_64x64_rf_sm80", "other"),
+        ("triton_tem_fused_mm_3", "matrix multiply"),
+        ("triton_poi_fused_add_mul_silu_1", "elementwise"),
+        ("triton_red_fused_add_mean_pow_rsqrt_0", "reduction"),
+        ("triton_per_fused__softmax_add_2", "softmax"),
         ("something_new", "other"),
     ],
 )
@@ -258,6 +262,9 @@ def test_a_kernel_is_of_the_kind_that_its_name_says(name: str, kind: str) -> Non
         ("aten::sum", "reduction"),
         ("aten::_foreach_addcdiv_", "optimizer"),
         ("MmBackward0", "other"),
+        ("graph_0_cpp_fused_mul_silu_4", "elementwise"),
+        ("graph_0_cpp_fused_add_mean_pow_rsqrt_0", "reduction"),
+        ("graph_1_cpp_fused__softmax_add_2", "softmax"),
     ],
 )
 def test_an_operator_is_of_the_kind_of_its_own_work(name: str, kind: str) -> None:

@@ -199,3 +199,13 @@ def test_the_copied_array_is_larger_than_the_caches() -> None:
     size, note = module._copied_bytes(torch.device("cpu"))
     assert size >= 256 * MIB or note
     assert size >= 4 * cpu_cache_bytes() or note
+
+
+def test_the_peak_of_float8_is_measured_with_float8_products_where_there_are_any() -> None:
+    with pytest.raises(ValueError, match="precision fp8-mixed: cpu cannot do it, only cuda can"):
+        quick("fp8-mixed")
+    (product,) = module._FLOAT8_LAYOUTS.values()
+    a, b = (torch.randn(32, 32).to(torch.float8_e4m3fn) for _ in range(2))
+    out = torch.empty(32, 32, dtype=torch.bfloat16)
+    product(a, b, out)
+    torch.testing.assert_close(out.float(), a.float() @ b.float().T, rtol=0.01, atol=0.05)

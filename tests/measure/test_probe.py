@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from cs336_tui.measure.devices import nvml_uuid
-from cs336_tui.measure.probe import CPU_PRECISIONS, cudnn_name, probe, works
+from cs336_tui.measure.probe import CPU_PRECISIONS, cuda_precisions, cudnn_name, probe, works
 from cs336_tui.spec import PRECISIONS, canonical_device
+from cs336_tui.workload.attention import attentions_on
 from tests.measure.cells import small_spec
 
 UUID = "8f1c0a52-1111-2222-3333-444455556666"
@@ -15,6 +16,14 @@ UUID = "8f1c0a52-1111-2222-3333-444455556666"
 
 def test_every_precision_that_a_cpu_is_said_to_do_works() -> None:
     assert tuple(p for p in PRECISIONS if works(p, "cpu")) == CPU_PRECISIONS
+
+
+@pytest.mark.parametrize(
+    ("capability", "lacking"),
+    [((9, 0), set()), ((8, 9), set()), ((8, 0), {"fp8-mixed"}), ((7, 5), {"fp8-mixed", "tf32", "bf16", "bf16-mixed"})],
+)
+def test_a_gpu_is_offered_what_its_generation_has(capability: tuple[int, int], lacking: set[str]) -> None:
+    assert set(cuda_precisions(capability, "some GPU")) == set(PRECISIONS) - lacking
 
 
 def test_a_device_that_is_not_there_does_nothing() -> None:
@@ -28,6 +37,7 @@ def test_the_probe_describes_this_machine() -> None:
     cpu = found.devices[0]
     assert (cpu.name, cpu.precisions) == ("cpu", CPU_PRECISIONS)
     assert cpu.label.startswith("CPU")
+    assert cpu.attentions == attentions_on(torch.device("cpu"))
     assert cpu.memory_bytes
     assert cpu.memory_bytes > 2**28
     for device in found.devices:

@@ -11,7 +11,7 @@ from cs336_tui.session.merge import merge
 from cs336_tui.session.pivot import PivotError
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.pages.pairs import pairs_page
-from cs336_tui.tui.pages.pivot import PivotChoice, as_text, from_text, pivot_page
+from cs336_tui.tui.pages.pivot import Doubts, PivotChoice, as_text, doubts_of, from_text, pivot_page
 from cs336_tui.tui.panes.compare import ComparePane
 from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, session_of
@@ -167,6 +167,50 @@ def test_a_side_in_doubt_is_marked_named_and_explained() -> None:
     assert "! B in doubt: still-warming: " in page.details[0]
     assert "1 run\n" in page.details[0]
     assert " !" not in "".join(span.text for span in pairs_page(a, a, 200).rows[0])
+
+
+def test_figures_in_doubt_are_marked_once_they_are_judged() -> None:
+    steady_s, warming_s = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)], [0.3, 0.2, 0.15, *[0.1] * 27]
+    cells = [
+        Cell(a_spec(pass_="forward", context_length=context, precision=precision), times_s)
+        for context, precision, times_s in (
+            (128, "fp32", steady_s),
+            (512, "fp32", steady_s),
+            (128, "bf16-mixed", steady_s),
+            (512, "bf16-mixed", warming_s),
+        )
+    ]
+    results = merge([("a", session_of(*cells))])
+    doubts = doubts_of(results)
+
+    def shown(choice: PivotChoice, doubts: Doubts | None) -> list[str]:
+        return ["".join(span.text for span in row) for row in pivot_page(choice, results, 200, doubts).rows]
+
+    choice = from_text("context by precision", PivotChoice())
+    assert not any("!" in row for row in shown(choice, None)), "not known yet"
+    first, second = shown(choice, doubts)[:2]
+    assert first.startswith("128")
+    assert "!" not in first
+    assert second.rstrip().endswith(" !")
+    assert second.count("!") == 1
+    assert len(first.rstrip()) == len(second.rstrip().removesuffix(" !")), "figures end in the same column"
+    (why,) = [row for row in shown(choice, doubts) if row.startswith("! in doubt: ")]
+    assert "512" in why
+    assert "still-warming" in why
+    assert not any("!" in row for row in shown(choice.next_value(-2), doubts)), "memory is what it is"
+    within = PivotChoice(rows=("context",), columns=(), where={"precision": "fp32"})
+    assert any("512" in row for row in shown(within, doubts))
+    assert not any("!" in row for row in shown(within, doubts)), "what is left out is in nobody's way"
+
+
+async def test_the_pivot_marks_doubts_in_a_second_pass(tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(measured_session(1.0), tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        pane = await opened(pilot, app)
+        await until(pilot, lambda _: pane.is_settled and " !" in pane.text)
+        assert "! in doubt: " in pane.text
+        await pilot.press("right")
+        await until(pilot, lambda _: pane.is_settled and "std of step times" in pane.text and " !" in pane.text)
 
 
 async def test_reference_points_come_with_their_caveats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,8 +112,11 @@ class Hand:
         await self.go_to(self.entry(field, TextEntry))
         await self.press("end", "ctrl+u", *(names.get(char, char) for char in text))
 
-    async def unfold(self) -> None:
-        await self.go_to(self.pane.query_one(Fold))
+    def fold(self, name: str = "more") -> Fold:
+        return self.pane.query_one(f"#fold-{name}", Fold)
+
+    async def unfold(self, name: str = "more") -> None:
+        await self.go_to(self.fold(name))
         await self.press("enter")
         await self.pilot.pause()
 
@@ -292,10 +295,10 @@ async def test_a_problem_that_is_folded_away_marks_the_fold() -> None:
     async with opened() as hand:
         await hand.unfold()
         await hand.type("seed", "x")
-        await hand.go_to(hand.pane.query_one(Fold))
+        await hand.go_to(hand.fold())
         await hand.press("space")
         await hand.pilot.pause()
-        assert "▸ ✗ more" in hand.seen(hand.pane.query_one(Fold))
+        assert "▸ ✗ more" in hand.seen(hand.fold())
         assert "seed x" in hand.summary
         await hand.press("space")
         assert hand.entry("seed", TextEntry).value == "x"
@@ -362,7 +365,7 @@ async def test_another_edition_offers_its_sizes_and_names_those_it_lacks() -> No
 
 
 async def test_a_preset_is_picked_from_a_list_and_fills_everything() -> None:
-    async with opened((90, 40)) as hand:
+    async with opened((90, 80)) as hand:
         await hand.unfold()
         await hand.type("batch_size", "nonsense")
         await hand.go_to(hand.pane.query_one(PresetEntry))
@@ -402,13 +405,20 @@ async def test_every_preset_loads_unchanged() -> None:
             assert not hand.pane.query_one(PresetEntry).changed
 
 
+def reachable(hand: Hand) -> list[Widget]:
+    """What takes the focus and is shown."""
+    widgets = (widget for widget in hand.pane.query("*") if widget.focusable)
+    return [widget for widget in widgets if all(each.display for each in widget.ancestors_with_self)]
+
+
 @pytest.mark.parametrize(("forward", "back"), [("tab", "shift+tab"), ("down", "up")])
 async def test_tab_and_arrows_reach_everything(forward: str, back: str) -> None:
     async with opened((40, 12)) as hand:
         await hand.unfold()
+        await hand.unfold("variants")
         await hand.tick("size", "custom")
         await hand.pilot.pause()
-        stops = [widget for widget in hand.pane.query("*") if widget.focusable]
+        stops = reachable(hand)
         await hand.go_to(stops[0])
         order = [stops[0]]
         while len(order) < len(stops):
@@ -429,8 +439,9 @@ async def test_tab_and_arrows_reach_everything(forward: str, back: str) -> None:
 async def test_what_has_the_focus_is_in_sight(size: tuple[int, int]) -> None:
     async with opened(size) as hand:
         await hand.unfold()
+        await hand.unfold("variants")
         await hand.tick("size", "custom")
-        for widget in [widget for widget in hand.pane.query("*") if widget.focusable]:
+        for widget in reachable(hand):
             await hand.go_to(widget)
             await hand.pilot.pause()
             shown = widget.region.intersection(hand.pane.query_one("#form").region)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from textual.widgets import Button, Input
+from textual.widgets import Button, Checkbox, Input, Select
 
+from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.tui.app import Cs336App
 from tests.tui.watched import SMALL, demo, log_of, until
 
 RESULTS = "cs336-tui-results-2026-11-20T14-03-42-demo.md"
+TABLES = "cs336-tui-tables-2026-11-20T14-03-42-demo.md"
 SUMMARY = "cs336-tui-summary-2026-11-20T14-03-42-demo.md"
 
 
@@ -37,6 +39,25 @@ async def test_both_files_are_written_where_the_app_was_started(app: Cs336App, h
     assert {path.name for path in here.iterdir()} == {RESULTS, SUMMARY}
     assert "347.4" in (here / RESULTS).read_text()
     assert "NVIDIA H100" in (here / SUMMARY).read_text()
+
+
+async def test_a_layout_of_write_ups_is_chosen_and_written(app: Cs336App, here: Path) -> None:
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("e")
+        await until(pilot, "Tables as in a write-up")
+        choice = app.screen.query_one("#layout", Select)
+        assert {value for _, value in choice._options} == set(LAYOUTS)
+        choice.value = "attention"
+        app.screen.query_one("#want-2", Checkbox).value = True
+        await pilot.press("ctrl+s")
+        await until(pilot, "no cell of attention alone")
+        assert not any(here.iterdir()), "nothing is written of what cannot all be made"
+        choice.value = "min-max"
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda _: len(app.screen_stack) == 1)
+    assert "Min (s)" in (here / TABLES).read_text()
+    assert len(list(here.iterdir())) == 3
 
 
 async def test_an_existing_file_needs_a_second_yes(app: Cs336App, here: Path) -> None:

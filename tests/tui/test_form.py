@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui import spec
+from cs336_tui.choices import sweep_from
 from cs336_tui.environment import DeviceInfo, Environment
 from cs336_tui.presets import Preset, bundled
 from cs336_tui.spec import CUSTOM_SIZE, SpecError
 from cs336_tui.sweep import Sweep
-from cs336_tui.tui.form import CONTEXTS, MAX_CELLS, Entries, RunOptions, entries_of, read
+from cs336_tui.tui.form import CAUSAL, CONTEXTS, MAX_CELLS, Entries, RunOptions, entries_of, read
+from cs336_tui.variants import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS, WORKLOADS
 from tests.strategies import sweeps
 from tests.test_sweep import automatic_sweeps
 
@@ -40,6 +45,9 @@ typed = st.one_of(
     st.sampled_from(
         ["auto", "auto:50", " auto 2 %", "auto:", "auto:٣٣", "auto,5", "auto:20 0", "auto 1e-3", "auto 9%%"]
     ),
+    st.sampled_from(
+        ["my.model:LM", "reference, my.model:LM", ":", "a:b:c", "a=1, b='x,y'", "a='", "\\", "~nobody-here/x"]
+    ),
 )
 
 
@@ -60,6 +68,12 @@ def any_entries(draw: st.DrawFn) -> Entries:
         "arch": st.sampled_from(spec.ARCHES),
         "sync": st.sampled_from(spec.SYNCS),
         "ddof": st.sampled_from(["0", "1"]),
+        "workload": st.sampled_from(WORKLOADS),
+        "causal": st.sampled_from(CAUSAL),
+        "attention": ticked(*ATTENTIONS),
+        "compile": ticked(*COMPILES),
+        "optimizer": ticked(*OPTIMIZERS),
+        "cuda_graph": ticked(*CUDA_GRAPHS),
     }
     fields = draw(st.sets(st.sampled_from(Entries.__struct_fields__), max_size=4))
     return msgspec.structs.replace(DEFAULT, **{field: draw(ticks.get(field, typed)) for field in fields})
@@ -91,11 +105,27 @@ def test_a_sweep_shown_in_the_form_reads_as_itself(sweep: Sweep, options: RunOpt
     assert form.problems == ()
     assert form.options == options
     assert form.sweep is not None
-    offered_first = sorted(sweep.contexts, key=lambda context: str(context) not in CONTEXTS)
-    expected = {"contexts": tuple(offered_first)}
-    if sweep.dims:
-        expected |= {"sizes": Sweep().sizes, "vocab_size": Sweep().vocab_size}
-    assert form.sweep == msgspec.structs.replace(sweep, **expected)
+    assert form.sweep == shown_in_the_form(sweep)
+
+
+def shown_in_the_form(sweep: Sweep) -> Sweep:
+    """The same sweep as the form gives it: what is offered as a choice first, nothing of what its workload has not,
+    and the folder in which a person's own code is looked for."""
+    plain = Sweep()
+
+    def offered_first(values: tuple[Any, ...], offered: tuple[str, ...]) -> tuple[Any, ...]:
+        return tuple(sorted(values, key=lambda value: str(value) not in offered))
+
+    expected: dict[str, Any] = {
+        "contexts": offered_first(sweep.contexts, CONTEXTS),
+        "attentions": offered_first(sweep.attentions, ATTENTIONS),
+        "optimizers": offered_first(sweep.optimizers, OPTIMIZERS),
+    }
+    if sweep.workload == "attention" or sweep.dims:
+        expected |= {"sizes": plain.sizes, "vocab_size": plain.vocab_size}
+    if any(":" in name for name in (*sweep.models, *sweep.attentions, *sweep.optimizers, sweep.loss)):
+        expected |= {"model_path": sweep.model_path or (str(Path.cwd()),)}
+    return msgspec.structs.replace(sweep, **expected)
 
 
 @given(automatic_sweeps())
@@ -164,6 +194,20 @@ def test_the_summary_counts_cells_and_all_their_steps() -> None:
         ("seed", "-1", "seed -1: expected a whole number, at least 0"),
         ("seed", "9" * 12, "expected a whole number, at most 2147483647"),
         ("threads", "0", "threads 0: expected a whole number, at least 1"),
+        ("model", "LM", "model LM: expected one of reference, or package.module:name for one of your own"),
+        ("model", "my.model:LM, my.model:LM", "model my.model:LM,my.model:LM: names the same value twice"),
+        ("model_args", "dropout", "model args dropout: expected name=value, several with commas"),
+        ("model_args", "name='x", "model args name='x: a quote or backslash is left open"),
+        ("annotations", "=x:y", "annotations =x:y: expected name=value, several with commas"),
+        ("model_path", "a\\", "model path a\\: a quote or backslash is left open"),
+        ("attention", (), "attention (none): choose at least one"),
+        ("other_attentions", "fast", "attention fast: expected one of naive, sdpa"),
+        ("compile", (), "compile (none): choose at least one"),
+        ("checkpoint", "9", "checkpoint 9: expected at most the number of layers, 4"),
+        ("checkpoint", "-1", "checkpoint -1: expected a whole number, at least 0"),
+        ("checkpoint", "0,k", "checkpoint k: expected a whole number, or several as 1,2,4"),
+        ("other_optimizers", "sgd", "optimizer sgd: expected one of adamw"),
+        ("loss", "mse", "loss mse: expected one of cross-entropy, or package.module:name for one of your own"),
         ("timeout_s", "nan", "timeout s nan: expected seconds, more than 0, or nothing"),
         ("timeout_s", "0", "timeout s 0: expected seconds, more than 0, or nothing"),
     ],
@@ -193,6 +237,70 @@ def test_a_custom_size_must_be_a_model(dims: dict[str, str], said: str) -> None:
     (problem,) = read(entries).texts
     assert said in problem
     assert read(entries.with_value("size", ("tiny",)).with_value("vocab_size", "10000")).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"model": "my.model:LM", "attention": ("naive", "sdpa")},
+            "attention sdpa: LM brings its own attention; leave it out",
+        ),
+        ({"workload": "attention"}, "pass train-step: attention alone has nothing to train; choose another pass"),
+        (
+            {"workload": "attention", "pass": ("forward",), "head_dim": "16,16"},
+            "head dim 16,16: names the same value twice",
+        ),
+        (
+            {"workload": "attention", "pass": ("forward",), "head_dim": "0"},
+            "head dim 0: expected a whole number, at least 1",
+        ),
+        (
+            {"cuda_graph": ("off", "step"), "pass": ("forward", "backward"), "device": ("cuda:0",)},
+            "pass backward: cannot be captured without its forward; choose forward+backward",
+        ),
+        (
+            {"cuda_graph": ("step",), "precision": ("fp32", "fp16-mixed"), "device": ("cuda:0",)},
+            "precision fp16-mixed: its gradient scaler waits for the device: not to be captured",
+        ),
+        (
+            {"cuda_graph": ("step",), "compile": ("default", "max-autotune"), "device": ("cuda:0",)},
+            "compile max-autotune: captures CUDA graphs itself; choose default or off",
+        ),
+        ({"cuda_graph": ("step",), "device": ("cpu",)}, "CUDA graph step: cpu (a CPU) has none; only cuda has"),
+        ({"compile": ("off", "default"), "device": ("cpu",)}, "compile default: no C compiler here"),
+        ({"attention": ("naive", "flash"), "device": ("cpu",)}, "attention flash: cpu (a CPU) can do naive, sdpa"),
+    ],
+)
+def test_choices_that_do_not_go_together_are_refused(changes: dict[str, str | tuple[str, ...]], said: str) -> None:
+    cpu = msgspec.structs.replace(HERE.devices[0], attentions=("naive", "sdpa"), cannot_compile="no C compiler here")
+    environment = msgspec.structs.replace(HERE, devices=(cpu, HERE.devices[1]))
+    entries = DEFAULT
+    for field, value in changes.items():
+        entries = entries.with_value(field, value)
+    (problem,) = read(entries, environment).texts
+    assert said.lower() in problem.lower()
+
+
+def test_another_workload_changes_what_was_as_usual_and_nothing_else() -> None:
+    entries = DEFAULT.with_value("batch_size", "3").with_value("size", ("small",))
+    alone = entries.with_workload("attention")
+    form = read(alone)
+    assert form.sweep == Sweep(workload="attention", passes=("forward", "backward"), contexts=(1024,), batches=(3,))
+    assert alone.with_workload("language-model") == entries
+
+
+def test_a_folder_is_looked_in_for_ones_own_code_as_by_the_flags() -> None:
+    entries = DEFAULT.with_value("model", "my.model:LM").with_value("model_args", "dropout=0.1, names='a, b'")
+    sweep = read(entries).sweep
+    assert sweep is not None
+    given = sweep_from(models=("my.model:LM",), model_args=(("dropout", "0.1"), ("names", "a, b")))
+    assert sweep == given
+    assert sweep.model_path == (str(Path.cwd()),)
+    named = read(entries.with_value("model_path", "~/repo, here")).sweep
+    assert named is not None
+    assert named.model_path == (str(Path.home() / "repo"), str(Path.cwd() / "here"))
+    assert read(DEFAULT).sweep == Sweep()
 
 
 def test_everything_wrong_is_told_at_once_in_the_forms_order() -> None:

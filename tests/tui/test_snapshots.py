@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 
 from cs336_tui.peaks import PeakCache, peak_key
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.panes.compare import ComparePane
 from tests.made_peaks import made_peak
 from tests.samples import mixed_session
 from tests.tui.make_log import ENVIRONMENT
@@ -40,7 +41,7 @@ async def judged(pilot: Pilot[None]) -> None:
     app = pilot.app
     assert isinstance(app, Cs336App)
     for _ in range(2):  # what is found may bring more rows into sight
-        await until(pilot, lambda _: app.judging.is_settled)
+        await until(pilot, lambda _: app.judging.is_settled and app.query_one(ComparePane).is_settled)
 
 
 @pytest.mark.parametrize("size", SIZES)

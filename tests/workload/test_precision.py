@@ -10,9 +10,11 @@ from cs336_tui.workload.precision import (
     RECIPES,
     autocast_for,
     autocast_in_force,
+    check_capability,
     check_precision,
     set_matmul,
     tf32_allowed,
+    why_no_float8,
 )
 
 
@@ -54,6 +56,7 @@ def test_autocast_is_read_from_torch() -> None:
         ("bf16", None),
         ("bf16-mixed", torch.bfloat16),
         ("fp16-mixed", torch.float16),
+        ("fp8-mixed", torch.bfloat16),
     ):
         assert autocast_in_force(autocast_for(RECIPES[precision], "cpu"), "cpu") == dtype
 
@@ -65,8 +68,31 @@ def test_autocast_that_torch_leaves_off_is_not_in_force() -> None:
     assert autocast_in_force(refused, "cpu") is None
 
 
-def test_tf32_needs_cuda() -> None:
-    check_precision("tf32", "cuda")
+@pytest.mark.parametrize("precision", ["tf32", "fp8-mixed"])
+def test_tf32_and_float8_need_cuda(precision: str) -> None:
+    check_precision(precision, "cuda")
     check_precision("fp32", "cpu")
-    with pytest.raises(ValueError, match="precision tf32: mps cannot do it, only cuda can"):
-        check_precision("tf32", "mps")
+    for device_type in ("cpu", "mps"):
+        with pytest.raises(ValueError, match=f"precision {precision}: {device_type} cannot do it, only cuda can"):
+            check_precision(precision, device_type)
+
+
+def test_float8_needs_a_gpu_that_has_it() -> None:
+    assert why_no_float8((8, 9), "NVIDIA L4") is None
+    assert why_no_float8((10, 0), "NVIDIA B200") is None
+    assert why_no_float8((8, 0), "NVIDIA A100") == (
+        "precision fp8-mixed: needs compute capability 8.9 or later, NVIDIA A100 has 8.0"
+    )
+
+
+def test_float8_needs_nvidias_torch_and_one_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.version, "hip", "6.4")
+        assert "this one is for ROCm 6.4" in str(why_no_float8((9, 4), "AMD Instinct MI300X"))
+    monkeypatch.delattr(torch, "_scaled_mm")
+    assert f"torch {torch.__version__} has no scaled float8 products" in str(why_no_float8((9, 0), "NVIDIA H100"))
+
+
+def test_only_float8_asks_for_a_capability() -> None:
+    check_capability("bf16-mixed", torch.device("cuda:0"))  # without a GPU here: asking would raise
+    check_capability("fp8-mixed", torch.device("meta"))

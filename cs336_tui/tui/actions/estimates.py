@@ -55,7 +55,13 @@ class EstimateDesk:
         estimates = outlook.there(state, found)
         measured = self._measured(state) if outlook.gpu is None else {}
         rows = tuple(
-            Row(need.spec, estimate, measured.get(needs_of(need.spec)), self._refused(need.spec))
+            Row(
+                need.spec,
+                estimate,
+                measured.get(needs_of(need.spec)),
+                self._refused(need.spec),
+                state.unpredictable.get(needs_of(need.spec), ""),
+            )
             for need, estimate in zip(found, estimates, strict=True)
         )
         return Estimated(

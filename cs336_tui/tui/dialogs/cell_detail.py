@@ -7,9 +7,8 @@ import textwrap
 from cs336_tui.events import InForce
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
-from cs336_tui.sweep import INTERVAL, share_words, steps_words, warmup_words
 from cs336_tui.tui import format
+from cs336_tui.tui.dialogs.asked import asked, row, rows
 from cs336_tui.tui.drawing.phase_bars import phase_bars
 from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.pages.judgement import TOO_MUCH, all_checks, energy_words, half_width_words
@@ -17,9 +16,9 @@ from cs336_tui.tui.pages.page import wrapped
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.panes.live import phase_means
 from cs336_tui.tui.panes.verdict import verdict
-from cs336_tui.tui.widgets.lines import Line, Span, line
+from cs336_tui.tui.titles import title_rows
+from cs336_tui.tui.widgets.lines import Line, line
 
-_LABEL = 16
 _OUTPUT_ROWS = 200
 _VERSIONS = {"os": "system", "cuda": "CUDA", "cudnn": "cuDNN", "app": "cs336-tui"}
 
@@ -27,15 +26,16 @@ _VERSIONS = {"os": "system", "cuda": "CUDA", "cudnn": "cuDNN", "app": "cs336-tui
 def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessment | None = None) -> list[Line]:
     """Result, error, judgement, phases, every step time (warm-up first), what was in force, the process's output."""
     sections = [
-        [line((cell.spec.title, "title")), line(status.status(cell))],
+        [*(line((row, "title")) for row in title_rows(cell.spec.title, width, 4)), line(status.status(cell))],
         _error(cell, width),
         _statistics(state, cell, found, width),
         _titled("Mean of each phase", phase_bars(phase_means(cell), width=width)),
         _titled("Warm-up steps, ms (not measured)", _times(cell.warmup_times_s, None, width, "warmup")),
         _titled("Measured steps, ms", _times(cell.step_times_s, cell.running.std(state.ddof), width, "measured")),
         _titled("What was looked for in them", _judgement(found, width)),
-        _titled("Asked for", _asked(cell.spec)),
-        _titled("In force, read back", _in_force(cell.in_force) if cell.in_force else []),
+        _titled("Before the first step", _prepared(cell, width)),
+        _titled("Asked for", asked(cell.spec, width)),
+        _titled("In force, read back", _in_force(cell.in_force, width) if cell.in_force else []),
         _titled("Machine", _machine(state, cell)),
         _titled("Output of the process", _output(cell)),
     ]
@@ -48,16 +48,6 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
 
 def _titled(title: str, lines: list[Line]) -> list[Line]:
     return [line((title, "strong")), *lines] if lines else []
-
-
-def _row(label: str, value: object) -> Line:
-    return (Span(f"{label:<{_LABEL}}", "muted"), Span(str(value)))
-
-
-def _rows(label: str, text: str, width: int) -> list[Line]:
-    """A longer text, over as many rows as it needs."""
-    first, *more = wrapped(text, width - _LABEL) or [()]
-    return [(Span(f"{label:<{_LABEL}}", "muted"), *first), *((Span(" " * _LABEL), *row) for row in more)]
 
 
 def _error(cell: CellState, width: int) -> list[Line]:
@@ -80,12 +70,12 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
         std = summary.std_s
         label = "sample, n-1" if summary.ddof == 1 else f"ddof {summary.ddof}"
         lines += [
-            _row("mean", f"{format.ms(summary.mean_s, std)} ms"),
-            _row("std", f"{format.ms(std, std)} ms ({label}, n={summary.n})"),
-            _row("median", f"{format.ms(summary.median_s, std)} ms"),
-            _row("min to max", f"{format.ms(summary.min_s, std)} to {format.ms(summary.max_s, std)} ms"),
-            *([_row("p95", f"{format.ms(summary.p95_s, std)} ms")] if summary.p95_s is not None else []),
-            _row("tokens/s", format.rate(cell.tokens_per_s)),
+            row("mean", f"{format.ms(summary.mean_s, std)} ms"),
+            row("std", f"{format.ms(std, std)} ms ({label}, n={summary.n})"),
+            row("median", f"{format.ms(summary.median_s, std)} ms"),
+            row("min to max", f"{format.ms(summary.min_s, std)} to {format.ms(summary.max_s, std)} ms"),
+            *([row("p95", f"{format.ms(summary.p95_s, std)} ms")] if summary.p95_s is not None else []),
+            row("tokens/s", format.rate(cell.tokens_per_s)),
             *_found(cell, found, width),
         ]
     if finished := cell.finished:
@@ -94,9 +84,15 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
             "peak reserved": finished.peak_reserved_bytes,
             "peak RSS": finished.peak_rss_bytes,
         }
-        lines += [_row(name, format.size(value, format.NOT_AVAILABLE)) for name, value in peaks.items()]
+        if finished.before_backward_bytes is not None:
+            lines.append(row("before backward", format.fine_size(finished.before_backward_bytes)))
+        lines += [row(name, format.size(value, format.NOT_AVAILABLE)) for name, value in peaks.items()]
         if finished.num_alloc_retries:
             lines.append(line(("! ", "caution"), f"{finished.num_alloc_retries} allocation retries: timing is suspect"))
+        if finished.recompilations:
+            times = f"{finished.recompilations} time{'s' * (finished.recompilations > 1)}"
+            again = f"! compiled again {times} in the course of the steps, whose times hold that"
+            lines += wrapped(again, width, "caution", "  ")
     return _titled("Result", lines)
 
 
@@ -104,19 +100,19 @@ def _found(cell: CellState, found: Assessment | None, width: int) -> list[Line]:
     """What was found out about the numbers: interval, limit, energy, warm-up."""
     if found is None or found.judgement is None:
         return []
-    lines = [_row("verdict", verdict(cell, found).text)]
+    lines = [row("verdict", verdict(cell, found).text)]
     if interval := found.judgement.interval:
-        lines.append(_row("interval", f"{half_width_words(found.judgement)} of the mean ({interval.level:.0%})"))
+        lines.append(row("interval", f"{half_width_words(found.judgement)} of the mean ({interval.level:.0%})"))
     if (limit := found.limit) and limit.flops_per_s is not None:
-        lines.append(_row("FLOP/s", f"{format.flops(limit.flops_per_s)}FLOP/s"))
+        lines.append(row("FLOP/s", f"{format.flops(limit.flops_per_s)}FLOP/s"))
         measured, sheet = limit.share_of_measured, limit.share_of_sheet
-        lines.append(_row("% of peak", _share(measured, "not measured (Roofline, l)") + _too_much(measured)))
-        lines.append(_row("% of data sheet", _share(sheet, "unknown")))
+        lines.append(row("% of peak", _share(measured, "not measured (Roofline, l)") + _too_much(measured)))
+        lines.append(row("% of data sheet", _share(sheet, "unknown")))
         if limit.share_of_bandwidth is not None:
-            lines.append(_row("% of bandwidth", f"at least {_share(limit.share_of_bandwidth)}, which bounds it"))
+            lines.append(row("% of bandwidth", f"at least {_share(limit.share_of_bandwidth)}, which bounds it"))
     if energy := found.energy:
-        lines += _rows("energy", ", ".join(energy_words(energy)) or f"{format.NOT_AVAILABLE}: {energy.why}", width)
-    return lines + _rows("warm-up", found.judgement.warmup_advice, width)
+        lines += rows("energy", ", ".join(energy_words(energy)) or f"{format.NOT_AVAILABLE}: {energy.why}", width)
+    return lines + rows("warm-up", found.judgement.warmup_advice, width)
 
 
 def _share(share: float | None, unknown: str = "") -> str:
@@ -141,47 +137,46 @@ def _times(times_s: list[float], std_s: float | None, width: int, role: str) -> 
     return [line(("".join(f"{text:>{each}}" for text in row), role)) for row in rows]
 
 
-def _asked(spec: RunSpec) -> list[Line]:
-    return [
-        _row("model", f"{spec.size} of {spec.edition}, {spec.arch}"),
-        _row("dimensions", f"{spec.d_model} wide, d_ff {spec.d_ff}, {spec.num_layers} layers, {spec.num_heads} heads"),
-        _row("vocabulary", spec.vocab_size),
-        _row("batch, context", f"{spec.batch_size} × {spec.context_length} = {spec.tokens_per_step} tokens a step"),
-        _row("warm-up", warmup_words(spec.warmup_steps, spec.warmup_auto)),
-        _row("measured steps", steps_words(spec.measure_steps, None if spec.steps_auto is None else INTERVAL)),
-        *(
-            []
-            if spec.steps_auto is None
-            else [_row("interval", f"± {share_words(spec.steps_auto)} of the mean ends it")]
-        ),
-        _row("synchronised", spec.sync),
-        _row("seed", spec.seed),
-        _row("threads", spec.threads if spec.threads is not None else "torch's own choice"),
-    ]
+def _prepared(cell: CellState, width: int) -> list[Line]:
+    """What compiling and capturing took, which is in no step's time."""
+    if (prepared := cell.prepared) is None:
+        return []
+    lines: list[Line] = []
+    if prepared.compile_s is not None:
+        lines.append(row("compiling", f"{prepared.compile_s:.1f} s"))
+        lines.append(row("graphs", prepared.graphs))
+        breaks = prepared.graph_breaks
+        lines.append(row("graph breaks", len(breaks) or "none"))
+        lines += [row for why in breaks for row in rows("", why, width)]
+    if prepared.capture_s is not None:
+        lines.append(row("capturing", f"{prepared.capture_s:.2f} s"))
+    return lines
 
 
-def _in_force(real: InForce) -> list[Line]:
+def _in_force(real: InForce, width: int) -> list[Line]:
     names = {
         "device": real.device_name,
         "float32 matmul": real.matmul_precision,
         "TF32 allowed": real.allow_tf32,
         "parameters": real.parameter_dtype,
         "autocast": real.autocast_dtype,
+        "float8": real.float8,
         "logits": real.logits_dtype,
         "grad scaler": real.grad_scaler,
         "optimizer": real.optimizer,
         "attention": real.attention,
+        "compiler": real.compiler,
         "allocator": real.allocator,
         "threads": real.threads,
         "interop threads": real.interop_threads,
         "model revision": real.model_revision,
     }
     words = {True: "yes", False: "no"}
-    return [
-        _row(name, words.get(value, value) if isinstance(value, bool) else value)
-        for name, value in names.items()
-        if value is not None
-    ]
+    lines: list[Line] = []
+    for name, value in names.items():
+        if value is not None:
+            lines += rows(name, words[value] if isinstance(value, bool) else str(value), width)
+    return lines
 
 
 def _machine(state: SessionState, cell: CellState) -> list[Line]:
@@ -192,14 +187,14 @@ def _machine(state: SessionState, cell: CellState) -> list[Line]:
         "lowest clock": seen.lowest_clock_mhz,
         "clock after": seen.clock_after_mhz,
     }
-    lines = [_row(name, f"{clock} MHz (SM)") for name, clock in clocks.items() if clock is not None]
+    lines = [row(name, f"{clock} MHz (SM)") for name, clock in clocks.items() if clock is not None]
     if not lines and cell.finished is not None:
-        lines = [_row("clocks", "not observed")]
+        lines = [row("clocks", "not observed")]
     if seen.persistence_mode is not None:
-        lines.append(_row("persistence", "on" if seen.persistence_mode else "off"))
+        lines.append(row("persistence", "on" if seen.persistence_mode else "off"))
     if environment is not None:
         names = ("host", "os", "driver", "cuda", "cudnn", "torch", "python", "app")
-        lines += [_row(_VERSIONS.get(name, name), value) for name in names if (value := getattr(environment, name))]
+        lines += [row(_VERSIONS.get(name, name), value) for name in names if (value := getattr(environment, name))]
     return lines
 
 

@@ -12,11 +12,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Button, Checkbox, Input, Label
+from textual.widgets import Button, Checkbox, Input, Label, Select
 
 from cs336_tui.session.state import SessionState
 
-RESULTS, SUMMARY = "Results table", "Session summary"
+RESULTS, SUMMARY, LAYOUT = "Results table", "Session summary", "Tables as in a write-up"
 
 
 class _Tick(Checkbox):
@@ -52,6 +52,7 @@ class ExportDialog(ModalScreen[str]):
         Input { background: $panel; margin: 0 0 1 4; padding: 0 1; }
         Input:focus, Checkbox:focus { border: none; }
         #problem { color: $bad; width: 1fr; height: auto; }
+        Select { height: 1; margin: 0 0 0 4; }
         Horizontal { height: 1; align: right middle; margin-bottom: 1; }
         Button { margin-left: 2; }
     }
@@ -64,14 +65,20 @@ class ExportDialog(ModalScreen[str]):
         self._paths = {
             RESULTS: Path(f"cs336-tui-results-{session}.md"),
             SUMMARY: Path(f"cs336-tui-summary-{session}.md"),
+            LAYOUT: Path(f"cs336-tui-tables-{session}.md"),
         }
         self._may_overwrite: frozenset[Path] = frozenset()
 
     def compose(self) -> ComposeResult:
+        from cs336_tui.export.writeups import LAYOUTS
+
         with Vertical(id="box") as box:
             box.border_title = "Export"
             for index, (name, path) in enumerate(self._paths.items()):
-                yield _Tick(f"{name} (markdown) to", value=True, id=f"want-{index}", compact=True)
+                yield _Tick(f"{name} (markdown) to", value=name != LAYOUT, id=f"want-{index}", compact=True)
+                if name == LAYOUT:
+                    choices = [(layout, layout) for layout in LAYOUTS]
+                    yield Select(choices, value=next(iter(LAYOUTS)), allow_blank=False, id="layout", compact=True)
                 field = Input(str(path), id=f"path-{index}", compact=True)
                 field.cursor_blink = False
                 yield field
@@ -83,6 +90,7 @@ class ExportDialog(ModalScreen[str]):
 
     @on(Input.Changed)
     @on(Checkbox.Changed)
+    @on(Select.Changed)
     def _reset(self) -> None:
         self._may_overwrite = frozenset()
         self.query_one("#save", Button).label = "Save"
@@ -97,6 +105,7 @@ class ExportDialog(ModalScreen[str]):
     async def action_save(self) -> None:
         """Write what is ticked. On a refusal the dialog stays and says why."""
         from cs336_tui.export.files import AlreadyThere, ExportError, write_atomically
+        from cs336_tui.export.results import TableError
 
         wanted = [
             (name, Path(self.query_one(f"#path-{index}", Input).value).expanduser())
@@ -104,8 +113,9 @@ class ExportDialog(ModalScreen[str]):
             if self.query_one(f"#want-{index}", Checkbox).value
         ]
         to_clipboard = self.query_one("#clipboard", Checkbox).value
-        if len({path for _, path in wanted}) < len(wanted):
-            return self._refuse(f"{wanted[0][1]}: both would be written to the same file; choose two names")
+        paths = [path for _, path in wanted]
+        if twice := next((path for path in paths if paths.count(path) > 1), None):
+            return self._refuse(f"{twice}: both would be written to the same file; choose two names")
         if not wanted and not to_clipboard:
             return self._refuse("nothing is ticked; tick what to export, or press Esc")
         there = frozenset(path for _, path in wanted if path.exists())
@@ -116,11 +126,11 @@ class ExportDialog(ModalScreen[str]):
             return self._refuse(f"{names} already exists; press Overwrite to replace, or choose another name")
         done: list[str] = []
         try:
-            for name, path in wanted:
-                text = self._text(name)
+            texts = [self._text(name) for name, _ in wanted]
+            for path, text in zip(paths, texts, strict=True):
                 await asyncio.to_thread(write_atomically, path, text, overwrite=path in self._may_overwrite)
                 done.append(str(path))
-        except (AlreadyThere, ExportError) as error:
+        except (AlreadyThere, ExportError, TableError) as error:
             return self._refuse(str(error))
         if to_clipboard:
             self._copy(self._text(RESULTS))
@@ -129,9 +139,14 @@ class ExportDialog(ModalScreen[str]):
         return None
 
     def _text(self, name: str) -> str:
+        from cs336_tui.export.formats import render_all
         from cs336_tui.export.summary import summary_markdown
-        from cs336_tui.export.table import results_markdown
+        from cs336_tui.export.table import results_markdown, results_of
+        from cs336_tui.export.writeups import layout_tables
 
+        if name == LAYOUT:
+            layout = str(self.query_one("#layout", Select).value)
+            return render_all(layout_tables(results_of(self._state), layout), "markdown")
         return {RESULTS: results_markdown, SUMMARY: summary_markdown}[name](self._state)
 
     def _refuse(self, why: str) -> None:

@@ -45,6 +45,8 @@ class Row(NamedTuple):
     """Its allocator's peak where it has run."""
     refused: str = ""
     """Why the device cannot run it at all; empty when it can."""
+    unpredictable: str = ""
+    """Why what it needs could not be worked out; empty where nothing went wrong."""
 
 
 def texts(row: Row) -> tuple[str, ...]:
@@ -77,6 +79,8 @@ def mark(row: Row) -> Span:
     found = row.estimate
     if row.refused:
         return Span("✗ not on it", "bad")
+    if found is None and row.unpredictable:
+        return Span("! unknown", "caution")
     if found is None or found.fits is None:
         return Span(format.NOT_YET if found is None else "? n/a", "muted")
     if not found.fits:
@@ -95,6 +99,8 @@ def detail(row: Row, width: int, waiting: str = "") -> list[Line]:
     lines = [line((format.plain(row.spec.title), "title"))]
     if row.refused:
         lines += wrapped(f"✗ {row.refused}", width, "bad")
+    if row.estimate is None and row.unpredictable:
+        return lines + wrapped(f"! not predicted: {row.unpredictable}", width, "caution")
     if row.estimate is None:
         return lines + wrapped(waiting, width, "muted")
     found, prediction = row.estimate, row.estimate.prediction
@@ -116,6 +122,8 @@ def detail(row: Row, width: int, waiting: str = "") -> list[Line]:
 
 def brief(row: Row) -> list[Line]:
     """The same in two lines, for a low screen."""
+    if row.estimate is None and row.unpredictable and not row.refused:
+        return [line((f"! not predicted: {format.plain(row.unpredictable)}", "caution")), ()]
     if row.estimate is None or row.refused:
         return []
     found, prediction = row.estimate, row.estimate.prediction

@@ -167,6 +167,8 @@ def _in_force(cell: CellState) -> Iterator[str]:
         yield f"float32 matmul {real.matmul_precision}"
         if real.autocast_dtype:
             yield f"autocast {real.autocast_dtype}"
+        if real.float8:
+            yield real.float8
         if real.attention:
             yield f"attention {real.attention}"
         if real.threads is not None:

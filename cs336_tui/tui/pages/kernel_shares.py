@@ -103,7 +103,7 @@ def attention_sheet(report: KernelReport) -> Sheet:
         return Sheet((), (), notes=(fused,))
     if len(found) == 2:
         found = (*found, _both(found))
-    times = scale(t for split in found for t in (split.matmul_ns, split.softmax_ns))
+    times = scale(t for split in found for t in (split.matmul_ns, split.softmax_ns) if t)
     columns: tuple[Column, ...] = (
         Column("", left=True),
         Column(f"matmul {times.unit}"),
@@ -198,8 +198,8 @@ def _both(found: Iterable[AttentionSplit]) -> AttentionSplit:
 
     return AttentionSplit(
         "both",
-        sum(split.matmul_ns for split in splits),
-        sum(split.softmax_ns for split in splits),
+        total(split.matmul_ns for split in splits),
+        total(split.softmax_ns for split in splits),
         total(split.matmul_flops for split in splits),
         total(split.softmax_flops for split in splits),
     )
@@ -207,7 +207,7 @@ def _both(found: Iterable[AttentionSplit]) -> AttentionSplit:
 
 def _sentence(split: AttentionSplit) -> str:
     if split.time_ratio is None:
-        return f"softmax takes {time_text(split.softmax_ns)}; no matrix product of attention was seen by itself."
+        return f"softmax takes {time_text(split.softmax_ns or 0)}; no matrix product of attention was seen by itself."
     with_ = f" with {_ratio(split.flop_ratio)}× their FLOPs" if split.flop_ratio is not None else ""
     return f"softmax takes {_ratio(split.time_ratio)}× the time of attention's matmuls{with_}."
 
@@ -220,5 +220,5 @@ def _ratio(value: float | None) -> str:
     return f"{value:.{decimals}f}"
 
 
-def _rate(flops: int | None, time_ns: int) -> float | None:
+def _rate(flops: int | None, time_ns: int | None) -> float | None:
     return flops / time_ns * 1e9 if flops is not None and time_ns else None

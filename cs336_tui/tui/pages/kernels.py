@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.findings.kernels import KernelRow, Phases, rows
-from cs336_tui.reports import KINDS, NO_RANGE, RANGES, KernelGroup, KernelReport
+from cs336_tui.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelGroup, KernelReport
 from cs336_tui.tui import format
 from cs336_tui.tui.pages.page import wrapped
 from cs336_tui.tui.pages.scales import scale, time_text
@@ -174,7 +174,7 @@ def model_phases(report: KernelReport) -> tuple[str, ...]:
 def ranges(report: KernelReport, selection: Selection) -> tuple[str | None, ...]:
     """The parts that occur among what is selected otherwise, and None for all of them."""
     seen = {group.range for group in _matching(report, selection) if selection.kind in (None, group.kind)}
-    return (None, *(name for name in (*RANGES, NO_RANGE) if name in seen))
+    return (None, *(name for name in (*RANGES, FUSED, NO_RANGE) if name in seen))
 
 
 def kinds(report: KernelReport, selection: Selection) -> tuple[str | None, ...]:

@@ -9,13 +9,14 @@ from cs336_tui.export.grouping import label, telling
 from cs336_tui.export.trust import Judged, judged
 from cs336_tui.findings.verdicts import DESCRIBING
 from cs336_tui.session.comparison import Comparison, Pair, Side, compare
-from cs336_tui.session.fields import size_label
+from cs336_tui.session.fields import shown_of, size_label
 from cs336_tui.session.merge import Result
 from cs336_tui.spec import RunSpec
 from cs336_tui.sweep import warmup_words
 from cs336_tui.tui import format
 from cs336_tui.tui.pages.page import Page, wrapped
 from cs336_tui.tui.pages.verdicts import VERDICTS
+from cs336_tui.tui.titles import variant_columns
 from cs336_tui.tui.widgets.columns import Column, lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line
 
@@ -32,6 +33,8 @@ _COLUMNS = (
     Column("A / B"),
     Column("interval", left=True, rank=1),
 )
+_VARIANTS_BEFORE = [column.name for column in _COLUMNS].index("device")
+"""Where columns of variants stand."""
 _ALWAYS = ("size", "context", "pass", "precision")
 _MOST_DOUBTS = 12
 """Doubted sides that get a line each; more of them are counted."""
@@ -56,10 +59,12 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
     differs everywhere. It judges the cells, which takes a thread of its own."""
     found = compare(a, b)
     doubts = _doubts_of(a), _doubts_of(b)
+    variants = variant_columns(side.spec for pair in found.pairs for side in (pair.a, pair.b))
+    columns = (*_COLUMNS[:_VARIANTS_BEFORE], *variants.values(), *_COLUMNS[_VARIANTS_BEFORE:])
     means = [_means(sides, of) for sides, of in zip(_sides(found), doubts, strict=True)]
-    texts = [_texts(pair, *both) for pair, *both in zip(found.pairs, *means, strict=True)]
+    texts = [_texts(pair, tuple(variants), *both) for pair, *both in zip(found.pairs, *means, strict=True)]
     mark_width = max(len(mark.text) for mark in VERDICTS.values())
-    layout = lay_out(_COLUMNS, texts, width - mark_width)
+    layout = lay_out(columns, texts, width - mark_width)
     counted = " · ".join(f"{found.count(of)} {of}" for of in VERDICTS if found.count(of))
     heading = (
         line(("A ", "strong"), (format.plain(found.a), "title"), ("  B ", "strong"), (format.plain(found.b), "title")),
@@ -114,7 +119,7 @@ def _in_doubt(found: Comparison, doubts: Sequence[_Doubts], width: int) -> list[
     return [row for text in said for row in wrapped(text, width, "caution", "  ")]
 
 
-def _texts(pair: Pair, a_mean: str, b_mean: str) -> tuple[str, ...]:
+def _texts(pair: Pair, variants: tuple[str, ...], a_mean: str, b_mean: str) -> tuple[str, ...]:
     ratio, spec = pair.ratio, pair.a.spec
     return (
         size_label(spec),
@@ -122,13 +127,18 @@ def _texts(pair: Pair, a_mean: str, b_mean: str) -> tuple[str, ...]:
         str(spec.batch_size),
         spec.pass_,
         spec.precision,
-        spec.device if spec.device == pair.b.spec.device else f"{spec.device} | {pair.b.spec.device}",
+        *(_both(shown_of(spec, key), shown_of(pair.b.spec, key)) for key in variants),
+        _both(spec.device, pair.b.spec.device),
         warmup_words(spec.warmup_steps, spec.warmup_auto),
         a_mean,
         b_mean,
         f"{ratio.ratio:.3f}" if ratio else format.NOT_YET,
         f"[{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else "",
     )
+
+
+def _both(a: str, b: str) -> str:
+    return a if a == b else f"{a} | {b}"
 
 
 def _mean(side: Side) -> str:

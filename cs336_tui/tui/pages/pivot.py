@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +23,9 @@ _UNITS = {
 }  # fmt: skip
 _USUAL_BASELINES = ("precision", "device", "machine", "arch")
 """Fields that a speed-up is mostly over; others follow."""
+_DOUBTED = " !"
+_NOT_OF_ATTENTION = ("edition", "arch", "vocab")
+"""Choices that attention alone has nothing of."""
 _NOTES = {"OOM": "▲ OOM", "failed": "✗ failed", "killed": "✗ killed", "skipped": "» skipped"}
 
 
@@ -103,22 +107,62 @@ def make(choice: PivotChoice, results: Sequence[Result]) -> Pivot:
     return pivot(kept, rows, columns, choice.value, baseline)
 
 
-def pivot_page(choice: PivotChoice, results: Sequence[Result], width: int) -> Page:
-    """The table, or in one line why there is none."""
+class Doubts(NamedTuple):
+    """Which cells' numbers are in doubt, and why: a line each, or how many there are."""
+
+    cells: frozenset[tuple[int, int]] = frozenset()
+    """By source and number."""
+    notes: tuple[str, ...] = ()
+
+
+def doubts_of(results: Sequence[Result]) -> Doubts:
+    """It judges the cells, which takes a thread of its own."""
+    from cs336_tui.export.trust import doubt_notes, judged
+
+    doubted = (each.result for each in judged(results) if each.judgement.is_doubted)
+    return Doubts(frozenset((result.source, result.cell.cell) for result in doubted), doubt_notes(results))
+
+
+def pivot_page(choice: PivotChoice, results: Sequence[Result], width: int, doubts: Doubts | None = None) -> Page:
+    """The table, or in one line why there is none. Figures in which a cell is in doubt are marked once that is known;
+    what is wrong with its steps does not touch its memory."""
     try:
-        return _page(make(choice, results), choice, width)
+        found = make(choice, results)
+        if doubts is None or choice.value == "memory":
+            return _page(found, choice, width)
+        kept = select(results, choice.where)
+        by = [FIELDS[key] for key in (*found.rows, *found.columns)]
+        keys = (tuple(field.show(result) for field in by) for result in kept if _place(result) in doubts.cells)
+        rows = len(found.rows)
+        marked = frozenset((key[:rows], key[rows:]) for key in keys)
+        notes = doubts.notes if len(kept) == len(results) else doubts_of(kept).notes
+        return _page(found, choice, width, marked, notes)
     except PivotError as error:
         shown = message(f"! {error}", width, "caution")
         return Page((*shown.heading, (), line(("Enter: choose rows, columns and cells", "muted"))))
 
 
-def _page(found: Pivot, choice: PivotChoice, width: int) -> Page:
+def _place(result: Result) -> tuple[int, int]:
+    return result.source, result.cell.cell
+
+
+def _page(
+    found: Pivot,
+    choice: PivotChoice,
+    width: int,
+    doubted: frozenset[tuple[Key, Key]] = frozenset(),
+    why: Sequence[str] = (),
+) -> Page:
     marks: dict[str, str] = {}
     names = [FIELDS[key].title for key in found.rows]
     columns = tuple(Column(name, left=True) for name in names)
     shown = found.column_keys[min(choice.first_column, max(len(found.column_keys) - 1, 0)) :]
     columns += tuple(Column(" · ".join(key) or VALUES[found.value]) for key in shown)
-    texts = [(*row, *(_text(found, row, column, marks) for column in shown)) for row in found.row_keys]
+    pads = {column: _DOUBTED if any((row, column) in doubted for row in found.row_keys) else "" for column in shown}
+    texts = [
+        (*row, *(_text(found, row, column, marks) + _sign_of(row, column, doubted, pads[column]) for column in shown))
+        for row in found.row_keys
+    ]
     every = lay_out(columns, texts, 1 << 30)
     taken, kept = sum(every.widths[: len(names)]) + 2 * len(names), len(names)
     while kept < len(columns) and (kept == len(names) or taken + every.widths[kept] <= width):
@@ -132,7 +176,9 @@ def _page(found: Pivot, choice: PivotChoice, width: int) -> Page:
     ]
     rows: list[Line] = [(Span(layout.row(row)),) for row in texts]
     if len(rows) + 1 < 1000:
-        fixed = ", ".join(f"{FIELDS[key].title} {value}" for key, value in found.fixed.items() if _tells(key))
+        without = _NOT_OF_ATTENTION if found.fixed.get("workload") == "attention" else ()
+        told = {key: value for key, value in found.fixed.items() if _tells(key) and key not in without}
+        fixed = ", ".join(f"{FIELDS[key].title} {value}" for key, value in told.items())
         rows += [(), *wrapped(f"All cells: {fixed}.", width, "muted", "  ")] if fixed else []
     if found.value in ("mean", "std"):
         rows += wrapped(f"std divides by n - {found.ddof}; repeats of a cell are one figure.", width, "muted", "  ")
@@ -140,9 +186,17 @@ def _page(found: Pivot, choice: PivotChoice, width: int) -> Page:
         rows += wrapped(f"Brackets: {found.level * 100:g} % confidence interval.", width, "muted", "  ")
     for mark, text in marks.items():
         rows += wrapped(f"{text} {mark}", width, "muted", "  ")
+    for note in why:
+        rows += wrapped(f"! in doubt: {note}", width, "caution", "  ")
     for note in found.notes:
         rows += wrapped(f"! {note}", width, "caution", "  ")
     return Page(tuple(heading), tuple(rows))
+
+
+def _sign_of(row: Key, column: Key, doubted: frozenset[tuple[Key, Key]], pad: str) -> str:
+    """The sign of a figure in doubt, or as much room in a column that has one, so that figures stand below each
+    other."""
+    return pad if (row, column) in doubted else " " * len(pad)
 
 
 def _by(found: Pivot) -> str:

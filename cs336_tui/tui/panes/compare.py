@@ -72,6 +72,8 @@ class ComparePane(Rows):
         self._results: tuple[Result, ...] = ()
         self._made_of: tuple[object, ...] = ()
         self._page: Page | None = None
+        self._judged_later = 0
+        """Pivots that are being judged on threads."""
 
     @property
     def choice(self) -> PivotChoice:
@@ -100,10 +102,11 @@ class ComparePane(Rows):
         self._results = merge(self._compared.sessions)
         width = max(self.content_size.width, 12)
         make = self._maker(width)
+        take = partial(self._take_unjudged if self.view == "pivot" else self._take, self._made_of)
         if len(self._results) <= _AT_ONCE and not (self.view == "pairs" and self._has_sides):
-            self._take(self._made_of, make())
+            take(make())
         else:
-            in_background(self, make, partial(self._take, self._made_of))
+            in_background(self, make, take)
 
     def _maker(self, width: int) -> Callable[[], Page]:
         """What makes the page; it touches nothing of this widget, so that a thread may call it."""
@@ -136,6 +139,23 @@ class ComparePane(Rows):
     def _has_sides(self) -> bool:
         """Whether there are two sides to set against each other."""
         return 2 in (len(self._compared.cells), len(self._compared.sessions))
+
+    def _take_unjudged(self, of: tuple[object, ...], page: Page) -> None:
+        """The pivot as it is, and then, worked out on a thread, with what of it is in doubt."""
+        self._take(of, page)
+        if of == self._made_of and self._results:
+            self._judged_later += 1
+            make = partial(_judged_pivot, self.choice, self._results, max(self.content_size.width, 12))
+            in_background(self, make, partial(self._take_judged, of))
+
+    def _take_judged(self, of: tuple[object, ...], page: Page) -> None:
+        self._judged_later -= 1
+        self._take(of, page)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing of what is shown is still being worked out."""
+        return not self._judged_later
 
     def _take(self, of: tuple[object, ...], page: Page) -> None:
         if of != self._made_of:
@@ -245,6 +265,16 @@ class ComparePane(Rows):
 
     def _ask(self) -> None:
         self.show(self._compared)
+
+
+def _judged_pivot(choice: PivotChoice, results: Sequence[Result], width: int) -> Page:
+    """The pivot, its cells judged: on a thread."""
+    from cs336_tui.tui.judging import give_way
+
+    give_way()
+    from cs336_tui.tui.pages.pivot import doubts_of, pivot_page
+
+    return pivot_page(choice, results, width, doubts_of(results))
 
 
 def _judged_pairs(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:

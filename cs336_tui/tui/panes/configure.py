@@ -14,16 +14,20 @@ from textual.widgets import Static
 
 from cs336_tui.environment import Environment
 from cs336_tui.presets import QUICK, Preset
+from cs336_tui.recent_models import RecentModel, recent_models
 from cs336_tui.sizes import size_names
 from cs336_tui.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SYNCS, SpecError
 from cs336_tui.sweep import INTERVAL, USUAL_MOST, Sweep, share_words
 from cs336_tui.tui.form import AFTER_OOM, CONTEXTS, DIMS, Entries, RunOptions, entries_of, read
 from cs336_tui.tui.preview import Choices
+from cs336_tui.tui.variant_entries import FIELDS as VARIANTS
+from cs336_tui.tui.variant_entries import fold_label, is_shown, variant_entries
 from cs336_tui.tui.widgets.chips import Chip, Chips
 from cs336_tui.tui.widgets.entry import Entry, TextEntry
 from cs336_tui.tui.widgets.fold import Fold
 from cs336_tui.tui.widgets.preset_entry import PresetEntry
 from cs336_tui.tui.widgets.push_button import PushButton
+from cs336_tui.tui.widgets.recent_entry import RecentEntry
 
 _PASS_LABELS = {
     "inference": "infer",
@@ -32,13 +36,19 @@ _PASS_LABELS = {
     "forward+backward": "fwd+bwd",
     "train-step": "train",
 }
-_SHOWN_AT = {"context_length": "other_contexts"}
+_SHOWN_AT = {
+    "context_length": "other_contexts",
+    "attention": "other_attentions",
+    "optimizer": "other_optimizers",
+}
 """Entries that show another's problems, because they stand below it."""
 _WARMUP_TIP = f"""Steps before those that are measured: a number, or several as 0,1,5.
 auto: until steps are steady, {USUAL_MOST["warmup_steps"]} at most; auto:50 for another most."""
 _STEPS_TIP = f"""Measured steps: a number.
 auto: until the 95 % interval of the mean is {share_words(INTERVAL)} wide or the noise has settled,
 {USUAL_MOST["measure_steps"]} at most; auto:200 for another most, auto 2% for another width."""
+_MORE = ("edition", "arch", "sync", "seed", "threads", "ddof", "timeout_s", "repeats", "after_oom")
+"""Entries of the fold of that name."""
 _TWO_COLUMNS_FROM = 64
 """Width at which the entries stand in two columns."""
 
@@ -113,6 +123,7 @@ class ConfigurePane(Vertical):
         self._environment: Environment | None = None
         self._adding = self._stopping = False
         self._foreseen = ("", "text")
+        self._recent = recent_models()
         self._was_in_hand = False
         """Whether the focus was on Run or Stop when both could no longer be pressed."""
 
@@ -140,6 +151,7 @@ class ConfigurePane(Vertical):
             with Vertical(classes="group", id="what"):
                 yield PresetEntry(self._preset)
                 yield Chips("size", "size", self._size_chips(), entries.size, alone=CUSTOM_SIZE)
+                yield TextEntry("head_dim", "head dim", entries.head_dim, hint="64, or 16,32,64")
                 yield Vertical(classes="group", id="dims")
                 yield Chips("context_length", "context", _chips(CONTEXTS), entries.context_length)
                 yield TextEntry("other_contexts", "", entries.other_contexts, hint="other, as 64,96")
@@ -152,7 +164,9 @@ class ConfigurePane(Vertical):
                 )
                 yield TextEntry("measure_steps", "steps", entries.measure_steps, hint="10 or auto", tooltip=_STEPS_TIP)
                 yield Chips("device", "device", self._device_chips(), entries.device)
-                yield Fold("more")
+                yield Fold("", id="fold-variants")
+                yield Vertical(classes="group", id="variants")
+                yield Fold("more", id="fold-more")
                 yield Vertical(classes="group", id="more")
         yield Static(id="summary", markup=False)
         with _Buttons(id="buttons"):
@@ -183,6 +197,13 @@ class ConfigurePane(Vertical):
         """The choices are this preset from here on."""
         self._preset = preset
         self.query_one(PresetEntry).preset = preset
+        self._show()
+
+    def set_recent(self, models: tuple[RecentModel, ...]) -> None:
+        """Offer these as models that were run before."""
+        self._recent = models
+        for entry in self.query(RecentEntry):
+            entry.models = models
         self._show()
 
     def set_environment(self, environment: Environment) -> None:
@@ -228,9 +249,18 @@ class ConfigurePane(Vertical):
         entries = self._entries.with_value(event.entry.field, event.value)
         if entries == self._entries:
             return  # text that was just put there
+        if event.entry.field == "workload":
+            entries = self._entries.with_workload(entries.workload)
         self._set(entries)
+        if event.entry.field == "workload":
+            self._refill()
         if event.entry.field == "edition":
             self.query_one("#entry-size", Chips).chips = self._size_chips()
+
+    def on_recent_entry_chosen(self, event: RecentEntry.Chosen) -> None:
+        event.stop()
+        self._set(self._entries.with_model(event.model))
+        self._refill()
 
     def on_preset_entry_chosen(self, event: PresetEntry.Chosen) -> None:
         event.stop()
@@ -264,21 +294,34 @@ class ConfigurePane(Vertical):
 
     def _show(self) -> None:
         """Bring everything but the entries' own values up to date with them."""
-        entries, problems, fold = self._entries, self.problems, self.query_one(Fold)
+        entries, problems = self._entries, self.problems
+        alone = entries.workload == "attention"
         custom = CUSTOM_SIZE in entries.size
-        self._group("dims", custom or entries.vocab_size != str(Sweep().vocab_size), self._dims_entries)
-        self._group("more", fold.open, self._more_entries)
+        rare = custom or entries.vocab_size != str(Sweep().vocab_size)
+        self._group("dims", rare and not alone, self._dims_entries)
+        self._show_folds({problem.field for problem in problems})
         wrong = {_SHOWN_AT.get(p.field, p.field): f"{p.value}: {p.allowed}" for p in reversed(problems)}
         for entry in self.query(Entry):
             entry.problem = wrong.get(entry.field, "")
         for entry in self.query("#dims > Entry").results(Entry):
             entry.display = custom or entry.field == "vocab_size"
+        for entry in self.query("#variants > Entry").results(Entry):
+            entry.display = is_shown(entry.field, entries, self._recent)
+        self.query_one("#entry-size").display = not alone
+        self.query_one("#entry-head-dim").display = alone
         self.query_one(PresetEntry).changed = entries != self._from_preset()
-        fold.label = "more" if fold.open else "more: edition, arch, seed…"
-        if any(entry.problem for entry in self.query("#more > Entry").results(Entry)):
-            fold.label = f"✗ {fold.label}"
         self._show_summary()
         self.query_one("#run", PushButton).offer("Add" if self._adding else "Run", not self._stopping and not problems)
+
+    def _show_folds(self, wrong: set[str]) -> None:
+        """What is folded away, and whether something in it is wrong."""
+        variants, more = self.query_one("#fold-variants", Fold), self.query_one("#fold-more", Fold)
+        self._group("variants", variants.open, lambda: variant_entries(self._entries, self._recent))
+        self._group("more", more.open, self._more_entries)
+        label = fold_label(self._entries, is_open=variants.open)
+        variants.label = f"✗ {label}" if wrong & set(VARIANTS) else label
+        label = "more" if more.open else "more: edition, arch, seed…"
+        more.label = f"✗ {label}" if wrong & set(_MORE) else label
 
     def _show_summary(self) -> None:
         """How much would run and what that needs, or what is wrong."""

@@ -18,11 +18,14 @@ from cs336_tui.tui.drawing.step_chart import step_chart
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.pages.judgement import judgement_lines
 from cs336_tui.tui.panes import status
+from cs336_tui.tui.titles import title_rows
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
 
 _STEP_COLUMNS = 25
 _PHASE_COLUMNS = 9
 _FIRST_PLACES = 20
+_TITLE_ROWS_FROM = 14
+"""Rows of a pane in which a long title may take two."""
 _CHART_ROWS = 7
 """Left for the chart and the phases below what is said of a finished cell."""
 
@@ -89,7 +92,7 @@ def live_lines(
     means = detail.phases
     airy = height >= 22
     lines = [
-        line((cell.spec.title, "title")),
+        *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
         _where(state, cell, held),
         progress(state.steps_done, state.steps_total, width=width),
         *([()] if airy else []),
@@ -97,7 +100,7 @@ def live_lines(
         _rates(state, cell, found),
     ]
     if problem := status.how_it_ended(cell):
-        lines += [line((f"✗ {problem}", "bad")), *_error(cell, width, 6 if airy else 2)]
+        lines += [line((f"✗ {problem}", "bad")), *_error(cell, width, 6 if airy or not cell.steps_done else 2)]
     lines += judgement_lines(cell, found, width, max(height - len(lines) - _CHART_ROWS, 1))
     rest = height - len(lines)
     bars = phase_bars(means, width=width)
@@ -154,10 +157,10 @@ def _where(state: SessionState, cell: CellState, held: bool) -> Line:
     if cell.status != "running":
         return (Span(here), status.status(cell), *([Span(" · the queue is paused", "caution")] if held else []))
     if held:
-        return line(here, (status.stage(cell), "strong"), (" · paused after this", "caution"))
+        return line(here, (status.stage(cell, state.last_at), "strong"), (" · paused after this", "caution"))
     eta = remaining_s(state)
     left = f" · ETA {quantities.duration(eta)}" if eta is not None else ""
-    return line(here, (status.stage(cell), "strong"), left)
+    return line(here, (status.stage(cell, state.last_at), "strong"), left)
 
 
 def _headline(state: SessionState, cell: CellState) -> Line:
@@ -175,7 +178,13 @@ def _rates(state: SessionState, cell: CellState, found: Assessment | None) -> Li
         parts.append(f"{format.rate(cell.tokens_per_s)} tokens/s")
     if found and not cell.is_over and (share := found.share_of_peak(cell.running.mean)) is not None:
         parts.append(f"{format.percent(share)} of " + ("peak" if found.peak_is_measured else "data sheet"))
+    if (prepared := cell.prepared) and prepared.compile_s is not None:
+        parts.append(f"compiled in {prepared.compile_s:.1f} s")
+    if prepared and prepared.capture_s is not None:
+        parts.append(f"captured in {prepared.capture_s:.2f} s")
     if finished := cell.finished:
+        if finished.before_backward_bytes is not None:
+            parts.append(f"before backward {format.fine_size(finished.before_backward_bytes)}")
         if finished.peak_allocated_bytes is not None:
             parts.append(f"peak allocated {format.size(finished.peak_allocated_bytes)}")
         if finished.peak_rss_bytes is not None:

@@ -11,12 +11,14 @@ from textual.message import Message
 from cs336_tui import quantities
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.eta import Prices, ends_s, prices
+from cs336_tui.session.fields import shown_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.sweep import warmup_words
 from cs336_tui.tui import format
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.preview import Cells
+from cs336_tui.tui.titles import variant_columns
 from cs336_tui.tui.widgets.columns import Column, lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line, width_of
 from cs336_tui.tui.widgets.rows import Rows
@@ -43,6 +45,10 @@ _COLUMNS = (
     Column("takes", rank=4),
     Column("done in", rank=1),
 )
+
+
+_VARIANTS_BEFORE = [column.name for column in _COLUMNS].index("device")
+"""Where columns of variants stand."""
 
 
 class QueueView(NamedTuple):
@@ -107,6 +113,8 @@ class QueuePane(Rows):
         self._on: int | None = None
         """The waiting cell that the cursor goes with."""
         self._least: tuple[int, ...] = ()
+        self._variants: dict[str, Column] = {}
+        self._variants_of: tuple[object, ...] = (None, None, None)
 
     def show(self, view: QueueView) -> None:
         before, self._view = self._view, view
@@ -119,6 +127,7 @@ class QueuePane(Rows):
         self._left_out = [cell for cell in state.cells.values() if cell.status in LEFT_OUT]
         self._added = () if self._waiting or self._at_work else view.preview.cells
         self._prices = prices(state)
+        self._take_variants()
         self._ends = ends_s(state, self._prices, [spec for spec, _ in self._added])
         if self._on is not None and self._on in state.waiting:
             self.cursor = self._waiting.index(self._on) + (self._at_work is not None)
@@ -129,6 +138,16 @@ class QueuePane(Rows):
             self.fill((), [*self._summary(), (), line((format.plain(why), "muted"))])
             return
         self.draw_from(count, self._rows_in_sight, heading_rows=2)
+
+    def _take_variants(self) -> None:
+        """The columns of variants for all rows."""
+        assert self._view is not None
+        state = self._view.state
+        of = (state, len(state.cells), self._added)
+        if any(old is not new for old, new in zip(self._variants_of, of, strict=True)):
+            self._variants_of = of
+            specs = {*(cell.spec for cell in state.cells.values()), *(spec for spec, _ in self._added)}
+            self._variants, self._least = variant_columns(specs), ()
 
     @property
     def selected(self) -> CellState | None:
@@ -160,7 +179,12 @@ class QueuePane(Rows):
         texts = [self._texts(row, *self._times(index, row)) for index, row in enumerate(rows, first)]
         reasons = [_why(row.cell) for row in rows]
         for_reasons = min(max(map(width_of, reasons), default=0), _REASON_WIDTH)
-        layout = lay_out(_COLUMNS, texts, self.content_size.width - for_reasons, least=self._least)
+        layout = lay_out(
+            (*_COLUMNS[:_VARIANTS_BEFORE], *self._variants.values(), *_COLUMNS[_VARIANTS_BEFORE:]),
+            texts,
+            self.content_size.width - for_reasons,
+            least=self._least,
+        )
         self._least = layout.widths
         lines: list[Line] = []
         for row, text, why in zip(rows, texts, reasons, strict=True):
@@ -198,6 +222,7 @@ class QueuePane(Rows):
             str(spec.batch_size),
             spec.pass_,
             spec.precision,
+            *(shown_of(spec, key) for key in self._variants),
             spec.device,
             warmup_words(spec.warmup_steps, spec.warmup_auto),
             str(row.repeat),

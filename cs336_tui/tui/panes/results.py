@@ -10,11 +10,13 @@ from textual.message import Message
 
 from cs336_tui.events import CellFinished
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.fields import shown_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.panes.verdict import verdict
+from cs336_tui.tui.titles import variant_columns
 from cs336_tui.tui.widgets.columns import Column, Layout, lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line
 from cs336_tui.tui.widgets.rows import Rows
@@ -87,11 +89,28 @@ _TABLE: dict[Column, _Reader] = {
     Column("peak", rank=5): _peak,
 }
 COLUMNS = tuple(_TABLE)
-_VERDICT_AT = COLUMNS.index(VERDICT)
+_VARIANTS_BEFORE = COLUMNS.index(next(column for column in COLUMNS if column.name == "device"))
+"""Where columns of variants stand."""
 _ASKED = ("size", "ctx", "batch", "pass", "precision", "device", "warm-up")
 """Columns that are known of a cell before it runs."""
 _RUN = Column("run", rank=4)
 """Which run of its spec a cell is; shown where there are repeats."""
+
+
+def _variant(key: str) -> _Reader:
+    return lambda _, cell, __: shown_of(cell.spec, key)
+
+
+def _table_of(cells: Sequence[CellState]) -> dict[Column, _Reader]:
+    """The table's columns for these cells: those of their variants too, and of repeats."""
+    table = list(_TABLE.items())
+    variants = variant_columns(cell.spec for cell in cells)
+    table[_VARIANTS_BEFORE:_VARIANTS_BEFORE] = [(column, _variant(key)) for key, column in variants.items()]
+    if any(cell.repeat > 1 for cell in cells):
+        table.append((_RUN, lambda _, cell, __: str(cell.repeat)))
+    return dict(table)
+
+
 _STATUS = "status"
 _WIDEST_STATUS = 11
 _WHOLE_VERDICTS = 110
@@ -126,7 +145,7 @@ class ResultsPane(Rows):
         self._places: dict[int, int] = {}
         self._done: dict[int, tuple[CellFinished | None, Assessment | None, tuple[str, ...]]] = {}
         self._judging: Judging | None = None
-        self._columns = COLUMNS
+        self._table = _TABLE
         self._alike: tuple[bool | None, ...] = ()
         self._least: tuple[int, ...] = ()
         self._ddof = 1
@@ -162,15 +181,15 @@ class ResultsPane(Rows):
         if len(self._places) == len(self._cells):
             return
         self._places = {cell.cell: place for place, cell in enumerate(self._cells)}
-        repeated = any(cell.repeat > 1 for cell in self._cells)
-        self._columns = (*COLUMNS, _RUN) if repeated else COLUMNS
+        self._table = _table_of(self._cells)
         self._least, self._done = (), {}
         if len(self._cells) <= _FEW:
             self._alike = ()
             return
-        values = {column: {read(state, cell, None) for cell in self._cells} for column, read in _TABLE.items()
-                  if column.name in _ASKED}  # fmt: skip
-        self._alike = tuple(len(values[column]) == 1 if column in values else None for column in self._columns)
+        asked = (*_ASKED, *(column.name for column in self._table if column not in _TABLE))
+        values = {column: {read(state, cell, None) for cell in self._cells} for column, read in self._table.items()
+                  if column.name in asked}  # fmt: skip
+        self._alike = tuple(len(values[column]) == 1 if column in values else None for column in self._table)
 
     def _rows_in_sight(self, first: int, last: int) -> tuple[list[Line], list[Line]]:
         few = len(self._cells) <= _FEW
@@ -181,15 +200,16 @@ class ResultsPane(Rows):
         marks = [status.status(cell) for cell in counted]
         status_width = max(len(mark.text) for mark in marks) if few and marks else _WIDEST_STATUS
         width = self.content_size.width - self._position_width(len(self._cells))
-        alike = list(self._alike or (None,) * len(self._columns))
-        alike[_VERDICT_AT] = False  # it tells even where it is the same everywhere
-        layout = lay_out(self._columns, texts, width - status_width, least=self._least, alike=alike)
+        columns, at = tuple(self._table), self._verdict_at
+        alike = list(self._alike or (None,) * len(columns))
+        alike[at] = False  # it tells even where it is the same everywhere
+        layout = lay_out(columns, texts, width - status_width, least=self._least, alike=alike)
         if few:
             texts, marks, found = texts[first:last], marks[first:last], found[first:last]
         else:
             self._least = layout.widths
         rows = [
-            (*layout.spans(row, {_VERDICT_AT: verdict(cell, known).role}), mark, *self._mark_of(cell))
+            (*layout.spans(row, {at: verdict(cell, known).role}), mark, *self._mark_of(cell))
             for cell, row, mark, known in zip(self._cells[first:last], texts, marks, found, strict=True)
         ]
         return [heading(layout, width)], rows
@@ -217,15 +237,17 @@ class ResultsPane(Rows):
         if known and known[0] is cell.finished and known[1] is found:
             texts = known[2]
         else:
-            texts = tuple(read(self._state, cell, found) for read in _TABLE.values())
-            if self._columns is not COLUMNS:
-                texts += (str(cell.repeat),)
+            texts = tuple(read(self._state, cell, found) for read in self._table.values())
             if cell.is_over:
                 self._done[cell.cell] = (cell.finished, found, texts)
         if self.content_size.width >= _WHOLE_VERDICTS:
             return texts
         short = verdict(cell, found, whole=False).text
-        return (*texts[:_VERDICT_AT], short, *texts[_VERDICT_AT + 1 :])
+        return (*texts[: self._verdict_at], short, *texts[self._verdict_at + 1 :])
+
+    @property
+    def _verdict_at(self) -> int:
+        return tuple(self._table).index(VERDICT)
 
 
 def heading(layout: Layout, width: int) -> Line:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cs336_tui import quantities
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.tui.widgets.lines import Span
 
@@ -27,11 +28,15 @@ def number(cell: CellState) -> int:
     return cell.cell + 1
 
 
-def stage(cell: CellState) -> str:
-    """What a running cell is doing and how far it is."""
+def stage(cell: CellState, now: float | None = None) -> str:
+    """What a running cell is doing and how far it is; with `now` (Unix seconds) how long it has compiled."""
     match cell.stage:
         case "building":
             return "building the model"
+        case "compiling":
+            return f"compiling the model{_since(cell, now)}"
+        case "capturing":
+            return f"capturing a CUDA graph{_since(cell, now)}"
         case "warm-up":
             most = "≤" if cell.spec.warmup_auto else ""
             return f"warm-up {len(cell.warmup_times_s)}/{most}{cell.spec.warmup_steps}"
@@ -42,6 +47,13 @@ def stage(cell: CellState) -> str:
             return cell.status
         case other:
             return other
+
+
+def _since(cell: CellState, now: float | None) -> str:
+    """How long the stage has lasted."""
+    if now is None or cell.stage_began_at is None:
+        return ""
+    return f", {quantities.duration(max(now - cell.stage_began_at, 0.0))}"
 
 
 def how_it_ended(cell: CellState) -> str:

@@ -18,7 +18,7 @@ from textual.widgets import Input
 
 from cs336_tui.tui.widgets.styled import Styled
 
-LABEL_WIDTH = 10
+LABEL_WIDTH = 11
 """Columns of the label, the gap after it included."""
 
 
@@ -105,16 +105,18 @@ class TextEntry(Entry):
 
     DEFAULT_CSS = """
     TextEntry {
-        Input { margin-left: 10; background: $panel; }
+        Input { margin-left: 11; background: $panel; }
         Input:focus { background: $panel; }
         .input--placeholder { color: $text-muted; text-style: italic; }
         Input:ansi { text-style: underline; }
     }
     """
 
-    def __init__(self, field: str, label: str, value: str, *, hint: str = "", tooltip: str | None = None) -> None:
+    def __init__(
+        self, field: str, label: str, value: str, *, hint: str = "", tooltip: str | None = None, max_length: int = 200
+    ) -> None:
         super().__init__(field, label, tooltip=tooltip)
-        self._input = _Line(value, placeholder=hint, compact=True, max_length=200, select_on_focus=False)
+        self._input = _Line(value, placeholder=hint, compact=True, max_length=max_length, select_on_focus=False)
 
     def compose(self) -> ComposeResult:
         self._input.cursor_blink = False

@@ -19,6 +19,8 @@ class Fold(Widget, can_focus=True):
         height: 1;
         width: 1fr;
         color: $text-muted;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
         &:focus { text-style: reverse; color: $foreground; }
     }
     """

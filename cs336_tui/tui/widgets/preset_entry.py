@@ -7,16 +7,12 @@ from typing import ClassVar
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.content import Content
 from textual.message import Message
 from textual.reactive import reactive
-from textual.screen import ModalScreen
-from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
 from cs336_tui.presets import QUICK, Preset, all_presets
+from cs336_tui.tui.widgets.choice_list import ChoiceList
 from cs336_tui.tui.widgets.entry import Entry
 
 
@@ -47,59 +43,17 @@ class PresetEntry(Entry, can_focus=True):
         return [[Segment(name + mark, self.style_of("title") + Style(reverse=self.has_focus))]]
 
     def action_choose(self) -> None:
-        def chosen(preset: Preset | None) -> None:
-            if preset:
-                self.post_message(self.Chosen(preset))
+        found = all_presets()
+        if found.problems:
+            self.app.notify("\n".join(found.problems), title="Presets", severity="warning", markup=False)
 
-        self.app.push_screen(PresetList(self.preset), chosen)
+        def chosen(place: int | None) -> None:
+            if place is not None:
+                self.post_message(self.Chosen(found.presets[place]))
+
+        at = found.presets.index(self.preset) if self.preset in found.presets else 0
+        about = [(preset.name, preset.about) for preset in found.presets]
+        self.app.push_screen(ChoiceList("Presets", about, at), chosen)
 
     def on_click(self) -> None:
         self.action_choose()
-
-
-class PresetList(ModalScreen[Preset | None]):
-    """All presets with what they are for; dismisses with the chosen one, or None on escape."""
-
-    DEFAULT_CSS = """
-    PresetList {
-        align: center middle;
-        OptionList {
-            width: 72;
-            max-width: 100%;
-            height: auto;
-            max-height: 100%;
-            background: $surface;
-            &, &:focus { border: round $primary; }
-        }
-    }
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss_list", "Close", show=False, id="presets.close"),
-    ]
-
-    def __init__(self, current: Preset) -> None:
-        super().__init__()
-        self._current = current
-        found = all_presets()
-        self._presets, self._problems = found.presets, found.problems
-
-    def on_mount(self) -> None:
-        if self._problems:
-            self.notify("\n".join(self._problems), title="Presets", severity="warning", markup=False)
-
-    def compose(self) -> ComposeResult:
-        options = OptionList(
-            *(Option(Content.assemble((preset.name, "bold"), f"\n  {preset.about}")) for preset in self._presets)
-        )
-        options.border_title = "Presets"
-        options.border_subtitle = "enter choose · esc keep"
-        options.highlighted = self._presets.index(self._current) if self._current in self._presets else 0
-        yield options
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        self.dismiss(self._presets[event.option_index])
-
-    def action_dismiss_list(self) -> None:
-        self.dismiss(None)

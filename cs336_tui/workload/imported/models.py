@@ -2,23 +2,99 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cs336_tui.spec import RunSpec
+from cs336_tui.variants import short
 from cs336_tui.workload.batch import Batch
+from cs336_tui.workload.imported.finding import find
+from cs336_tui.workload.imported.matching import call, values_of
+from cs336_tui.workload.imported.problems import ImportProblem, a_kind, explained
 
 
 class ImportedModel(NamedTuple):
-    """A user's model on its device; `batch` where the user makes that too. `revision` says what the source was."""
+    """A user's model on its device; `batch` where the user makes that too."""
 
     model: nn.Module
     batch: Batch | None
-    revision: str
 
 
 def import_model(spec: RunSpec, device: torch.device, dtype: torch.dtype) -> ImportedModel:
     """Raises `ImportProblem`, in one line with the user's own frame, for whatever goes wrong on the way."""
-    raise NotImplementedError
+    factory = find(spec.model, spec.model_path)
+    name = short(spec.model)
+    if not callable(factory) or isinstance(factory, nn.Module):
+        raise ImportProblem(f"{spec.model} is {a_kind(factory)}, expected a class or a function that makes a model")
+    values = values_of(spec, device, dtype)
+    torch.manual_seed(spec.seed)
+    with explained(name, _device_hint(device)), torch.device(device):
+        made = call(spec.model, factory, values, spec.model_args)
+    model, make_batch = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module):
+        raise ImportProblem(f"{name} made {a_kind(model)}, expected a torch.nn.Module, or that and a batch function")
+    if make_batch is not None and not callable(make_batch):
+        raise ImportProblem(f"{name} made a model and {a_kind(make_batch)}, expected a function that makes a batch")
+    with explained(name):
+        settle(model, device, dtype)
+    batch = None if make_batch is None else _batch(make_batch, spec, values, device)
+    return ImportedModel(model, batch)
+
+
+def settle(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Bring what lies elsewhere to the device and, unless that is float32, floating-point numbers to `dtype`.
+
+    Buffers are converted with the parameters, as ``model.to(dtype)`` does, but for complex ones.
+    """
+    held = [*model.parameters(), *model.buffers()]
+    if any(not _is_on(tensor, device) for tensor in held):
+        model.to(device)
+    if dtype == torch.float32:
+        return
+    for parameter in model.parameters():
+        if parameter.is_floating_point() and parameter.dtype != dtype:
+            parameter.data = parameter.data.to(dtype)
+    for module in model.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            if buffer.is_floating_point() and buffer.dtype != dtype:
+                setattr(module, name, buffer.to(dtype))
+
+
+def _is_on(tensor: Tensor, device: torch.device) -> bool:
+    return tensor.device.type == device.type and (tensor.device.index or 0) == (device.index or 0)
+
+
+def _batch(
+    function: Callable[..., Any], spec: RunSpec, values: dict[str, object], device: torch.device
+) -> Batch | None:
+    """What the user's function makes; None on the meta device where it cannot be made."""
+    what = f"batch function {getattr(function, '__name__', type(function).__name__)}"
+    torch.manual_seed(spec.seed)
+    try:
+        with explained(what), torch.device(device):
+            made = call(what, function, values)
+    except ImportProblem:
+        if device.type == "meta":
+            return None
+        raise
+    if not (isinstance(made, tuple | list) and len(made) == 2 and all(isinstance(part, Tensor) for part in made)):
+        raise ImportProblem(f"{what} made {a_kind(made)}, expected two tensors: inputs and targets")
+    expected = (spec.batch_size, spec.context_length)
+    for part, tensor in zip(("inputs", "targets"), made, strict=True):
+        if tuple(tensor.shape) != expected:
+            raise ImportProblem(
+                f"{what} made {part} of shape {tuple(tensor.shape)}, expected {expected}: batch, context length"
+            )
+    return Batch(*(tensor if _is_on(tensor, device) else tensor.to(device) for tensor in made))
+
+
+def _device_hint(device: torch.device) -> Callable[[BaseException], str]:
+    def hint(error: BaseException) -> str:
+        if device.type != "cuda" and ("CUDA" in str(error) or "NVIDIA driver" in str(error)):
+            return f"; it asks for CUDA itself, though this cell runs on {device}: let it take device as an argument"
+        return ""
+
+    return hint

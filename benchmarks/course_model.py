@@ -1,0 +1,87 @@
+"""The course's own model against the reference of the same dimensions, step by step in turns by `cs336-tui ab`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from benchmarks.reporting import publish, table, verdict
+
+COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
+MODEL = "cs336_basics.model:BasicsTransformerLM"
+MARK = 0.05
+"""How far a step of the course's model may be from one of the reference: both compute the same."""
+QUICK = "--d-model 32 --d-ff 64 --num-layers 2 --num-heads 2 --vocab-size 100 --context 16 --warmup 1".split()
+
+
+def ask(pass_: str, shared: list[str], folders: tuple[Path, ...]) -> dict[str, float]:
+    """Mean ratio of the course's steps to the reference's, and its 95 % interval: ratio, low, high."""
+    paths = [word for folder in folders for word in ("--model-path", str(folder.absolute()))]
+    sides = ["--a", f"--model {MODEL}", "--b", "--model reference"]
+    with tempfile.TemporaryDirectory() as home:
+        done = subprocess.run(
+            [COMMAND, "ab", *sides, *paths, *shared, "--pass", pass_, "--format", "json", "--session-dir", home],
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode:
+        raise click.ClickException(f"ab exited with {done.returncode}: {done.stderr.strip()}")
+    every = json.loads(done.stdout)["rows"][-1]
+    return {name: float(every[name]) for name in ("ratio", "low", "high")}
+
+
+@click.command()
+@click.option(
+    "--path",
+    "folders",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    multiple=True,
+    required=True,
+    help="The folder that has cs336_basics, and any that has what it imports; may be repeated.",
+)
+@click.option("--size", default="small", show_default=True)
+@click.option("--context", default=256, show_default=True)
+@click.option("--batch", default=1, show_default=True)
+@click.option("--passes", default="forward,forward+backward,train-step", show_default=True)
+@click.option("--device", default="cpu", show_default=True)
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--steps", default=10, show_default=True, help="Of each side in a round.")
+@click.option("--threads", type=int, help="torch's intra-op threads.  [default: torch's own]")
+@click.option("--quick", is_flag=True, help="Dimensions so small that this only shows that it runs.")
+@click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
+def main(
+    folders: tuple[Path, ...],
+    size: str,
+    context: int,
+    batch: int,
+    passes: str,
+    device: str,
+    rounds: int,
+    steps: int,
+    threads: int | None,
+    quick: bool,
+    output: Path | None,
+) -> None:
+    if quick:
+        rounds, steps = 2, 5
+    shared = QUICK if quick else ["--size", size, "--context", str(context)]
+    shared = [*shared, "--batch", str(batch), "--device", device, "--rounds", str(rounds), "--steps", str(steps)]
+    shared += ["--threads", str(threads)] if threads is not None else []
+    rows = []
+    for pass_ in passes.split(","):
+        found = ask(pass_, shared, folders)
+        between = f"{found['low']:.4f} to {found['high']:.4f}"
+        rows.append([pass_, f"{found['ratio']:.4f}", between, verdict(found["ratio"], 1 - MARK, 1 + MARK)])
+        click.echo(" ".join(rows[-1]), err=True)
+    header = ["pass", "course's / reference's step", "95 % interval", f"within {MARK:.0%}"]
+    command = f"python -m benchmarks.course_model --path FOLDER {' '.join(shared)}"
+    publish("The course's model against the reference", command, table(header, rows), output)
+
+
+if __name__ == "__main__":
+    main()

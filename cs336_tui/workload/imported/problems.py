@@ -1,0 +1,138 @@
+"""What goes wrong in code of a user's own, in one line that ends with the user's own frame."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+
+import cs336_tui
+
+SITES = ("site-packages", "dist-packages")
+"""What folders of installed packages are called."""
+_NEVER = tuple(os.path.realpath(Path(package.__file__ or "").parent) for package in (torch, cs336_tui))
+"""Folders whose files are not a user's, wherever they lie."""
+
+
+class ImportProblem(Exception):
+    """Why a user's own code cannot be used. The message is one line; the error behind it, if any, is its cause."""
+
+
+class _Folders:
+    """Where a user's own files are: below `named` what was imported by name, below `searched` whatever else was."""
+
+    named: set[str] = set()
+    searched: set[str] = set()
+
+
+def remember_named(folder: str) -> None:
+    """What lies below this folder is the user's."""
+    _Folders.named.add(os.path.realpath(folder))
+    is_users_file.cache_clear()
+
+
+def remember_searched(folder: str) -> None:
+    """What lies below this folder is the user's or was installed there."""
+    _Folders.searched.add(os.path.realpath(folder))
+    is_users_file.cache_clear()
+
+
+@lru_cache(maxsize=4096)
+def is_users_file(file: str, *, named_only: bool = False) -> bool:
+    """Whether a user brought this file: never a part of torch, of this program or of what is installed."""
+    path = os.path.realpath(file)
+    if any(_below(path, folder) for folder in _NEVER):
+        return False
+    folders = _Folders.named if named_only else _Folders.named | _Folders.searched
+    return any(_below(path, folder) and not _is_installed(path[len(folder) :]) for folder in folders)
+
+
+def _below(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _is_installed(path: str) -> bool:
+    return any(part in SITES for part in Path(path).parts)
+
+
+def in_one_line(error: BaseException) -> str:
+    """``ValueError: bad shape (model.py:42 in forward)``; without a place where none of the user's is known."""
+    if isinstance(error, SystemExit):
+        said = f"called sys.exit({'' if error.code is None else repr(error.code)})"
+        return f"{said}{_in_brackets(_place(error))}"
+    if isinstance(error, SyntaxError) and error.filename and is_users_file(error.filename):
+        place = f"{Path(error.filename).name}:{error.lineno}"
+        return f"{type(error).__name__}: {error.msg}{_in_brackets(place)}"
+    lines = str(error).strip().splitlines()
+    name = type(error).__name__
+    return f"{name}: {lines[0]}{_in_brackets(_place(error))}" if lines else f"{name}{_in_brackets(_place(error))}"
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """`` (model.py:42 in forward)``, where a user's function begins; empty for anybody else's."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or not is_users_file(code.co_filename):
+        return ""
+    return _in_brackets(f"{Path(code.co_filename).name}:{code.co_firstlineno} in {code.co_name}")
+
+
+def print_traceback(error: BaseException) -> None:
+    """The error's traceback to standard error, from the first frame of the user's on where there is one."""
+    trace = error.__traceback__
+    while trace is not None and not is_users_file(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    shown = error.__traceback__ if trace is None else trace
+    if isinstance(error, SyntaxError):  # it says itself where, and the frames are the import system's
+        shown = None
+    traceback.print_exception(type(error), error, shown, file=sys.stderr)
+
+
+@contextmanager
+def explained(what: str, hint: Callable[[BaseException], str] = lambda _: "") -> Iterator[None]:
+    """Make an `ImportProblem` that begins with `what` of whatever a user's code raises inside, sys.exit included.
+
+    `hint` may add a few words.
+    """
+    try:
+        yield
+    except ImportProblem:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ImportProblem(f"{what}: {in_one_line(error)}{hint(error)}") from error
+
+
+def a_kind(thing: object) -> str:
+    """``a list`` or ``an int``, for a sentence; ``nothing`` for None."""
+    kind = thing.__name__ if isinstance(thing, type) else type(thing).__name__
+    return "nothing" if thing is None else f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _place(error: BaseException) -> str | None:
+    """The user's innermost frame: of what was named if possible, else of what lies in the searched folders."""
+    frames = list(_frames(error.__traceback__))[::-1]
+    for named_only in (True, False):
+        for frame, line in frames:
+            code = frame.f_code
+            if is_users_file(code.co_filename, named_only=named_only):
+                inside = "" if code.co_name == "<module>" else f" in {code.co_name}"
+                return f"{Path(code.co_filename).name}:{line}{inside}"
+    return None
+
+
+def _frames(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
+    while trace is not None:
+        yield trace.tb_frame, trace.tb_lineno
+        trace = trace.tb_next
+
+
+def _in_brackets(place: str | None) -> str:
+    return f" ({place})" if place else ""

@@ -1,0 +1,56 @@
+"""torch.compile on a real CUDA GPU: every mode, and the CUDA graphs that two of them capture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from cs336_tui.events import ModelPrepared
+from cs336_tui.spec import PASSES
+from cs336_tui.variants import COMPILES
+from cs336_tui.workload.compiling import why_cannot_compile
+from tests.measure.cells import Report, run, small_spec
+
+WHY = "needs a CUDA GPU" if not torch.cuda.is_available() else why_cannot_compile("cuda")
+pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+
+
+def compiled_cell(mode: str, **changes: Any) -> Report:
+    fields: dict[str, Any] = {
+        "d_model": 256, "d_ff": 512, "num_layers": 2, "num_heads": 4, "vocab_size": 1000, "context_length": 64,
+        "device": "cuda:0", "threads": None, "compile": mode, "warmup_steps": 3, "measure_steps": 10,
+    }  # fmt: skip
+    return run(small_spec(**(fields | changes)))
+
+
+def counted(name: str) -> int:
+    from torch._dynamo.utils import counters
+
+    return int(counters["inductor"][name])
+
+
+@pytest.mark.parametrize("mode", COMPILES[1:])
+def test_compiling_is_over_before_the_first_step(mode: str) -> None:
+    report = compiled_cell(mode)
+    assert report.finished.status == "ok", report.finished.error
+    (prepared,) = (event for event in report.events if isinstance(event, ModelPrepared))
+    assert prepared.graphs == 1
+    assert prepared.compile_s is not None
+    # Neither compiling nor recording a graph is in the first step, which may still be a little slower than later ones.
+    assert report.times_s("warm-up")[0] < prepared.compile_s / 20
+    assert report.times_s("warm-up")[0] < 0.1
+    assert report.finished.recompilations == 0
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("sync", ["each-step", "pipelined"])
+def test_every_pass_replays_the_graphs_that_were_captured(pass_: str, sync: str) -> None:
+    # Without the opening of each step, a forward whose backward never comes would be run without its graph.
+    skips = counted("cudagraph_skips")
+    report = compiled_cell("reduce-overhead", pass_=pass_, sync=sync)
+    assert report.finished.status == "ok", report.finished.error
+    assert counted("cudagraph_skips") == skips
+    written = compiled_cell("off", pass_=pass_, sync=sync)
+    assert min(report.times_s()) < min(written.times_s()), "a model this small is bound by launches"

@@ -1,0 +1,158 @@
+"""A step as one CUDA graph on a real GPU: it computes what the step does, asks next to nothing of the host, and what
+cannot be captured is told in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cs336_tui.events import ModelPrepared
+from cs336_tui.spec import Pass, RunSpec
+from cs336_tui.workload.batch import random_batch
+from cs336_tui.workload.building import build
+from cs336_tui.workload.cuda_graph import WARMUP_STEPS, CaptureError, captured
+from cs336_tui.workload.passes import Step
+from tests.measure.cells import Report, run, small_spec
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+DEVICE = torch.device("cuda:0")
+CAPTURED_PASSES: tuple[Pass, ...] = ("inference", "forward", "forward+backward", "train-step")
+
+
+def graph_spec(**changes: object) -> RunSpec:
+    """Of many small kernels, which a GPU runs sooner than a host launches them."""
+    fields = {
+        "d_model": 128,
+        "d_ff": 256,
+        "num_layers": 8,
+        "num_heads": 4,
+        "vocab_size": 500,
+        "context_length": 64,
+        "device": "cuda:0",
+        "threads": None,
+        "warmup_steps": 3,
+        "measure_steps": 10,
+        "cuda_graph": "step",
+    }
+    return small_spec(**(fields | changes))
+
+
+def mean(times: list[float]) -> float:
+    return sum(times) / len(times)
+
+
+def assert_ok(report: Report) -> Report:
+    assert report.finished.status == "ok", report.finished.error
+    return report
+
+
+@pytest.mark.parametrize("sync", ["each-step", "pipelined"])
+@pytest.mark.parametrize("pass_", CAPTURED_PASSES)
+def test_every_pass_is_captured_and_timed_as_one_phase(pass_: Pass, sync: str) -> None:
+    report = assert_ok(run(graph_spec(pass_=pass_, sync=sync)))
+    (prepared,) = (event for event in report.events if isinstance(event, ModelPrepared))
+    assert prepared.capture_s
+    assert report.outline.index("capturing") < report.outline.index("warm-up")
+    assert all(tuple(event.phases_s) == ("graph",) for event in report.steps("measured"))
+    assert len(report.times_s()) == 10
+    assert report.finished.logits_dtype == "float32"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16"])
+def test_replays_train_the_model_as_steps_do(precision: str) -> None:
+    """Replays go on from the steps before the capture; capturing itself computes nothing."""
+    replays = 5
+
+    def parameters(spec: RunSpec, steps: int) -> list[Tensor]:
+        torch.manual_seed(0)
+        workload = build(spec, DEVICE)
+        step = workload.step(spec)
+        ready = captured(step, DEVICE) if spec.cuda_graph != "off" else step
+        for _ in range(steps):
+            ready.prepare()
+            for phase in ready.phases:
+                ready.run(phase)
+            ready.clear()
+        torch.cuda.synchronize()
+        return [parameter.detach().clone() for parameter in workload.model.parameters()]
+
+    shape = {"pass_": "train-step", "precision": precision, "num_layers": 2}
+    written = parameters(graph_spec(**shape, cuda_graph="off"), WARMUP_STEPS + replays)
+    replayed = parameters(graph_spec(**shape), replays)
+    fewer = parameters(graph_spec(**shape), replays - 1)
+    apart = max(float((a - b).abs().max()) for a, b in zip(written, replayed, strict=True))
+    one_step = max(float((a - b).abs().max()) for a, b in zip(written, fewer, strict=True))
+    assert apart < one_step / 2
+
+
+@pytest.mark.parametrize("pass_", CAPTURED_PASSES)
+def test_the_host_has_next_to_nothing_to_do(pass_: Pass) -> None:
+    graph = assert_ok(run(graph_spec(pass_=pass_)))
+    written = assert_ok(run(graph_spec(pass_=pass_, cuda_graph="off")))
+    host_s = [
+        mean([time for event in report.steps("measured") for time in event.host_s]) for report in (graph, written)
+    ]
+    print(f"{pass_}: host {host_s[0] * 1e6:.0f} instead of {host_s[1] * 1e6:.0f} us a step")
+    print(f"{pass_}: step {mean(graph.times_s()) * 1e6:.0f} instead of {mean(written.times_s()) * 1e6:.0f} us")
+    assert host_s[0] < host_s[1] / 3
+    assert mean(graph.times_s()) < mean(written.times_s())
+
+
+@pytest.mark.parametrize("pass_", ["forward+backward", "train-step"])
+def test_the_peak_is_that_of_the_step(pass_: Pass) -> None:
+    shape = {"pass_": pass_, "context_length": 512, "batch_size": 8}
+    graph, written = (
+        assert_ok(run(graph_spec(**shape, cuda_graph=choice))).finished.peak_allocated_bytes
+        for choice in ("step", "off")
+    )
+    assert graph
+    assert written
+    assert graph == pytest.approx(written, rel=0.1)
+
+
+def test_a_graph_gives_its_memory_back() -> None:
+    assert_ok(run(graph_spec(pass_="train-step")))
+    before = torch.cuda.memory_reserved()
+    assert_ok(run(graph_spec(pass_="train-step", context_length=512, batch_size=16)))
+    assert torch.cuda.memory_reserved() - before < 64 * 2**20
+
+
+class Waits(nn.Module):
+    """A user's model that asks the device for a number in its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(12, device=DEVICE))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        scale = self.weight.sum().item()
+        return self.weight * tokens[..., None] * scale
+
+
+def test_a_step_that_waits_for_the_device_is_refused_in_one_line_and_poisons_nothing() -> None:
+    step = Step("forward+backward", Waits(), random_batch(2, 4, 12, device=DEVICE, seed=0), nullcontext)
+    with pytest.raises(CaptureError, match="cannot be captured in its forward") as refused:
+        captured(step, DEVICE)
+    assert "\n" not in str(refused.value)
+    assert str(refused.value).endswith("leave the CUDA graph off (--cuda-graph off)")
+    assert_ok(run(graph_spec(measure_steps=1)))
+
+
+def test_running_out_of_memory_stays_that() -> None:
+    total = torch.cuda.get_device_properties(0).total_memory
+    finished = run(graph_spec(context_length=2048, batch_size=total // (4 * 4 * 2048**2) + 1)).finished
+    assert (finished.status, finished.stage) == ("oom", "capturing")
+    assert_ok(run(graph_spec(measure_steps=1)))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_a_compiled_model_can_be_captured() -> None:
+    report = assert_ok(run(graph_spec(compile="default", num_layers=1, pass_="train-step")))
+    (prepared,) = (event for event in report.events if isinstance(event, ModelPrepared))
+    assert prepared.compile_s
+    assert prepared.capture_s

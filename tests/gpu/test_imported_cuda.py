@@ -1,0 +1,66 @@
+"""A user's own model on a real CUDA GPU: every pass and precision, made where it runs, its skipped steps counted."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cs336_tui.spec import PASSES
+from cs336_tui.workload.imported import import_model
+from cs336_tui.workload.imported.finding import look_in
+from cs336_tui.workload.passes import Training
+from tests.measure.cells import run, small_spec
+from tests.workload.own_code import LM, Folder
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+DEVICE = torch.device("cuda:0")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    path = list(sys.path)
+    yield Folder(tmp_path)
+    look_in(())
+    sys.path[:] = path
+    importlib.invalidate_caches()
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16"])
+def test_every_pass_and_precision_runs(folder: Folder, pass_: Any, precision: Any) -> None:
+    spec = small_spec(
+        model=f"{folder.write(LM)}:LM", model_path=folder.paths, device="cuda:0", pass_=pass_, precision=precision
+    )
+    report = run(spec)
+    assert report.finished.status == "ok", report.finished.error
+    assert len(report.steps("measured")) == 3
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta", "cuda:0"])
+def test_a_model_that_puts_itself_on_cuda_is_brought_where_it_runs(folder: Folder, device: str) -> None:
+    name = folder.write("from torch import nn\ndef LM(): return nn.Linear(2, 2).cuda()\n")
+    spec = small_spec(model=f"{name}:LM", model_path=folder.paths)
+    model = import_model(spec, torch.device(device), torch.float32).model
+    assert {parameter.device for parameter in model.parameters()} == {torch.device(device)}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_steps_that_the_scaler_skips_are_not_taken(fused: bool) -> None:
+    weight = nn.Parameter(torch.ones(2, device=DEVICE))
+    training = Training(torch.optim.AdamW([weight], fused=fused), "AdamW", "cuda", scale_gradients=True)
+    taken = []
+    for gradient in (float("inf"), 1.0, float("nan"), 1.0):
+        weight.grad = None
+        training.scaler.scale((weight * gradient).sum()).backward()
+        training.scaler.step(training.optimizer)
+        training.scaler.update()
+        taken.append(training.steps_taken)
+    assert taken == [0, 1, 1, 2]

@@ -1,0 +1,154 @@
+"""Models that behave badly, in real children: whatever they do, the cell beside them is as it is without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from cs336_tui.runner.bench import Bench
+from cs336_tui.session.state import SessionState
+from cs336_tui.spec import RunSpec
+from tests.watching import Watch, is_gone, small_spec
+
+MODEL = """
+import os, signal, sys, threading, time
+import torch
+from torch import nn
+
+AT_IMPORT
+
+class LM(nn.Module):
+    def __init__(self, vocab_size, d_model):
+        super().__init__()
+        self.embed = nn.Embedding(vocab_size, d_model)
+        self.head = nn.Linear(d_model, vocab_size)
+        self.kept = []
+        self.steps = 0
+        AT_START
+
+    def forward(self, tokens):
+        self.steps += 1
+        IN_FORWARD
+        return self.head(self.embed(tokens))
+"""
+GLOBALS = """
+torch.set_default_dtype(torch.float64)
+torch.set_default_dtype(torch.float32)
+torch.set_num_threads(2)
+torch.set_float32_matmul_precision("medium")
+torch.use_deterministic_algorithms(True)
+torch.manual_seed(1234)
+torch.set_flush_denormal(True)
+os.environ["OMP_NUM_THREADS"] = "3"
+os.chdir("/")
+sys.path.insert(0, "/nowhere")
+"""
+
+
+class Own:
+    """A folder of models, and a way to run them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.started: list[Bench] = []
+
+    def spec(
+        self, name: str, *, at_import: str = "", at_start: str = "", in_forward: str = "", **changes: Any
+    ) -> RunSpec:
+        text = MODEL.replace("AT_IMPORT", at_import)
+        text = text.replace("AT_START", at_start or "pass").replace("IN_FORWARD", in_forward or "pass")
+        (self.path / f"{name}.py").write_text(text)
+        return small_spec(model=f"{name}:LM", model_path=(str(self.path),), **changes)
+
+    def run(self, *specs: RunSpec, in_process: bool = False) -> SessionState:
+        watch = Watch()
+        bench = Bench(watch, session_dir=self.path / "sessions", device_interval_s=0, in_process=in_process)
+        self.started.append(bench)
+        bench.prepare()
+        bench.start()
+        bench.run(specs, "a command")
+        return watch.state
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Own]:
+    made = Own(tmp_path)
+    yield made
+    for bench in made.started:
+        bench.close()
+
+
+def test_the_cell_beside_is_unharmed_whatever_a_model_does(own: Own) -> None:
+    bad = {
+        "leaks": own.spec("leaks", in_forward="self.kept.append(torch.ones(1 << 20))"),
+        "threads": own.spec(
+            "threads",
+            at_start="for _ in range(20): threading.Thread(target=time.sleep, args=(1e6,)).start()",
+        ),
+        "prints": own.spec("prints", in_forward="print('x' * 10_000); sys.stderr.write('a word\\n')"),
+        "settings": own.spec("settings", at_import=GLOBALS),
+        "grad": own.spec("grad", at_start="torch.set_grad_enabled(False)", pass_="forward+backward"),
+        "doubles": own.spec("doubles", at_import="torch.set_default_dtype(torch.float64)"),
+        "streams": own.spec("streams", at_import="sys.stdout = sys.stderr = open(os.devnull, 'w')"),
+        "signals": own.spec(
+            "signals", at_import="for s in (2, 10, 12, 14, 15): signal.signal(s, lambda *_: None)\nsignal.alarm(1)"
+        ),
+        "exits": own.spec("exits", in_forward="if self.steps > 2: sys.exit('enough')"),
+        "dies": own.spec("dies", in_forward="if self.steps > 2: os._exit(7)"),
+    }
+    alone = own.run(small_spec()).cells[0]
+    specs = [spec for each in bad.values() for spec in (each, small_spec())]
+    state = own.run(*specs)
+    cells = dict(zip(bad, [state.cells[number] for number in range(0, len(specs), 2)], strict=True))
+    for number in range(1, len(specs), 2):
+        beside = state.cells[number]
+        assert beside.status == "ok", bad
+        assert len(beside.step_times_s) == 3
+        assert beside.in_force == alone.in_force
+        assert beside.output == alone.output == ""
+    status = {name: cell.status for name, cell in cells.items()}
+    failed = {"grad": "failed", "exits": "failed", "dies": "failed"}
+    assert status == dict.fromkeys(bad, "ok") | failed
+    assert cells["exits"].finished.error == "the model called sys.exit('enough') (exits.py:19 in forward)"
+    assert len(cells["exits"].step_times_s) == 1
+    assert "7" in cells["dies"].finished.error
+    assert "a word" in cells["prints"].output
+    assert cells["settings"].in_force.matmul_precision == "medium"  # what is in force is said, whoever set it
+    assert cells["doubles"].in_force.parameter_dtype == "float64"
+    assert all(is_gone(cell.pid) for cell in state.cells.values())
+    assert not [child for child in psutil.Process().children(recursive=True) if child.name().startswith("sleep")]
+
+
+def test_in_one_process_a_model_that_exits_ends_its_own_cell_only(own: Own) -> None:
+    specs = [own.spec("quits", at_start="sys.exit(3)"), own.spec("quits_later", in_forward="sys.exit()"), small_spec()]
+    state = own.run(*specs, in_process=True)
+    assert [cell.status for cell in state.cells.values()] == ["failed", "failed", "ok"]
+    assert state.cells[0].finished.error == "LM: called sys.exit(3) (quits.py:15 in __init__)"
+    assert state.cells[1].finished.error == "the model called sys.exit() (quits_later.py:19 in forward)"
+
+
+def test_an_error_ends_with_the_users_frame_and_its_traceback_begins_there(own: Own) -> None:
+    backward = """
+class Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x * 1
+    @staticmethod
+    def backward(ctx, grad): raise ValueError("no gradient")
+"""
+    specs = [
+        own.spec("wrong", in_forward="torch.ones(2, 3) @ torch.ones(2, 3)"),
+        own.spec("broken", at_import=backward, in_forward="return Broken.apply(self.head(self.embed(tokens)))",
+                 pass_="backward"),
+    ]  # fmt: skip
+    state = own.run(*specs)
+    errors = [cell.finished.error for cell in state.cells.values()]
+    assert errors[0].startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied")
+    assert errors[0].endswith("(wrong.py:19 in forward)")
+    assert errors[1] == "ValueError: no gradient (broken.py:11 in backward)"
+    output = state.cells[0].output
+    assert "wrong.py" in output
+    assert "cs336_tui" not in output

@@ -1,0 +1,139 @@
+"""Predictions of a user's own code: worked out in children, never kept on disk, and anew when a file has changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cs336_tui.reports import prediction_key
+from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.predictor import PredictionCache, PredictionError, Predictor
+from cs336_tui.runner.sources import fingerprint
+from cs336_tui.spec import RunSpec
+from tests.watching import small_spec
+from tests.workload.own_models import PLAIN
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Launcher:
+    found = Launcher(tmp_path_factory.mktemp("runner"))
+    found.prepare()
+    found.start()
+    return found
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    return tmp_path / "kept"
+
+
+@pytest.fixture
+def predictor(launcher: Launcher, kept: Path) -> Iterator[Predictor]:
+    found = Predictor(launcher, cache=PredictionCache(kept))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A file of the user's."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    path = folder / "mine.py"
+    path.write_text(PLAIN)
+    return path
+
+
+def spec_of(own: Path, name: str = "Odd", **changes: Any) -> RunSpec:
+    return small_spec(model=f"mine:{name}", model_path=(str(own.parent),), pass_="forward", **changes)
+
+
+def test_it_is_kept_in_memory_alone(predictor: Predictor, own: Path, kept: Path) -> None:
+    spec = spec_of(own)
+    (found,) = predictor.predict([spec])
+    assert found.num_params == spec.vocab_size * spec.d_model + spec.d_model**2
+    assert predictor.known([spec]) == (found,)
+    assert not kept.exists()
+    predictor.predict([small_spec()])
+    assert len(list(kept.iterdir())) == 1
+
+
+def test_a_changed_file_is_predicted_anew(predictor: Predictor, own: Path) -> None:
+    spec = spec_of(own)
+    (before,) = predictor.predict([spec])
+    own.write_text(PLAIN.replace("torch.randn(d_model, d_model)", "torch.randn(d_model, 2 * d_model)").replace(
+        "@ self.table.T", "@ self.table.repeat(1, 2).T"
+    ))  # fmt: skip
+    os.utime(own, ns=(0, 1))  # a clock may be too coarse to tell
+    assert predictor.known([spec]) == ()
+    (after,) = predictor.predict([spec])
+    assert after.num_params == before.num_params + spec.d_model**2
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Asks", r"ValueError: what it does depends on the value of a tensor, .* \(mine\.py:\d+ in forward\)"),
+        ("Leaves", r"the model called sys\.exit\(3\) \(mine\.py:\d+ in forward\)"),
+        ("Nothing", r"mine has no Nothing"),
+    ],
+)
+def test_what_cannot_be_predicted_says_why_with_the_user_s_line(
+    predictor: Predictor, own: Path, name: str, why: str
+) -> None:
+    with pytest.raises(PredictionError, match=f"no prediction: {why}"):
+        predictor.predict([spec_of(own, name)])
+
+
+def test_what_a_model_does_to_torch_touches_no_other_prediction(predictor: Predictor, own: Path) -> None:
+    own.write_text(PLAIN + "\ntorch.set_default_dtype(torch.float64)\ntorch.set_grad_enabled(False)\n")
+    others = [small_spec(), small_spec(context_length=12)]
+    alone = predictor.predict(others)
+    mixed = [small_spec(context_length=10), spec_of(own), small_spec(context_length=14)]
+    found = {each.spec.context_length: each for each in predictor.predict(mixed) if each.spec.model == "reference"}
+    peaks = [alone[0].peak_bytes, found[10].peak_bytes, alone[1].peak_bytes, found[14].peak_bytes]
+    assert peaks == sorted(peaks)
+    assert found[14].by_category["parameters"] == alone[1].by_category["parameters"]
+
+
+def test_the_note_is_of_the_cell_that_is_asked_for(predictor: Predictor) -> None:
+    """torch.compile changes nothing in what is predicted, so that one prediction is of both."""
+    plain, compiled = small_spec(), small_spec(compile="default")
+    assert prediction_key(plain) == prediction_key(compiled)
+    one, other = predictor.predict([plain, compiled])
+    assert "torch.compile" in other.note
+    assert "torch.compile" not in one.note
+    assert one.peak_bytes == other.peak_bytes
+
+
+# What is looked at of the user's files
+
+
+def test_a_module_s_neighbours_and_a_package_s_files_count(tmp_path: Path) -> None:
+    package = tmp_path / "repo" / "deep"
+    package.mkdir(parents=True)
+    for path in (package / "model.py", tmp_path / "single.py", tmp_path / "helper.py"):
+        path.write_text("")
+    (package / "weights.bin").write_text("not Python")
+
+    def files(model: str, **changes: Any) -> set[str]:
+        spec = small_spec(model=model, model_path=(str(tmp_path),), **changes)
+        return {Path(path).name for path, _, _ in fingerprint(spec)}
+
+    assert files("repo.deep.model:LM") == {"model.py"}
+    assert files("single:LM") == {"single.py", "helper.py"}
+    assert files("reference", optimizer="repo.optim:AdamW", pass_="train-step") == {"model.py"}
+    assert files("not_to_be_found_anywhere:LM") == set()
+
+
+def test_a_cell_of_ours_has_no_files() -> None:
+    assert fingerprint(small_spec()) == ()
+
+
+def test_an_installed_package_is_found_without_importing_it() -> None:
+    found = fingerprint(small_spec(model="msgspec.structs:replace", model_path=()))
+    assert "structs.py" in {Path(path).name for path, _, _ in found}
