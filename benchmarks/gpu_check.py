@@ -10,11 +10,16 @@ import click
 
 from benchmarks.reporting import machine
 
+_COMPILING = ("tests/gpu/test_compiling_cuda.py", "tests/gpu/test_variants_cuda.py")
+"""Test files that compile for a minute or more."""
+_PYTEST = ["-m", "pytest", "-v", "-rs", "--tb=short", "-p", "no:cacheprovider"]
 STEPS = (
-    ("GPU tests", ["-m", "pytest", "tests/gpu", "-v", "-rs", "--tb=short", "-p", "no:cacheprovider"], False),
+    ("GPU tests", [*_PYTEST, "tests/gpu", *(f"--ignore={file}" for file in _COMPILING)], False),
+    ("GPU tests that compile", [*_PYTEST, *_COMPILING], False),
     ("Doctor", ["-m", "cs336_tui", "doctor"], False),
     ("Selftest", ["-m", "cs336_tui", "selftest", "--device", "cuda", "--format", "markdown"], False),
     ("Predicted peak", ["-m", "benchmarks.predicted_peak", "--device", "cuda", "--quick"], True),
+    ("Creation", ["-m", "benchmarks.creation"], True),
     ("Overhead", ["-m", "benchmarks.overhead", "--device", "cuda"], True),
     ("Start", ["-m", "benchmarks.start"], True),
     ("Screen", ["-m", "benchmarks.screen_cost"], True),
