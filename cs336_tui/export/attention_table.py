@@ -17,7 +17,6 @@ from cs336_tui.export.trust import trust_notes
 from cs336_tui.session.merge import Result, ddof_of, pooled
 from cs336_tui.spec import PASSES, RunSpec
 from cs336_tui.stats import Summary
-from cs336_tui.variants import short
 
 _ROWS = ("size", "context")
 _BESIDE = ("attention", "compile", "pass")
@@ -38,7 +37,7 @@ class Method(NamedTuple):
     def title(self) -> str:
         """Such as ``naive`` and ``naive, compiled``."""
         mode = "" if self.compile == "default" else f" {self.compile}"
-        return short(self.attention) + ("" if self.compile == "off" else f", compiled{mode}")
+        return self.attention + ("" if self.compile == "off" else f", compiled{mode}")
 
 
 _BASE = Method("naive", "off")
@@ -165,7 +164,7 @@ def _accounted(attention: str) -> LayoutColumn:
         size = found(row)
         return _NONE if size is None else _mebibytes(size)
 
-    return LayoutColumn(f"{short(attention)}: accounted (MiB)", read, show)
+    return LayoutColumn(f"{attention}: accounted (MiB)", read, show)
 
 
 def _memory_notes(members: Sequence[Result]) -> Iterator[str]:
@@ -173,7 +172,7 @@ def _memory_notes(members: Sequence[Result]) -> Iterator[str]:
     seen_by = _SEEN[members[0].spec.device.partition(":")[0]]
     yield f"held: {seen_by}, after forward and loss of a step that was not timed"
     words = dict.fromkeys(
-        f"accounted, {short(result.spec.attention)}: {accounting.in_words}"
+        f"accounted, {result.spec.attention}: {accounting.in_words}"
         for result in members
         if (accounting := _accounting(result))
     )

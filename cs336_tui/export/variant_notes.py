@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.variants import is_imported, short
+from cs336_tui.variants import is_imported
 
 
 def variant_notes(cells: Sequence[CellState]) -> Iterator[str]:
@@ -33,7 +33,7 @@ def _attentions(cells: Sequence[CellState]) -> Iterator[str]:
     found: dict[str, dict[str, None]] = {}
     for cell in cells:
         if not is_imported(cell.spec.model) and cell.in_force and cell.in_force.attention:
-            found.setdefault(short(cell.spec.attention), {})[cell.in_force.attention] = None
+            found.setdefault(cell.spec.attention, {})[cell.in_force.attention] = None
     if len(found) > 1:
         told = "; ".join(f"{name} is {' or '.join(kernels)}" for name, kernels in found.items())
         yield f"attention as it was computed: {told}"

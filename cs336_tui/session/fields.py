@@ -20,7 +20,6 @@ from cs336_tui.variants import (
     REFERENCE,
     WORKLOADS,
     is_imported,
-    short,
 )
 
 Kind = Literal["choice", "model", "place", "run"]
@@ -140,8 +139,8 @@ _WORDS: Mapping[str, Callable[[RunSpec], str]] = {
     "size": size_label,
     "warmup": lambda spec: warmup_words(spec.warmup_steps, spec.warmup_auto),
     "steps": lambda spec: steps_words(spec.measure_steps, spec.steps_auto),
-    "model": lambda spec: short(spec.model),
-    "attention": lambda spec: OWN if is_imported(spec.model) else short(spec.attention),
+    "model": lambda spec: spec.model,
+    "attention": lambda spec: OWN if is_imported(spec.model) else spec.attention,
     "causal": lambda spec: "yes" if spec.causal or spec.workload != "attention" else "no",
 }
 """What a choice shows that is not one attribute."""

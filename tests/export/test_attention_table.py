@@ -132,7 +132,7 @@ def test_a_users_function_has_columns_and_no_accounting() -> None:
     MS["theirs:attend", "off"] = 1.0
     _, memory = layout_tables(ran(specs(attention=["naive", "theirs:attend"], compile=["off"])), "attention")
     assert [column.header for column in memory.columns][2:] == [
-        "naive: held (MiB)", "naive: accounted (MiB)", "attend: held (MiB)",
+        "naive: held (MiB)", "naive: accounted (MiB)", "theirs:attend: held (MiB)",
     ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from cs336_tui.events import CellFinished, Event, InForce, ModelBuilt, ModelPrep
 from cs336_tui.export.record import document_of
 from cs336_tui.export.results import results_table
 from cs336_tui.export.variant_notes import variant_notes
+from cs336_tui.export.writeups import layout_tables
 from cs336_tui.session.comparison import compare
 from cs336_tui.session.fields import FIELDS, shown_of
 from cs336_tui.session.merge import Result, merge
@@ -61,7 +62,7 @@ def test_what_is_as_usual_goes_without_saying() -> None:
 
 def test_a_model_of_ones_own_has_its_own_attention() -> None:
     assert shown_of(a_spec(model=OWN), "attention") == "own"
-    assert shown_of(a_spec(model=OWN), "model") == "Net"
+    assert shown_of(a_spec(model=OWN), "model") == OWN
     assert FIELDS["model"].usual == shown_of(a_spec(), "model")
 
 
@@ -72,7 +73,7 @@ def test_sessions_of_two_variants_pair() -> None:
     b = results_of(cell(TIMES, model=OWN), cell(TIMES, model=OWN, context_length=256))
     found = compare(a, b)
     assert [pair.a.spec.context_length for pair in found.pairs] == [pair.b.spec.context_length for pair in found.pairs]
-    assert any(note.startswith("model: reference | Net") for note in found.notes)
+    assert any(note.startswith(f"model: reference | {OWN}") for note in found.notes)
 
 
 def test_a_table_has_a_column_for_what_is_not_as_usual() -> None:
@@ -137,3 +138,20 @@ def test_cells_as_they_are_written_have_nothing_to_tell() -> None:
     (result,) = results_of(cell(TIMES))
     assert list(variant_notes([result.cell])) == []
     assert msgspec.json.encode(document_of(result.state)).count(b'"compile_s":null') == 1
+
+
+def test_things_of_one_name_from_two_modules_are_never_one() -> None:
+    """Two checkouts' classes are often called alike."""
+    results = results_of(
+        cell((0.1,) * 4, model="a:LM", optimizer="adamw"), cell((0.9,) * 4, model="b:LM", optimizer="adamw")
+    )
+    table = pivot(results, ["model"], [])
+    assert table.row_keys == (("a:LM",), ("b:LM",))
+    tables = layout_tables(results, "min-max")
+    assert sorted(record["Avg (s)"] for table in tables for record in table.records) == pytest.approx([0.1, 0.9])
+    alone = results_of(
+        *(cell((time_s,) * 4, workload="attention", attention=name, pass_="forward")
+          for time_s, name in ((0.1, "a:attend"), (0.9, "b:attend")))
+    )  # fmt: skip
+    (times,) = (table for table in layout_tables(alone, "attention") if "time" in table.caption)
+    assert {"a:attend: forward (ms)", "b:attend: forward (ms)"} <= times.records[0].keys()
