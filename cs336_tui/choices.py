@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,24 @@ from cs336_tui.variants import is_imported
 _RAW_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 
 
-def sweep_from(*, preset_name: str | None = None, vocab_size: int | None = None, **choices: Any) -> Sweep:
+def sweep_from(
+    *,
+    preset_name: str | None = None,
+    vocab_size: int | None = None,
+    of_another_too: Collection[str] = (),
+    **choices: Any,
+) -> Sweep:
     """The preset (or the default sweep) with the given choices in place of its own; None leaves a choice alone.
 
     `choices` are fields of `Sweep` (`warmups` and `steps` may be `Auto`), the raw dimensions, and `interval`, the share
     to which automatic steps narrow the interval of the mean. Raises `SpecError` when they contradict each other or
-    any cell of the sweep could not be; ``auto`` and ``every`` are left for the machine to resolve.
+    any cell of the sweep could not be; ``auto`` and ``every`` are left for the machine to resolve. A choice that has no
+    effect is refused, but left out where it is among `of_another_too`.
     """
     base = preset(preset_name).sweep if preset_name else Sweep()
     raw = {name: choices.pop(name, None) for name in _RAW_DIMS}
     given = {name: value for name, value in choices.items() if value is not None and value != ()}
+    asked = dict(given)
     given |= _own_code(base, given)
     if given.get("workload", base.workload) == "attention" and base.workload != "attention":
         given = ATTENTION_USUAL | given
@@ -34,6 +42,8 @@ def sweep_from(*, preset_name: str | None = None, vocab_size: int | None = None,
     if vocab_size is not None:
         given["vocab_size"] = vocab_size
     if any(value is not None for value in raw.values()):
+        if raw["d_ff"] is None and raw["d_model"] and all(map(is_imported, given.get("models", base.models))):
+            raw["d_ff"] = 4 * raw["d_model"]
         missing = [f"--{name.replace('_', '-')}" for name, value in raw.items() if value is None]
         if missing:
             raise SpecError("raw dimensions", "incomplete", f"{', '.join(missing)} missing; give all of them")
@@ -46,11 +56,50 @@ def sweep_from(*, preset_name: str | None = None, vocab_size: int | None = None,
     named = tuple(device for device in sweep.devices if device not in UNRESOLVED)
     if problems := sweep.with_devices(named or ("cpu",)).problems():
         raise problems[0]
+    for field, error in _without_effect(sweep, asked).items():
+        if field not in of_another_too:
+            raise error
+        sweep = msgspec.structs.replace(sweep, **{field: getattr(base, field)})
+    _check_folders(sweep)
     return sweep
 
 
 ATTENTION_USUAL: dict[str, Any] = {"passes": ("forward", "backward"), "contexts": (1024,), "batches": (8,)}
 """What attention alone is run with where nobody says."""
+
+
+def _without_effect(sweep: Sweep, given: dict[str, Any]) -> dict[str, SpecError]:
+    """Of the given choices those that change nothing in this sweep, and why."""
+    alone, own = sweep.workload == "attention", bool(sweep.own_code)
+    found: dict[str, SpecError] = {}
+    if "model_args" in given and not any(map(is_imported, sweep.models)):
+        why = "only a model of your own has arguments; give --model too"
+        found["model_args"] = SpecError("model_args", _pairs(given["model_args"]), why)
+    if "model_path" in given and not own:
+        why = "nothing of your own to look for there; give --model too"
+        found["model_path"] = SpecError("model_path", ", ".join(given["model_path"]), why)
+    if "annotations" in given and not own:
+        why = "nothing of your own that could call it; give --model too"
+        found["annotations"] = SpecError("annotations", _pairs(given["annotations"]), why)
+    if "head_dims" in given and not alone:
+        why = "only with --workload attention; a model's comes from its size"
+        found["head_dims"] = SpecError("head_dim", ",".join(map(str, given["head_dims"])), why)
+    if given.get("causal") is False and not alone:
+        found["causal"] = SpecError("causal", "no", "only with --workload attention; a language model always is")
+    return found
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(map("=".join, pairs))
+
+
+def _check_folders(sweep: Sweep) -> None:
+    """Raise `SpecError` for a folder of a user's code that is not there."""
+    for folder in sweep.model_path if sweep.own_code else ():
+        if os.path.isfile(folder):  # noqa: PTH113  # never raises
+            raise SpecError("model_path", folder, "that is a file; give its folder")
+        if not os.path.isdir(folder):  # noqa: PTH112
+            raise SpecError("model_path", folder, "no such folder")
 
 
 def _own_code(base: Sweep, given: dict[str, Any]) -> dict[str, Any]:

@@ -219,7 +219,17 @@ def reference(session: str, keep: str | None, session_dir: Path | None) -> None:
     click.echo(keep_command(session, keep, session_dir) if keep else reference_view(session, session_dir))
 
 
-@cli.command("export", short_help="Tables and figures of sessions, for a write-up.")
+class _ListingLayouts(click.Command):
+    """Its help ends with what `--layout` takes."""
+
+    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from cs336_tui.export.writeups import LAYOUTS
+
+        with formatter.section("Layouts"):
+            formatter.write_dl([(name, layout.about) for name, layout in LAYOUTS.items()])
+
+
+@cli.command("export", cls=_ListingLayouts, short_help="Tables and figures of sessions, for a write-up.")
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
 @click.option(
     "--pivot", "pivot_on", metavar="ROWS:COLUMNS", help="A pivot, such as size:pass or size,context:precision; auto."
@@ -232,7 +242,7 @@ def reference(session: str, keep: str | None, session_dir: Path | None) -> None:
 @click.option(
     "--baseline", multiple=True, metavar="KEY=VALUE", help="Over what the speed-up is, such as precision=fp32."
 )
-@click.option("--layout", metavar="NAME", help="A kind of table found in write-ups; see below.")
+@click.option("--layout", metavar="NAME", help="A kind of table found in write-ups; listed below.")
 @click.option("--columns", type=WORDS, help="Columns of the results table, such as size,pass,mean,std.")
 @click.option("--reference", is_flag=True, help="Own cells beside published ones.")
 @click.option("--compare", is_flag=True, help="The first of two sessions against the second.")
@@ -261,8 +271,7 @@ def reference(session: str, keep: str | None, session_dir: Path | None) -> None:
 def export(**options: Any) -> None:
     """Tables and figures of SESSION...: ids, unique prefixes of ids, `last` or paths. Several become one table.
 
-    Without other options a table of all results; as CSV and JSON the whole records. Layouts: forward-only, min-max,
-    raw-steps, by-mean, devices, warm-up.
+    Without other options a table of all results; as CSV and JSON the whole records.
     """
     from cs336_tui.headless.export import export_command
 

@@ -190,6 +190,8 @@ class CellFinished(_Event, frozen=True):
     """How often torch.compile compiled again during warm-up or measured steps, which these then include."""
     failed_allocation_bytes: int | None = None
     """What could not be allocated, where torch says."""
+    unusable: str | None = None
+    """What of the user's own, as the spec names it, cannot be used in any cell; None for any other failure."""
     warmup_steps_done: int = 0
     measured_for_s: float | None = None
     """From the beginning of the first measured step to the end of the last, all that lies between included."""

@@ -168,7 +168,8 @@ _CHOICES = (
         "model_args",
         type=Pair(),
         multiple=True,
-        help="An argument that your model wants beside the dimensions, such as rope_theta=10000; may be repeated.",
+        help="An argument that your model wants beside the dimensions, such as rope_theta=10000, "
+        "or Class.rope_theta=10000 for one of several; may be repeated.",
     ),
     click.option(
         "--model-path",

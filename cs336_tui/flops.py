@@ -35,16 +35,19 @@ class _Parameters(NamedTuple):
     factors: int
 
 
-def step_flops(spec: RunSpec) -> int:
+def step_flops(spec: RunSpec, all_pairs: bool | None = None) -> int:
     """FLOPs of the matrix products (2 m n k) in the timed phases of a step.
 
     A forward has 2 for each weight of a linear layer and token, and 4 d_model for each pair of tokens of a sequence
-    and layer: the attention's scores and its weighted values. Under a causal mask those are all T^2 pairs where scores
-    are materialised, and the T (T + 1) / 2 that are not masked where they are not. What a fused backward computes
-    again does not count. Embeddings, norms, softmax and the optimizer have no matrix products.
+    and layer: the attention's scores and its weighted values. Under a causal mask those are all T^2 pairs where torch
+    or the reference materialises scores, and else, a user's own function included, the T (T + 1) / 2 that are not
+    masked. `all_pairs` says which where the kernel that ran is known; None goes by the spec's attention. What a fused
+    backward computes again does not count. Embeddings, norms, softmax and the optimizer have no matrix products.
     """
+    if all_pairs is None:
+        all_pairs = spec.attention in _SCORES_ALL_PAIRS
     weights = 0 if spec.workload == "attention" else 2 * spec.tokens_per_step * _parameters(spec).factors
-    attention = 4 * spec.batch_size * _pairs(spec) * spec.d_model * spec.num_layers
+    attention = 4 * spec.batch_size * _pairs(spec, all_pairs) * spec.d_model * spec.num_layers
     return _FORWARDS_TIMED[spec.pass_] * (weights + attention)
 
 
@@ -71,12 +74,10 @@ def least_bytes(spec: RunSpec) -> int:
     return moved
 
 
-def _pairs(spec: RunSpec) -> int:
+def _pairs(spec: RunSpec, all_pairs: bool) -> int:
     """Pairs of tokens of one sequence that are scored."""
     length = spec.context_length
-    if spec.causal and spec.attention not in _SCORES_ALL_PAIRS:
-        return length * (length + 1) // 2
-    return length**2
+    return length**2 if all_pairs or not spec.causal else length * (length + 1) // 2
 
 
 def unread_rows(spec: RunSpec) -> int:

@@ -72,6 +72,14 @@ def needs_at_least(spec: RunSpec, other: RunSpec) -> bool:
     return kind(spec) == kind(other) and all(a >= b for a, b in zip(extent(spec), extent(other), strict=True))
 
 
+def brings_as(spec: RunSpec, code: str, other: RunSpec) -> bool:
+    """Whether `spec` uses this code of a user's own as `other` does: from the same folders, a model with the same
+    arguments."""
+    used = {spec.attention, spec.loss, *([spec.optimizer] if spec.pass_ == "train-step" else [])}
+    as_model = spec.model == code and spec.model_args == other.model_args
+    return (code in used or as_model) and spec.model_path == other.model_path
+
+
 def rough_peak_bytes(spec: RunSpec) -> int:
     """About what the cell's tensors need, good enough to tell cells that surely fit from those worth a prediction.
 

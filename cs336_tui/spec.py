@@ -12,7 +12,18 @@ from typing import Literal, get_args
 import msgspec
 
 from cs336_tui import variants
-from cs336_tui.variants import CROSS_ENTROPY, REFERENCE, Compile, CudaGraph, Work, is_imported, is_well_formed, short
+from cs336_tui.variants import (
+    CROSS_ENTROPY,
+    REFERENCE,
+    Compile,
+    CudaGraph,
+    Work,
+    is_imported,
+    is_well_formed,
+    likely_meant,
+    option_of,
+    short,
+)
 
 Pass = Literal["inference", "forward", "backward", "forward+backward", "train-step"]
 Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed"]
@@ -45,12 +56,17 @@ CUSTOM_SIZE = "custom"
 MAX_COUNT = 2**31 - 1
 
 
+_OPTIONS = {"annotations": "annotate"}
+"""What fields are called where a person gives them, if otherwise than here."""
+
+
 class SpecError(ValueError):
     """A value that cannot be run: names the field, the value and what is allowed."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         self.field, self.value, self.allowed = field, value, allowed
-        super().__init__(f"{field.replace('_', ' ')} {value!s}: {allowed}")
+        name = _OPTIONS.get(field, field.replace("_", " "))
+        super().__init__(f"{name} {value!s}: {allowed}")
 
 
 def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -60,8 +76,9 @@ def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
 
 def _one_of_or_imported(field: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed and not is_well_formed(value):
-        named = ", ".join(allowed)
-        raise SpecError(field, value, f"expected one of {named}, or package.module:name for one of your own")
+        meant = likely_meant(value)
+        named = f"expected one of {', '.join(allowed)}, or package.module:name for one of your own"
+        raise SpecError(field, value, meant or named)
 
 
 def _precision(name: str) -> None:
@@ -199,6 +216,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         _one_of_or_imported("attention", self.attention, variants.ATTENTIONS)
         _one_of_or_imported("optimizer", self.optimizer, variants.OPTIMIZERS)
         _one_of_or_imported("loss", self.loss, (CROSS_ENTROPY,))
+        for argument, text in self.model_args:
+            if (option := option_of(argument)) and is_imported(self.model):
+                why = f"{argument} comes from {option}; leave --model-arg {argument} out"
+                raise SpecError("model_args", f"{argument}={text}", why)
         for range_, function in self.annotations:
             _one_of("annotations", range_, variants.RANGES)
             if not is_well_formed(function):
@@ -247,9 +268,14 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         return any(map(is_imported, (self.model, self.attention, self.optimizer, self.loss)))
 
     @property
+    def args_given(self) -> tuple[str, ...]:
+        """What a model of the user's is given beside its dimensions, such as ``dropout=0.1``; else nothing."""
+        return tuple(f"{name}={value}" for name, value in self.model_args) if is_imported(self.model) else ()
+
+    @property
     def variants(self) -> tuple[str, ...]:
         """What is not as usual, in a few words each, such as ``sdpa`` and ``compiled``."""
-        found = [short(self.model)] if is_imported(self.model) else []
+        found = [short(self.model), *self.args_given] if is_imported(self.model) else []
         found += [short(self.attention)] if self.attention != "naive" or self.workload == "attention" else []
         found += ["not causal"] if not self.causal and self.workload == "attention" else []
         if self.compile != "off":

@@ -13,7 +13,7 @@ import msgspec
 
 from cs336_tui.sizes import dims_of
 from cs336_tui.spec import CUSTOM_SIZE, ModelDims, RunSpec, SpecError, canonical_device
-from cs336_tui.variants import CROSS_ENTROPY, REFERENCE
+from cs336_tui.variants import CROSS_ENTROPY, REFERENCE, arguments_for, is_imported, short
 
 UNRESOLVED = ("auto", "every")
 """Names that only a machine can turn into devices: its best one, and all of them."""
@@ -88,7 +88,7 @@ def _number(text: str) -> float:
 
 _SHARED = (
     "edition", "arch", "sync", "seed", "threads", "warmup_auto", "steps_auto",
-    "workload", "causal", "model_args", "model_path", "annotations", "loss",
+    "workload", "causal", "loss",
 )  # fmt: skip
 """Fields that every cell of a sweep has alike, named so by both."""
 _AUTO_ALLOWED = "expected auto, or auto:MAX with the most steps, at least {}"
@@ -102,7 +102,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
     With `warmup_auto` the one value of `warmups` is the most warm-up steps; with `steps_auto`, the share of the mean to
     which its interval is to narrow, `steps` is the most measured ones (see `RunSpec`).
 
-    With workload ``attention`` the widths of `head_dims` take the place of sizes.
+    With workload ``attention`` the widths of `head_dims` take the place of sizes. `model_args` are for every model of a
+    user's own, or named ``Class.name`` for one of several.
     """
 
     sizes: tuple[str, ...] = ("tiny",)
@@ -138,6 +139,11 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
 
     def with_devices(self, devices: tuple[str, ...]) -> Sweep:
         return msgspec.structs.replace(self, devices=devices)
+
+    @property
+    def own_code(self) -> tuple[str, ...]:
+        """Names of what a user brings."""
+        return tuple(filter(is_imported, (*self.models, *self.attentions, *self.optimizers, self.loss)))
 
     def __len__(self) -> int:
         return math.prod(map(len, self._axes().values()))
@@ -188,6 +194,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
             if len(set(values)) != len(values):
                 yield SpecError(field.rstrip("_"), ",".join(map(str, values)), "names the same value twice")
         yield from self._ceilings()
+        yield from self._arguments_of_nobody()
+        own = {field: getattr(self, field) for field in ("model_path", "annotations") if self.own_code}
         for values in itertools.product(*axes.values()):
             cell = dict(zip(axes, values, strict=True))
             try:
@@ -201,6 +209,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
                     vocab_size=dims.vocab_size,
                     measure_steps=self.steps,
                     device=canonical_device(cell.pop("device")),
+                    model_args=arguments_for(cell["model"], self.model_args),
+                    **own,
                     **{field: getattr(self, field) for field in _SHARED},
                     **cell,
                 )
@@ -214,6 +224,14 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
             dims = ModelDims(d_model=width, d_ff=1, num_layers=1, num_heads=1, vocab_size=1)
             return f"d{width}", dims
         return str(size), self.dims or dims_of(str(size), self.edition, self.vocab_size)
+
+    def _arguments_of_nobody(self) -> Iterator[SpecError]:
+        """Arguments for one of several models that is not here."""
+        models = [short(model) for model in self.models if is_imported(model)]
+        for name, value in self.model_args if models else ():
+            if "." in name and not any(name.startswith(f"{model}.") for model in models):
+                allowed = f"before the dot goes one of {', '.join(models)}, for that model alone"
+                yield SpecError("model_args", f"{name}={value}", allowed)
 
     def _ceilings(self) -> Iterator[SpecError]:
         """What is wrong with the most steps of automatic counts."""
@@ -269,7 +287,10 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
         for option, field in VARIANT_OPTIONS.items():
             if (value := getattr(self, field)) != getattr(plain, field):
                 yield from (option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value))
-        for option, pairs in (("--model-arg", self.model_args), ("--annotate", self.annotations)):
+        if not self.own_code:  # what is only for that does nothing
+            return
+        model_args = self.model_args if any(map(is_imported, self.models)) else ()
+        for option, pairs in (("--model-arg", model_args), ("--annotate", self.annotations)):
             for name, value in pairs:
                 yield from (option, f"{name}={value}")
         for path in self.model_path:

@@ -48,6 +48,20 @@ OPTIMIZERS = ("adamw", "adamw-fused", "adamw-foreach", "adamw-for-loop")
 """torch's AdamW: ``adamw`` with the implementation that torch chooses on the device, the others by name."""
 CROSS_ENTROPY = "cross-entropy"
 
+ALIASES: dict[str, tuple[str, ...]] = {
+    "vocab_size": ("n_vocab", "num_embeddings", "vocabulary_size"),
+    "context_length": ("max_seq_len", "max_seq_length", "block_size", "n_ctx", "seq_len", "max_position_embeddings"),
+    "d_model": ("n_embd", "hidden_size", "dim", "embed_dim"),
+    "num_layers": ("n_layer", "n_layers", "depth", "num_hidden_layers"),
+    "num_heads": ("n_head", "n_heads", "num_attention_heads"),
+    "d_ff": ("d_hidden", "intermediate_size", "ffn_dim", "hidden_dim", "mlp_dim"),
+    "batch_size": (),
+    "seed": (),
+}
+"""What a user's model may be given by name, as fields of a spec, and what else these are called."""
+_OPTIONS = {"context_length": "--context", "batch_size": "--batch", "device": "--device", "dtype": "--precision"}
+"""Options that give what a model is given by name, where they are called otherwise."""
+
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 _IMPORTED = re.compile(f"{_DOTTED}:{_DOTTED}")
 
@@ -60,6 +74,41 @@ def is_imported(name: str) -> bool:
 def is_well_formed(name: str) -> bool:
     """Whether it reads ``package.module:attribute``, attributes dotted where they are nested."""
     return _IMPORTED.fullmatch(name) is not None
+
+
+def likely_meant(name: str) -> str:
+    """What to write in place of a name that is not well formed, in a few words; empty where nothing tells."""
+    module, colon, attribute = name.partition(":")
+    attribute = attribute if colon else "Class"
+    if "/" in module or (colon and module.endswith(".py")):
+        parts = [part for part in module.removesuffix(".py").split("/") if part not in ("", ".")]
+        above = module.startswith("/") or ".." in parts or "~" in parts
+        module = ".".join(parts[-2:] if above else parts)
+        folder = ", and give the folder that has the package with --model-path" if above else ""
+        meant = f"{module}:{attribute}"
+        return f"that is a path; write {f'{meant}{folder}' if is_well_formed(meant) else 'package.module:name'}"
+    if not colon and "." in name:
+        module, _, attribute = name.removesuffix(".py").rpartition(".")
+        meant = f"{module}:{attribute}" if not name.endswith(".py") else f"{name.removesuffix('.py')}:Class"
+        return f"write {meant}" if is_well_formed(meant) else ""
+    if "-" in module and is_well_formed(name.replace("-", "_")):
+        return "Python imports no module with a dash in its name; rename it, with an underscore"
+    return ""
+
+
+def option_of(argument: str) -> str | None:
+    """The option that gives a model what it asks for by this name, such as --num-layers; None where none does."""
+    names = {other: field for field, others in ALIASES.items() for other in (field, *others)}
+    field = argument if argument in ("device", "dtype") else names.get(argument)
+    return field and _OPTIONS.get(field, f"--{field.replace('_', '-')}")
+
+
+def arguments_for(model: str, pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Of arguments of a user's models those for this one: those for all, and its own, written ``Class.name``."""
+    if not is_imported(model):
+        return ()
+    own = f"{short(model)}."
+    return tuple((name.removeprefix(own), value) for name, value in pairs if "." not in name or name.startswith(own))
 
 
 def short(name: str) -> str:

@@ -70,7 +70,8 @@ imported = st.sampled_from(["my.model:LM", "course.nn:Transformer.of", "x:y", "r
 words = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=12)
 _NAMES = ("models", "attentions", "optimizers")
 """Fields of a sweep that may name them."""
-pairs = st.lists(st.tuples(names.map(str.strip).filter(bool), texts.map(str.strip)), max_size=2).map(tuple)
+_arguments = names.map(str.strip).filter(lambda name: name and "." not in name and not variants.option_of(name))
+pairs = st.lists(st.tuples(_arguments, texts.map(str.strip)), max_size=2).map(tuple)
 
 
 @st.composite

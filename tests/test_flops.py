@@ -90,4 +90,7 @@ def test_a_fused_kernel_may_leave_out_what_is_masked() -> None:
     spec = attention_spec(batch_size=1, context_length=4, d_model=2, pass_="forward")
     assert step_flops(spec) == 4 * 16 * 2
     assert step_flops(msgspec.structs.replace(spec, attention="sdpa")) == 4 * 10 * 2
+    assert step_flops(msgspec.structs.replace(spec, attention="sdpa"), all_pairs=True) == 4 * 16 * 2
+    assert step_flops(msgspec.structs.replace(spec, attention="my.attention:flash")) == 4 * 10 * 2
+    assert step_flops(msgspec.structs.replace(spec, attention="math")) == 4 * 16 * 2
     assert step_flops(msgspec.structs.replace(spec, attention="sdpa", causal=False)) == 4 * 16 * 2

@@ -120,12 +120,99 @@ def test_own_code_is_looked_for_in_the_current_folder_unless_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
     assert chosen(f"--model {OWN}").model_path == (str(tmp_path),)
-    assert chosen(f"--model {OWN} --model-path sub --model-path /elsewhere").model_path == (
-        str(tmp_path / "sub"),
-        "/elsewhere",
-    )
+    assert chosen(f"--model {OWN} --model-path sub --model-path /").model_path == (str(tmp_path / "sub"), "/")
     assert chosen("--size tiny").model_path == ()
+
+
+def test_a_folder_that_is_none_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (file := tmp_path / "model.py").touch()
+    for path, said in ((file, "that is a file; give its folder"), (tmp_path / "no", "no such folder")):
+        with pytest.raises(SpecError, match=f"^model path {path}: {said}$"):
+            chosen(f"--model {OWN} --model-path {path}")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my_gpt/model.py:GPT", "that is a path; write my_gpt.model:GPT"),
+        ("./my_gpt/model.py", "that is a path; write my_gpt.model:Class"),
+        ("../repo/my_gpt/model.py:GPT", "that is a path; write my_gpt.model:GPT, and give the folder"),
+        ("my-gpt/model.py:GPT", "that is a path; write package.module:name"),
+        ("my_gpt.model.GPT", "write my_gpt.model:GPT"),
+        ("model.py", "write model:Class"),
+        ("my-scripts.net-v2:AdamW", "Python imports no module with a dash in its name"),
+        ("GPT", "expected one of reference, or package.module:name"),
+    ],
+)
+def test_what_was_likely_meant_by_a_name_is_said(name: str, said: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        chosen(f"--model {name}")
+    assert str(refused.value).startswith(f"model {name}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("argument", "option"),
+    [
+        ("n_layer", "--num-layers"),
+        ("d_model", "--d-model"),
+        ("block_size", "--context"),
+        ("batch_size", "--batch"),
+        ("dtype", "--precision"),
+        ("device", "--device"),
+        ("seed", "--seed"),
+    ],
+)
+def test_a_dimension_is_no_argument_of_a_model(argument: str, option: str) -> None:
+    with pytest.raises(SpecError, match=f"{argument} comes from {option}; leave --model-arg {argument} out$"):
+        chosen(f"--model {OWN} --model-arg {argument}=3")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--model-arg x=1", "only a model of your own has arguments"),
+        ("--loss a.b:loss --model-arg x=1", "only a model of your own has arguments"),
+        ("--model-path /", "nothing of your own to look for there"),
+        ("--annotate softmax=a.b:fn", "nothing of your own that could call it"),
+        ("--head-dim 16", "only with --workload attention"),
+        ("--no-causal", "only with --workload attention"),
+    ],
+)
+def test_an_option_without_effect_is_refused(line: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        chosen(line)
+
+
+def test_what_has_no_effect_in_a_file_is_harmless() -> None:
+    held = msgspec.structs.replace(Sweep(devices=("cpu",)), model_path=("/no/such",), model_args=(("x", "1"),))
+    (*_, cell) = held.cells()
+    assert (cell.model_path, cell.model_args) == ((), ())
+    assert chosen(" ".join(shlex.split(held.command())[2:])).cells() == held.cells()
+
+
+def test_arguments_of_one_of_several_models() -> None:
+    sweep = chosen(
+        "--model a.b:GPT,a.b:LM,reference --model-arg GPT.tie=1 --model-arg drop=0 --pass forward --device cpu"
+    )
+    given = {cell.model: cell.model_args for cell in sweep.cells()}
+    assert given == {"a.b:GPT": (("tie", "1"), ("drop", "0")), "a.b:LM": (("drop", "0"),), "reference": ()}
+    with pytest.raises(SpecError, match=r"model args GTP\.tie=1: before the dot goes one of GPT, for that model alone"):
+        chosen("--model a.b:GPT --model-arg GTP.tie=1")
+    with pytest.raises(SpecError, match="n_layer comes from --num-layers"):
+        chosen("--model a.b:GPT --model-arg GPT.n_layer=1")
+
+
+def test_a_model_of_ones_own_needs_no_d_ff() -> None:
+    dims = "--d-model 64 --num-layers 2 --num-heads 2"
+    assert chosen(f"--model {OWN} {dims}").dims.d_ff == 256
+    assert chosen(f"--model {OWN} {dims} --d-ff 100").dims.d_ff == 100
+    for line in (dims, f"--model {OWN},reference {dims}"):
+        with pytest.raises(SpecError, match="--d-ff missing"):
+            chosen(line)
+    with pytest.raises(SpecError, match="expected a multiple of num_heads"):
+        chosen(f"--model {OWN} --d-model 63 --num-layers 2 --num-heads 2")
 
 
 @pytest.mark.parametrize(

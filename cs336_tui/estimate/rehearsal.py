@@ -77,10 +77,10 @@ class _Cell:
         self._spec = spec
         device_type = spec.device.partition(":")[0]
         self._counts_host_tensors = device_type == "cpu"
-        made = make(spec, META)
+        autocast = nullcontext if recipe.autocast is None else partial(Autocast, device_type, recipe.autocast)
+        made = make(spec, META, autocast=autocast)
         self._model, self._batch = made.model, made.batch
         self._facts = facts_of(made.model, spec)
-        autocast = nullcontext if recipe.autocast is None else partial(Autocast, device_type, recipe.autocast)
         self._training: Training | None = None
         if spec.pass_ == "train-step":
             optimizer, name = optimizer_of(spec, self._model, device_type)

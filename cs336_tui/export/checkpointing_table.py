@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple
 from cs336_tui.export.footnotes import Signs
 from cs336_tui.export.grouping import groups, telling
 from cs336_tui.export.layout import LayoutColumn, Row, not_timed, tables_of
+from cs336_tui.export.memory_tables import ByteUnit
 from cs336_tui.export.notation import Notation
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table, Value
-from cs336_tui.quantities import gigabytes
 from cs336_tui.reports import MemoryReport
 from cs336_tui.session.merge import Result, ddof_of, measured, pooled
 from cs336_tui.stats import Summary
@@ -69,16 +69,24 @@ def _tables(
         return LayoutColumn(header, lambda row: read(point(row)), lambda row: show(point(row)))
 
     def peak(header: str, read: Callable[[_Point], int | None]) -> LayoutColumn:
-        return column(header, lambda point: _gb(read(point)), lambda point: _show_gb(read(point)))
+        def show(point: _Point) -> str:
+            return _NONE if (size := read(point)) is None else unit.figure(size)
 
+        def number(point: _Point) -> float | None:
+            return None if (size := read(point)) is None else size / unit.bytes
+
+        return column(f"{header} ({unit.name})", number, show)
+
+    sizes = (size for point in points.values() for size in (point.predicted, point.measured, point.rss) if size)
+    unit = ByteUnit.for_largest(max(sizes, default=0))
     base = points[0].summary if 0 in points else None
     has_rss = any(point.rss for point in points.values())
     columns = (
         column("k", lambda point: point.k, lambda point: str(point.k)),
         column("mark", lambda point: marks.get(point.k, ""), lambda point: _sign(marks.get(point.k), shown)),
-        peak("predicted peak (GB)", lambda point: point.predicted),
-        peak("measured peak (GB)", lambda point: point.measured),
-        *([peak("peak RSS (GB)", lambda point: point.rss)] if has_rss else []),
+        peak("predicted peak", lambda point: point.predicted),
+        peak("measured peak", lambda point: point.measured),
+        *([peak("peak RSS", lambda point: point.rss)] if has_rss else []),
         column("step time (ms)", lambda point: _ms(point, "mean_s"),
                lambda point: notation.of(point.summary, "mean_s") if point.summary else point.ending),
         column("std (ms)", lambda point: _ms(point, "std_s"),
@@ -171,14 +179,6 @@ def _cells(number: int) -> str:
 
 def _sign(mark: Mark | None, shown: Mapping[Mark, str]) -> str:
     return shown[mark] if mark else ""
-
-
-def _gb(size: int | None) -> float | None:
-    return None if size is None else size / 1e9
-
-
-def _show_gb(size: int | None) -> str:
-    return _NONE if size is None else gigabytes(size)
 
 
 def _ms(point: _Point, field: str) -> float | None:

@@ -161,6 +161,10 @@ def _notes(results: Sequence[Result], mode: str, named: Sequence[str]) -> Iterat
         "compile (s): from the first call until no call compiled any more, from empty caches unless "
         "TORCHINDUCTOR_CACHE_DIR names one; the model is compiled, loss and optimizer are not"
     )
+    if any(_is(mode, each) and not each.spec.warmup_steps for each in measured(results)):
+        yield "warm-up 0: a first step as written is cold, a compiled one is not, as compiling has run the model before"
+    if not all(any(_is(_WRITTEN, run) for run in row) for row in groups(results, named).values()):
+        yield f"what was not run as written has no speed-up; run it with --compile {_WRITTEN},{mode}"
     reasons: dict[str, None] = {}
     for result in results:
         prepared = result.cell.prepared

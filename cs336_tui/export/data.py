@@ -12,6 +12,7 @@ import msgspec
 from cs336_tui.events import InForce
 from cs336_tui.export.markdown import plain
 from cs336_tui.export.record import RECORD_SCHEMA, RunRecord, SessionDocument, document_of
+from cs336_tui.session.fields import OWN, shown_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
@@ -20,6 +21,10 @@ _FIRST = ("cell", "status")
 _NESTED = ("spec", "summary", "in_force", "phase_times_s")
 _TEXTS = "verdict_evidence"
 """Texts by name; one text in CSV."""
+_PAIRS = ("model_args", "annotations")
+"""Pairs of a name and its value; ``name=value`` in CSV."""
+_OF_MODEL = ("edition", "arch", "attention")
+"""What a user's model may decide itself."""
 _MACHINE = ("host", "app", "python", "torch", "cuda", "driver")
 _COLUMNS = (
     *_FIRST,
@@ -39,7 +44,8 @@ def to_json(state: SessionState) -> str:
 def to_csv(state: SessionState) -> str:
     """One row per finished cell, fields named as in the JSON; times in seconds, sizes in bytes.
 
-    Lists (``*_times_s``, of a value per step, and verdicts) are joined by ``;``. What is unknown is empty.
+    Lists (``*_times_s``, of a value per step, and verdicts) are joined by ``;``. What is unknown is empty; what a model
+    of the user's decides itself, such as its attention, is ``own``.
     """
     return documents_to_csv([document_of(state)])
 
@@ -79,7 +85,8 @@ def _row(run: RunRecord) -> dict[str, Any]:
     spec, summary, in_force, phases = (row.pop(name) for name in _NESTED)
     del row["environment"]
     row[_TEXTS] = [f"{name}: {text}" for name, text in row[_TEXTS].items()]
-    row |= spec | (summary or {})
+    row |= spec | (summary or {}) | {name: OWN for name in _OF_MODEL if shown_of(run.spec, name) == OWN}
+    row |= {name: [f"{of}={value}" for of, value in spec[name]] for name in _PAIRS}
     row |= {f"in_force_{name}": value for name, value in (in_force or {}).items()}
     row |= {_phase_column(phase): times for phase, times in phases.items()}
     return {name: _field(value) for name, value in row.items()}

@@ -19,7 +19,7 @@ from cs336_tui.export.pivots import pivot_table
 from cs336_tui.export.references import reference_table
 from cs336_tui.export.reports import report_drawings, report_tables
 from cs336_tui.export.results import TableError, results_table
-from cs336_tui.export.roofline import roofline_figure
+from cs336_tui.export.roofline import left_out, roofline_figure
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.tables import Table
 from cs336_tui.export.verdict_table import verdict_table
@@ -84,7 +84,7 @@ def tables_of(results: Sequence[Result]) -> Mapping[str, tuple[Table, ...]]:
 
 def figures_of(states: Sequence[SessionState], results: Sequence[Result]) -> tuple[Drawing | Absent, ...]:
     """Every figure of these results and of what was found out in their sessions."""
-    roofline = roofline_figure(points(results, PeakCache().get))
+    roofline = roofline_figure(points(results, PeakCache().get), left_out(results))
     return *drawings(results), roofline, *report_drawings(states)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cs336_tui.session.fields import FIELDS
+from cs336_tui.session.fields import FIELDS, OWN, varies
 from cs336_tui.session.merge import Result
 
 TELLING = tuple(key for key, field in FIELDS.items() if field.kind in ("choice", "place"))
@@ -19,7 +19,7 @@ def telling(results: Iterable[Result], but: Sequence[str] = (), among: Sequence[
     found, told = list(results), 1
     keys: tuple[str, ...] = ()
     for key in among:
-        if key not in but:
+        if key not in but and varies(found, key):
             apart = len({shown(result, (*keys, key)) for result in found})
             if apart > told:
                 keys, told = (*keys, key), apart
@@ -41,8 +41,9 @@ def shown(result: Result, keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def label(result: Result, keys: Sequence[str]) -> str:
-    """The same in words: ``small · forward · warm-up 5``."""
+    """The same in words, but for what follows from the model: ``small · forward · warm-up 5``."""
     return " · ".join(
         text if key in _BARE else f"{FIELDS[key].title} {text}"
         for key, text in zip(keys, shown(result, keys), strict=True)
+        if text != OWN
     )

@@ -17,7 +17,11 @@ from cs336_tui.session.fields import size_label
 STEP = "step"
 """All phases of the step together."""
 UNNAMED = "(no range)"
-_FUSED_NOTE = f"{FUSED}: one kernel does products and softmax together, so that their times cannot be told apart"
+_FUSED_NOTE = (
+    f"{FUSED}: one kernel, or one annotated function, does products and softmax together, so that their times cannot be "
+    "told apart"
+)
+_UNNAMED_NOTE = 'nothing names the attention\'s parts; use --annotate "attention core=package.module:function"'
 NONE = "–"
 """In place of a share where there is nothing to have one."""
 
@@ -165,6 +169,7 @@ def attention_table(report: KernelReport) -> Table:
             "matmul: the matrix products of attention scores and final matmul alone, 2 m n k FLOPs each; "
             "softmax: its whole range, 5 FLOPs an element forward and 4 backward",
             *([_FUSED_NOTE] if any(each.fused for each in split) else []),
+            *([_UNNAMED_NOTE] if any(each.unnamed for each in split) else []),
             *footnotes(report),
         ),
         label=_label(report, "attention"),

@@ -12,7 +12,7 @@ from cs336_tui.export.notation import Notation
 from cs336_tui.export.results import data_value
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.quantities import UNKNOWN
-from cs336_tui.session.fields import FIELDS
+from cs336_tui.session.fields import FIELDS, VARIANTS, in_common
 from cs336_tui.session.merge import Result, ddof_of, measured, pooled
 from cs336_tui.stats import Summary
 
@@ -125,10 +125,10 @@ def not_timed(results: Sequence[Result]) -> Iterator[str]:
 
 def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:
     """What all rows share and no column says."""
-    keys = [key for key in ("context", "batch", "precision", "device", "warmup", "steps", "edition", "arch")
-            if key not in named]  # fmt: skip
-    if same := [key for key in keys if len({FIELDS[key].show(result) for result in results}) == 1]:
-        yield f"every row: {', '.join(f'{FIELDS[key].title} {FIELDS[key].show(results[0])}' for key in same)}"
+    keys = ("context", "batch", "precision", "device", "warmup", "steps", *VARIANTS, "edition", "arch")
+    found = {key: in_common(results, key) for key in keys if key not in named}
+    if same := [f"{FIELDS[key].title} {shown}" for key, shown in found.items() if shown]:
+        yield f"every row: {', '.join(same)}"
 
 
 def _plain(value: Value) -> str:

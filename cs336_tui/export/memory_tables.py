@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.quantities import gigabytes
 from cs336_tui.reports import CATEGORIES, Block, MemoryReport, OomReport
 from cs336_tui.session.fields import size_label
 from cs336_tui.spec import RunSpec
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ByteUnit(NamedTuple):
-    """What the sizes of one table or figure are written in, with three decimal places."""
+    """What the sizes of one table or figure are written in; `show` leaves three decimal places."""
 
     name: str
     bytes: int
@@ -25,6 +26,10 @@ class ByteUnit(NamedTuple):
     @classmethod
     def for_largest(cls, size: float) -> ByteUnit:
         return cls("GB", 10**9) if size >= 10**9 else cls("MB", 10**6)
+
+    def figure(self, size: float) -> str:
+        """In 3 significant digits but at most 3 decimals."""
+        return gigabytes(size * (10**9 / self.bytes))
 
     def show(self, size: Value) -> str:
         return f"{size / self.bytes:.3f}" if isinstance(size, int) else NONE

@@ -14,15 +14,16 @@ from cs336_tui.export.cells import shows_allocated, shows_rss, size_label
 from cs336_tui.export.variant_notes import variant_notes
 from cs336_tui.quantities import count, gigabytes
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.fields import OWN, shown_of
 from cs336_tui.session.merge import Result, title_of
 from cs336_tui.session.mixed_provenance import SETTINGS_IN_FORCE, mixed_provenance
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
-from cs336_tui.variants import is_imported, short
+from cs336_tui.variants import is_imported
 
 SETTINGS: Mapping[str, Callable[[RunSpec], str]] = {
-    "edition": lambda spec: spec.edition,
-    "arch": lambda spec: spec.arch,
+    "edition": lambda spec: shown_of(spec, "edition"),
+    "arch": lambda spec: shown_of(spec, "arch"),
     "vocabulary": lambda spec: str(spec.vocab_size),
     "sync": lambda spec: spec.sync,
     "seed": lambda spec: str(spec.seed),
@@ -74,7 +75,7 @@ def run_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
     models = any(cell.spec.workload == "language-model" for cell in cells)
     settings = {name: read for name, read in SETTINGS.items() if models or name not in _OF_MODELS}
     shared = {name: _distinct(read(cell.spec) for cell in cells) for name, read in settings.items()}
-    if same := [f"{name} {values[0]}" for name, values in shared.items() if len(values) == 1]:
+    if same := [f"{name} {values[0]}" for name, values in shared.items() if len(values) == 1 and values[0] != OWN]:
         yield ", ".join(same)
     yield from _sizes(cells)
     yield from device_notes(state, cells)
@@ -205,9 +206,9 @@ def _sizes(cells: Sequence[CellState]) -> Iterator[str]:
         spec = cell.spec
         if spec.workload == "attention":
             continue
-        kind = short(spec.model) if is_imported(spec.model) else f"{spec.edition}, {spec.arch}"
+        kind = (spec.model, *spec.args_given) if is_imported(spec.model) else (spec.edition, spec.arch)
         model = (
-            f"{size_label(spec)} ({kind})",
+            f"{size_label(spec)} ({', '.join(kind)})",
             f"d_model {spec.d_model}, d_ff {spec.d_ff}, {spec.num_layers} layers, {spec.num_heads} heads",
             f"vocabulary {spec.vocab_size}",
         )

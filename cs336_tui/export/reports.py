@@ -14,7 +14,7 @@ from cs336_tui.export.memory_figures import memory_figure
 from cs336_tui.export.memory_tables import memory_document, memory_tables, oom_document, oom_table, peaks_table
 from cs336_tui.export.precision_tables import precision_document, precision_tables, speedup_table
 from cs336_tui.export.results import TableError
-from cs336_tui.export.roofline import roofline_table
+from cs336_tui.export.roofline import left_out, roofline_table
 from cs336_tui.export.tables import Table
 from cs336_tui.findings.ab import runs_in_turns, turns_of
 from cs336_tui.findings.estimates import judge_all, target_here
@@ -113,8 +113,9 @@ def report_tables(
     with contextlib.suppress(TableError):
         if (speedups := speedup_table(results)).rows:
             found["mixed-precision"] = (speedups,)
-    if reached := points(results, PeakCache().get):
-        found["roofline"] = (roofline_table(reached),)
+    reached, absent = points(results, PeakCache().get), left_out(results)
+    if reached or absent:
+        found["roofline"] = (roofline_table(reached, left_out=absent),)
     explained = [report for state in states for report in state.contents(OomReport) if wanted(report.spec)]
     if explained:
         found["oom"] = tuple(map(oom_table, explained))

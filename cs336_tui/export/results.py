@@ -17,11 +17,11 @@ from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.trust import half_width, judgement_of, trust_notes, without_numbers
 from cs336_tui.findings.energy import Energy, energy_of
 from cs336_tui.findings.limits import Limit, limit_of
-from cs336_tui.findings.roofline import PeakLookup
+from cs336_tui.findings.roofline import PeakLookup, why_unknown
 from cs336_tui.peaks import PeakCache
 from cs336_tui.quantities import UNKNOWN, count, gigabytes
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.fields import FIELDS, num_params
+from cs336_tui.session.fields import FIELDS, OWN, VARIANTS, num_params, varies
 from cs336_tui.session.merge import Result
 from cs336_tui.stats import Summary
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LEFT = frozenset(
     ("size", "pass", "precision", "device", "machine", "session", "edition", "arch", "vocab", "sync", "seed", "threads",
-     "torch", "workload", "causal", "model", "attention", "compile", "optimizer", "loss", "cuda-graph")
+     "torch", "workload", "causal", "model", "model-args", "attention", "compile", "optimizer", "loss", "cuda-graph")
 )  # fmt: skip
 """Fields whose columns are set to the left."""
 
@@ -52,10 +52,10 @@ _WHOLE_NUMBERS = frozenset(
     )
 )
 _MODEL = ("size", "context", "batch", "pass", "precision", "device")
-_VARIANTS = ("workload", "causal", "model", "attention", "compile", "checkpoint", "optimizer", "loss", "cuda-graph")
 _MAY_VARY = ("edition", "arch", "vocab", "sync", "seed", "threads", "repeat")
 _TIMES = ("warmup", "n", "mean", "std", "interval", "verdict", "median", "min", "max", "tokens")
 _ENERGY = ("energy", "tokens_per_joule")
+_WORK = frozenset(("flops", "sheet", "peak", "bandwidth"))
 ENERGY_NOTE = (
     "energy: mean power between the readings of the GPU's counter while the steps were measured, pauses between them "
     "included, times the mean step time"
@@ -274,12 +274,13 @@ def results_table(
         rows.append((f"{first} {mark}" if mark else first, *rest))
         records.append({source.name: source.read(row) for source in sources})
     units = {"unit": notation.symbol, "rate": found[0].rate.name}
+    work_notes = _work_notes(found, keys, by_default=columns is None)
     return Table(
         columns=tuple(Column(source.header.format(**units), source.align) for source in sources),
         rows=tuple(rows),
         records=tuple(records),
         caption=caption,
-        footnotes=(*marks.notes, *trust_notes(shown), *results_notes(results, notation), *_work_notes(found, keys)),
+        footnotes=(*marks.notes, *trust_notes(shown), *results_notes(results, notation), *work_notes),
     )
 
 
@@ -292,10 +293,12 @@ def _rows(results: Sequence[Result], notation: Notation, peaks: PeakLookup) -> l
     ]
 
 
-def _work_notes(rows: Sequence[_Row], keys: Sequence[str]) -> Iterator[str]:
+def _work_notes(rows: Sequence[_Row], keys: Sequence[str], *, by_default: bool) -> Iterator[str]:
     """What FLOP/s, shares of peaks and energies are, for the columns that there are."""
     if "flops" in keys:
         yield ACHIEVED
+    if by_default or not _WORK.isdisjoint(keys):
+        yield from dict.fromkeys(filter(None, (why_unknown(row.result) for row in rows)))
     if points := [row.limit.point for row in rows if row.limit.point]:
         yield from ceiling_notes(points, sheet="sheet" in keys, measured="peak" in keys)
     if any(key in keys for key in _ENERGY):
@@ -311,21 +314,25 @@ def _work_notes(rows: Sequence[_Row], keys: Sequence[str]) -> Iterator[str]:
                 yield f"energy unknown on {device}{differ}: {reasons[0]}{some}"
 
 
+def _is_telling(key: str, shown: str) -> bool:
+    """Whether a variant's value has to be said; what follows from the model goes without saying."""
+    return shown not in (FIELDS[key].usual, OWN)
+
+
 def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
     """Those that every results table has, and of the others those whose values differ or are known."""
     results = [row.result for row in rows]
 
-    def varies(key: str) -> bool:
-        shown = _threads if key == "threads" else None
-        return len({shown(result.spec) if shown else FIELDS[key].show(result) for result in results}) > 1
+    def differs(key: str) -> bool:
+        return len({_threads(result.spec) for result in results}) > 1 if key == "threads" else varies(results, key)
 
     several = len({result.source for result in results}) > 1
     cells = [result.cell for result in results]
     return (
-        *(key for key in ("session", "machine") if several and varies(key)),
+        *(key for key in ("session", "machine") if several and differs(key)),
         *_MODEL,
-        *(key for key in _VARIANTS if varies(key) or FIELDS[key].show(results[0]) != FIELDS[key].usual),
-        *filter(varies, _MAY_VARY),
+        *(key for key in VARIANTS if any(_is_telling(key, FIELDS[key].show(result)) for result in results)),
+        *filter(differs, _MAY_VARY),
         *_TIMES,
         *("flops",) * any(row.limit.flops_per_s is not None for row in rows),
         *_ENERGY * any(row.energy.joules_per_step is not None for row in rows),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 from cs336_tui.export.figures import Absent, Drawing
 from cs336_tui.export.grouping import TELLING, label, telling
 from cs336_tui.export.peaks import UNSTATED, Rate, bandwidth, percent
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.findings.roofline import Ceiling, RooflinePoint
+from cs336_tui.findings.roofline import Ceiling, RooflinePoint, why_unknown
 from cs336_tui.quantities import UNKNOWN
-from cs336_tui.session.fields import FIELDS
+from cs336_tui.session.fields import FIELDS, OWN
+from cs336_tui.session.merge import Result, measured
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +24,8 @@ MOST_PANELS = 4
 MOST_POINTS = 40
 """More of each cannot be told apart in a figure; its title then says how many cells there are."""
 NOT_MEASURED = "not measured"
+_LEGEND_COLUMNS = 110
+"""Characters that fit beside one another below the narrowest figure."""
 _ALWAYS = ("size", "context", "pass", "precision")
 # Okabe and Ito 2008: told apart with every common kind of colour vision.
 _LOOKS = (("#0072B2", "o"), ("#E69F00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#D55E00", "v"), ("#56B4E9", "P"))
@@ -40,8 +44,20 @@ INTENSITY = (
 )
 
 
-def roofline_table(points: Sequence[RooflinePoint], caption: str = "Achieved FLOP/s against the peak") -> Table:
-    """A row a cell: how fast it was, of what share of its ceilings, and which side of these bounds it."""
+def left_out(results: Iterable[Result]) -> tuple[str, ...]:
+    """Why measured cells have no place under a roofline, a line each reason."""
+    return tuple(dict.fromkeys(f"left out: {why}" for result in measured(results) if (why := why_unknown(result))))
+
+
+def roofline_table(
+    points: Sequence[RooflinePoint],
+    caption: str = "Achieved FLOP/s against the peak",
+    left_out: Sequence[str] = (),
+) -> Table:
+    """A row a cell: how fast it was, of what share of its ceilings, and which side of these bounds it.
+
+    `left_out` says which cells have no row and why.
+    """
     keys = _keys(points)
     rate = Rate.for_all(point.flops_per_s for point in points)
     alike = len({point.device_name for point in points}) < len({point.machine for point in points})
@@ -58,7 +74,7 @@ def roofline_table(points: Sequence[RooflinePoint], caption: str = "Achieved FLO
         rows=tuple(rows),
         records=tuple(map(_record, points)),
         caption=caption,
-        footnotes=tuple(_notes(points)),
+        footnotes=(*left_out, *(_notes(points) if points else ())),
         label="roofline",
     )
 
@@ -70,9 +86,15 @@ def _keys(points: Sequence[RooflinePoint]) -> tuple[str, ...]:
     return (*_ALWAYS, *more)
 
 
+def _name(result: Result, keys: Sequence[str]) -> str:
+    """The cell in these fields, and in which variants it is."""
+    usual = {key: (field.usual, OWN) for key, field in FIELDS.items() if field.usual and key not in keys}
+    return label(result, (*keys, *(key for key, plain in usual.items() if FIELDS[key].show(result) not in plain)))
+
+
 def _row(point: RooflinePoint, keys: Sequence[str], device: str, rate: Rate) -> tuple[str, ...]:
     return (
-        label(point.result, keys),
+        _name(point.result, keys),
         device,
         rate.show(point.flops_per_s),
         percent(point.share_of_sheet, UNSTATED),
@@ -153,11 +175,14 @@ def _measured_notes(points: Sequence[RooflinePoint]) -> Iterator[str]:
         )
 
 
-def roofline_figure(points: Sequence[RooflinePoint]) -> Drawing | Absent:
-    """FLOP/s against FLOPs per byte, both logarithmic: a panel a device, its ceilings as lines, its cells numbered."""
+def roofline_figure(points: Sequence[RooflinePoint], left_out: Sequence[str] = ()) -> Drawing | Absent:
+    """FLOP/s against FLOPs per byte, both logarithmic: a panel a device, its ceilings as lines, its cells numbered.
+
+    `left_out` says which cells are not there and why.
+    """
     name = "roofline"
     if not points:
-        return Absent(name, "no cell was measured")
+        return Absent(name, "; ".join(left_out) or "no cell was measured")
     machines = list(dict.fromkeys(point.machine for point in points))[:MOST_PANELS]
     shown = [point for point in points if point.machine in machines][:MOST_POINTS]
     numbered = list(enumerate(shown, 1))
@@ -174,16 +199,19 @@ def roofline_figure(points: Sequence[RooflinePoint]) -> Drawing | Absent:
         for axis, (machine, members) in zip(axes, drawn.items(), strict=True):
             _panel(axis, members, looks)
             axis.set_title(machine)
-        handles = [
-            Line2D([], [], label=f"{number}: {label(point.result, keys)}", **_marker(point, looks))
-            for number, point in numbered
-        ]
+        handles = [Line2D([], [], label=names[number], **_marker(point, looks)) for number, point in numbered]
         for style, text in dict.fromkeys(_line(point, ceiling) for point in shown for ceiling in _ceilings(point)):
             handles.append(Line2D([], [], color="#333333", linestyle=style, label=text))
-        figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8)
+        if left_out:
+            legend.set_title("\n".join(said))
+            legend.get_title().set_fontsize(8)
 
     some = f" (the first {len(shown)} of {len(points)} cells)" if len(shown) < len(points) else ""
-    height = 4.2 + 0.19 * (len(shown) + 3) / 2
+    said = [line for text in left_out for line in wrap(text, _LEGEND_COLUMNS)]
+    names = {number: f"{number}: {_name(point.result, keys)}" for number, point in numbered}
+    columns = 2 if max(map(len, names.values())) <= _LEGEND_COLUMNS / 2 else 1
+    height = 4.2 + 0.19 * (len(shown) + 3) / columns + 0.17 * len(said)
     return Drawing(name, f"Roofline{some}", (max(7.0, 5.5 * len(drawn)), height), draw)
 
 

@@ -111,25 +111,33 @@ def _doubts(found: Sequence[Judged], names: Mapping[tuple[int, int], str]) -> It
 
 
 def _not_observable(found: Sequence[Judged]) -> Iterator[str]:
-    """A line a device, of several sessions one for each unless they say the same."""
+    """A line a device, and one for each reason that is not the device; of several sessions one for each unless they say
+    the same."""
     several = len({each.result.session for each in found}) > 1
-    devices: dict[str, dict[str, list[Judged]]] = {}
+    devices: dict[str, list[Judged]] = {}
     for each in found:
-        devices.setdefault(each.result.spec.device, {}).setdefault(each.result.session, []).append(each)
-    for device, sessions in devices.items():
-        said = {session: _unseen(cells) for session, cells in sessions.items()}
+        devices.setdefault(each.result.spec.device, []).append(each)
+    reasons = dict.fromkeys(check.unknown_because for each in found for check in each.judgement.not_observable)
+    lines = [
+        *((f"not observable on {device}", "", alike) for device, alike in devices.items()),
+        *((reason, reason, found) for reason in reasons if reason),
+    ]
+    for text, reason, members in lines:
+        sessions: dict[str, list[Judged]] = {}
+        for each in members:
+            sessions.setdefault(each.result.session, []).append(each)
+        said = {session: _unseen(cells, reason) for session, cells in sessions.items()}
         if not several or (len(said) > 1 and len({*said.values()}) == 1):
-            if unseen := _unseen([each for cells in sessions.values() for each in cells]):
-                yield f"not observable on {device}: {unseen}"
+            if unseen := _unseen(members, reason):
+                yield f"{text}: {unseen}"
         else:
-            yield from (
-                f"{session}: not observable on {device}: {unseen}" for session, unseen in said.items() if unseen
-            )
+            yield from (f"{session}: {text}: {unseen}" for session, unseen in said.items() if unseen)
 
 
-def _unseen(cells: Sequence[Judged]) -> str:
-    """What none of the cells could tell, then what some could not."""
-    counts = Counter(check.name for each in cells for check in each.judgement.not_observable)
+def _unseen(cells: Sequence[Judged], because: str) -> str:
+    """What none of the cells could tell for this reason, empty for the device, then what some could not."""
+    unseen = (check for each in cells for check in each.judgement.not_observable)
+    counts = Counter(check.name for check in unseen if check.unknown_because == because)
     by_count: dict[int, list[str]] = {}
     for check in cells[0].judgement.checks:
         if number := counts[check.name]:

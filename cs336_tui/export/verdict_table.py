@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.trust import Judged, cell_names, half_width, judged, trust_notes
 from cs336_tui.intervals import MeanInterval
 from cs336_tui.quantities import UNKNOWN
+from cs336_tui.session.fields import FIELDS, VARIANTS, in_common
 from cs336_tui.session.merge import Result
 
 CAPTION = "How far these numbers can be trusted"
@@ -27,7 +28,7 @@ def verdict_table(results: Sequence[Result], *, notation: Notation = MILLISECOND
         rows=tuple(_row(each, names[each.result.source, each.result.cell.cell], notation) for each in found),
         records=tuple(map(_record, found)),
         caption=caption,
-        footnotes=(*trust_notes(results), *_interval_notes(found)),
+        footnotes=(*trust_notes(results), *_variants([each.result for each in found]), *_interval_notes(found)),
         label="verdicts",
     )  # fmt: skip
 
@@ -78,6 +79,12 @@ def _record(each: Judged) -> dict[str, Value]:
         "effective_n": interval.effective_n if interval else None,
         "interval_method": interval.method if interval else None,
     }
+
+
+def _variants(results: Sequence[Result]) -> Iterator[str]:
+    """What all cells are that is not as usual; where they differ their names say it."""
+    if found := [f"{FIELDS[key].title} {shown}" for key in VARIANTS if (shown := in_common(results, key))]:
+        yield f"every cell: {', '.join(found)}"
 
 
 def _interval_notes(found: Sequence[Judged]) -> tuple[str, ...]:

@@ -77,8 +77,8 @@ class AttentionSplit(NamedTuple):
     """Inside attention: the matrix products of scores and values against the softmax between them.
 
     Times of the products are those of their kernels alone, without the scaling and the mask; those of the softmax are
-    its whole range; both None where they cannot be told apart, and `fused` then says whether a fused kernel is why.
-    FLOPs are None without a prediction.
+    its whole range; both None where they cannot be told apart, and `fused` then says whether a fused kernel is why,
+    `unnamed` whether nothing names the attention's parts. FLOPs are None without a prediction, and of what has no name.
     """
 
     phase: str
@@ -88,6 +88,7 @@ class AttentionSplit(NamedTuple):
     matmul_flops: int | None
     softmax_flops: int | None
     fused: bool = False
+    unnamed: bool = False
 
     @property
     def time_ratio(self) -> float | None:
@@ -163,7 +164,13 @@ def matmul_shares(report: KernelReport) -> MatmulShares:
 def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
     """Matrix products against softmax in each of forward and backward that the step has."""
     found = []
-    told = any(group.range == "softmax" for group in report.groups)
+    named = {group.range for group in report.groups}
+    told = "softmax" in named
+    matmuls_told = told and not named.isdisjoint(_ATTENTION_MATMULS)
+    counted = report.prediction is not None and not report.prediction.flops_by_range.keys().isdisjoint(
+        _ATTENTION_MATMULS
+    )
+    unnamed = named.isdisjoint((*_ATTENTION_MATMULS, "softmax", FUSED)) and not counted
     for way, phase in enumerate(("forward", "backward")):
         if phase not in report.phase_spans_ns:
             continue
@@ -173,13 +180,14 @@ def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
         found.append(
             AttentionSplit(
                 phase,
-                matmul_ns=products if told else None,
+                matmul_ns=products if matmuls_told else None,
                 softmax_ns=_total(g for g in groups if g.range == "softmax") if told else None,
                 matmul_flops=sum(predicted.flops_by_range.get(name, (0, 0))[way] for name in _ATTENTION_MATMULS)
-                if predicted
+                if predicted and counted
                 else None,
-                softmax_flops=predicted.softmax_flops[way] if predicted else None,
+                softmax_flops=predicted.softmax_flops[way] if predicted and (counted or told) else None,
                 fused=not told and any(group.range in _TOGETHER for group in groups),
+                unnamed=unnamed,
             )
         )
     return tuple(found)

@@ -17,11 +17,12 @@ from cs336_tui.findings.window import cores, threads
 from cs336_tui.flops import least_bytes, step_flops
 from cs336_tui.gpus import gpu_of_label
 from cs336_tui.peaks import DevicePeak, PeakKey, peak_key
+from cs336_tui.reports import prediction_key
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.fields import device_label, machine
 from cs336_tui.session.merge import Result, measured
 from cs336_tui.spec import Precision
-from cs336_tui.variants import is_imported
+from cs336_tui.variants import is_imported, short
 
 Bound = Literal["compute", "bandwidth"]
 
@@ -145,15 +146,36 @@ def work_of(result: Result) -> Work | None:
     """By the session's prediction where there is one, else by formula; None of an imported model without one.
 
     FLOPs are the model's: what activation checkpointing or a fused attention's backward computes again is time spent,
-    not work done.
+    not work done. Whether masked pairs of tokens are scored is by the kernel that ran.
     """
     spec, prediction = result.spec, result.state.prediction_of(result.spec)
+    by_formula = step_flops(spec, _all_pairs(result))
     if prediction is None:
         other = result.cell.in_force is not None and result.cell.in_force.model_revision is not None
-        return None if other or is_imported(spec.model) else Work(step_flops(spec), least_bytes(spec))
-    by_formula = not is_imported(spec.model) and spec.attention != "naive"
-    flops = step_flops(spec) if by_formula else timed_flops(prediction) - prediction.recomputed_flops
-    return Work(flops, prediction.min_bytes_moved)
+        return None if other or is_imported(spec.model) else Work(by_formula, least_bytes(spec))
+    if not is_imported(spec.model) and spec.attention != "naive":
+        return Work(by_formula, prediction.min_bytes_moved)
+    return Work(timed_flops(prediction) - prediction.recomputed_flops, prediction.min_bytes_moved)
+
+
+def _all_pairs(result: Result) -> bool | None:
+    """True where torch was left to choose and came to the kernel that materialises scores; else by the choice."""
+    in_force = result.cell.in_force
+    return True if in_force and (in_force.attention or "").startswith("sdpa: math") else None
+
+
+def why_unknown(result: Result) -> str:
+    """``FLOPs of GPT unknown: why`` of a measured cell whose work is not known; empty of any other."""
+    if not result.is_measured or ((work := work_of(result)) and work.flops and work.bytes_moved):
+        return ""
+    spec = result.spec
+    own = [short(each) for each in (spec.model, spec.attention, spec.optimizer, spec.loss) if is_imported(each)]
+    why = "no prediction of it in this session"
+    if work is not None:
+        why = "no operation that counts was seen"
+    elif failed := result.state.unpredictable.get(prediction_key(spec)):
+        why = failed
+    return f"FLOPs of {', '.join(own) or spec.title} unknown: {why}"
 
 
 def points(results: Iterable[Result], peaks: PeakLookup) -> tuple[RooflinePoint, ...]:

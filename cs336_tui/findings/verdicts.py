@@ -41,6 +41,7 @@ also for steps that are independent."""
 OPEN = 0.5
 """From this share of it on the steps do not fix the mean at all."""
 _POWER_CAP = "software power cap"
+_TOO_FEW = "too few steps to tell"
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +55,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     holds: bool | None
     evidence: str
     advice: str = ""
+    unknown_because: str = ""
+    """In a few words, where it cannot be observed for another reason than the device."""
 
     @property
     def explained(self) -> str:
@@ -177,10 +180,12 @@ def _series_checks(
     loose = stays and interval is not None and min(interval.half_share, at_best) > LOOSE
     if steadiness is None or "too-few" in steadiness.classes:
         few, advice = f"{_steps(n)}, and at least {FEWEST} are needed to tell whether they are steady", "--steps 30"
+        why = _TOO_FEW
         if steadiness is None:
             few, advice = "a step time is not above 0 s, so that its clock was too coarse", "--sync each-step"
+            why = "clock too coarse to tell"
         for verdict in _SERIES:
-            yield Check(name=verdict.name, holds=None, evidence=few)
+            yield Check(name=verdict.name, holds=None, evidence=few, unknown_because=why)
         yield Check(name="too-few-steps", holds=True, evidence=few, advice=advice)
         return
     for verdict in _SERIES:
@@ -189,7 +194,7 @@ def _series_checks(
         texts = [finding.text.removeprefix("flat: ") for finding in found.values()]
         if found and loose and verdict.name == "steady":
             hidden = f"noise of {percent(steadiness.noise or 0.0)} would hide a change"
-            yield Check(name="steady", holds=None, evidence=hidden)
+            yield Check(name="steady", holds=None, evidence=hidden, unknown_because=_TOO_FEW)
             continue
         yield Check(
             name=verdict.name,

@@ -79,7 +79,7 @@ def side_sweep(name: str, own: Mapping[str, Any], shared: Mapping[str, Any]) -> 
     if "preset_name" not in chosen:
         chosen = {**DEFAULTS, **chosen}
     try:
-        sweep = sweep_from(**chosen)
+        sweep = sweep_from(**chosen, of_another_too=both.keys() - own.keys())
     except SpecError as error:
         raise click.UsageError(f"{name}: {error}") from None
     _one_cell(name, _somewhere(sweep))

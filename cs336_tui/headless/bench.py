@@ -62,7 +62,7 @@ def bench_command(
         resolved = bench.resolve(sweep, may_leave_out=of_preset)
         bench.add(in_rounds(in_order(resolved.cells(), order), repeats), resolved.command(ddof))
         if len(resolved.checkpoints) > 1:  # their table holds measured peaks against predicted ones
-            bench.predict_now(resolved.cells())
+            bench.predict_now(resolved.cells(), run.say)
         bench.work()
 
     return carry_out(bench, run, work, Outputs(format_, output, summary, overwrite=force))

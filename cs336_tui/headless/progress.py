@@ -61,6 +61,11 @@ class Progress:
                 if time.monotonic() - self._drawn_at >= _REDRAW_S:
                     self._status(self._state.cells[event.cell])
 
+    def say(self, text: str) -> None:
+        """Put a text into the status line."""
+        if self._live:
+            self._write(text)
+
     def clear(self) -> None:
         if self._width:
             self._stream.write("\r" + " " * self._width + "\r")

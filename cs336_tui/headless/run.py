@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from cs336_tui.headless.signals import StopOnSignal
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogError
 from cs336_tui.session.state import SessionState
+from cs336_tui.spec import RunSpec
 
 EXIT_OK, EXIT_CELL_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 
@@ -74,6 +76,16 @@ class HeadlessRun:
         for event in events:
             self.state.apply(event)
 
+    @property
+    def without_flops(self) -> tuple[RunSpec, ...]:
+        """The measured cells with code of the user's, whose FLOPs only a prediction tells, and there is none."""
+        specs = (cell.spec for cell in self.state.cells.values() if cell.status == "ok")
+        return tuple(spec for spec in specs if spec.brings_own_code and self.state.prediction_of(spec) is None)
+
+    def say(self, text: str) -> None:
+        """Show what is being done that no event tells of, until the next one."""
+        self._progress.say(text)
+
     def clear_progress(self) -> None:
         self._progress.clear()
 
@@ -113,6 +125,9 @@ def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs:
             bench.start()
             get_ready()  # while the children's server loads torch: later it would take time from a cell
             work()
+            if not run.stopped:
+                with contextlib.suppress(KeyboardInterrupt):  # the times are there and must be written
+                    bench.predict_afterwards(run.without_flops)
     except (LogError, ExportError) as error:
         raise click.UsageError(str(error)) from None
     finally:

@@ -12,16 +12,16 @@ from cs336_tui.events import Event, Stage, Status, StepKind
 from cs336_tui.measure.clock import clock_for
 from cs336_tui.measure.compiling import fresh_compiler
 from cs336_tui.measure.memory import PeakMeter, Peaks
-from cs336_tui.measure.preparing import ReadyStep, prepare
+from cs336_tui.measure.preparing import ReadyStep, allocates_in_steps, prepare
+from cs336_tui.measure.settings import Settings, read_settings, restore
 from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
 from cs336_tui.measure.telling import SkippedSteps, Teller
 from cs336_tui.measure.timing import StepTimer
 from cs336_tui.measure.waiting import CpuWait, Waited
 from cs336_tui.spec import RunSpec
-from cs336_tui.workload.building import build, settle_torch
-from cs336_tui.workload.cuda_graph import CapturedStep
+from cs336_tui.workload.building import Workload, build, settle_torch
+from cs336_tui.workload.imported.finding import Aside, put_aside, take_up
 from cs336_tui.workload.passes import Step
-from cs336_tui.workload.precision import RECIPES, set_matmul
 
 
 def run_round(
@@ -33,6 +33,10 @@ def run_round(
     b_first: bool = False,
 ) -> None:
     """Run A and B here, both in memory at once, and give everything that happens to `emit`, outside timed regions.
+
+    Each side begins with torch's settings as they are here, and at its turns has those in force that its turn before
+    left (`cs336_tui.measure.settings`), whatever the other side's model sets. Where the sides look for a user's code in
+    different folders, each has its own modules and path at its turns, so that they may be two versions of one package.
 
     Steps come in pairs, A B, B A, A B and so on, or B A first with `b_first`; the side that begins is also built first,
     and compiled or captured where that is asked for. What two compiled sides have in common is compiled once. Warm-up
@@ -68,6 +72,10 @@ class _Side:
         self.error: str | None = None
         self.tell = Teller(cell, emit)
         self._device = torch.device(spec.device)
+        self._settings: Settings = {}
+        self._code: Aside | None = None
+        """Its modules between two turns; None where both sides have theirs in the same folders."""
+        self._workload: Workload | None = None
         self._step: ReadyStep | None = None
         self._timer: StepTimer | None = None
         self._meter: PeakMeter | None = None
@@ -78,32 +86,48 @@ class _Side:
         self.tell.enter(stage)
         self.tell.reach(0)
 
-    def build(self, *, set_threads: bool, go_on: Callable[[], object]) -> None:
-        """Build it under its own settings, and compile or capture it where that is asked for. Threads are set once for
-        both sides: setting them, even to what they are, changes how MKL shares out its work."""
+    def begin(self, settings: Settings, code: Aside | None) -> None:
+        """What it finds at its first turn."""
+        self._settings, self._code = settings, code
+
+    def put_aside(self) -> None:
+        """Its turn is over: keep what is in force for it."""
+        self._settings = read_settings()
+        if self._code is not None:
+            self._code = put_aside()
+
+    def take_up(self) -> None:
+        """Its turn comes: put in force again what is not."""
+        restore(self._settings)
+        if self._code is not None:
+            take_up(self._code)
+
+    @property
+    def threads(self) -> int:
+        """That its steps run in, known when its turn is over."""
+        return int(self._settings["threads"])
+
+    def build(self, go_on: Callable[[], object]) -> None:
+        """Build it under its own settings, and compile or capture it where that is asked for. Threads are set before,
+        once for both sides."""
         self.tell.enter("building")
-        settle_torch(self.spec if set_threads else msgspec.structs.replace(self.spec, threads=None))
+        settle_torch(msgspec.structs.replace(self.spec, threads=None))
         self._meter = PeakMeter(self._device)
-        workload = build(self.spec, self._device)
-        self.tell.built(workload)
-        written = self._step = workload.step(self.spec)
+        self._workload = build(self.spec, self._device)
+        self.tell.built(self._workload)
+        written = self._step = self._workload.step(self.spec)
         go_on()
         self._step, preparation = prepare(written, self.spec, self._device, self.tell.enter, go_on)
-        self.tell.prepared(preparation)
+        self.tell.prepared(preparation, self.spec)
         self._timer = StepTimer(self._step, clock_for(self._device))
-
-    def settle(self) -> None:
-        """Put the settings of all torch that are this side's in force again."""
-        if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)
-        set_matmul(RECIPES[self.spec.precision].matmul)
 
     def begin_measuring(self) -> None:
         assert self._meter is not None
         assert self._step is not None
-        if not isinstance(self._step, CapturedStep):  # which allocates at its capture, and at no replay
-            self._meter.reset()
+        assert self._workload is not None
+        self._meter.reset(allocated=allocates_in_steps(self._step, self.spec))
         self._skipped = SkippedSteps(self._step.training)
+        self.tell.look_again(self._workload, "after it was built")
         self.enter("measuring")
 
     def end_measuring(self, measured_for_s: float, waited: Waited | None) -> None:
@@ -127,13 +151,15 @@ class _Side:
 
     def tell_remarks(self) -> None:
         """Say what is to be known beside its number."""
+        assert self._workload is not None
+        self.tell.look_again(self._workload, "while it was measured")
         done = len(self.tell.times_s["measured"])
         self.tell.remark_skipped(self._skipped.of(done), done)
         self.tell.remark_recompilations()
 
     def let_go(self) -> None:
         """Hold on to nothing that was built."""
-        self._step = self._timer = None
+        self._workload = self._step = self._timer = self._code = None
         self._skipped = SkippedSteps(None)
 
     def tell_end(self) -> None:
@@ -148,15 +174,14 @@ class _Round:
         self._sides, self._cancelled = sides, cancelled
         self._turn = sides[0]
         """Whose turn it is."""
-        recipes = [(RECIPES[side.spec.precision].matmul, side.spec.device) for side in sides]
-        self._settings_differ = recipes[0] != recipes[1]
 
     def run(self) -> None:
         """Build, warm up and time both; their statuses say how it went."""
+        self._begin()
         try:
             for side in self._sides:
-                self._turn = side
-                side.build(set_threads=side is self._sides[0], go_on=self._go_on)
+                self._give(side)
+                side.build(self._go_on)
                 self._go_on()
             self._time()
         except _Cancelled:
@@ -165,6 +190,23 @@ class _Round:
         except (Exception, SystemExit) as error:
             self._turn.fail(error)
             self._end_other()
+
+    def _begin(self) -> None:
+        """Set threads once for both sides: setting them, even to what they are, changes how MKL shares out its work."""
+        first, second = self._sides
+        if first.spec.threads is not None:
+            torch.set_num_threads(first.spec.threads)
+        settings = read_settings()
+        code = put_aside() if first.spec.model_path != second.spec.model_path else None
+        for side in self._sides:
+            side.begin(settings, code)
+
+    def _give(self, side: _Side) -> None:
+        """It is this side's turn, if it was not."""
+        if side is not self._turn:
+            self._turn.put_aside()
+            side.take_up()
+            self._turn = side
 
     def _end_other(self) -> None:
         """The other side's steps have no partner any more."""
@@ -181,6 +223,7 @@ class _Round:
         for number in range(max(counts)):
             self._time_pair(number, "warm-up", tuple(side for side in self._sides if number < side.spec.warmup_steps))
         for side in self._sides:
+            self._give(side)
             side.begin_measuring()
         waiting, began = CpuWait(), time.perf_counter()
         try:
@@ -191,14 +234,25 @@ class _Round:
             for side in self._sides:
                 side.end_measuring(measured_for_s, waited)
         for side in self._sides:
+            self._give(side)
             side.tell_remarks()
+        self._turn.put_aside()
+        self._remark_threads()
+
+    def _remark_threads(self) -> None:
+        """Of models that set different numbers of threads themselves."""
+        first, second = sorted(self._sides, key=lambda side: side.name)
+        if first.threads != second.threads:
+            for side in self._sides:
+                side.tell.notice(
+                    f"{first.name} ran with threads {first.threads} and {second.name} with {second.threads}, set anew "
+                    f"before each step: that changes how work is shared out, and each may be slower than alone"
+                )
 
     def _time_pair(self, number: int, kind: StepKind, sides: tuple[_Side, ...]) -> None:
         for side in sides if number % 2 == 0 else sides[::-1]:
             self._go_on()
-            self._turn = side
-            if self._settings_differ:
-                side.settle()
+            self._give(side)
             side.time_step(kind, number)
 
     def _go_on(self) -> None:

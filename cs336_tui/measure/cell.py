@@ -17,14 +17,13 @@ from cs336_tui.measure.enough import AFTER_LOOK, are_enough, step_looks, still_w
 from cs336_tui.measure.held import before_backward_bytes
 from cs336_tui.measure.memory import PeakMeter, Peaks
 from cs336_tui.measure.nvtx import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
-from cs336_tui.measure.preparing import ReadyStep, prepare
+from cs336_tui.measure.preparing import ReadyStep, allocates_in_steps, prepare
 from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
 from cs336_tui.measure.telling import SkippedSteps, Teller
 from cs336_tui.measure.timing import StepTime, StepTimer, WindowBroken, time_window
 from cs336_tui.measure.waiting import CpuWait
 from cs336_tui.spec import RunSpec
 from cs336_tui.workload.building import Workload, build, settle_torch
-from cs336_tui.workload.cuda_graph import CapturedStep
 from cs336_tui.workload.passes import Step
 
 
@@ -37,7 +36,8 @@ def run_cell(
     asked for, ``warm-up`` (where there is any) with a `StepsTimed` after each step, ``measuring`` with a `StepsTimed`
     after each step (one for all of them when pipelined), ``finishing``, and always one `CellFinished`. Warm-up steps
     are synchronised one by one in both sync modes, so that settling is seen live. Automatic counts (`measure.enough`)
-    are decided between steps, and a `Notice` says why where it is not plain.
+    are decided between steps, and a `Notice` says why where it is not plain. Where the model itself changes what is in
+    force later than when it is built, a `Notice` says so and a second `ModelBuilt` what then is.
 
     `cancelled` is asked after building, between what runs while compiling, and before each step. An error ends the
     cell, not the caller: running out of memory is status ``oom``, any other `Exception` is ``failed``, and so is a
@@ -85,8 +85,8 @@ class _Run:
                 self._name(written, workload)
             self._check_cancelled()
             step, preparation = prepare(written, self.spec, device, self.tell.enter, self._check_cancelled)
-            self.tell.prepared(preparation)
-            self._time(step)
+            self.tell.prepared(preparation, self.spec)
+            self._time(step, workload)
             if self.spec.workload == "attention" and step is written:
                 self.finish()
                 self.tell.before_backward_bytes = before_backward_bytes(written, workload, device)
@@ -123,7 +123,7 @@ class _Run:
         """What a step, or a window of them, runs in."""
         return nvtx_range(name) if self._nvtx else nullcontext()
 
-    def _time(self, step: ReadyStep) -> None:
+    def _time(self, step: ReadyStep, workload: Workload) -> None:
         assert self._meter is not None
         spec, tell = self.spec, self.tell
         clock = clock_for(torch.device(spec.device))
@@ -132,14 +132,15 @@ class _Run:
             tell.enter("warm-up")
             self._warm_up(step, timer)
         skipped = SkippedSteps(step.training)
-        if not isinstance(step, CapturedStep):  # which allocates at its capture, and at no replay
-            self._meter.reset()
+        self._meter.reset(allocated=allocates_in_steps(step, spec))
+        tell.look_again(workload, "after it was built")
         tell.enter("measuring")
         waited, began = CpuWait(), time.perf_counter()
         try:
             self._measure(step, timer, clock)
         finally:
             tell.measured_for_s, tell.waited = time.perf_counter() - began, waited.read()
+        tell.look_again(workload, "while it was measured")
         if spec.steps_auto is not None:
             tell.notice(why_stopped(tell.times_s["measured"], spec.steps_auto))
         done = len(tell.times_s["measured"])

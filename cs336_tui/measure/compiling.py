@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
+from cs336_tui import compile_cache
 from cs336_tui.events import StepKind
 from cs336_tui.measure.clock import clock_for
 from cs336_tui.measure.failures import is_out_of_memory
@@ -35,9 +37,10 @@ _COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (\w+)')
 _TRIED_WITHOUT_DATA = re.compile(r"got (?P<kind>\w+)\((['\"])(?P<said>.+)\2\)")
 """How torch.compile tells of frames in the model, and of an operation that failed when it tried it without data."""
-CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _WITHIN_CACHE = {"TRITON_CACHE_DIR": "triton"}
 """Variables of caches that lie inside torch.compile's own."""
+_HEADER_FOLDERS = {"_HEADER_DIR": "headers", "_HEADER_LOCK_DIR": "headers/locks"}
+"""Where torch keeps precompiled C++ headers: in one place, whatever folder its caches are in."""
 
 
 class CompileError(RuntimeError):
@@ -50,6 +53,8 @@ class Compiled(NamedTuple):
     seconds: float
     graphs: int
     graph_breaks: tuple[str, ...]
+    runs: int
+    """How often the step ran for that."""
 
 
 @contextmanager
@@ -57,20 +62,21 @@ def fresh_compiler(*modes: Compile) -> Iterator[None]:
     """For cells with these modes: nothing that was compiled before is there, in memory or on disk, nor will be after.
 
     So what compiling takes is what a first compilation takes, whatever ran before. Where a user names a folder for
-    torch's caches (`CACHE_VARIABLE`), that is used as it is.
+    torch's caches (`compile_cache.USERS`), that is used as it is.
     """
     if set(modes) <= {"off"}:
         yield
         return
     forget_compiled()
     try:
-        if CACHE_VARIABLE in os.environ:
-            yield
+        if compile_cache.USERS is not None:
+            with _headers_in(compile_cache.USERS):
+                yield
         else:
             # A child that is killed leaves the folder: the runner has children make theirs inside its own.
             with tempfile.TemporaryDirectory(prefix="compile-", ignore_cleanup_errors=True) as folder:
                 within = {name: os.path.join(folder, inner) for name, inner in _WITHIN_CACHE.items()}  # noqa: PTH118
-                with _environment({CACHE_VARIABLE: folder, **within}):
+                with _environment({compile_cache.VARIABLE: folder, **within}), _headers_in(folder):
                     yield
     finally:
         forget_compiled()
@@ -109,7 +115,7 @@ def compile_ahead(step: Step, device: torch.device, mode: Compile, go_on: Callab
         else:
             seconds = time.perf_counter() - began
     gc.collect()  # compiling leaves much behind, and nothing collects it while a cell runs
-    return Compiled(seconds, compilations().graphs - before.graphs, break_reasons(before))
+    return Compiled(seconds, compilations().graphs - before.graphs, break_reasons(before), number + 1)
 
 
 class Recompilations:
@@ -208,6 +214,27 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _headers_in(folder: str) -> Iterator[None]:
+    """Keep precompiled C++ headers in this folder, too. Older releases of torch precompile none."""
+    try:
+        codecache = importlib.import_module("torch._inductor.codecache")
+    except Exception:  # compiling meets the same error, and tells it
+        yield
+        return
+    before = {name: getattr(codecache, name) for name in _HEADER_FOLDERS if hasattr(codecache, name)}
+    forget = getattr(getattr(codecache, "_precompile_header", None), "cache_clear", lambda: None)
+    forget()
+    for name in before:
+        setattr(codecache, name, os.path.join(folder, _HEADER_FOLDERS[name]))  # noqa: PTH118
+    try:
+        yield
+    finally:
+        forget()
+        for name, value in before.items():
+            setattr(codecache, name, value)
 
 
 @contextmanager

@@ -36,10 +36,11 @@ class PeakMeter:
         self._device = device
         self.reset()
 
-    def reset(self) -> None:
+    def reset(self, *, allocated: bool = True) -> None:
+        """Begin anew; without `allocated` the allocator's peaks go on."""
         with contextlib.suppress(OSError):
             _CLEAR_REFS.write_text("5")
-        if self._device.type == "cuda":
+        if allocated and self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         self._retries_before = self._retries()
 

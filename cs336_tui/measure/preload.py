@@ -7,17 +7,23 @@ child after that.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
+from cs336_tui import compile_cache
 from cs336_tui.measure.driver import driver_initialised
 
 OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
+_PR_SET_CHILD_SUBREAPER = 36
 
 _OPTIONAL = (
     "numpy",
@@ -73,12 +79,35 @@ def _import_everything() -> None:
                 importlib.import_module(name)
         for name in _NEEDED:
             importlib.import_module(name)
+    compile_cache.put_back()  # a child is to find what the user set, and nothing that torch set
+
+
+def _take_in_orphans() -> None:
+    """Have what a child started and left become this process's, where the app finds and ends it.
+
+    What is still there when the server ends, as after the app was killed, ends with it.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        atexit.register(_end_children, os.getpid())
+
+
+def _end_children(server: int) -> None:
+    if os.getpid() != server:  # a copy of the server, or of a copy
+        return
+    with contextlib.suppress(OSError):
+        # One that is ended leaves its own to this process; what cannot be waited for is not there.
+        while children := Path(f"/proc/{server}/task/{server}/children").read_text().split():
+            for child in children:
+                os.kill(int(child), signal.SIGKILL)
+            os.waitpid(-1, 0)
 
 
 # A terminal that closes sends a hang-up to all its processes at once. It is for the app, which ends what runs in an
 # orderly way; the server and its children, which inherit this, end with the app.
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 _redirect_output()
+_take_in_orphans()
 try:
     _import_everything()
 except Exception:

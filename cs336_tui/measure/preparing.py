@@ -11,7 +11,9 @@ import torch
 from cs336_tui.events import Stage
 from cs336_tui.measure.compiling import Compiled, compile_ahead
 from cs336_tui.spec import RunSpec
-from cs336_tui.workload.cuda_graph import CapturedStep, captured
+from cs336_tui.variants import is_imported
+from cs336_tui.workload.compiling import captures
+from cs336_tui.workload.cuda_graph import WARMUP_STEPS, CapturedStep, captured
 from cs336_tui.workload.passes import Step
 
 ReadyStep = Step | CapturedStep
@@ -48,3 +50,22 @@ def prepare(
         capture_s = time.perf_counter() - begin
         step.check()
     return ready, Preparation(compiled, capture_s)
+
+
+def allocates_in_steps(step: ReadyStep, spec: RunSpec) -> bool:
+    """Whether each step asks the allocator for its memory; a replay of a CUDA graph has had it since its capture."""
+    return not (isinstance(step, CapturedStep) or captures(spec.compile, torch.device(spec.device).type))
+
+
+def why_not_cold(spec: RunSpec, found: Preparation | None) -> str | None:
+    """What ran before the first step of a cell without warm-up, in words; None with warm-up, or where nothing did."""
+    if spec.warmup_steps:
+        return None
+    ran = []
+    if is_imported(spec.attention):
+        ran.append(f"{spec.attention} was called once when it was built")
+    if found and found.compiled:
+        ran.append(f"compiling ran the model {found.compiled.runs} times")
+    if found and found.capture_s is not None:
+        ran.append(f"{WARMUP_STEPS} whole steps ran before the capture")
+    return f"the first step is not cold: {' and '.join(ran)}" if ran else None

@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-import torch
-
-from cs336_tui.workload.precision import set_matmul
+from cs336_tui.measure.settings import read_settings, restore
 
 
 @contextmanager
 def restored_settings() -> Iterator[None]:
-    """Put back torch's thread count, float32 matmul precision, default dtype, grad mode and current CUDA device."""
-    threads = torch.get_num_threads()
-    matmul = torch.get_float32_matmul_precision()
-    dtype = torch.get_default_dtype()
-    grad = torch.is_grad_enabled()
-    # Asking for the current device would initialise CUDA; until then there is none to put back.
-    cuda_device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+    """Put back torch's settings for the whole process (`cs336_tui.measure.settings`), threads and CUDA device too."""
+    before = read_settings()
     try:
         yield
     finally:
-        if torch.get_num_threads() != threads:  # setting it, even to what it was, changes how MKL shares out its work
-            torch.set_num_threads(threads)
-        set_matmul(matmul)
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(grad)
-        with suppress(RuntimeError):  # a device that has failed for good answers nothing
-            if cuda_device is not None and cuda_device != torch.cuda.current_device():
-                torch.cuda.set_device(cuda_device)
+        restore(before)
 
 
 @contextmanager

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from cs336_tui.events import (
     CellFinished,
     Event,
+    InForce,
     ModelBuilt,
     ModelPrepared,
     Notice,
@@ -21,13 +24,17 @@ from cs336_tui.measure.compiling import Recompilations
 from cs336_tui.measure.failures import failed_allocation, outcome_of
 from cs336_tui.measure.in_force import read_in_force
 from cs336_tui.measure.memory import Peaks
-from cs336_tui.measure.preparing import Preparation, ReadyStep
+from cs336_tui.measure.preparing import Preparation, ReadyStep, why_not_cold
 from cs336_tui.measure.timing import StepTime
 from cs336_tui.measure.waiting import Waited, usable_cores
+from cs336_tui.spec import RunSpec
 from cs336_tui.stats import summarize
 from cs336_tui.workload.building import Workload
+from cs336_tui.workload.imported import ImportProblem
 from cs336_tui.workload.passes import Training
 from cs336_tui.workload.precision import dtype_name
+
+_LABELS = {"allow_tf32": "TF32", "parameter_dtype": "parameters", "autocast_dtype": "autocast"}
 
 
 class Teller:
@@ -47,9 +54,11 @@ class Teller:
         """Of a cell whose model is compiled, once that is done."""
         self._cell = cell
         self._emit = emit
+        self._in_force: InForce | None = None
         self._logits_dtype: str | None = None
         self._failed_in: str | None = None
         self._failed_allocation_bytes: int | None = None
+        self._unusable: str | None = None
 
     def enter(self, stage: Stage) -> None:
         if stage != "finishing":
@@ -62,18 +71,38 @@ class Teller:
         self._emit(Notice(at=time.time(), text=f"cell {self._cell + 1}: {text}"))
 
     def built(self, workload: Workload) -> None:
+        self.remarks += workload.facts.remarks
+        self._tell_in_force(workload, read_in_force(workload))
+
+    def _tell_in_force(self, workload: Workload, found: InForce) -> None:
+        self._in_force = found
         self._emit(
             ModelBuilt(
                 at=time.time(),
                 cell=self._cell,
                 num_params=workload.facts.num_params,
                 num_params_without_head=workload.facts.num_params_without_head,
-                in_force=read_in_force(workload),
+                in_force=found,
             )
         )
 
-    def prepared(self, found: Preparation | None) -> None:
+    def look_again(self, workload: Workload, since: str) -> None:
+        """Say what the model itself changed of that, where it did, and from here on what is in force now."""
+        before, now = self._in_force, read_in_force(workload)
+        if before is None or before == now:
+            return
+        changes = (
+            f"{_LABELS.get(name, name.replace('_', ' '))} {_words(getattr(before, name))} to {_words(value)}"
+            for name, value in msgspec.structs.asdict(now).items()
+            if value != getattr(before, name)
+        )
+        self.notice(f"settings changed {since}: {', '.join(changes)}")
+        self._tell_in_force(workload, now)
+
+    def prepared(self, found: Preparation | None, spec: RunSpec) -> None:
         """What was done before the first step, where anything was."""
+        if why := why_not_cold(spec, found):
+            self.notice(why)
         if found is None:
             return
         compiled = found.compiled
@@ -138,7 +167,9 @@ class Teller:
         """Status and one line of a cell that ended in this error."""
         self._failed_in = step.failed_in if step else None
         self._failed_allocation_bytes = failed_allocation(error)
-        return outcome_of(error)
+        status, line = outcome_of(error)
+        self._unusable = error.code if status == "failed" and isinstance(error, ImportProblem) else None
+        return status, line
 
     def finished(self, status: Status, error: str | None, peaks: Peaks | None, *, with_memory: bool = True) -> None:
         """The end. `with_memory` is whether the peaks are this cell's own."""
@@ -154,6 +185,7 @@ class Teller:
                 step=step,
                 phase=self._failed_in,
                 failed_allocation_bytes=self._failed_allocation_bytes,
+                unusable=self._unusable,
                 logits_dtype=self._logits_dtype,
                 peak_allocated_bytes=own and own.allocated,
                 peak_reserved_bytes=own and own.reserved,
@@ -183,3 +215,9 @@ class SkippedSteps:
     def of(self, done: int) -> int:
         """How many of the `done` steps since this was made."""
         return done - (self._training.steps_taken - self._before) if self._training else 0
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)

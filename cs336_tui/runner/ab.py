@@ -63,7 +63,8 @@ class Means(NamedTuple):
 def run_rounds(queue: CellQueue, means: Means) -> None:
     """Take the waiting cells two by two, the first of them A, and run each two as a round until none waits.
 
-    A and B take turns in beginning. When one ran out of memory, the rounds that wait are skipped.
+    A and B take turns in beginning. When one ran out of memory, or what is a user's own in it could not be built, the
+    rounds that wait are skipped.
     """
     for number in itertools.count():
         a = queue.take()
@@ -78,6 +79,14 @@ def run_rounds(queue: CellQueue, means: Means) -> None:
         if names := [name for name, ending in zip("AB", endings, strict=True) if ending.status == "oom"]:
             reason = f"{' and '.join(names)} ran out of memory in round {number + 1}"
             queue.skip(range(b.cell + 1, b.cell + 1 + len(queue)), reason)
+        elif any(_cannot_be_built(side, ending) for side, ending in zip((a, b), endings, strict=True)):
+            reason = f"what failed while it was built in round {number + 1} would fail again"
+            queue.skip(range(b.cell + 1, b.cell + 1 + len(queue)), reason)
+
+
+def _cannot_be_built(side: Waiting, ending: CellFinished) -> bool:
+    """Whether a user's own code ended the round before any step."""
+    return side.spec.brings_own_code and ending.status == "failed" and ending.stage == "building"
 
 
 def _run_round(sides: tuple[Waiting, Waiting], means: Means, *, b_first: bool) -> tuple[CellFinished, CellFinished]:

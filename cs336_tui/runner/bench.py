@@ -8,7 +8,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -37,15 +36,15 @@ from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.leave_out import without_impossible
 from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.peak import PeakRequests, Tell
-from cs336_tui.runner.predictor import PredictionError
-from cs336_tui.runner.queue import Asked, CellQueue, Waiting
+from cs336_tui.runner.predictor import PredictionError, TookTooLong
+from cs336_tui.runner.queue import Asked, CellQueue, Waiting, why_unusable
 from cs336_tui.runner.reporting import make_report, refuse_report
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, new_session_id
 from cs336_tui.session.recorder import Recorder, Sink
-from cs336_tui.session.state import fold
+from cs336_tui.session.state import SessionState, fold
 from cs336_tui.spec import Precision, RunSpec, SpecError
 from cs336_tui.sweep import Sweep
 
@@ -54,6 +53,8 @@ if TYPE_CHECKING:
 
 SAMPLE_AFTER_S = 0.5
 """How long a cell that is over waits for the sample that was asked for when it stopped measuring."""
+PREDICTED_WITHIN_S = 20.0
+"""How long it may take to work out what a cell needed that has run."""
 
 
 class Bench:
@@ -98,7 +99,9 @@ class Bench:
         self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-"))
         self._launcher = Launcher(self._scratch)
         self._peaks = PeakRequests(self._launcher)
-        self._predictions = SessionPredictions(self._launcher, self._recorder, self._capability_of)
+        self._predictions = SessionPredictions(
+            self._launcher, self._recorder, self._capability_of, lambda: self.timeout_s
+        )
         self._reports = 0
         self._sampler: DeviceSampler | None = None
         self._sampled_after: threading.Event | None = None
@@ -115,6 +118,8 @@ class Bench:
         self._was_cancelled = False
         self._endings: dict[int, CellFinished] = {}
         """How cells ended that ran out of memory."""
+        self._unusable: dict[int, str] = {}
+        """What of the user's own could not be used, by the cell that has just found out."""
         self._closed = False
 
     @property
@@ -227,11 +232,43 @@ class Bench:
         self.start()
         self._predictions.predictor.ask(specs)
 
-    def predict_now(self, specs: Iterable[RunSpec]) -> None:
-        """The same, but returns when all is known that can be; for some seconds a large model."""
+    def predict_now(self, specs: Iterable[RunSpec], say: Callable[[str], object] = lambda _: None) -> None:
+        """The same of cells that wait, but returns when all is known that can be, or none waits any more.
+
+        For some seconds a large model; `say` is told which. One of a user's own code may take as long as a cell, and
+        what took too long is told.
+        """
         for spec in {prediction_key(spec): spec for spec in specs}.values():
-            with suppress(PredictionError):  # what is wrong with the cell it says itself when it runs
+            if not len(self.queue):
+                return
+            say(f"predicting {spec.title}")
+            try:
                 self._predictions.tell(self._predictions.predictor.predict([spec]))
+            except TookTooLong as error:
+                self._predictions.give_up(spec, error.why)
+            except PredictionError:
+                pass  # what is wrong with the cell it says itself when it runs
+
+    def predict_afterwards(self, specs: Iterable[RunSpec]) -> None:
+        """Work out what cells that have run needed, for the FLOPs beside their times; returns when all is known or
+        given up, after `PREDICTED_WITHIN_S` at most for each.
+
+        Why one was given up is told, and after one that took too long others of the same code are, too. With
+        `in_process` there are no children, and nothing is worked out.
+        """
+        missing = {} if self._in_process else {prediction_key(spec): spec for spec in specs}
+        too_long: dict[tuple[str, ...], str] = {}
+        for spec in missing.values():
+            code = (spec.model, spec.attention, spec.optimizer, spec.loss)
+            if code in too_long:
+                self._predictions.give_up(spec, too_long[code])
+                continue
+            try:
+                self._predictions.tell(self._predictions.predictor.predict([spec], within_s=PREDICTED_WITHIN_S))
+            except PredictionError as error:
+                self._predictions.give_up(spec, error.why)
+                if isinstance(error, TookTooLong):
+                    too_long[code] = f"not tried, as {spec.title} was {error.why}"
 
     def work(self) -> None:
         """Run what waits until nothing does, or nothing when another thread is at it."""
@@ -264,6 +301,8 @@ class Bench:
             ran_out = taken.cell in self._endings
             if ran_out and self._explain_oom and not self._in_process:
                 self.queue.ask("oom", taken.spec, taken.cell)
+            if code := self._unusable.pop(taken.cell, None):
+                self.queue.skip_bringing(code, taken.spec, taken.cell)
             if ran_out and self.skip_after_oom:
                 reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
                 self.queue.skip_larger(taken.spec, reason)
@@ -309,8 +348,11 @@ class Bench:
                     EnvironmentRead(at=now, environment=environment),
                 ]
                 again = ("cancelled", "failed", "killed") if failed else ("cancelled",)
+                skipped = _skipped_with_failed(state) if failed else set()
                 went_on += [
-                    CellRequeued(at=now, cell=cell.cell) for cell in state.cells.values() if cell.status in again
+                    CellRequeued(at=now, cell=cell.cell)
+                    for cell in state.cells.values()
+                    if cell.status in again or cell.cell in skipped
                 ]
                 for event in went_on:
                     state.apply(event)
@@ -341,6 +383,7 @@ class Bench:
         """Stop the running cell, within 2 s, and run none that waits. Does nothing, and says False, between runs."""
         self._peaks.stop()
         stopped = self.queue.cancel()
+        self._predictions.predictor.stop()
         self._was_cancelled |= stopped
         return stopped
 
@@ -380,6 +423,8 @@ class Bench:
         for event in events:
             if isinstance(event, CellFinished) and event.status == "oom":
                 self._endings[event.cell] = event
+            if isinstance(event, CellFinished) and event.unusable:
+                self._unusable[event.cell] = event.unusable
             if isinstance(event, StageChanged) and event.stage == "finishing" and self._sampler is not None:
                 # A short cell may have ended before a sample was due. Never when measuring begins: that sample would
                 # fall into the first step of every cell.
@@ -477,6 +522,13 @@ class Bench:
     def _on_sample(self, sample: DeviceSampled) -> None:
         # While nothing runs samples are for the eye only; the log tells of runs.
         (self._recorder.pass_on if self.queue.current is None else self._recorder.record)([sample])
+
+
+def _skipped_with_failed(state: SessionState) -> set[int]:
+    """The cells that were skipped since a failed one could not use what they need too."""
+    ends = [cell.finished for cell in state.cells.values() if cell.finished and cell.status == "failed"]
+    reasons = {why_unusable(end.unusable, end.cell) for end in ends if end.unusable}
+    return {cell.cell for cell in state.cells.values() if cell.status == "skipped" and cell.skipped_because in reasons}
 
 
 def _is_ab(command: str) -> bool:

@@ -10,22 +10,24 @@ import select
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from multiprocessing import parent_process
+from multiprocessing import current_process, forkserver, parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
 from cs336_tui.environment import TorchEnvironment
-from cs336_tui.events import Event, pack
+from cs336_tui.events import CellFinished, Event, Notice, ReportFinished, pack
 from cs336_tui.peaks import DevicePeak
 from cs336_tui.reports import Prediction, ReportRequest
 from cs336_tui.runner import door
 from cs336_tui.runner.frames import write_frame
+from cs336_tui.runner.leftovers import end_offspring, offspring_of, told
 from cs336_tui.spec import Precision, RunSpec
 
 EXIT_ORPHANED = 71
@@ -33,6 +35,8 @@ _PR_SET_PDEATHSIG = 1
 _PREDICTING_NICENESS = 10
 """A prediction is not worth slowing anything else down."""
 
+_settled_as = 0
+"""The pid of the child that `_settle` made ready; a copy that a user's code forked of it has another."""
 
 IMPOSSIBLE = "no device can hold it"
 """How the reason begins for which such a cell cannot even be predicted."""
@@ -93,17 +97,42 @@ def _serve(
     poll.register(commands.fileno(), select.POLLIN | select.POLLHUP)
 
     def emit(event: Event) -> None:
+        if isinstance(event, CellFinished | ReportFinished) and _is_spawned():
+            event = _without_offspring(event, emit)
         _send(events, pack(event))
 
     def cancelled() -> bool:
+        _end_a_copy()
         return bool(poll.poll(0))
 
     try:
         work(emit, cancelled)
     except BaseException:
+        _end_a_copy()
         traceback.print_exc()
         _leave(1)
     _leave(0)
+
+
+def _is_spawned() -> bool:
+    """Whether the app itself is this process's parent, and no fork server."""
+    parent = parent_process()
+    return parent is not None and parent.pid == os.getppid()
+
+
+def _without_offspring(
+    end: CellFinished | ReportFinished, emit: Callable[[Event], None]
+) -> CellFinished | ReportFinished:
+    """End what was started here and still lives: once this process has ended, nobody could tell whose it was."""
+    _end_a_copy()
+    left = end_offspring(offspring_of(os.getpid()))
+    if not left:
+        return end
+    if isinstance(end, ReportFinished):
+        emit(Notice(at=time.time(), text=told(left, "the report")))
+        return end
+    emit(Notice(at=time.time(), text=f"cell {end.cell + 1}: {told(left)}"))
+    return msgspec.structs.replace(end, remarks=(*end.remarks, told(left)))
 
 
 def run_predictions(events: Connection, output: str, asked: bytes) -> None:
@@ -157,6 +186,8 @@ def _why_unpredictable(error: BaseException) -> str:
 
 def _settle(output: str) -> None:
     """Be a quiet child: output to a file, Ctrl-C and hang-ups left to the parent, no life after the parent's."""
+    global _settled_as
+    _settled_as = os.getpid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     fd = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -170,7 +201,28 @@ def _settle(output: str) -> None:
     tempfile.tempdir = os.environ["TMPDIR"] = str(Path(output).parent)
     faulthandler.enable(sys.stderr)
     door.keep_freed_memory()
+    current_process().daemon = False  # else a model could not have a data loader with workers
+    os.register_at_fork(after_in_child=_let_go_of_server)
     _die_with_parent()
+
+
+def _let_go_of_server() -> None:
+    """In a forked copy: close the pipe that keeps the fork server alive, which is to end with the app and its cells."""
+    server: Any = forkserver._forkserver
+    fd, server._forkserver_alive_fd = server._forkserver_alive_fd, None
+    if fd is not None:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def _end_a_copy() -> None:
+    """End here if this is a copy of the child that a user's code forked and that came back from it.
+
+    It must not do the child's work a second time, nor tell of it. Copies that work for the child, as those of a data
+    loader do, never come here.
+    """
+    if os.getpid() != _settled_as:
+        os._exit(0)
 
 
 def _die_with_parent() -> None:
@@ -209,6 +261,7 @@ def _exit_after(sentinel: int) -> None:
 
 
 def _send(events: Connection, payload: bytes) -> None:
+    _end_a_copy()
     try:
         write_frame(events.fileno(), payload)
     except BrokenPipeError:
@@ -217,6 +270,7 @@ def _send(events: Connection, payload: bytes) -> None:
 
 def _leave(status: int) -> NoReturn:
     """End without the interpreter's clean-up, which takes torch 0.1 s and frees nothing that exiting does not."""
+    _end_a_copy()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from cs336_tui import compile_cache as compile_cache  # which has to be there before torch
 from cs336_tui.environment import TorchEnvironment
 from cs336_tui.events import Event
 from cs336_tui.peaks import DevicePeak

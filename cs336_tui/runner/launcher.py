@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -19,12 +20,21 @@ from cs336_tui.reports import ReportRequest
 from cs336_tui.runner import child
 from cs336_tui.runner.door import PRELOAD
 from cs336_tui.runner.frames import FrameReader, enlarge
+from cs336_tui.runner.leftovers import end_offspring, end_orphans, offspring_of
 from cs336_tui.spec import Precision, RunSpec
+
+if TYPE_CHECKING:
+    import psutil
 
 StartMethod = Literal["forkserver", "spawn"]
 SERVER_DYING_S = 2.0
 """How long a start is tried again when the fork server does not answer."""
 SERVER_OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
+
+_knowing = threading.Lock()
+"""Held while a child is started, until its pid is known, and while those that are not known are ended."""
+_living: set[int] = set()
+"""The children of this process, all of one fork server."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +45,55 @@ class Child:
     events: Connection
     commands: Connection
     output: Path
+    method: StartMethod
+    _offspring: list[psutil.Process] = field(default_factory=list)
+    """What a spawned one had started when it was sent a signal."""
+    _ended: list[str] = field(default_factory=list)
+    """Names of those that are ended."""
 
     def frames(self) -> FrameReader:
         return FrameReader(self.events.fileno())
 
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+        self._look_at_offspring()
+        self.process.terminate()
+
+    def kill(self) -> None:
+        """Send it SIGKILL."""
+        self._look_at_offspring()
+        self.process.kill()
+        self._ended.extend(end_offspring(self._offspring))
+
+    @property
+    def has_ended(self) -> bool:
+        """Asked of the system where the sentinel may not tell, which what a spawned process forks holds open, too."""
+        return self.method == "spawn" and self.process.exitcode is not None
+
+    def _end_offspring(self) -> list[str]:
+        ended = [*self._ended, *end_offspring(self._offspring)]
+        self._ended.clear()
+        return ended
+
+    def _look_at_offspring(self) -> None:
+        if self.method == "spawn" and self.process.pid is not None:
+            self._offspring.extend(offspring_of(self.process.pid))
+
+    def end_leftovers(self) -> list[str]:
+        """End what the process, which is over, had started and left; returns names, one a process."""
+        with _knowing:
+            return end_orphans(_living) if self.method == "forkserver" else self._end_offspring()
+
     def close(self) -> None:
-        """Give back pipes and the process object; a process that has not ended is killed."""
+        """Give back pipes and the process object; a process that has not ended is killed, and what it leaves is."""
         self.events.close()
         self.commands.close()
         if self.process.is_alive():
-            self.process.kill()
+            self.kill()
         self.process.join()
+        self.end_leftovers()
+        with _knowing:
+            _living.discard(self.process.pid or 0)
         self.process.close()
 
 
@@ -145,7 +193,9 @@ class Launcher:
         pipes = (child_events, child_commands) if commands else (child_events,)
         process = context.Process(target=target, args=(*pipes, *args), daemon=True)
         try:
-            process.start()
+            with _knowing:
+                process.start()
+                _living.add(process.pid)
         except BaseException:
             events.close()
             command_pipe.close()
@@ -153,4 +203,4 @@ class Launcher:
         finally:
             child_events.close()
             child_commands.close()
-        return Child(process, events, command_pipe, output)
+        return Child(process, events, command_pipe, output, self.method)

@@ -7,7 +7,9 @@ import hashlib
 import importlib.metadata
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import msgspec
@@ -23,9 +25,20 @@ from cs336_tui.spec import RunSpec
 Capability = tuple[int, int]
 """Of a CUDA device, as (9, 0)."""
 
+OWN_CODE_WITHIN_S = 60.0
+"""How long a prediction of a user's own code may take where nobody says; one of 32 layers takes seconds."""
+
 
 class PredictionError(Exception):
-    """A prediction could not be made; one line says why."""
+    """A prediction could not be made; one line says why, `why` the same without the cell's title."""
+
+    def __init__(self, why: str, title: str = "") -> None:
+        super().__init__(f"{title}: no prediction: {why}" if title else why)
+        self.why = why
+
+
+class TookTooLong(PredictionError):
+    """It was not there in the time that it was given."""
 
 
 class PredictionCache:
@@ -50,9 +63,12 @@ class PredictionCache:
                 self._known[key[0], capability, key[1]] = found
         return predicted_for(spec, found) if found else None
 
-    def put(self, prediction: Prediction, capability: Capability | None = None) -> None:
-        key, files = _asked(prediction.spec)
-        self._known[key, capability, files] = prediction
+    def put(
+        self, prediction: Prediction, capability: Capability | None = None, files: Fingerprint | None = None
+    ) -> None:
+        """`files` are the user's as they were when it was begun; None: as they are now."""
+        key, now = _asked(prediction.spec)
+        self._known[key, capability, now if files is None else files] = prediction
         if prediction.spec.brings_own_code:
             return
         path = self._path(key, capability)
@@ -96,7 +112,8 @@ class Predictor:
     `deliver` gets what `ask` was asked for, from a thread of this object's; `give_up` is told what cannot be predicted
     and why.
 
-    `launcher` starts the child processes; `capability_of` a spec is that of the CUDA device that it is for.
+    `launcher` starts the child processes; `capability_of` a spec is that of the CUDA device that it is for;
+    `own_code_within_s` tells how long one of a user's own code may take, None for `OWN_CODE_WITHIN_S`.
     Call `close` at the end.
     """
 
@@ -108,9 +125,10 @@ class Predictor:
         *,
         cache: PredictionCache | None = None,
         capability_of: Callable[[RunSpec], Capability | None] = lambda _: None,
+        own_code_within_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._launcher, self._deliver, self._give_up = launcher, deliver, give_up
-        self._capability_of = capability_of
+        self._capability_of, self._own_code_within_s = capability_of, own_code_within_s
         self._cache = cache or PredictionCache()
         self._changed = threading.Condition()
         self._wanted: dict[RunSpec, RunSpec] = {}
@@ -123,6 +141,11 @@ class Predictor:
         """Of those that may be interrupted, the one that may be killed now."""
         self._busy = False
         """Whether such a child is being started, works, or is being cleared away."""
+        self._stops = 0
+        self._stoppable: list[Child] = []
+        """Those that somebody waits for, in `predict`."""
+        self._too_long: dict[tuple[RunSpec, Fingerprint], float] = {}
+        """What was not worked out within so many seconds."""
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -134,17 +157,26 @@ class Predictor:
         return self._cache.get(spec, self._capability_of(spec))
 
     def predict(
-        self, specs: Sequence[RunSpec], on_each: Callable[[Prediction], object] = lambda _: None
+        self,
+        specs: Sequence[RunSpec],
+        on_each: Callable[[Prediction], object] = lambda _: None,
+        *,
+        within_s: float | None = None,
     ) -> tuple[Prediction, ...]:
-        """The prediction of each spec; blocks, and calls `on_each` as they become known. Raises `PredictionError`."""
+        """The prediction of each spec; blocks, and calls `on_each` as they become known. Raises `PredictionError`.
+
+        `within_s` is how long a child process may take: all specs of ours have one, each of a user's own code has one,
+        which has a limit in any case.
+        """
+        stops = self._stops
         wanted = {prediction_key(spec): spec for spec in specs}
         missing = [spec for spec in wanted.values() if self._known(spec) is None]
         for found in self.known(wanted.values()):
             on_each(found)
         if missing:
-            for answer in self._answers(missing):
+            for answer in self._answers(missing, stops=stops, within_s=within_s):
                 if answer.prediction is None:
-                    raise PredictionError(f"{answer.spec.title}: no prediction: {answer.error}")
+                    raise PredictionError(answer.error or "", answer.spec.title)
                 on_each(answer.prediction)
         return self.known(specs)
 
@@ -171,8 +203,16 @@ class Predictor:
             self._holds -= 1
             self._changed.notify_all()
 
+    def stop(self) -> None:
+        """End what `predict` is at on other threads, which then raises `PredictionError`."""
+        with self._changed:
+            self._stops += 1
+            for child in self._stoppable:
+                child.kill()
+
     def close(self) -> None:
-        """End the child process and the thread. Safe to call twice."""
+        """End the child processes and the thread. Safe to call twice."""
+        self.stop()
         with self._changed:
             self._closed = True
             self._interrupt()
@@ -182,7 +222,7 @@ class Predictor:
     def _interrupt(self) -> None:
         self._interrupts += 1
         if self._child is not None:
-            self._child.process.kill()
+            self._child.kill()
         self._changed.notify_all()
 
     def _work(self) -> None:
@@ -199,7 +239,7 @@ class Predictor:
                 self._predict_wanted()
             except Exception as error:  # what is asked for later must not fare worse for it
                 for key, spec in wanted.items():
-                    self._abandon(spec, f"{type(error).__name__}: {error}")
+                    self._abandon(spec, _asked(spec), f"{type(error).__name__}: {error}")
                     self._settle([key])
 
     def _settle(self, keys: Iterable[RunSpec]) -> None:
@@ -213,53 +253,82 @@ class Predictor:
             specs, interrupts = list(self._wanted.values()), self._interrupts
             if not specs or self._holds or self._closed:
                 return
-        left = list(specs)
+        left = [(spec, _asked(spec)) for spec in specs]
         try:
-            for answer in self._answers(specs, interruptible=True):
-                key = prediction_key(left.pop(0))
+            for answer in self._answers(specs):
+                _, asked = left.pop(0)
                 if answer.prediction is None:
-                    self._abandon(answer.spec, answer.error or "")
+                    self._abandon(answer.spec, asked, answer.error or "")
                 else:
                     self._deliver([answer.prediction])
-                self._settle([key])
+                self._settle([asked[0]])
         except PredictionError as error:
             if interrupts == self._interrupts and left:
-                self._abandon(left[0], str(error))  # the one that the child died of; the others are tried again
-                self._settle([prediction_key(left[0])])
+                self._abandon(*left[0], error.why)  # the one that the child died of; the others are tried again
+                self._settle([left[0][1][0]])
 
-    def _abandon(self, spec: RunSpec, why: str) -> None:
-        self._hopeless.add(_asked(spec))
+    def _abandon(self, spec: RunSpec, asked: tuple[RunSpec, Fingerprint], why: str) -> None:
+        """For as long as the user's files are as they were when it was `asked` for."""
+        self._hopeless.add(asked)
         self._give_up(spec, why)
 
-    def _answers(self, specs: Sequence[RunSpec], *, interruptible: bool = False) -> Iterator[PredictionAnswer]:
+    def _answers(
+        self, specs: Sequence[RunSpec], *, stops: int | None = None, within_s: float | None = None
+    ) -> Iterator[PredictionAnswer]:
         """The answer to each as it comes from a child. Raises `PredictionError` when that ends before the last.
 
-        What brings a user's own code has a child of its own: what that does to torch must touch no other prediction.
+        A child is given up at a stop after the first `stops`; None: whenever somebody asks, holds or closes. What
+        brings a user's own code has a child of its own: what that does to torch must touch no other prediction.
         """
         for number, alike in itertools.groupby(
             enumerate(specs, 1), lambda each: each[0] if each[1].brings_own_code else 0
         ):
-            del number
-            yield from self._answers_of_one([spec for _, spec in alike], interruptible=interruptible)
+            limit_s = within_s
+            if number and within_s is None:
+                limit_s = self._own_code_within_s() or OWN_CODE_WITHIN_S
+            yield from self._answers_of_one([spec for _, spec in alike], stops, limit_s)
 
-    def _answers_of_one(self, specs: Sequence[RunSpec], *, interruptible: bool) -> Iterator[PredictionAnswer]:
-        child = self._start_interruptible(specs) if interruptible else self._start(specs)
-        frames, answered = child.frames(), 0
+    def _answers_of_one(
+        self, specs: Sequence[RunSpec], stops: int | None, within_s: float | None
+    ) -> Iterator[PredictionAnswer]:
+        files = {spec: fingerprint(spec) for spec in specs}
+        first = (prediction_key(specs[0]), files[specs[0]])
+        if within_s is not None and within_s <= self._too_long.get(first, 0.0):
+            raise TookTooLong(_too_long(within_s), specs[0].title)
+        child = self._start_interruptible(specs) if stops is None else self._start_stoppable(specs, stops)
+        answered = 0
         try:
-            while not frames.at_end:
-                for payload in frames.read():
-                    answer = msgspec.json.decode(payload, type=PredictionAnswer)
-                    answered += 1
-                    if answer.prediction is not None:
-                        self._cache.put(answer.prediction, self._capability_of(answer.spec))
-                    yield answer
+            for payload in _told_by(child, within_s):
+                answer = msgspec.json.decode(payload, type=PredictionAnswer)
+                answered += 1
+                if answer.prediction is not None:
+                    capability = self._capability_of(answer.spec)
+                    self._cache.put(answer.prediction, capability, files.get(answer.spec))
+                yield answer
             if answered < len(specs):
-                raise PredictionError("the process that predicts ended early")
+                stopped = stops is not None and stops != self._stops
+                raise PredictionError("stopped" if stopped else "the process that predicts ended early")
+        except TimeoutError:
+            assert within_s is not None
+            if specs[0].brings_own_code:
+                self._too_long[first] = within_s
+            raise TookTooLong(_too_long(within_s), specs[answered].title) from None
         finally:
-            if interruptible:
+            if stops is None:
                 self._clear_away(child)
             else:
+                with self._changed:
+                    self._stoppable.remove(child)
                 child.close()
+
+    def _start_stoppable(self, specs: Sequence[RunSpec], stops: int) -> Child:
+        """As `_start`, for somebody who waits and may be told to `stop`."""
+        child = self._start(specs)
+        with self._changed:
+            self._stoppable.append(child)
+            if stops != self._stops:
+                child.kill()
+        return child
 
     def _start(self, specs: Sequence[RunSpec]) -> Child:
         try:
@@ -294,3 +363,20 @@ class Predictor:
         with self._changed:
             self._busy = False
             self._changed.notify_all()
+
+
+def _told_by(child: Child, within_s: float | None) -> Iterator[bytes]:
+    """What it sends, until it is gone: its pipe may be held open by what it started. Raises `TimeoutError`."""
+    frames, sentinel, gone = child.frames(), child.process.sentinel, False
+    end_at = None if within_s is None else time.monotonic() + within_s
+    while not (gone or frames.at_end):
+        ready = wait([child.events, sentinel], None if end_at is None else max(0.0, end_at - time.monotonic()))
+        if not ready:
+            raise TimeoutError
+        gone = sentinel in ready
+        while not frames.at_end and child.events.poll():
+            yield from frames.read()
+
+
+def _too_long(within_s: float) -> str:
+    return f"not worked out within {within_s:g} s"

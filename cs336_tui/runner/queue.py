@@ -15,13 +15,18 @@ from cs336_tui.events import (
     Event,
     QueueOrdered,
 )
-from cs336_tui.order import needs_at_least
+from cs336_tui.order import brings_as, needs_at_least
 from cs336_tui.reports import ReportKind
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 
 NOT_STARTED = "not started: the run was stopped"
+
+
+def why_unusable(code: str, cell: int) -> str:
+    """Why a cell is skipped that brings what could not be used in another one."""
+    return f"cell {cell + 1} could not use {code}, and this one needs it too"
 
 
 class Waiting(NamedTuple):
@@ -122,6 +127,12 @@ class CellQueue:
         """Do not run the waiting cells that surely need as much memory as `failed`."""
         with self._changed:
             self.skip([cell for cell in self._waiting if needs_at_least(self._specs[cell], failed)], reason)
+
+    def skip_bringing(self, code: str, failed: RunSpec, cell: int) -> None:
+        """Do not run the waiting cells that bring what could not be used in `cell`, of the same folders."""
+        with self._changed:
+            alike = [each for each in self._waiting if brings_as(self._specs[each], code, failed)]
+            self.skip(alike, why_unusable(code, cell))
 
     def requeue(self, cells: Iterable[int]) -> None:
         """Let cells that were skipped or are over wait again, behind all others."""

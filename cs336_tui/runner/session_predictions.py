@@ -18,20 +18,31 @@ class SessionPredictions:
     """Tells `recorder` what cells will need. `capability_of` a spec is that of the CUDA device that it is for."""
 
     def __init__(
-        self, launcher: Launcher, recorder: Recorder, capability_of: Callable[[RunSpec], Capability | None]
+        self,
+        launcher: Launcher,
+        recorder: Recorder,
+        capability_of: Callable[[RunSpec], Capability | None],
+        own_code_within_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._recorder = recorder
-        self.predictor = Predictor(launcher, self.tell, self._give_up, capability_of=capability_of)
+        self.predictor = Predictor(
+            launcher, self.tell, self.give_up, capability_of=capability_of, own_code_within_s=own_code_within_s
+        )
         self._cells: set[RunSpec] = set()
         """What the session's cells need, by `prediction_key`; only their predictions go into its log."""
         self._said: set[str] = set()
         """Why predictions of the session's cells failed, as far as it was told."""
         self._told: set[RunSpec] = set()
         """Of those, the ones whose predictions are there."""
+        self._failed: dict[RunSpec, str] = {}
+        """For what predictions failed and why, by `prediction_key`."""
 
     def add(self, specs: Iterable[RunSpec]) -> None:
         """These are the session's from now on; what is known of them is told."""
-        self._cells |= set(map(prediction_key, specs))
+        new = set(map(prediction_key, specs)) - self._cells
+        self._cells |= new
+        for key in new & self._failed.keys():
+            self._recorder.record([CellsPredicted(at=time.time(), failed=(key,), why=self._failed[key])])
         self.tell(self.predictor.known(list(self._cells - self._told)))
 
     def restore(self, state: SessionState) -> None:
@@ -44,14 +55,19 @@ class SessionPredictions:
         own = [found for found in predictions if prediction_key(found.spec) in self._cells]
         others = [found for found in predictions if prediction_key(found.spec) not in self._cells]
         self._told |= {prediction_key(found.spec) for found in own}
+        for found in predictions:
+            self._failed.pop(prediction_key(found.spec), None)
         for tell, told in ((self._recorder.record, own), (self._recorder.pass_on, others)):
             if told:
                 tell([CellsPredicted(at=time.time(), predictions=tuple(told))])
 
-    def _give_up(self, spec: RunSpec, why: str) -> None:
-        now = time.time()
-        self._recorder.pass_on([CellsPredicted(at=now, failed=(spec,), why=why)])
-        if prediction_key(spec) in self._cells and why not in self._said:  # others are choices, perhaps half typed
+    def give_up(self, spec: RunSpec, why: str) -> None:
+        """What this needs will not be known."""
+        now, is_own = time.time(), prediction_key(spec) in self._cells
+        self._failed[prediction_key(spec)] = why
+        tell = self._recorder.record if is_own else self._recorder.pass_on
+        tell([CellsPredicted(at=now, failed=(spec,), why=why)])
+        if is_own and why not in self._said:  # others are choices, perhaps half typed
             self._said.add(why)
             text = f"{spec.title}: what it needs could not be predicted: {why}"
             self._recorder.pass_on([Notice(at=now, text=text)])

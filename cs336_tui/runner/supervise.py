@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from cs336_tui.events import (
     CellFinished,
     ChildOutput,
     Event,
+    Notice,
     ReportFinished,
     Stage,
     StageChanged,
@@ -22,6 +26,7 @@ from cs336_tui.events import (
 )
 from cs336_tui.runner.endings import explain_exit, kernel_oom_kills
 from cs336_tui.runner.launcher import Child
+from cs336_tui.runner.leftovers import told
 from cs336_tui.runner.output import OutputTail
 from cs336_tui.runner.stop import StopSignal
 
@@ -31,6 +36,8 @@ POLITE_S = 0.6
 """How long a child may take to stop between two steps before it gets SIGTERM."""
 TERM_S = 0.6
 """How long it may take after SIGTERM before it gets SIGKILL."""
+SPAWNED_LOOK_S = 1.0
+"""How often it is asked whether a silent spawned child lives."""
 EXIT_S = 5.0
 """How long it may take to exit after its result."""
 
@@ -38,7 +45,8 @@ EXIT_S = 5.0
 class Supervisor:
     """Runs the watch over the child of one cell or report; `record` receives its events, the last one its end.
 
-    The end is exactly one `CellFinished`, or one `ReportFinished` where `report` is given.
+    The end is exactly one `CellFinished`, or one `ReportFinished` where `report` is given; it comes when the process is
+    gone and what that had started is ended.
     """
 
     def __init__(
@@ -54,9 +62,10 @@ class Supervisor:
         self._child, self._cell, self._report, self._record, self._stop = child, cell, report, record, stop
         self._pid = child.process.pid
         self._frames = child.frames()
-        self._finished: CellFinished | ReportFinished | None = None
+        self._ends: list[CellFinished | ReportFinished] = []
+        """What the child told of its end: of two cells in turns it is two."""
         self._stage: Stage = "starting"
-        self._step = 0
+        self._step: int | None = None
         self._stopping = False
         self._timeout_s = timeout_s
         self._timed_out = False
@@ -90,14 +99,23 @@ class Supervisor:
                 pause_s = PACE_S - (time.monotonic() - looked_at)
                 self._urgent.poll(max(0.0, pause_s * 1e3))
         self._child.process.join()
-        if self._finished is None:
-            self._finished = self._sudden_end()
-            self._record([self._finished])
+        ends = self._ends or [self._sudden_end()]
+        left = self._child.end_leftovers()
+        self._record([*self._tell_of(left), *(_remarked(end, left) for end in ends)])
+
+    def _tell_of(self, left: Sequence[str]) -> list[Event]:
+        """News of the processes that were ended."""
+        if not left:
+            return []
+        text = told(left, "the report") if self._cell is None else f"cell {self._cell + 1}: {told(left)}"
+        return [Notice(at=time.time(), text=text)]
 
     def _wait(self) -> bool:
         """Wait until there is something to do; whether the process is gone."""
         timeout_ms = max(0.0, (self._escalation[0][0] - time.monotonic()) * 1e3) if self._escalation else None
-        return any(fd == self._sentinel for fd, _ in self._any.poll(timeout_ms))
+        if self._child.method == "spawn":
+            timeout_ms = min(SPAWNED_LOOK_S * 1e3, math.inf if timeout_ms is None else timeout_ms)
+        return any(fd == self._sentinel for fd, _ in self._any.poll(timeout_ms)) or self._child.has_ended
 
     def _drain(self, *, until_empty: bool) -> None:
         """Record what has arrived. Not until end of file: a process that the child started may hold the pipe open."""
@@ -111,6 +129,7 @@ class Supervisor:
                 break
         for event in events:
             self._note(event)
+        events = [event for event in events if not isinstance(event, CellFinished | ReportFinished)]
         if text := self._tail.read():
             events.insert(0, ChildOutput(at=time.time(), cell=self._cell, text=text))
         if events:
@@ -119,11 +138,11 @@ class Supervisor:
     def _note(self, event: Event) -> None:
         match event:
             case StageChanged():
-                self._stage, self._step = event.stage, 0
+                self._stage, self._step = event.stage, 0 if event.stage in ("warm-up", "measuring") else None
             case StepsTimed():
                 self._step = event.first + len(event.times_s)
             case CellFinished() | ReportFinished():
-                self._finished = event
+                self._ends.append(event)
                 self._escalation = [(time.monotonic() + EXIT_S, self._kill)]
 
     def _escalate(self) -> None:
@@ -131,7 +150,7 @@ class Supervisor:
             self._stopping = True
             self._any.unregister(self._stop.fileno())
             self._urgent.unregister(self._stop.fileno())
-            if self._finished is None:
+            if not self._ends:
                 with contextlib.suppress(BrokenPipeError):
                     os.write(self._child.commands.fileno(), b"s")
                 now = time.monotonic()
@@ -146,10 +165,10 @@ class Supervisor:
         self._escalation = [(time.monotonic() + TERM_S, self._kill)]
 
     def _terminate(self) -> None:
-        self._child.process.terminate()
+        self._child.terminate()
 
     def _kill(self) -> None:
-        self._child.process.kill()
+        self._child.kill()
 
     def _sudden_end(self) -> CellFinished | ReportFinished:
         """The end of a child that told of none."""
@@ -168,3 +187,10 @@ class Supervisor:
         return CellFinished(
             at=time.time(), cell=self._cell, status=status, error=error, stage=self._stage, step=self._step
         )
+
+
+def _remarked(end: CellFinished | ReportFinished, left: Sequence[str]) -> CellFinished | ReportFinished:
+    """The end of a cell, with what is to be known of the processes that it had left."""
+    if not left or isinstance(end, ReportFinished):
+        return end
+    return msgspec.structs.replace(end, remarks=(*end.remarks, told(left)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cs336_tui.session.choosing import PivotError, field_named, in_words, values_meant
-from cs336_tui.session.fields import FIELDS
+from cs336_tui.session.fields import FIELDS, OWN
 
 Shown = tuple[str, ...]
 """What a figure shows in each of the named fields."""
@@ -27,13 +27,16 @@ def baseline_of(
 ) -> Baseline:
     """For each figure the one with the baseline's values and all else the same.
 
-    Where there is none: the one that was asked the same otherwise, as another device is in another machine. `named`
-    are the fields of rows and columns, `taken` what each field takes, `wanted` the baseline as a person names it.
-    Raises `PivotError` for no baseline, one that is not among the figures, and one that fits several.
+    Where there is none: the one that was asked the same otherwise, as another device is in another machine, and another
+    model has an attention and arguments of its own. `named` are the fields of rows and columns, `taken` what each field
+    takes, `wanted` the baseline as a person names it. Raises `PivotError` for no baseline, one that is not among the
+    figures, and one that fits several.
     """
     chosen = _chosen(named, taken, wanted)
     choices = [key for key in named if FIELDS[key].kind in ("choice", "run") and key not in chosen]
     shown = {figure: dict(zip(named, figure, strict=True)) for figure in figures}
+    loose = [key for key in choices if key == _ARGUMENTS or any(fields[key] == OWN for fields in shown.values())]
+    choices = [key for key in choices if key not in loose]
     alike: dict[Shown, list[Shown]] = {}
     for figure, fields in shown.items():
         if fields == fields | chosen:
@@ -42,7 +45,11 @@ def baseline_of(
         raise PivotError(f"baseline {in_words(chosen)}: no cell has all of these")
     found: dict[Shown, Shown] = {}
     for figure, fields in shown.items():
-        candidates = alike.get(tuple(fields[key] for key in choices), [])
+        candidates = [
+            candidate
+            for candidate in alike.get(tuple(fields[key] for key in choices), [])
+            if all(_fits(key, fields, shown[candidate]) for key in loose)
+        ]
         exact = [candidate for candidate in candidates if shown[candidate] == fields | chosen]
         match exact or candidates:
             case [base]:
@@ -52,6 +59,15 @@ def baseline_of(
                 options = ", ".join(dict.fromkeys(shown[candidate][differ] for candidate in candidates))
                 raise PivotError(f"baseline {in_words(chosen)}: fits several; add {differ}, one of {options}")
     return Baseline(chosen, found)
+
+
+_ARGUMENTS = "model-args"
+
+
+def _fits(key: str, fields: Mapping[str, str], base: Mapping[str, str]) -> bool:
+    """Whether both show the same, or what follows from the model of one of them."""
+    of_others = key == _ARGUMENTS and fields.get("model") != base.get("model")
+    return of_others or fields[key] == base[key] or OWN in (fields[key], base[key])
 
 
 def _chosen(named: Sequence[str], taken: Mapping[str, Sequence[str]], wanted: Mapping[str, str]) -> dict[str, str]:

@@ -209,9 +209,10 @@ class CellState:
 
     @property
     def steps_meant(self) -> int:
-        """Warm-up and measured steps that it is to do; of one with an automatic count that ended well, those it did."""
+        """Warm-up and measured steps that it is to do; of one that is over, those it did, where it ended early or a
+        count was automatic."""
         automatic = self.spec.warmup_auto or self.spec.steps_auto is not None
-        return self.steps_done if automatic and self.status == "ok" else self.spec.total_steps
+        return self.steps_done if self.is_over and (automatic or self.status != "ok") else self.spec.total_steps
 
     @property
     def is_over(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from cs336_tui.session.fields import FIELDS, Field, values
 from cs336_tui.session.merge import Result
+from cs336_tui.variants import is_imported, short
 
 _BY_BEGINNING = ("device", "machine", "session")
 
@@ -24,12 +25,14 @@ def field_named(name: str) -> Field:
 
 def values_meant(field: Field, text: str, known: Sequence[str], said: str) -> tuple[str, ...]:
     """The known values that a person's text means: one itself, in whatever capitals, or several with commas; of
-    devices, machines and sessions a unique beginning will do. Raises `PivotError`, which begins with `said`."""
+    devices, machines and sessions a unique beginning will do, of ``package.module:Class`` the class where it is unique.
+    Raises `PivotError`, which begins with `said`."""
     if text in known:
         return (text,)
     fitting = [shown for shown in known if shown.casefold() == text.casefold()]
     if not fitting and text and field.key in _BY_BEGINNING:
         fitting = [shown for shown in known if shown.casefold().startswith(text.casefold())]
+    fitting = fitting or [shown for shown in known if is_imported(shown) and short(shown) == text]
     if len(fitting) == 1:
         return (fitting[0],)
     if "," in text:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from cs336_tui.quantities import count
@@ -48,7 +48,9 @@ class Field(NamedTuple):
 
 
 OWN = "own"
-"""The attention of a user's model, which nobody but the model knows."""
+"""What a field shows of a user's model that decides it itself: its attention and architecture, and whose sizes these
+are where its dimensions were given raw."""
+NO_ARGUMENTS = "none"
 
 
 def size_label(spec: RunSpec) -> str:
@@ -99,6 +101,26 @@ def values(results: Iterable[Result], key: str) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda shown: field.order(found[shown])))
 
 
+def varies(results: Sequence[Result], key: str) -> bool:
+    """Whether the results differ in this field by more than what follows from the model that they are of."""
+    if key == "model-args":
+        by_model: dict[str, set[str]] = {}
+        for result in results:
+            by_model.setdefault(result.spec.model, set()).add(FIELDS[key].show(result))
+        return any(len(taken) > 1 for taken in by_model.values())
+    return len({FIELDS[key].show(result) for result in results} - {OWN}) > 1
+
+
+def in_common(results: Sequence[Result], key: str) -> str:
+    """What all results show in this field, as far as their model leaves it open: beside a model that decides it itself,
+    ``swiglu-rope (reference)``. Empty where they differ, or where it goes without saying."""
+    taken = values(results, key)
+    found = [shown for shown in taken if shown != OWN]
+    if len(found) != 1 or found[0] == FIELDS[key].usual:
+        return ""
+    return found[0] if len(taken) == 1 else f"{found[0]} ({REFERENCE})"
+
+
 def shown_of(spec: RunSpec, key: str) -> str:
     """What a choice, or a dimension of the model, shows of a spec."""
     return _WORDS[key](spec) if key in _WORDS else str(getattr(spec, _ATTRIBUTES[key]))
@@ -125,7 +147,7 @@ def _warmup_steps_done(cell: CellState) -> int:
 
 
 _SAME_NAME = (
-    "edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "precision", "device", "sync", "seed", "workload",
+    "d_model", "d_ff", "num_layers", "num_heads", "precision", "device", "sync", "seed", "workload",
     "compile", "checkpoint", "optimizer", "loss",
 )  # fmt: skip
 _ATTRIBUTES = {name: name for name in _SAME_NAME} | {
@@ -139,7 +161,10 @@ _WORDS: Mapping[str, Callable[[RunSpec], str]] = {
     "size": size_label,
     "warmup": lambda spec: warmup_words(spec.warmup_steps, spec.warmup_auto),
     "steps": lambda spec: steps_words(spec.measure_steps, spec.steps_auto),
+    "edition": lambda spec: OWN if is_imported(spec.model) and spec.size == CUSTOM_SIZE else spec.edition,
+    "arch": lambda spec: OWN if is_imported(spec.model) else spec.arch,
     "model": lambda spec: spec.model,
+    "model-args": lambda spec: ", ".join(spec.args_given) or NO_ARGUMENTS,
     "attention": lambda spec: OWN if is_imported(spec.model) else spec.attention,
     "causal": lambda spec: "yes" if spec.causal or spec.workload != "attention" else "no",
 }
@@ -158,7 +183,7 @@ def _choice(key: str, title: str, among: tuple[str, ...] = ()) -> Field:
 
 
 def _variant(key: str, among: tuple[str, ...] = ()) -> Field:
-    """A switch on how the model is run: those of `among` in their order, a user's own after them by name."""
+    """A choice of a model or of how it is run: those of `among` in their order, a user's own after them by name."""
 
     def order(result: Result) -> Any:
         shown = shown_of(result.spec, key)
@@ -166,7 +191,7 @@ def _variant(key: str, among: tuple[str, ...] = ()) -> Field:
 
     return Field(
         key,
-        key.replace("cuda-graph", "CUDA graph"),
+        key.replace("cuda", "CUDA").replace("-", " "),
         "choice",
         lambda result: shown_of(result.spec, key),
         order,
@@ -224,8 +249,10 @@ def _torch_order(result: Result) -> tuple[list[int], str]:
 
 _ALL = (
     Field("size", "size", "choice", lambda result: size_label(result.spec), _size_order),
-    _choice("edition", "edition", EDITIONS),
-    _choice("arch", "arch", ARCHES),
+    _variant("model", (REFERENCE,)),
+    _variant("model-args", (NO_ARGUMENTS,)),
+    _variant("edition", EDITIONS)._replace(usual=""),
+    _variant("arch", ARCHES)._replace(usual=""),
     Field("params", "parameters", "model", lambda result: count(num_params(result)), num_params),
     _dimension("d_model", "d_model"),
     _dimension("d_ff", "d_ff"),
@@ -234,7 +261,6 @@ _ALL = (
     _choice("vocab", "vocabulary"),
     _variant("workload", WORKLOADS),
     _variant("causal", ("yes", "no")),
-    _variant("model", (REFERENCE,)),
     _variant("attention", ATTENTIONS),
     _choice("context", "context"),
     _choice("batch", "batch"),
@@ -257,3 +283,9 @@ _ALL = (
     Field("repeat", "repeat", "run", lambda result: str(result.cell.repeat), lambda result: result.cell.repeat),
 )
 FIELDS: Mapping[str, Field] = {field.key: field for field in _ALL}
+
+VARIANTS = (
+    "workload", "causal", "model", "model-args", "attention", "compile", "checkpoint", "optimizer", "loss",
+    "cuda-graph",
+)  # fmt: skip
+"""Fields of what is run and how, which need be said only where it is not as usual."""

@@ -62,8 +62,10 @@ def _precision(result: Result) -> tuple[str, str]:
     return result.spec.precision, _device_type(result)
 
 
-def _model(result: Result) -> str:
-    return result.spec.model
+def _own_code(result: Result) -> tuple[str, ...]:
+    """What brings code of the user's, all of which a revision is of."""
+    spec = result.spec
+    return spec.model, spec.attention, spec.optimizer, spec.loss
 
 
 def _attention(result: Result) -> tuple[str, ...]:
@@ -85,7 +87,7 @@ SETTINGS_IN_FORCE = (
     Aspect("allocator", _in_force("allocator"), _device_type),
     Aspect("persistence mode", _persistence, _device),
     Aspect("compiler", _in_force("compiler"), lambda result: (result.spec.compile, _device_type(result))),
-    Aspect("model revision", _in_force("model_revision"), _model),
+    Aspect("model revision", _in_force("model_revision"), _own_code),
 )
 """What was in force beside the precision."""
 

@@ -16,7 +16,7 @@ import msgspec
 from cs336_tui.ratio import LEVEL, ratio_of
 from cs336_tui.session.baseline import Baseline, baseline_of
 from cs336_tui.session.choosing import PivotError, field_named, select
-from cs336_tui.session.fields import FIELDS, values
+from cs336_tui.session.fields import FIELDS, in_common, values, varies
 from cs336_tui.session.merge import ENDINGS, Result, ddof_of, measured, pooled, runs_of
 from cs336_tui.session.places import PLACES, UsualPlaces, place_notes
 
@@ -109,7 +109,7 @@ def pivot(
     row_keys, column_keys = ([field_named(name).key for name in names] for names in (rows, columns))
     named = (*row_keys, *column_keys)
     taken = {key: values(results, key) for key in FIELDS}
-    _check(named, taken)
+    _check(results, named, taken)
     groups = _grouped(results, named)
     if mixed := _mixed(groups.values(), named):
         raise PivotError(_left_out(mixed, taken, "cells of one figure"))
@@ -127,7 +127,7 @@ def pivot(
         row_keys=_in_order(row_keys, {key[:split]: cells[0] for key, cells in groups.items()}),
         column_keys=_in_order(column_keys, {key[split:]: cells[0] for key, cells in groups.items()}),
         figures={(key[:split], key[split:]): figure for key, figure in figures.items()},
-        fixed={key: shown[0] for key, shown in taken.items() if len(shown) == 1 and _tells(key, shown[0])},
+        fixed={key: shown for key in FIELDS if FIELDS[key].kind != "run" and (shown := in_common(results, key))},
         value=kind,
         baseline=base.chosen if base else None,
         ddof=ddof,
@@ -137,8 +137,9 @@ def pivot(
 
 
 def varying(results: Sequence[Result]) -> tuple[str, ...]:
-    """Keys of the fields that differ between the results, so that they can be pivoted on."""
-    return tuple(key for key in FIELDS if len(values(results, key)) > 1)
+    """Keys of the fields that differ between the results, so that they can be pivoted on; not those that only follow
+    from the model."""
+    return tuple(key for key in FIELDS if varies(results, key))
 
 
 def suggest(results: Sequence[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -159,7 +160,7 @@ def _value(name: str) -> Value:
     raise PivotError(f"value {name}: expected one of {', '.join(VALUES)}")
 
 
-def _check(named: Sequence[str], taken: Mapping[str, Key]) -> None:
+def _check(results: Sequence[Result], named: Sequence[str], taken: Mapping[str, Key]) -> None:
     """Every named field must vary, and every choice that varies must be named once."""
     for key in named:
         title, shown = FIELDS[key].title, taken[key]
@@ -170,9 +171,7 @@ def _check(named: Sequence[str], taken: Mapping[str, Key]) -> None:
             raise PivotError(
                 f"pivot on {title}: every cell has {shown[0]}; fields that vary: {', '.join(others) or 'none'}"
             )
-    missing = [
-        key for key, shown in taken.items() if FIELDS[key].kind == "choice" and len(shown) > 1 and key not in named
-    ]
+    missing = [key for key in varying(results) if FIELDS[key].kind == "choice" and key not in named]
     if missing:
         raise PivotError(_left_out(missing, taken, "different cells"))
 
@@ -284,8 +283,3 @@ def _memory_marks(cells: Sequence[Result], value: Value) -> Iterable[str]:
         yield WHOLE_PROCESS
     if any(end.num_alloc_retries for end in endings):
         yield "allocator retries, which make the timing suspect"
-
-
-def _tells(key: str, shown: str) -> bool:
-    """Whether it need be said that all results show this."""
-    return FIELDS[key].kind != "run" and shown != FIELDS[key].usual

@@ -131,7 +131,7 @@ class SessionState:
 
     @property
     def steps_done(self) -> int:
-        """Steps finished, counting a finished cell as all of its steps, so that progress reaches its total."""
+        """Steps finished, counting a finished cell as all that it was to do, so that progress reaches its total."""
         return sum(c.steps_meant if c.is_over else c.steps_done for c in self.cells.values() if not c.is_skipped)
 
     @property

@@ -37,7 +37,8 @@ def _parts(sweep: Sweep) -> Iterator[Sweep]:
     for fields in (
         ("sizes", "dims", "vocab_size", "edition", "arch", "head_dims"),
         ("contexts",), ("batches",), ("passes",), ("precisions",), ("warmups", "warmup_auto"),
-        ("steps", "steps_auto", "sync"), ("seed",), ("threads",), ("models",), ("attentions",), ("optimizers",),
+        ("steps", "steps_auto", "sync"), ("seed",), ("threads",), ("models", "model_args", "annotations"),
+        ("attentions",), ("optimizers",),
         ("loss",), ("compiles",), ("cuda_graphs",),
     ):  # fmt: skip
         yield part(*fields)

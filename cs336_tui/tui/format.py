@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
 from cs336_tui import quantities
 
 NOT_YET = "–"
 NOT_AVAILABLE = quantities.UNKNOWN
 GB = 1e9
+_PLACE = re.compile(r" \([^()]+:\d+( in [^()]+)?\)$")
+"""A file and a line that a text ends with."""
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
@@ -77,3 +80,17 @@ def plain(text: str) -> str:
     """One line of foreign text made safe for the screen: escapes and control characters dropped, tabs widened."""
     text = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|.)", "", text)
     return "".join(char for char in text.expandtabs(4) if char.isprintable())
+
+
+def cut_to_lines(text: str, width: int, most: int) -> list[str]:
+    """Text over as many lines as it needs, at most so many; what goes is before the file and line that it ends with."""
+    lines = textwrap.wrap(text, width, break_on_hyphens=False)
+    if len(lines) <= most:
+        return lines
+    place = _PLACE.search(text)
+    end = f" …{place[0]}" if place and len(place[0]) + 2 < width * most else " …"
+    words = text[: place.start() if place else None].split(" ")
+    while len(words) > 1 and len(lines) > most:
+        words.pop()
+        lines = textwrap.wrap(" ".join(words) + end, width, break_on_hyphens=False)
+    return lines[:most]

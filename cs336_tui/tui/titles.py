@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from rich.cells import cell_len
 
-from cs336_tui.session.fields import FIELDS, shown_of
+from cs336_tui.session.fields import FIELDS, OWN, VARIANTS, shown_of
 from cs336_tui.spec import RunSpec
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.columns import Column
+from cs336_tui.variants import short
 
 _JOIN = " · "
 _ONLY_WHERE_MIXED = ("workload", "causal")
 """Fields that need no column where all cells show the same: the title or the size tells."""
-_VARIANTS = ("workload", "causal", "model", "attention", "compile", "checkpoint", "optimizer", "loss", "cuda-graph")
 
 
 def title_rows(title: str, width: int, most: int = 2) -> list[str]:
@@ -29,15 +30,31 @@ def title_rows(title: str, width: int, most: int = 2) -> list[str]:
     return [*(row + _JOIN.rstrip() for row in rows[:-1]), *rows[-1:]]
 
 
+def unique_names(names: Iterable[str]) -> dict[str, str]:
+    """Each name as short as tells it from the others: ``Class`` for ``package.module:Class``."""
+    found = list(names)
+    counted = Counter(map(short, found))
+    return {name: short(name) if counted[short(name)] == 1 else name for name in found}
+
+
 def variant_columns(specs: Iterable[RunSpec]) -> dict[str, Column]:
-    """A column for each variant that differs between the cells, or that all have alike and is not the usual one, by
-    its field."""
+    """A column for each of the `told_variants`, by its field."""
+    return {key: variant_column(key) for key in told_variants(specs)}
+
+
+def variant_column(key: str) -> Column:
+    return Column(FIELDS[key].title, left=key != "checkpoint", rank=1)
+
+
+def told_variants(specs: Iterable[RunSpec]) -> dict[str, set[str]]:
+    """What the cells show of each variant in which they differ, or which all have alike and is not the usual one; not
+    of what only follows from their model."""
     taken: dict[str, set[str]] = {}
     for spec in set(specs):
-        for key in _VARIANTS:
+        for key in VARIANTS:
             taken.setdefault(key, set()).add(shown_of(spec, key))
     return {
-        key: Column(FIELDS[key].title, left=key != "checkpoint", rank=1)
+        key: shown
         for key, shown in taken.items()
-        if len(shown) > 1 or (key not in _ONLY_WHERE_MIXED and shown != {FIELDS[key].usual})
+        if len(shown - {OWN}) > 1 or (key not in _ONLY_WHERE_MIXED and not shown <= {FIELDS[key].usual, OWN})
     }

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch.nn.functional as F
@@ -15,7 +16,8 @@ from torch import nn
 from torch.autograd import Function
 
 from cs336_tui.reports import RANGES
-from cs336_tui.workload.imported.problems import explained
+from cs336_tui.workload.imported.finding import missing
+from cs336_tui.workload.imported.problems import ImportProblem, explained
 
 Annotation = tuple[str, str]
 """A range, and the ``package.module:function`` that makes it up."""
@@ -44,14 +46,14 @@ def annotated_functions(
     """Makes contexts in which each function runs inside ``around(its range)``; they nest. A class of modules stands for
     the forward of those in the model, and is wrapped for good.
 
-    The first annotation of a function holds. Raises ValueError, or `ImportProblem`, for an unknown range and for what
-    is not there.
+    The first annotation of a function holds. Raises `ImportProblem` for an unknown range and for what is not there.
     """
     seen: list[object] = []
     places: list[_Place] = []
     for range_, name in annotations:
         if range_ not in RANGES:
-            raise ValueError(f"annotate {range_}={name}: no such part of a model; expected one of {', '.join(RANGES)}")
+            problem = f"no such part of a model; expected one of {', '.join(RANGES)}"
+            raise ImportProblem(f"annotate {range_}={name}: {problem}")
         owner, attribute, found = _find(range_, name)
         if any(each is found for each in seen):
             continue
@@ -82,17 +84,23 @@ def _find(range_: str, name: str) -> tuple[Any, str, Any]:
     *owners, attribute = path.split(".")
     with explained(f"annotate {range_}={name}"):
         found: Any = import_module(home)
-    try:
-        for each in owners:
-            found = getattr(found, each)
-        function = getattr(found, attribute)
-    except AttributeError as error:
-        raise ValueError(f"annotate {range_}={name}: no such function: {error}") from None
+    where, at = found, home
+    for each in owners:
+        found, at = _attribute(found, each, where, at, range_, name), f"{at}.{each}"
+    function = _attribute(found, attribute, where, at, range_, name)
     if not callable(function):
-        raise ValueError(f"annotate {range_}={name}: it is no function but {type(function).__name__}")
+        raise ImportProblem(f"annotate {range_}={name}: it is no function but {type(function).__name__}")
     if isinstance(function, type) and issubclass(function, Function):
         return function, "apply", getattr(function, "apply")  # noqa: B009
     return found, attribute, function
+
+
+def _attribute(found: Any, name: str, module: ModuleType, at: str, range_: str, asked: str) -> Any:
+    """The attribute of what was found `at` a dotted place in the module."""
+    try:
+        return getattr(found, name)
+    except AttributeError:
+        raise ImportProblem(f"annotate {range_}={asked}: {missing(module, at, found, name)}") from None
 
 
 def _places(

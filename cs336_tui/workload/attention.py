@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import NamedTuple, Protocol
 
@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cs336_tui.spec import RunSpec
 from cs336_tui.variants import ATTENTIONS, is_imported
-from cs336_tui.workload.imported import imported_attention
-from cs336_tui.workload.imported.callables import AttentionFunction
+from cs336_tui.workload.compiling import nothing_compiled
+from cs336_tui.workload.imported import ImportedAttention, imported_attention
 from cs336_tui.workload.precision import RECIPES
 
 BACKENDS = {
@@ -31,9 +31,17 @@ _MIXED = {torch.float16: "fp16-mixed", torch.bfloat16: "bf16-mixed"}
 """The precision under which attention is computed in this dtype, on any device that has the dtype."""
 
 
+Autocast = Callable[[], AbstractContextManager[object]]
+
+
 class AttentionCore(Protocol):
     """Queries, keys and values, (B, H, T, K) each, to an output of that shape; causal where the spec is. A user's own
     also takes them without heads, (B, T, K)."""
+
+    @property
+    def mask(self) -> Tensor | None:
+        """A table of its own, (T, T), that the model is to hold; None for what needs none."""
+        ...
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
 
@@ -42,20 +50,26 @@ class AttentionCore(Protocol):
         ...
 
 
-def core_of(spec: RunSpec, device: torch.device) -> AttentionCore | None:
+def core_of(spec: RunSpec, device: torch.device, autocast: Autocast = nullcontext) -> AttentionCore | None:
     """The spec's attention; None for the naive one, which is written out where it is used.
 
-    Raises ValueError, in one line, where the device does not have it. On the meta device only that is refused which no
-    GPU has.
+    `autocast` makes the context of forward, in which a user's own is tried. Raises ValueError, in one line, where the
+    device does not have it. On the meta device only that is refused which no GPU has.
     """
     name = spec.attention
     if name == "naive":
         return None
     form = _Form.of(spec)
     if is_imported(name):
-        function = imported_attention(name, spec.model_path, causal=spec.causal)
+        function = imported_attention(
+            name, spec.model_path, causal=spec.causal, length=spec.context_length, device=device
+        )
         has_heads = spec.workload == "language-model"
-        return OwnAttention(name, function, _dims_taken(name, function, form, device, has_heads=has_heads))
+        if not has_heads:  # it is given the parameters, not what a projection made of them under autocast
+            form = form._replace(dtype=RECIPES[spec.precision].parameters)
+        with autocast(), nothing_compiled():
+            dims = _dims_taken(name, function, form, device, has_heads=has_heads)
+        return OwnAttention(name, function, dims)
     backend = BACKENDS.get(name)
     if device.type == "meta":
         if spec.device.startswith("cuda") and form.dtype is torch.float32 and name in ("flash", "cudnn"):
@@ -82,6 +96,8 @@ def attentions_on(device: torch.device) -> tuple[str, ...]:
 class FusedAttention:
     """torch's scaled_dot_product_attention, by one backend and no other, or by the one that torch chooses (None)."""
 
+    mask = None
+
     def __init__(self, name: str, backend: SDPBackend | None, causal: bool, words: str) -> None:
         self.name = name
         self._backend, self._causal, self._words = backend, causal, words
@@ -100,8 +116,9 @@ class OwnAttention:
     """A user's function of queries, keys and values of so many dimensions: (B, H, T, K), or (B, T, K) without heads,
     to which several heads are more sequences."""
 
-    def __init__(self, name: str, function: AttentionFunction, dims: int) -> None:
+    def __init__(self, name: str, function: ImportedAttention, dims: int) -> None:
         self.name = name
+        self.mask = function.mask
         self._function, self._dims = function, dims
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -194,7 +211,7 @@ def first_reason(warned: Iterable[str]) -> str:
     return ""
 
 
-def _dims_taken(name: str, function: AttentionFunction, form: _Form, device: torch.device, *, has_heads: bool) -> int:
+def _dims_taken(name: str, function: ImportedAttention, form: _Form, device: torch.device, *, has_heads: bool) -> int:
     """How many dimensions a user's function takes, tried on one sequence: those that the model has, or else the others.
 
     Raises what the function raises of the first where it takes neither, and ValueError for an output of another shape.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cs336_tui.spec import RunSpec
 from cs336_tui.variants import is_imported
-from cs336_tui.workload.attention import core_of
+from cs336_tui.workload.attention import AttentionCore
 from cs336_tui.workload.batch import Batch
 from cs336_tui.workload.precision import RECIPES
 from cs336_tui.workload.transformer import Attention, causal_mask
@@ -19,23 +19,23 @@ from cs336_tui.workload.transformer import Attention, causal_mask
 class AttentionOnly(nn.Module):
     """Holds q, k and v as its parameters; what it is given is ignored, what it returns is the output, (B, T, K).
 
-    Parameters are created on `device` in `dtype`, uninitialised. Raises ValueError, in one line, where the device does
-    not have the spec's attention.
+    Parameters are created on `device` in `dtype`, uninitialised. `core` computes attention, None materialises scores.
     """
 
     mask: Tensor | None
     """Added to naive scores, (T, T); None where every token sees all, and where something else computes attention."""
 
-    def __init__(self, spec: RunSpec, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, spec: RunSpec, core: AttentionCore | None, *, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
         shape = (spec.batch_size, spec.context_length, spec.d_model)
         self.q, self.k, self.v = (nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) for _ in range(3))
-        self._core = core_of(spec, device)
+        self._core = core
         self._wants_heads = not is_imported(spec.attention)
         """Whether it is computed over a dimension of one head, without which torch's kernels are not fused."""
         masked = self._core is None and spec.causal
         mask = causal_mask(spec.context_length, device=device, dtype=dtype) if masked else None
         self.register_buffer("mask", mask, persistent=False)
+        self.register_buffer("core_mask", core.mask if core is not None else None, persistent=False)
 
     def initialise(self, seed: int) -> None:
         """Draw q, k and v from a standard normal."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -62,6 +62,8 @@ class Made(NamedTuple):
     batch: Batch
     revision: str | None = None
     """Which source a user's own code is of."""
+    not_taken: tuple[str, ...] = ()
+    """Dimensions that a user's own model did not ask for."""
 
 
 def settle_torch(spec: RunSpec) -> torch.device:
@@ -86,7 +88,8 @@ def build(
     `as_written` leaves out torch.compile and CUDA graphs, for whoever looks into the model.
     """
     recipe = RECIPES[spec.precision]
-    made = make(spec, device, built=built)
+    autocast = autocast_for(recipe, device.type)
+    made = make(spec, device, built=built, autocast=autocast)
     model = made.model
     mode = "off" if as_written else spec.compile
     training = None
@@ -98,28 +101,38 @@ def build(
         model=model,
         runs=model if mode == "off" else compiled(model, mode, device),
         batch=made.batch,
-        autocast=autocast_for(recipe, device.type),
+        autocast=autocast,
         training=training,
         loss=loss_of(spec),
-        facts=facts_of(model, spec, made.revision),
+        facts=facts_of(model, spec, made.revision, made.not_taken),
     )
 
 
-def make(spec: RunSpec, device: torch.device, *, built: Callable[[], object] = lambda: None) -> Made:
-    """The model and the batch of a spec, on any device, the meta device too. `built` is called between the two."""
+def make(
+    spec: RunSpec,
+    device: torch.device,
+    *,
+    built: Callable[[], object] = lambda: None,
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Made:
+    """The model and the batch of a spec, on any device, the meta device too. `built` is called between the two.
+
+    `autocast` makes the context of forward, in which a user's attention is tried.
+    """
     dtype = RECIPES[spec.precision].parameters
     batch: Batch | None = None
+    not_taken: tuple[str, ...] = ()
     model: nn.Module
     if is_imported(spec.model):
-        model, batch = import_model(spec, device, dtype)
+        model, batch, not_taken = import_model(spec, device, dtype)
     elif spec.workload == "attention":
-        model = AttentionOnly(spec, device=device, dtype=dtype)
+        model = AttentionOnly(spec, core_of(spec, device, autocast), device=device, dtype=dtype)
     else:
         model = Transformer(
             spec.dims,
             arch=spec.arch,
             context_length=spec.context_length,
-            core=core_of(spec, device),
+            core=core_of(spec, device, autocast),
             device=device,
             dtype=dtype,
         )
@@ -130,7 +143,7 @@ def make(spec: RunSpec, device: torch.device, *, built: Callable[[], object] = l
     if spec.checkpoint:
         checkpoint_blocks(model, spec.checkpoint)
     built()
-    return Made(model, batch or batch_of(spec, device), revisions_of(spec))
+    return Made(model, batch or batch_of(spec, device), revisions_of(spec), not_taken)
 
 
 def batch_of(spec: RunSpec, device: torch.device) -> Batch:

@@ -7,6 +7,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -72,6 +73,16 @@ def compiled(model: nn.Module, mode: Compile, device: torch.device) -> nn.Module
         raise ValueError(f"compile {mode}: {why}")
     made: nn.Module = torch.compile(model, mode=None if mode == "default" else mode)
     return made
+
+
+def nothing_compiled() -> AbstractContextManager[object]:
+    """A context in which what a user has had compiled runs as it is written, so that to try it out compiles nothing.
+
+    Compiled for the numbers that it is tried with, it would be compiled for shapes of any size when the cell's come.
+    """
+    if "torch._dynamo" not in sys.modules:  # which takes a second to import; nothing was compiled yet
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def captures(mode: Compile, device_type: str) -> bool:

@@ -14,16 +14,19 @@ from cs336_tui.workload.transformer import Transformer
 
 class ModelFacts(NamedTuple):
     """`attention` says in words how it is computed, as far as is known; `revision` of which source the user's own
-    code is, None where there is none."""
+    code is, None where there is none; `remarks` what is to be known beside the numbers of a cell that runs it."""
 
     num_params: int
     num_params_without_head: int
     attention: str
     revision: str | None = None
+    remarks: tuple[str, ...] = ()
 
 
-def facts_of(model: nn.Module, spec: RunSpec, revision: str | None = None) -> ModelFacts:
-    """Of a model that was made for this spec."""
+def facts_of(
+    model: nn.Module, spec: RunSpec, revision: str | None = None, not_taken: tuple[str, ...] = ()
+) -> ModelFacts:
+    """Of a model that was made for this spec, `not_taken` being the dimensions that it did not ask for."""
     numbers = sum(parameter.numel() for parameter in model.parameters())
     if isinstance(model, Transformer):
         return ModelFacts(numbers, model.num_params_without_head, model.attention_method, revision)
@@ -31,7 +34,13 @@ def facts_of(model: nn.Module, spec: RunSpec, revision: str | None = None) -> Mo
         return ModelFacts(numbers, numbers, model.attention_method, revision)
     head = _head(model, spec)
     without_head = numbers - (head.numel() if head is not None else 0)
-    return ModelFacts(numbers, without_head, f"{short(spec.model)}'s own", revision)
+    remarks = (_of_its_own(spec, not_taken),) if not_taken else ()
+    return ModelFacts(numbers, without_head, f"{short(spec.model)}'s own", revision, remarks)
+
+
+def _of_its_own(spec: RunSpec, fields: tuple[str, ...]) -> str:
+    said = ", ".join(f"{field} {getattr(spec, field)}" for field in fields)
+    return f"{short(spec.model)} does not take {', '.join(fields)}: it has its own, whatever labels say ({said})"
 
 
 def _head(model: nn.Module, spec: RunSpec) -> nn.Parameter | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from inspect import signature
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -90,6 +91,14 @@ def logits_of(output: object, model: nn.Module | None = None) -> Tensor:
 def _as_written(model: nn.Module) -> nn.Module:
     """The model that torch.compile wraps, any other as it is."""
     return getattr(model, "_orig_mod", model)
+
+
+def _targets_hint(forward: Callable[..., object]) -> str:
+    """What to do about a forward that gives the logits of the last token only, where it may be given targets."""
+    takes = next((name for name in ("targets", "labels", "target", "y") if name in signature(forward).parameters), None)
+    if takes is None:
+        return ""
+    return f"; forward takes {takes} and is called without: name a class or factory whose forward(tokens) passes some"
 
 
 class _Result(NamedTuple):
@@ -231,9 +240,10 @@ class Step:
         kind = type(_as_written(self._model))
         name, place = kind.__name__, place_of(kind.forward)
         if shape != expected:
+            hint = _targets_hint(kind.forward) if shape == (expected[0], 1, expected[2]) else ""
             return (
                 f"model {name} returned logits of shape {shape}, expected {expected}: batch, context length, "
-                f"vocabulary{place}"
+                f"vocabulary{place}{hint}"
             )
         return None if found.is_floating else f"model {name} returned logits that are not floating-point numbers{place}"
 
@@ -246,7 +256,9 @@ class Step:
         if loss.numel() != 1:
             return f"the loss has shape {tuple(loss.shape)}, expected one number{place}"
         if not torch.isfinite(loss).all():
-            return f"loss is {loss.item()} after the first step, expected a finite number{place}"
+            by = getattr(self._loss_of, "__name__", type(self._loss_of).__name__)
+            who = f"model {type(_as_written(self._model)).__name__}, loss {by}"
+            return f"{who}: loss is {loss.item()} after the first step, expected a finite number{place}"
         return None
 
     def _drop_outputs(self) -> None:

@@ -221,7 +221,7 @@ class Transformer(nn.Module):
 
     Parameters are created on `device` in `dtype`, uninitialised; `initialise` fills them. On the meta device the
     model can be built and counted at any size. Tables (rotary, causal mask) are not parameters and are not saved.
-    With a core there is no mask: the core is causal by itself.
+    With a core there is no mask to add: the core is causal by itself, or by a table of its own that is held here.
     """
 
     causal_mask: Tensor | None
@@ -253,6 +253,7 @@ class Transformer(nn.Module):
         self.head = Linear(d_model, vocab, device=device, dtype=dtype)
         mask = causal_mask(context_length, device=device, dtype=dtype) if core is None else None
         self.register_buffer("causal_mask", mask, persistent=False)
+        self.register_buffer("core_mask", core.mask if core is not None else None, persistent=False)
 
     def initialise(self, seed: int) -> None:
         """Draw every parameter; the same seed gives the same parameters on the same kind of device."""

@@ -114,12 +114,14 @@ def test_a_side_without_times_says_why_and_leaves_no_speedup() -> None:
     assert forward["as written (ms)"] == "not run"
     assert train["as written (ms)"] == "OOM"
     assert train["speed-up"] == "n/a"
+    assert "what was not run as written has no speed-up; run it with --compile off,default" in table.footnotes
     assert table.records[1]["speed-up"] is table.records[1]["as written mean (ms)"] is None
     assert table.records[1]["compiled mean (ms)"] == pytest.approx(10.0)
 
 
 def test_recompilations_are_told_below_the_table() -> None:
     (table,) = compiled_tables(results(({}, (0.01, 0.02)), ({"compile": "default"}, (0.01, 0.02)), recompiled=3), None)
+    assert not any("not run as written" in note for note in table.footnotes)
     assert any("compiled again 3 times during warm-up and measuring" in note for note in table.footnotes)
 
 
@@ -136,3 +138,10 @@ def test_records_of_all_modes_fit_one_csv() -> None:
 def test_nothing_compiled_is_an_error_that_says_what_to_run() -> None:
     with pytest.raises(TableError, match="--compile off,default"):
         compiled_tables(results(({}, (0.01, 0.02))), None)
+
+
+@pytest.mark.parametrize(("warmup", "told"), [(0, True), (5, False)])
+def test_a_first_compiled_step_without_warmup_is_said_not_to_be_cold(warmup: int, *, told: bool) -> None:
+    cells = [({"compile": mode, "warmup_steps": warmup}, (0.01, 0.01)) for mode in ("off", "default")]
+    (table,) = compiled_tables(results(*cells), None)
+    assert any(note.startswith("warm-up 0: ") for note in table.footnotes) == told

@@ -147,6 +147,15 @@ def test_the_document_is_plain_data_that_agrees_with_the_report() -> None:
     assert document["spec"]["pass"] == "train-step"
 
 
+def test_attention_that_nothing_names_has_no_numbers_and_says_what_names_it() -> None:
+    group = a_group("aten::bmm", "matrix multiply", "forward", "attention rest", (4.0,))
+    table = attention_table(a_kernel_report(groups=(group,)))
+    assert cells(table, "forward")["matmul FLOPs"] == "n/a"
+    note = 'nothing names the attention\'s parts; use --annotate "attention core=package.module:function"'
+    assert note in table.footnotes
+    assert note not in attention_table(REPORT).footnotes
+
+
 def test_fused_attention_prints_fused_in_place_of_times() -> None:
     group = a_group("flash_fwd", "other", "forward", "attention core", (4.0,))
     table = attention_table(a_kernel_report(groups=(group,), prediction=a_prediction_for(REPORT.spec)))

@@ -12,7 +12,7 @@ from cs336_tui.events import CellsPredicted
 from cs336_tui.export.figures import Absent, Drawing
 from cs336_tui.export.formats import FORMATS, render
 from cs336_tui.export.peaks import PeakRow, Rate, peak_table
-from cs336_tui.export.roofline import MOST_POINTS, roofline_figure, roofline_table
+from cs336_tui.export.roofline import MOST_POINTS, left_out, roofline_figure, roofline_table
 from cs336_tui.export.tables import Table
 from cs336_tui.findings.roofline import RooflinePoint, points
 from cs336_tui.peaks import peak_key
@@ -259,3 +259,38 @@ def test_rates_have_the_unit_of_the_largest() -> None:
     assert Rate.for_all([3e9, 2e12]).show(3e9) == "0.003"
     assert Rate.for_all([3e9, None]).show(3e9) == "3"
     assert Rate.for_all([]).show(None) == "n/a"
+
+
+def of_own_models(why: str = "") -> tuple[tuple[RooflinePoint, ...], tuple[str, ...]]:
+    """Of a cell of the reference and one of a model that was not predicted: what is shown and what is left out."""
+    own = a_spec(model="mine:GPT", model_path=("/somewhere",))
+    state = session_of(Cell(a_spec(), [0.1]), Cell(own, [0.1]))
+    if why:
+        state.apply(CellsPredicted(at=START, failed=(own,), why=why))
+    results = merge([("one", state)])
+    return points(results, {}.get), left_out(results)
+
+
+def test_what_has_no_place_because_its_flops_are_unknown_is_said_with_why() -> None:
+    found, absent = of_own_models("model.py:64 in forward: it asks")
+    assert absent == ("left out: FLOPs of GPT unknown: model.py:64 in forward: it asks",)
+    table = roofline_table(found, left_out=absent)
+    assert len(table.rows) == 1
+    assert table.footnotes[0] == absent[0]
+    assert absent[0] in texts(roofline_figure(found, absent))
+    figure = roofline_figure((), absent)
+    assert isinstance(figure, Absent)
+    assert figure.reason == absent[0]
+    assert of_own_models()[1] == ("left out: FLOPs of GPT unknown: no prediction of it in this session",)
+    assert roofline_table((), left_out=absent).footnotes == absent
+
+
+def test_rows_say_model_and_variants_where_they_are_not_as_usual() -> None:
+    own = a_spec(model="mine:GPT", model_path=("/somewhere",))
+    assert column(roofline_table(made(Cell(own, [0.1]))), "cell") == [
+        "small · context 128 · forward+backward · fp32 · model mine:GPT"
+    ]
+    fused = a_spec(attention="sdpa", compile="default")
+    assert column(roofline_table(made(Cell(fused, [0.1]))), "cell") == [
+        "small · context 128 · forward+backward · fp32 · attention sdpa · compile default"
+    ]

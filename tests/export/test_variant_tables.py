@@ -147,6 +147,13 @@ def test_on_a_cpu_the_process_s_memory_stands_apart_from_that_of_tensors() -> No
     assert shown(table, "mark") == ["‡", "†"]
 
 
+def test_small_models_are_told_in_mb() -> None:
+    small = table_of("checkpointing", k(0, gb=(0.0091, 0.009)), k(2, gb=(0.0062, 0.006)))
+    assert [column.header for column in small.columns][2:4] == ["predicted peak (MB)", "measured peak (MB)"]
+    assert [row[2:4] for row in small.rows] == [("9.00", "9.10"), ("6.00", "6.20")]
+    assert small.records[1]["measured peak (MB)"] == pytest.approx(6.2)
+
+
 def test_all_else_that_differs_makes_tables_of_its_own() -> None:
     cells = [
         k(every, context_length=context, pass_=pass_, gb=(context / (every + 1),))

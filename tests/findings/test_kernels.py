@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -204,6 +205,21 @@ def test_attention_that_nothing_tells_of_is_not_called_fused() -> None:
     (forward,) = attention_split(report)
     assert forward.matmul_ns is None
     assert not forward.fused
+    assert forward.unnamed
+
+
+def test_attention_that_nothing_names_has_no_flops_either() -> None:
+    groups = (a_group(GEMM, "matrix multiply", "forward", "attention rest", (4.0,)),)
+    prediction = a_prediction_for(REPORT.spec)
+    whole = msgspec.structs.replace(prediction, flops_by_range={"feed-forward": (7, 14)})
+    (forward,) = attention_split(a_kernel_report(groups=groups, prediction=whole))
+    assert (forward.matmul_flops, forward.softmax_flops, forward.flop_ratio) == (None, None, None)
+    assert forward.unnamed
+    softmax = (*groups, a_group(SOFTMAX, "softmax", "forward", "softmax", (2.0,)))
+    (forward,) = attention_split(a_kernel_report(groups=softmax, prediction=whole))
+    assert (forward.matmul_ns, forward.softmax_ns) == (None, 2000)
+    assert (forward.matmul_flops, forward.softmax_flops) == (None, prediction.softmax_flops[0])
+    assert not forward.unnamed
 
 
 def test_what_is_compiled_is_in_no_named_range_but_told_apart_from_what_has_none() -> None:

@@ -184,6 +184,21 @@ def test_without_a_prediction_the_work_is_worked_out_from_the_dimensions() -> No
     assert (second.flops, second.bytes_moved) == (step_flops(spec), least_bytes(spec))
 
 
+@pytest.mark.parametrize("with_prediction", [True, False])
+def test_masked_pairs_count_where_the_kernel_that_ran_scores_them(with_prediction: bool) -> None:
+    spec = a_spec(attention="sdpa", batch_size=16)
+    said = ["sdpa: flash", "sdpa: math (scores materialised)"]
+    flops = []
+    for attention in said:
+        state = in_force(predicted(Cell(spec, [0.1])), attention=attention)
+        if not with_prediction:
+            without_prediction(state, 16)
+        (only,) = found(state)
+        flops.append(only.flops)
+    assert flops == [step_flops(spec), step_flops(msgspec.structs.replace(spec, attention="math"))]
+    assert flops[0] < flops[1]
+
+
 def without_prediction(state: SessionState, batch_size: int) -> None:
     state.predictions.pop(next(key for key in state.predictions if key.batch_size == batch_size))
 

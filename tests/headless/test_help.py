@@ -5,6 +5,7 @@ from __future__ import annotations
 from click.testing import CliRunner
 
 from cs336_tui.cli import cli
+from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.headless.ab import DEFAULTS
 
 
@@ -28,3 +29,10 @@ def test_ab_names_its_own_defaults_and_offers_nothing_that_it_refuses() -> None:
 
 def test_an_interval_is_said_to_be_whole() -> None:
     assert "whole width of the interval, so 2% is ± 1 %" in help_of("bench")
+
+
+def test_export_lists_every_layout_with_what_it_is() -> None:
+    _, _, listed = help_of("export").partition("Layouts: ")
+    for name, layout in LAYOUTS.items():
+        # A name too long for its column has a line of its own, and a word may be broken at its hyphens or commas.
+        assert f"{name}{layout.about}".replace(" ", "") in listed.replace(" ", ""), name

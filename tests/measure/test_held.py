@@ -4,11 +4,13 @@ hand."""
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
 from cs336_tui.attention_accounting import accounting_of
+from cs336_tui.estimate.predict import predict
 from cs336_tui.measure.held import before_backward_bytes
 from cs336_tui.spec import RunSpec
 from cs336_tui.workload.building import build, settle_torch
@@ -35,6 +37,19 @@ def test_what_is_held_is_what_is_accounted_for(attention: str, causal: bool, pre
     assert found is not None
     assert accounting is not None
     assert accounting.bytes < found <= accounting.bytes + SCALARS
+
+
+def test_the_mask_that_a_users_function_is_given_counts_and_is_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "masked_of_ones_own.py").write_text("def by_mask(q, k, v, mask): return q * 2 + k + v")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = attention_spec(attention="masked_of_ones_own:by_mask", context_length=96)
+    found = held(spec)
+    tensors, output, mask = 4 * 2 * 96 * 8 * 4, 2 * 96 * 8 * 4, 96 * 96
+    assert found is not None
+    assert 0 <= found - (tensors + output + mask) <= SCALARS
+    assert 0 <= found - predict(spec).forward_end_bytes <= SCALARS
 
 
 def test_the_scores_are_what_makes_naive_attention_large() -> None:

@@ -104,7 +104,12 @@ def test_what_is_allocated_says_where(train_step: MemoryReport) -> None:
     for range_ in RANGES:
         if range_ not in ("zero_grad", "rotary", "attention core"):
             assert sizes.get((range_, False)), range_
-        if range_ not in ("zero_grad", "optimizer", "residual", "attention core"):  # a sum hands its gradient on as it is
+        if range_ not in (
+            "zero_grad",
+            "optimizer",
+            "residual",
+            "attention core",
+        ):  # a sum hands its gradient on as it is
             assert sizes.get((range_, True)), range_
     assert named / whole > 0.98
     softmax = next(s for s in train_step.sites if s.op == "_softmax_backward_data")

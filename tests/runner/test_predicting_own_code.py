@@ -5,17 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
 
 from cs336_tui.reports import prediction_key
+from cs336_tui.runner import sources
 from cs336_tui.runner.launcher import Launcher
-from cs336_tui.runner.predictor import PredictionCache, PredictionError, Predictor
+from cs336_tui.runner.predictor import PredictionCache, PredictionError, Predictor, TookTooLong
 from cs336_tui.runner.sources import fingerprint
 from cs336_tui.spec import RunSpec
 from tests.watching import small_spec
 from tests.workload.own_models import PLAIN
+
+
+@pytest.fixture(autouse=True)
+def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "KEPT_S", 0)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +84,7 @@ def test_a_changed_file_is_predicted_anew(predictor: Predictor, own: Path) -> No
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("Asks", r"ValueError: what it does depends on the value of a tensor, .* \(mine\.py:\d+ in forward\)"),
+        ("Asks", r"mine\.py:\d+ in forward: what it does depends on the value of a tensor, which"),
         ("Leaves", r"the model called sys\.exit\(3\) \(mine\.py:\d+ in forward\)"),
         ("Nothing", r"mine has no Nothing"),
     ],
@@ -87,6 +94,15 @@ def test_what_cannot_be_predicted_says_why_with_the_user_s_line(
 ) -> None:
     with pytest.raises(PredictionError, match=f"no prediction: {why}"):
         predictor.predict([spec_of(own, name)])
+
+
+def test_a_prediction_that_hangs_is_given_up_in_time_and_the_next_one_is_made(predictor: Predictor, own: Path) -> None:
+    hangs = "class Hangs(Odd):\n    def forward(self, tokens):\n        import time; time.sleep(1000)\n"
+    own.write_text(f"{PLAIN}\n{hangs}")
+    with pytest.raises(TookTooLong) as caught:
+        predictor.predict([spec_of(own, "Hangs")], within_s=1.5)
+    assert caught.value.why == "not worked out within 1.5 s"
+    assert predictor.predict([spec_of(own)], within_s=60)
 
 
 def test_what_a_model_does_to_torch_touches_no_other_prediction(predictor: Predictor, own: Path) -> None:
@@ -124,10 +140,74 @@ def test_a_module_s_neighbours_and_a_package_s_files_count(tmp_path: Path) -> No
         spec = small_spec(model=model, model_path=(str(tmp_path),), **changes)
         return {Path(path).name for path, _, _ in fingerprint(spec)}
 
-    assert files("repo.deep.model:LM") == {"model.py"}
-    assert files("single:LM") == {"single.py", "helper.py"}
-    assert files("reference", optimizer="repo.optim:AdamW", pass_="train-step") == {"model.py"}
-    assert files("not_to_be_found_anywhere:LM") == set()
+    everything = {"model.py", "single.py", "helper.py"}
+    assert files("repo.deep.model:LM") == everything
+    assert files("single:LM") == everything
+    assert files("reference", optimizer="repo.optim:AdamW", pass_="train-step") == everything
+    assert files("not_to_be_found_anywhere:LM") == everything
+
+
+def test_whatever_it_may_import_counts_and_nothing_installed(tmp_path: Path) -> None:
+    mine, other = tmp_path / "repo", tmp_path / "other"
+    counted = [mine / "train.py", mine / "lib" / "blocks.py", mine / "src" / "deep" / "er.py", other / "kernels.py"]
+    left_out = [
+        mine / "node_modules" / "a.py",
+        mine / ".hidden" / "b.py",
+        mine / "env" / "lib" / "c.py",
+        mine / "lib" / "site-packages" / "d.py",
+    ]
+    for path in (*counted, *left_out, mine / "env" / "pyvenv.cfg"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    spec = small_spec(model="train:LM", model_path=(str(mine), str(other)))
+    assert {Path(path) for path, _, _ in fingerprint(spec)} == set(counted)
+    before = fingerprint(spec)
+    for path in counted:
+        path.write_text("changed = True")
+        assert fingerprint(spec) != before
+        before = fingerprint(spec)
+
+
+def test_of_too_many_files_those_that_are_named_count_and_the_same_ones_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_MOST_FILES", 3)
+    for name in ("a", "b", "c", "d", "zoo"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.py").write_text("")
+    spec = small_spec(model="zoo.model:LM", model_path=(str(tmp_path),))
+    assert [Path(path).parent.name for path, _, _ in fingerprint(spec)] == ["zoo", "a", "b", "c"]
+
+
+def test_a_sweep_looks_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "KEPT_S", 1e6)
+    (tmp_path / "model.py").write_text("")
+    specs = [small_spec(model="model:LM", model_path=(str(tmp_path),), context_length=length) for length in (4, 8)]
+    first = fingerprint(specs[0])
+    (tmp_path / "model.py").write_text("changed = True")
+    assert fingerprint(specs[1]) is first
+
+
+def test_what_was_mended_is_predicted_after_all(launcher: Launcher, own: Path, kept: Path) -> None:
+    (own.parent / "lib").mkdir()
+    wrong = own.parent / "lib" / "wrong.py"
+    wrong.write_text("raise ValueError('a mistake')")
+    own.write_text(f"import lib.wrong\n{PLAIN}")
+    told: Queue[str] = Queue()
+    predictor = Predictor(
+        launcher,
+        lambda found: told.put(f"{len(found)} predicted"),
+        lambda _, why: told.put(why),
+        cache=PredictionCache(kept),
+    )
+    try:
+        predictor.ask([spec_of(own)])
+        assert "a mistake" in told.get(timeout=60)
+        wrong.write_text("")
+        predictor.ask([spec_of(own)])
+        assert told.get(timeout=60) == "1 predicted"
+    finally:
+        predictor.close()
 
 
 def test_a_cell_of_ours_has_no_files() -> None:

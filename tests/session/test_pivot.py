@@ -175,7 +175,7 @@ def test_editions_that_share_a_name_are_not_mixed() -> None:
     [
         (["size"], ["precision"], "mean", None,
          "pivot on precision: every cell has fp32; fields that vary: size, d_model, d_ff"),
-        (["width"], ["pass"], "mean", None, "field width: expected one of size, edition"),
+        (["width"], ["pass"], "mean", None, "field width: expected one of size, model"),
         (["size"], ["size"], "mean", None, "pivot on size: named twice"),
         (["size"], [], "mean", None,
          "pass (forward, train-step) varies but is in neither rows nor columns, which would mix different cells: "

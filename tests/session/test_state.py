@@ -84,6 +84,14 @@ def test_a_cell_goes_from_queued_over_running_to_its_end() -> None:
     assert state.finished_cells == (cell,)
 
 
+def test_a_cell_that_ended_early_counts_no_step_that_never_ran() -> None:
+    events = [*session_start([a_spec(), a_spec(precision="tf32")]), *cell_start(0)]
+    state = state_of([*events, cell_end(0, "cancelled", stage="compiling")])
+    assert (state.steps_done, state.steps_total) == (0, 6)
+    state = state_of([*events, *steps(0, WARMUP_S, MEASURED_S[:1]), cell_end(0, "killed", stage="measuring", step=1)])
+    assert (state.steps_done, state.steps_total) == (3, 9)
+
+
 def test_warmup_and_measured_steps_are_kept_apart() -> None:
     cell = state_of([*session_start([a_spec()]), *cell_start(0), *steps(0, WARMUP_S, MEASURED_S)]).cells[0]
     assert cell.warmup_times_s == list(WARMUP_S)

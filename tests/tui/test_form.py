@@ -198,7 +198,7 @@ def test_the_summary_counts_cells_and_all_their_steps() -> None:
         ("model", "my.model:LM, my.model:LM", "model my.model:LM,my.model:LM: names the same value twice"),
         ("model_args", "dropout", "model args dropout: expected name=value, several with commas"),
         ("model_args", "name='x", "model args name='x: a quote or backslash is left open"),
-        ("annotations", "=x:y", "annotations =x:y: expected name=value, several with commas"),
+        ("annotations", "=x:y", "annotate =x:y: expected name=value, several with commas"),
         ("model_path", "a\\", "model path a\\: a quote or backslash is left open"),
         ("attention", (), "attention (none): choose at least one"),
         ("other_attentions", "fast", "attention fast: expected one of naive, sdpa"),

@@ -40,3 +40,24 @@ def test_session_names_become_times_without_asking_the_clock() -> None:
 def test_foreign_text_loses_what_could_drive_the_terminal() -> None:
     assert format.plain("\x1b[31mred\x1b[0m\x1b]52;c;AAAA\x07 \x07bell\tend") == "red bell   end"
     assert format.plain("[bold]not markup[/]") == "[bold]not markup[/]"
+
+
+LONG = "not predicted: RuntimeError: " + "aten::something has no kernel for these " * 4 + "(model.py:64 in forward)"
+
+
+@pytest.mark.parametrize("width", [30, 34, 78])
+@pytest.mark.parametrize("most", [2, 3])
+def test_a_text_that_is_cut_says_so_and_keeps_the_line_it_ends_with(width: int, most: int) -> None:
+    lines = format.cut_to_lines(LONG, width, most)
+    assert len(lines) <= most
+    assert max(map(len, lines)) <= width
+    text = " ".join(lines)
+    assert text.startswith("not predicted:")
+    assert text.endswith("(model.py:64 in forward)")
+    assert ("…" in text) == (len(LONG) > width * most)
+
+
+def test_a_text_that_fits_is_whole_and_one_without_a_place_ends_with_the_sign() -> None:
+    assert " ".join(format.cut_to_lines(LONG, 40, 9)) == LONG
+    assert format.cut_to_lines("word " * 50, 20, 2)[-1].endswith("…")
+    assert format.cut_to_lines("x" * 50, 20, 2) == ["x" * 20, "x" * 20]

@@ -269,10 +269,16 @@ async def test_attention_without_a_prediction_or_without_parts_says_so() -> None
         assert "0.40× the time of attention's matmuls." in text
         assert "FLOPs are not known" in text
         assert "FLOP ×" not in text
-    fused = (a_group("flash_fwd_kernel", "other", "forward", "attention rest", (20.0,)),)
+    fused = (a_group("flash_fwd_kernel", "other", "forward", "attention core", (20.0,)),)
     async with showing(made(a_kernel_report(a_spec(pass_="forward"), groups=fused)), COMPACT) as (pilot, pane, _):
         text = await turn_to(pilot, pane, "attention")
         assert "a fused kernel has no parts" in " ".join(text.split())
+    unnamed = (a_group("aten::bmm", "matrix multiply", "forward", "attention rest", (20.0,)),)
+    async with showing(made(a_kernel_report(a_spec(pass_="forward"), groups=unnamed)), COMPACT) as (pilot, pane, _):
+        text = " ".join((await turn_to(pilot, pane, "attention")).split())
+        assert "Nothing names the attention's parts" in text
+        assert "annotate attention core=package.module:function" in text
+        assert "fused" not in text
 
 
 async def test_operators_of_a_cpu_are_called_so_and_notes_and_trace_are_on_top() -> None:

@@ -49,6 +49,15 @@ def test_the_live_pane_shows_where_a_run_is() -> None:
         assert phase in shown
 
 
+def test_a_cell_stopped_while_compiling_shows_no_step() -> None:
+    events = [*session_start([a_spec()]), *cell_start(0)]
+    end = CellFinished(at=START + 12, cell=0, status="cancelled", stage="compiling", error="stopped by the user")
+    shown = live(state_of([*events, end]), 0)
+    assert " no steps\n" in shown
+    assert "✗ cancelled while compiling\n" in shown
+    assert "100 %" not in shown
+
+
 @pytest.mark.parametrize(
     ("stage", "words"),
     [("building", "building the model"), ("warm-up", "warm-up 0/2"), ("finishing", "finishing")],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -321,8 +323,8 @@ def test_a_table_has_a_column_for_each_variant_that_tells() -> None:
     assert list(variant_columns([alone, a_spec(pass_="forward")])) == ["workload"]
 
 
-def variants_session() -> list[object]:
-    specs = [a_spec(attention=attention, pass_="forward") for attention in ("naive", "sdpa")]
+def variants_session(choices: Sequence[dict[str, Any]] = ({}, {"attention": "sdpa"})) -> list[object]:
+    specs = [a_spec(**({"pass_": "forward"} | changes)) for changes in choices]
     events: list[object] = list(session_start(specs))
     for cell, time_s in enumerate((0.2, 0.1)):
         events += [*cell_start(cell), *steps(cell, [0.3], [time_s * (1 + 0.001 * n) for n in range(4)]), cell_end(cell)]
@@ -341,6 +343,30 @@ async def test_results_and_queue_show_what_tells_the_cells_apart(size: tuple[int
         await until(pilot, "mean step time")
         pane = app.query_one(ComparePane)
         await until(pilot, lambda _: pane.is_settled and "attention" in pane.text)
+
+
+OWN: dict[str, Any] = {"model": "course.basics.model:BasicsTransformerLM", "model_args": (("tie", "yes"),)}
+
+
+@pytest.mark.parametrize(
+    ("models", "told"),
+    [
+        ([OWN, OWN], ["all cells: model course.basics.model:BasicsTransformerLM, model args tie=yes"]),
+        ([{}, OWN], ["size", "reference", "BasicsTransformerLM"]),
+        ([OWN, OWN | {"model": "other.model:BasicsTransformerLM"}], ["course.basics.model:BasicsTransformerLM"]),
+    ],
+)
+async def test_whose_model_it_is_is_seen_in_a_small_window(
+    models: list[dict[str, Any]], told: list[str], tmp_path: Path
+) -> None:
+    events = variants_session([{"size": "custom", "batch_size": 2 + at} | of for at, of in enumerate(models)])
+    app = Cs336App(replay=log_of(events, tmp_path), speed=0)  # type: ignore[arg-type]
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda _: not app.run_in_progress)
+        await pilot.press("3")
+        seen = await until(pilot, lambda shown: all(text in shown for text in told))
+        assert "mean ms" in seen
+        assert "attention" not in seen
 
 
 def test_two_cells_that_differ_in_a_variant_say_in_which() -> None:

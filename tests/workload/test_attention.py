@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cs336_tui.estimate.predict import predict
 from cs336_tui.spec import ARCHES, RunSpec
 from cs336_tui.variants import ATTENTIONS
 from cs336_tui.workload.attention import attentions_on, core_of, first_reason
 from cs336_tui.workload.building import Workload, build
+from tests.attention_cells import attention_spec
 from tests.measure.cells import small_spec
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -36,6 +41,25 @@ def without_heads(q, k, v, is_causal=False):
 
 def wrong_shape(q, k, v, is_causal=False):
     return v.sum(-1)
+
+shapes = []
+
+def _note(graph, inputs):
+    shapes.append([tuple(each.shape) if isinstance(each, torch.Tensor) else each for each in inputs])
+    return graph.forward
+
+compiled = torch.compile(without_heads, backend=_note)
+four = torch.compile(with_heads, backend=_note)
+
+def inside(q, k, v, is_causal=False):
+    return compiled(q, k, v, is_causal)
+
+def exact_softmax(q, k, v, mask):
+    scores = (q @ k.mT * q.shape[-1]**-0.5).float().masked_fill(~mask, -torch.inf)
+    given.append((q.dtype, torch.is_autocast_enabled("cpu")))
+    return scores.softmax(-1) @ v
+
+given = []
 
 def broken(q, k, v, is_causal=False):
     raise OverflowError(f"no {q.dim()} dimensions")
@@ -216,6 +240,43 @@ def test_a_function_that_returns_another_shape_is_told_so(own: str) -> None:
 def test_what_a_function_raises_is_raised_as_of_the_models_own_shape(own: str) -> None:
     with pytest.raises(OverflowError, match="no 4 dimensions"):
         core_of(small_spec(attention=f"{own}:broken"), CPU)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"), [("four", (2, 2, 8, 8)), ("compiled", (4, 8, 8)), ("inside", (4, 8, 8))]
+)
+def test_a_compiled_function_is_compiled_for_the_cells_shape_and_no_other(
+    own: str, function: str, shape: tuple[int, ...]
+) -> None:
+    torch._dynamo.reset()
+    spec = small_spec(attention=f"{own}:{function}", num_layers=1)
+    workload = build(spec, CPU)
+    shapes = sys.modules[own].shapes
+    assert shapes == [], "to be tried costs no compiling"
+    workload.model(workload.batch.inputs)
+    assert shapes == [[shape] * 3]
+
+
+@pytest.mark.parametrize("make_spec", [small_spec, attention_spec])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed"])
+def test_it_is_tried_as_it_will_be_called(own: str, make_spec: Callable[..., RunSpec], precision: str) -> None:
+    spec = make_spec(precision=precision, attention=f"{own}:exact_softmax")
+    step_of(spec)
+    given = sys.modules[own].given
+    assert len(given) >= 2
+    assert len(set(given)) == 1
+    on_cpu = len(given)
+    assert predict(spec).flops["backward"] > 0
+    assert {dtype for dtype, _ in given[on_cpu:]} == {given[0][0]}, "a prediction's autocast is one of its own"
+
+
+def test_a_mask_that_it_is_given_is_the_models(own: str) -> None:
+    for spec in (small_spec(), attention_spec()):
+        length = spec.context_length
+        model = build(msgspec.structs.replace(spec, attention=f"{own}:exact_softmax"), CPU).model
+        (mask,) = (buffer for buffer in model.buffers() if buffer.shape == (length, length))
+        assert torch.equal(mask, torch.ones(length, length, dtype=torch.bool).tril())
+        assert "core_mask" not in model.state_dict()
 
 
 def test_asking_what_runs_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:

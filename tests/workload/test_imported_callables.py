@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_tui.workload.imported import ImportProblem, imported_attention, imported_loss, imported_optimizer
+from cs336_tui.workload.imported import (
+    ImportedAttention,
+    ImportProblem,
+    imported_attention,
+    imported_loss,
+    imported_optimizer,
+)
 from cs336_tui.workload.passes import Training
 from tests.workload.own_code import Folder
 
@@ -37,9 +44,41 @@ def test_a_loss_gets_the_shape_that_it_wants(folder: Folder, loss: str) -> None:
     assert found(LOGITS, TARGETS).item() == pytest.approx(RIGHT.item(), abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ["function", "Module", "module", "inside"])
+def test_a_loss_that_is_compiled_is_not_compiled_for_the_numbers_it_is_tried_with(folder: Folder, name: str) -> None:
+    module = folder.write(
+        """
+        import torch
+        import torch.nn.functional as F
+
+        sizes = []
+
+        def note(graph, inputs):
+            sizes.append([tuple(each.shape) for each in inputs if isinstance(each, torch.Tensor)])
+            return graph.forward
+
+        @torch.compile(backend=note)
+        def function(logits, targets): return F.cross_entropy(logits, targets)
+        def inside(logits, targets): return function(logits, targets)
+        module = torch.compile(torch.nn.CrossEntropyLoss(), backend=note)
+        def Module(): return module
+        Module = type("Module", (), {"__new__": lambda _: module})
+        """
+    )
+    loss = imported_loss(f"{module}:{name}", folder.paths)
+    sizes = sys.modules[module].sizes
+    assert sizes == []
+    assert loss(LOGITS, TARGETS).item() == pytest.approx(RIGHT.item(), abs=1e-5)
+    assert sizes == [[(6, 7), (6,)]]
+
+
 @pytest.mark.parametrize(
     ("loss", "line"),
     [
+        (
+            "class loss:\n    def __init__(self, params, lr=1): ...",
+            r"loss\(params, lr=1\) needs params, which has no default; a loss is a function of logits and targets, .*",
+        ),
         (
             "def loss(logits, targets): return (logits * 0).sum(-1)",
             r"loss loss returned shape \(6,\), expected one number",
@@ -128,10 +167,15 @@ def needy(q, k, v, causal, scale): return v
 """
 
 
+def of(name: str, folder: Folder, *, causal: bool) -> ImportedAttention:
+    """For up to as many tokens as there are."""
+    return imported_attention(name, folder.paths, causal=causal, length=SHAPE[-2], device=torch.device("cpu"))
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("function", ["by_mask", "by_needed_mask", "by_flag", "Flash", "Flash.apply"])
 def test_attention_is_causal_by_whichever_argument_says_so(folder: Folder, function: str, causal: bool) -> None:
-    attention = imported_attention(f"{folder.write(OWN)}:{function}", folder.paths, causal=causal)
+    attention = of(f"{folder.write(OWN)}:{function}", folder, causal=causal)
     q, k, v = (torch.randn(SHAPE) for _ in range(3))
     for _ in range(2):
         torch.testing.assert_close(attention(q, k, v), naive(q, k, v, causal))
@@ -152,10 +196,10 @@ def test_attention_is_causal_by_whichever_argument_says_so(folder: Folder, funct
 def test_what_is_no_causal_attention(folder: Folder, function: str, line: str) -> None:
     name = f"{folder.write(OWN)}:{function}"
     with pytest.raises(ImportProblem, match=f"^{re.escape(line)}$"):
-        imported_attention(name, folder.paths, causal=True)
+        of(name, folder, causal=True)
 
 
 def test_attention_that_looks_everywhere_needs_no_argument(folder: Folder) -> None:
-    attention: Callable[..., Any] = imported_attention(f"{folder.write(OWN)}:deaf", folder.paths, causal=False)
+    attention: Callable[..., Any] = of(f"{folder.write(OWN)}:deaf", folder, causal=False)
     v = torch.randn(SHAPE)
     assert attention(v, v, v) is v

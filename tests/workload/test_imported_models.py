@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from cs336_tui.spec import RunSpec
+from cs336_tui.estimate.predict import predict
+from cs336_tui.spec import PASSES, Pass, RunSpec
 from cs336_tui.workload.building import Workload, build, make
 from cs336_tui.workload.imported import ImportProblem, import_model
 from tests.measure.cells import small_spec
@@ -39,6 +40,44 @@ def test_a_class_gets_the_dimensions_by_name(folder: Folder) -> None:
     model = imported(folder, LM, num_layers=3)
     asked = {"vocab_size": 40, "context_length": 8, "d_model": 16, "num_layers": 3, "num_heads": 2, "d_ff": 24}
     assert model.asked == asked | {"rope_theta": 10_000.0}
+
+
+DROPS = """
+import torch
+from torch import nn
+
+class Drops(nn.Module):
+    def __init__(self, vocab_size, d_model, made_in_training=True):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(vocab_size, d_model), nn.Linear(d_model, vocab_size)
+        self.dropout = nn.Dropout()
+        self.train(made_in_training)
+
+    def forward(self, tokens):
+        return self.head(self.dropout(self.embed(tokens)))
+"""
+
+
+@pytest.mark.parametrize("made_in_training", ["true", "false"])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_dropout_is_off_in_inference_and_on_in_every_other_pass(
+    folder: Folder, pass_: Pass, made_in_training: str
+) -> None:
+    args = (("made_in_training", made_in_training),)
+    spec = spec_of(folder, f"{folder.write(DROPS)}:Drops", pass_=pass_, model_args=args)
+    model = build(spec, CPU).model
+    tokens = torch.zeros(1, 8, dtype=torch.int64)
+    assert torch.equal(model(tokens), model(tokens)) is (pass_ == "inference")
+    assert make(spec, META).model.training is model.training
+
+
+def test_inference_is_predicted_without_what_dropout_takes(folder: Folder) -> None:
+    name = f"{folder.write(DROPS)}:Drops"
+    drops, plain = (
+        predict(spec_of(folder, f"{each}:Drops", pass_="inference")).peak_bytes
+        for each in (name.partition(":")[0], folder.write(DROPS.replace("nn.Dropout()", "nn.Identity()")))
+    )
+    assert drops == plain
 
 
 def test_other_names_for_dimensions_and_a_config_beside_the_class(folder: Folder) -> None:
@@ -78,9 +117,9 @@ def test_arguments_are_read_as_the_signature_says(folder: Folder) -> None:
                 super().__init__()
                 self.seen = (d_model, flag, rate, count, kind, shape, plain)
     """
-    given = "flag=no rate=none count=7 kind=none shape=(1,2) plain=word d_model=4".split()
+    given = "flag=no rate=none count=7 kind=none shape=(1,2) plain=word".split()
     model = imported(folder, text, model_args=tuple(tuple(pair.split("=")) for pair in given))
-    assert model.seen == (4, False, None, 7, "none", (1, 2), "word")
+    assert model.seen == (16, False, None, 7, "none", (1, 2), "word")
     line = problem(folder, text, model_args=(("plain", "1"), ("count", "many")))
     assert line == "--model-arg count=many: expected int"
 
@@ -182,6 +221,24 @@ def test_what_cannot_be_found_is_said_with_where_it_was_looked_for(folder: Folde
     assert line("lm_in_src.model:LM", str(package.parent)) == f"no module lm_in_src.model in {package}"
     (folder.path / "queue.py").write_text("class LM: ...\n")
     assert line("queue:LM") == "queue has no LM: queue is Python's own module; give yours another name"
+    written = line("mein.gpt:LM")
+    assert written.startswith("no module mein, looked in")
+    inner = folder.path / "gpt_pkg"
+    inner.mkdir()
+    (inner / "__init__.py").touch()
+    (inner / "gpt_model.py").write_text("from .gpt_layers import Block\n\nclass LM: ...\n")
+    (inner / "gpt_layers.py").write_text("class Block: ...\n")
+    assert line("gpt_model:LM").endswith("it is in package gpt_pkg: write gpt_pkg.gpt_model:LM")
+    assert line("gpt_model.py:LM").endswith("it is in package gpt_pkg: write gpt_pkg.gpt_model:LM")
+    assert line("gpt_model:LM", str(inner)).endswith(
+        "attempted relative import with no known parent package (gpt_model.py:1); it is part of a package: "
+        f"write gpt_pkg.gpt_model:LM with --model-path {folder.path}"
+    )
+    assert line("gpt_pkg:LM").endswith("; it is in gpt_pkg.gpt_model: write gpt_pkg.gpt_model:LM")
+    assert line("gpt_pkg.gpt_modl:LM").endswith("; did you mean gpt_pkg.gpt_model?")
+    assert line("gpt_pgk.gpt_model:LM").endswith("; did you mean gpt_pkg?")
+    assert line("gpt_pkg.gpt_model.py:LM").endswith(": write gpt_pkg.gpt_model:LM, without .py")
+    assert line("gpt_pkg:LM", str(inner / "gpt_model.py")).endswith("gpt_model.py: that is a file; give its folder")
     name = folder.write("class BigLM: ...\n")
     assert line(f"{name}:BigLm") == f"{name} has no BigLm ({folder.path / name}.py); did you mean BigLM?"
 
@@ -268,7 +325,10 @@ def test_every_pass_and_precision_runs(folder: Folder, pass_: Any, precision: An
         ),
         ("logits.long()", "model LM returned logits that are not floating-point numbers"),
         ("{'other': logits}", "the model returned dict, expected a tensor of logits"),
-        ("logits * float('nan')", "loss is nan after the first step, expected a finite number"),
+        (
+            "logits * float('nan')",
+            "model LM, loss cross_entropy: loss is nan after the first step, expected a finite number",
+        ),
     ],
 )
 def test_what_is_no_logits_or_no_loss_is_said_with_the_forward(folder: Folder, result: str, line: str) -> None:
@@ -280,6 +340,44 @@ def test_what_is_no_logits_or_no_loss_is_said_with_the_forward(folder: Folder, r
         place = "" if "nan" in line else r" \(own_\d+\.py:17 in forward\)$"
         with pytest.raises(ImportProblem, match=line + (".*" if line.endswith(" ") else "") + place):
             steps(build(spec, CPU), spec)
+
+
+def test_a_forward_that_wants_targets_for_all_logits(folder: Folder) -> None:
+    text = LM.replace("return self.head(x)", "return self.head(x if targets is not None else x[:, [-1], :])")
+    name = folder.write(text.replace("def forward(self, tokens)", "def forward(self, tokens, targets=None)"))
+    for pass_ in ("forward", "forward+backward"):
+        spec = spec_of(folder, f"{name}:LM", pass_=pass_)
+        with pytest.raises(
+            ImportProblem, match=r"shape \(2, 1, 40\).*; forward takes targets and is called without: name"
+        ):
+            steps(build(spec, CPU), spec)
+
+
+def test_dimensions_that_a_model_does_not_take_are_told(folder: Folder) -> None:
+    assert build(spec_of(folder, f"{folder.write(LM)}:LM"), CPU).facts.remarks == ()
+    name = folder.write(
+        """
+        from dataclasses import dataclass
+        from torch import nn
+
+        @dataclass
+        class GPTConfig:
+            n_layer: int = 12
+            n_embd: int = 768
+            n_head: int = 12
+
+        class GPT(nn.Module):
+            def __init__(self, config):
+                super().__init__()
+
+        def all_its_own(vocab_size):
+            return nn.Linear(1, 1)
+        """
+    )
+    (remark,) = build(spec_of(folder, f"{name}:GPT"), CPU).facts.remarks
+    assert remark == "GPT does not take d_ff: it has its own, whatever labels say (d_ff 24)"
+    (remark,) = build(spec_of(folder, f"{name}:all_its_own"), CPU).facts.remarks
+    assert remark.startswith("all_its_own does not take d_model, num_layers, num_heads, d_ff: ")
 
 
 def test_logits_may_come_in_a_tuple_or_by_name(folder: Folder) -> None:

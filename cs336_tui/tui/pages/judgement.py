@@ -97,7 +97,8 @@ def all_checks(judgement: Judgement, width: int) -> list[Line]:
         if check.holds:
             lines += _verdict(check, width)
         else:
-            sign, words = ("?", "not observable: ") if check.holds is None else ("·", "")
+            unseen = "" if check.unknown_because else "not observable: "
+            sign, words = ("?", unseen) if check.holds is None else ("·", "")
             lines += wrapped(f"{sign} {check.name}: {words}{check.evidence}", width, "muted", _INDENT)
     return [*lines, *(row for note in judgement.notes for row in wrapped(note, width, "text", _INDENT))]
 
@@ -127,9 +128,12 @@ def _rest(cell: CellState, found: Assessment) -> Iterator[tuple[str, str]]:
     """Texts with their roles, the most telling first."""
     judgement = found.judgement
     assert judgement is not None
-    if unknown := judgement.not_observable:
-        names = ", ".join(check.name for check in unknown)
-        yield f"not observable on {cell.spec.device.partition(':')[0]}: {names}", "muted"
+    unknown: dict[str, list[str]] = {}
+    for check in judgement.not_observable:
+        unknown.setdefault(check.unknown_because, []).append(check.name)
+    for because, names in sorted(unknown.items()):  # the device first
+        why = because or f"not observable on {cell.spec.device.partition(':')[0]}"
+        yield f"{why}: {', '.join(names)}", "muted"
     if judgement.warmup_advice:
         yield judgement.warmup_advice, "text"
     if parts := [*_limit(found), *(energy_words(found.energy) if found.energy else ())]:

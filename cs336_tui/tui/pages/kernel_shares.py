@@ -32,6 +32,10 @@ _TOGETHER = "fwd + bwd"
 _TOGETHER_RANK = 4
 _WITHOUT_BACKWARD = ("optimizer", "zero_grad")
 _LONGEST_TOP = 60
+_UNNAMED = (
+    "Nothing names the attention's parts: in Configure, model and variants, give annotate "
+    "attention core=package.module:function."
+)
 
 
 def summary(report: KernelReport) -> tuple[str, ...]:
@@ -99,6 +103,8 @@ def attention_sheet(report: KernelReport) -> Sheet:
     """Matmul against softmax, in time and in FLOPs, forward, backward and both."""
     found = attention_split(report)
     if not any(split.matmul_ns or split.softmax_ns for split in found):
+        if any(split.unnamed for split in found):
+            return Sheet((), (), notes=(_UNNAMED,))
         fused = "No matmul and no softmax of attention was seen by itself: a fused kernel has no parts to tell apart."
         return Sheet((), (), notes=(fused,))
     if len(found) == 2:

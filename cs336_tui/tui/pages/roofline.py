@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cs336_tui.environment import Environment
 from cs336_tui.export.grouping import TELLING, label, shown, telling
 from cs336_tui.export.peaks import NOISY, Rate, bandwidth
-from cs336_tui.export.roofline import NOT_MEASURED, roofline_table
+from cs336_tui.export.roofline import NOT_MEASURED, left_out, roofline_table
 from cs336_tui.export.tables import Table
 from cs336_tui.findings.roofline import BUSY_CORES, Ceiling, PeakLookup, RooflinePoint, doubt, points
 from cs336_tui.peaks import DevicePeak, PeakKey, peak_key
@@ -52,15 +52,19 @@ class Roofline(NamedTuple):
     """Whether there are cells without a measured peak that ran on another machine or with another torch."""
     peaks: tuple[DevicePeak | None, ...] = ()
     """What was measured of each point's device in its precision."""
+    left_out: tuple[str, ...] = ()
+    """Why measured cells are no points."""
 
 
 def roofline_of(state: SessionState, peaks: PeakLookup, here: Environment | None) -> Roofline:
     """All that the tab shows of a session; `here` is the machine that this app runs on, None where it runs none."""
     find = cache(peaks)
-    found = points(merge([(title_of(state), state)]), find)
+    results = merge([(title_of(state), state)])
+    found = points(results, find)
+    absent = left_out(results)
     if not found:
-        return Roofline()
-    table = roofline_table(found)
+        return Roofline(left_out=absent)
+    table = roofline_table(found, left_out=absent)
     measured = tuple(find(key) if (key := _peak_key(point)) else None for point in found)
     unmeasured = [point for point in found if point.measured is None and point.precision]
     wanted = [peak_wanted(point, here) for point in unmeasured]
@@ -71,6 +75,7 @@ def roofline_of(state: SessionState, peaks: PeakLookup, here: Environment | None
         tuple(dict.fromkeys(filter(None, wanted))),
         elsewhere=None in wanted,
         peaks=measured,
+        left_out=absent,
     )
 
 

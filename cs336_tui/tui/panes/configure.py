@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ from cs336_tui.sizes import size_names
 from cs336_tui.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SYNCS, SpecError
 from cs336_tui.sweep import INTERVAL, USUAL_MOST, Sweep, share_words
 from cs336_tui.tui.form import AFTER_OOM, CONTEXTS, DIMS, Entries, RunOptions, entries_of, read
+from cs336_tui.tui.format import cut_to_lines
 from cs336_tui.tui.preview import Choices
 from cs336_tui.tui.variant_entries import FIELDS as VARIANTS
 from cs336_tui.tui.variant_entries import fold_label, is_shown, variant_entries
@@ -49,6 +51,8 @@ auto: until the 95 % interval of the mean is {share_words(INTERVAL)} wide or the
 {USUAL_MOST["measure_steps"]} at most; auto:200 for another most, auto 2% for another width."""
 _MORE = ("edition", "arch", "sync", "seed", "threads", "ddof", "timeout_s", "repeats", "after_oom")
 """Entries of the fold of that name."""
+_SUMMARY_LINES = 5
+"""At most, of what is said about all that is entered; as high as its style lets it be."""
 _TWO_COLUMNS_FROM = 64
 """Width at which the entries stand in two columns."""
 
@@ -78,7 +82,7 @@ class ConfigurePane(Vertical):
         .group { height: auto; width: 1fr; }
         &.-two-columns #form { layout: horizontal; }
         &.-two-columns #how { margin-left: 2; }
-        #summary { height: auto; max-height: 3; color: $foreground; text-style: bold; }
+        #summary { height: auto; max-height: 5; color: $foreground; text-style: bold; }
         #summary.-caution { color: $caution; }
         #summary.-bad { color: $bad; }
         #buttons { height: 1; }
@@ -331,9 +335,15 @@ class ConfigurePane(Vertical):
         summary.set_class(role == "bad", "-bad")
         summary.set_class(role == "caution", "-caution")
         others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        both = len(self._form.summary) + len(foreseen) + 3 <= self.content_size.width
-        known = f"{self._form.summary} ·{' ' if both else chr(10)}{foreseen}" if foreseen else self._form.summary
-        summary.update(f"✗ {problems[0]}{others}" if problems else known)
+        width, said = max(self.content_size.width, 12), f"{self._form.summary} ·" if foreseen else self._form.summary
+        if problems:
+            lines = cut_to_lines(f"✗ {problems[0]}{others}", width, _SUMMARY_LINES)
+        elif len(said) + 1 + len(foreseen) <= width:
+            lines = [f"{said} {foreseen}".rstrip()]
+        else:
+            first = textwrap.wrap(said, width)
+            lines = [*first, *cut_to_lines(foreseen, width, max(_SUMMARY_LINES - len(first), 1))]
+        summary.update("\n".join(lines))
 
     def _group(self, id: str, shown: bool, entries: Callable[[], Iterable[Entry]]) -> None:
         """Show or hide a group of entries that exist once they were needed."""

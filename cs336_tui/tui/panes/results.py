@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -10,13 +10,13 @@ from textual.message import Message
 
 from cs336_tui.events import CellFinished
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.fields import shown_of
+from cs336_tui.session.fields import FIELDS, shown_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.panes.verdict import verdict
-from cs336_tui.tui.titles import variant_columns
+from cs336_tui.tui.titles import told_variants, unique_names, variant_column
 from cs336_tui.tui.widgets.columns import Column, Layout, lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line
 from cs336_tui.tui.widgets.rows import Rows
@@ -97,15 +97,24 @@ _RUN = Column("run", rank=4)
 """Which run of its spec a cell is; shown where there are repeats."""
 
 
-def _variant(key: str) -> _Reader:
-    return lambda _, cell, __: shown_of(cell.spec, key)
+def _variant(key: str, names: Mapping[str, str]) -> _Reader:
+    return lambda _, cell, __: names[shown_of(cell.spec, key)]
 
 
-def _table_of(cells: Sequence[CellState]) -> dict[Column, _Reader]:
-    """The table's columns for these cells: those of their variants too, and of repeats."""
+def _in_common(variants: Mapping[str, set[str]]) -> str:
+    """What all cells are that is not as usual. As a column it would be the first to go where there is little room."""
+    return ", ".join(f"{FIELDS[key].title} {next(iter(shown))}" for key, shown in variants.items() if len(shown) == 1)
+
+
+def _table_of(cells: Sequence[CellState], variants: Mapping[str, set[str]]) -> dict[Column, _Reader]:
+    """The table's columns for these cells: those of variants that differ too, and of repeats. Which model a cell is of
+    is always in sight."""
     table = list(_TABLE.items())
-    variants = variant_columns(cell.spec for cell in cells)
-    table[_VARIANTS_BEFORE:_VARIANTS_BEFORE] = [(column, _variant(key)) for key, column in variants.items()]
+    table[_VARIANTS_BEFORE:_VARIANTS_BEFORE] = [
+        (variant_column(key)._replace(rank=0 if key == "model" else 1), _variant(key, unique_names(shown)))
+        for key, shown in variants.items()
+        if len(shown) > 1
+    ]
     if any(cell.repeat > 1 for cell in cells):
         table.append((_RUN, lambda _, cell, __: str(cell.repeat)))
     return dict(table)
@@ -146,6 +155,7 @@ class ResultsPane(Rows):
         self._done: dict[int, tuple[CellFinished | None, Assessment | None, tuple[str, ...]]] = {}
         self._judging: Judging | None = None
         self._table = _TABLE
+        self._in_common = ""
         self._alike: tuple[bool | None, ...] = ()
         self._least: tuple[int, ...] = ()
         self._ddof = 1
@@ -170,7 +180,7 @@ class ResultsPane(Rows):
             return
         if in_sight is not None and not self.has_focus:
             self.cursor = self._places.get(in_sight.cell, self.cursor)
-        self.draw_from(len(self._cells), self._rows_in_sight, heading_rows=1)
+        self.draw_from(len(self._cells), self._rows_in_sight, heading_rows=2 if self._in_common else 1)
 
     def _take(self, state: SessionState) -> None:
         """Remember the cells, and of them what does not change while they run."""
@@ -181,7 +191,8 @@ class ResultsPane(Rows):
         if len(self._places) == len(self._cells):
             return
         self._places = {cell.cell: place for place, cell in enumerate(self._cells)}
-        self._table = _table_of(self._cells)
+        variants = told_variants(cell.spec for cell in self._cells)
+        self._table, self._in_common = _table_of(self._cells, variants), _in_common(variants)
         self._least, self._done = (), {}
         if len(self._cells) <= _FEW:
             self._alike = ()
@@ -212,7 +223,8 @@ class ResultsPane(Rows):
             (*layout.spans(row, {at: verdict(cell, known).role}), mark, *self._mark_of(cell))
             for cell, row, mark, known in zip(self._cells[first:last], texts, marks, found, strict=True)
         ]
-        return [heading(layout, width)], rows
+        above = [line((f"all cells: {self._in_common}", "muted"))] if self._in_common else []
+        return [*above, heading(layout, width)], rows
 
     def _found(self, cell: CellState, in_sight: bool) -> Assessment | None:
         if self._judging is None or self._state is None:
@@ -228,7 +240,7 @@ class ResultsPane(Rows):
 
     def _position_width(self, count: int) -> int:
         """Columns to leave free in the heading for which of the rows are in sight."""
-        return len(f"  {count}–{count} of {count}") if count > self.content_size.height - 1 else 0
+        return len(f"  {count}–{count} of {count}") if count > self.room else 0
 
     def _texts(self, cell: CellState, found: Assessment | None) -> tuple[str, ...]:
         """The cell's figures; those of a finished cell are worked out once."""

@@ -143,6 +143,9 @@ class RooflinePane(Container):
         if roofline is None:
             chart.paint([line(("working it out ...", "muted"))])
             rows.fill(())
+        elif not roofline.points and roofline.left_out:
+            chart.paint([each for text in roofline.left_out for each in wrapped(f"! {text}", width, "caution")])
+            rows.fill(())
         elif not roofline.points:
             chart.paint([line(("No cell has been measured yet.", "strong")), (), *self._empty(state, width)])
             rows.fill(())

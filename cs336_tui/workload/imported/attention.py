@@ -17,8 +17,10 @@ _FLAGS = ("is_causal", "causal")
 _MASKS = ("mask", "attn_mask")
 
 
-def imported_attention(name: str, paths: tuple[str, ...], *, causal: bool) -> ImportedAttention:
-    """The named function, or the `apply` of a named `torch.autograd.Function`.
+def imported_attention(
+    name: str, paths: tuple[str, ...], *, causal: bool, length: int, device: torch.device
+) -> ImportedAttention:
+    """The named function, or the `apply` of a named `torch.autograd.Function`, for up to `length` tokens on the device.
 
     It is causal by ``is_causal`` or ``causal``, a flag, or by ``mask`` or ``attn_mask``, which is boolean, (T, T), and
     True where a query may look. Raises `ImportProblem` where it has none of these and has to be causal, or wants more.
@@ -40,34 +42,27 @@ def imported_attention(name: str, paths: tuple[str, ...], *, causal: bool) -> Im
     asked = [p for p in by_name.values() if p.default is p.empty and p is not chosen and p.kind not in _STARS]
     if asked:
         raise ImportProblem(f"{_words(name, parameters)} needs {asked[0].name}, which has no default")
-    return ImportedAttention(
-        name, function, _call(parameters, chosen), masked=flag is None and mask is not None, causal=causal
-    )
+    masked = flag is None and mask is not None
+    table = _mask(length, device, causal=causal) if masked else None
+    return ImportedAttention(name, function, _call(parameters, chosen), causal=causal, mask=table)
 
 
 class ImportedAttention:
     """A user's attention, which takes what it is given as it is; a mask serves every layer and every step."""
 
     def __init__(
-        self, name: str, function: Callable[..., Any], arguments: _Arguments, *, masked: bool, causal: bool
+        self, name: str, function: Callable[..., Any], arguments: _Arguments, *, causal: bool, mask: Tensor | None
     ) -> None:
         self.name = name
+        self.mask = mask
+        """Where a query may look, (T, T); None for a function that is told in another way."""
         self._function = function
         self._arguments = arguments
-        self._masked, self._causal = masked, causal
-        self._masks: dict[tuple[int, torch.device], Tensor] = {}
+        self._causal = causal
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        positional, named = self._arguments(self._mask(q) if self._masked else self._causal)
+        positional, named = self._arguments(self._causal if self.mask is None else _cut(self.mask, q.shape[-2]))
         return self._function(q, k, v, *positional, **named)
-
-    def _mask(self, q: Tensor) -> Tensor:
-        length = q.shape[-2]
-        key = (length, q.device)
-        if key not in self._masks:
-            mask = torch.ones(length, length, dtype=torch.bool, device=q.device)
-            self._masks[key] = mask.tril() if self._causal else mask
-        return self._masks[key]
 
 
 _Arguments = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -88,6 +83,15 @@ def _function(name: str, found: Any) -> tuple[Callable[..., Any], list[inspect.P
     if wanted is None:
         raise ImportProblem(f"{name} does not tell which arguments it takes; wrap it in a function that does")
     return found, list(wanted.values())
+
+
+def _mask(length: int, device: torch.device, *, causal: bool) -> Tensor:
+    mask = torch.ones(length, length, dtype=torch.bool, device=device)
+    return mask.tril_() if causal else mask
+
+
+def _cut(mask: Tensor, length: int) -> Tensor:
+    return mask if mask.shape[0] == length else mask[:length, :length]
 
 
 def _is_autograd_function(thing: object) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,14 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cs336_tui.variants import short
+from cs336_tui.workload.compiling import nothing_compiled
 from cs336_tui.workload.imported.finding import find
-from cs336_tui.workload.imported.matching import call, parameters_of, signature_in_words
+from cs336_tui.workload.imported.matching import parameters_of, signature_in_words
 from cs336_tui.workload.imported.problems import ImportProblem, a_kind, explained, in_one_line
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Logits (B, T, V) and targets (B, T) to a number."""
-AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Queries, keys and values (..., T, K) to an output of that shape; causal or not as asked for when it was imported."""
 
 _LEARNING_RATE = 1e-3
 """For an optimizer that has no default: that of torch's AdamW."""
@@ -34,8 +34,14 @@ def imported_loss(name: str, paths: tuple[str, ...]) -> Loss:
     """
     found = find(name, paths)
     if isinstance(found, type):
+        wanted = parameters_of(found) or {}
+        if needed := _required(wanted):
+            raise ImportProblem(
+                f"{signature_in_words(name, wanted)} needs {needed[0]}, which has no default; a loss is a function of "
+                f"logits and targets, or a class made without arguments whose objects are one"
+            )
         with explained(short(name)):
-            found = call(name, found, {})
+            found = found()
     if not callable(found):
         raise ImportProblem(f"{name} is {a_kind(found)}, expected a function of logits and targets")
     loss: Loss = found
@@ -43,9 +49,8 @@ def imported_loss(name: str, paths: tuple[str, ...]) -> Loss:
     def of_flat(logits: Tensor, targets: Tensor) -> Tensor:
         return loss(logits.flatten(0, 1), targets.flatten())
 
-    # Compiled for these few numbers, it would be compiled again for dynamic shapes later.
-    tried: Loss = getattr(loss, "_torchdynamo_orig_callable", loss)
-    return of_flat if _wants_flat(name, tried) else loss
+    with nothing_compiled():
+        return of_flat if _wants_flat(name, loss) else loss
 
 
 def _wants_flat(name: str, loss: Loss) -> bool:
@@ -92,9 +97,7 @@ def imported_optimizer(name: str, paths: tuple[str, ...], parameters: Iterable[n
     if not callable(found):
         raise ImportProblem(f"{name} is {a_kind(found)}, expected a class of torch.optim.Optimizer")
     wanted = parameters_of(found) or {}
-    required = [
-        p.name for p in wanted.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
+    required = _required(wanted)
     others = [argument for argument in required[1:] if argument != "lr"]
     if others:
         raise ImportProblem(
@@ -107,3 +110,9 @@ def imported_optimizer(name: str, paths: tuple[str, ...], parameters: Iterable[n
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ImportProblem(f"{name} made {a_kind(optimizer)}, expected a torch.optim.Optimizer")
     return optimizer
+
+
+def _required(wanted: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Names of the arguments that have no default."""
+    stars = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in wanted.values() if p.default is p.empty and p.kind not in stars]

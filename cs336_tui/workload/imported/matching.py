@@ -15,23 +15,14 @@ from typing import Any
 import torch
 
 from cs336_tui.spec import RunSpec
-from cs336_tui.variants import short
+from cs336_tui.variants import ALIASES, short
 from cs336_tui.workload.imported.problems import ImportProblem
 
 Given = tuple[tuple[str, str], ...]
 """Arguments as a user wrote them: names and texts."""
 
-ALIASES: dict[str, tuple[str, ...]] = {
-    "vocab_size": ("n_vocab", "num_embeddings", "vocabulary_size"),
-    "context_length": ("max_seq_len", "max_seq_length", "block_size", "n_ctx", "seq_len", "max_position_embeddings"),
-    "d_model": ("n_embd", "hidden_size", "dim", "embed_dim"),
-    "num_layers": ("n_layer", "n_layers", "depth", "num_hidden_layers"),
-    "num_heads": ("n_head", "n_heads", "num_attention_heads"),
-    "d_ff": ("d_hidden", "intermediate_size", "ffn_dim", "hidden_dim", "mlp_dim"),
-    "batch_size": (),
-    "seed": (),
-}
-"""Fields of a spec, and what else their values are called."""
+_DIMS = ("d_model", "num_layers", "num_heads", "d_ff")
+"""Dimensions that only the model itself has; the batch and the logits have the others, whatever a model asks for."""
 
 _USUAL = {"rope_theta": 10_000.0, "theta": 10_000.0}
 """For arguments without a default: as of the reference model, and as in Su et al. 2021."""
@@ -66,6 +57,16 @@ def call(name: str, function: Callable[..., Any], values: Mapping[str, object], 
     ordered = {p: arguments[p] for p in parameters if p in arguments}
     bound = inspect.BoundArguments(inspect.Signature(list(parameters.values())), ordered)
     return function(*bound.args, **bound.kwargs)
+
+
+def dims_not_taken(function: Callable[..., Any], values: Mapping[str, object], given: Given) -> tuple[str, ...]:
+    """The dimensions that it does not ask for by any name, and so has its own of; none where it does not tell."""
+    parameters = parameters_of(function)
+    if parameters is None:
+        return ()
+    config = next((p for p in parameters.values() if _is_config(function, p, values, given)), None)
+    asked = {*parameters, *(parameters_of(_config_class(function, config)) or {} if config else {})}
+    return tuple(field for field in _DIMS if not asked & {field, *ALIASES[field]})
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:

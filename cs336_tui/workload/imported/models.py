@@ -12,26 +12,28 @@ from cs336_tui.spec import RunSpec
 from cs336_tui.variants import short
 from cs336_tui.workload.batch import Batch
 from cs336_tui.workload.imported.finding import find
-from cs336_tui.workload.imported.matching import call, values_of
-from cs336_tui.workload.imported.problems import ImportProblem, a_kind, explained
+from cs336_tui.workload.imported.matching import call, dims_not_taken, values_of
+from cs336_tui.workload.imported.problems import ImportProblem, a_kind, explained, of_code
 
 
 class ImportedModel(NamedTuple):
-    """A user's model on its device; `batch` where the user makes that too."""
+    """A user's model on its device; `batch` where the user makes that too; dimensions that it did not ask for."""
 
     model: nn.Module
     batch: Batch | None
+    not_taken: tuple[str, ...] = ()
 
 
 def import_model(spec: RunSpec, device: torch.device, dtype: torch.dtype) -> ImportedModel:
     """Raises `ImportProblem`, in one line with the user's own frame, for whatever goes wrong on the way."""
     factory = find(spec.model, spec.model_path)
     name = short(spec.model)
-    if not callable(factory) or isinstance(factory, nn.Module):
-        raise ImportProblem(f"{spec.model} is {a_kind(factory)}, expected a class or a function that makes a model")
+    with of_code(spec.model):
+        if not callable(factory) or isinstance(factory, nn.Module):
+            raise ImportProblem(f"{spec.model} is {a_kind(factory)}, expected a class or a function that makes a model")
     values = values_of(spec, device, dtype)
     torch.manual_seed(spec.seed)
-    with explained(name, _device_hint(device)), torch.device(device):
+    with of_code(spec.model), explained(name, _device_hint(device)), torch.device(device):
         made = call(spec.model, factory, values, spec.model_args)
     model, make_batch = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
@@ -40,8 +42,9 @@ def import_model(spec: RunSpec, device: torch.device, dtype: torch.dtype) -> Imp
         raise ImportProblem(f"{name} made a model and {a_kind(make_batch)}, expected a function that makes a batch")
     with explained(name):
         settle(model, device, dtype)
+        model.train(spec.pass_ != "inference")  # in which dropout does nothing
     batch = None if make_batch is None else _batch(make_batch, spec, values, device)
-    return ImportedModel(model, batch)
+    return ImportedModel(model, batch, dims_not_taken(factory, values, spec.model_args))
 
 
 def settle(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:

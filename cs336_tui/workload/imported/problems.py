@@ -26,6 +26,13 @@ _NEVER = tuple(os.path.realpath(Path(package.__file__ or "").parent) for package
 class ImportProblem(Exception):
     """Why a user's own code cannot be used. The message is one line; the error behind it, if any, is its cause."""
 
+    code: str | None = None
+    """What the user named, where that cannot be used in any cell, whatever its dimensions."""
+
+
+class OwnWords(ValueError):
+    """An error of this program's in a user's code, whose message needs no class name before it."""
+
 
 class _Folders:
     """Where a user's own files are: below `named` what was imported by name, below `searched` whatever else was."""
@@ -72,6 +79,9 @@ def in_one_line(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename and is_users_file(error.filename):
         place = f"{Path(error.filename).name}:{error.lineno}"
         return f"{type(error).__name__}: {error.msg}{_in_brackets(place)}"
+    if isinstance(error, OwnWords):  # the user's line is what helps, and stands where nothing cuts it off
+        own_line = _place(error)
+        return f"{own_line}: {error}" if own_line else str(error)
     lines = str(error).strip().splitlines()
     name = type(error).__name__
     return f"{name}: {lines[0]}{_in_brackets(_place(error))}" if lines else f"{name}{_in_brackets(_place(error))}"
@@ -108,6 +118,17 @@ def explained(what: str, hint: Callable[[BaseException], str] = lambda _: "") ->
         raise
     except (Exception, SystemExit) as error:
         raise ImportProblem(f"{what}: {in_one_line(error)}{hint(error)}") from error
+
+
+@contextmanager
+def of_code(name: str) -> Iterator[None]:
+    """Have whatever is wrong with what is named here, rather than raised by it, known as wrong in every cell."""
+    try:
+        yield
+    except ImportProblem as problem:
+        if problem.__cause__ is None:
+            problem.code = name
+        raise
 
 
 def a_kind(thing: object) -> str:
