@@ -18,8 +18,8 @@ STEP = "step"
 """All phases of the step together."""
 UNNAMED = "(no range)"
 _FUSED_NOTE = (
-    f"{FUSED}: one kernel, or one annotated function, does products and softmax together, so that their times cannot be "
-    "told apart"
+    f"{FUSED}: one kernel, or one annotated function, does products and softmax together, so that their times cannot "
+    "be told apart"
 )
 _UNNAMED_NOTE = 'nothing names the attention\'s parts; use --annotate "attention core=package.module:function"'
 NONE = "–"

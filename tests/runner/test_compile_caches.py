@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +44,16 @@ def found_by_cells(folder: Path, *options: str, users: Path | None = None) -> li
     """What each cell of one run found (and whatever else made its model), two as written and two compiled, in an
     environment that holds nothing of torch.compile's but the folder that the user names."""
     (folder / "telling_model.py").write_text(TELLING)
-    (folder / "tmp").mkdir()
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCHINDUCTOR_")}
-    subprocess.run(
-        [sys.executable, "-m", "cs336_tui", "bench", "--model", "telling_model:Telling", "--model-path", str(folder),
-         "--compile", "off,default", "--repeats", "2", "--pass", "forward", "--context", "8", "--device", "cpu",
-         "--session-dir", str(folder / "sessions"), *options],
-        env=kept | {"TMPDIR": str(folder / "tmp")} | ({VARIABLE: str(users)} if users else {}),
-        capture_output=True,
-        check=False,  # the cells fail
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as short:  # the path of a socket in it may have 107 bytes
+        subprocess.run(
+            [sys.executable, "-m", "cs336_tui", "bench", "--model", "telling_model:Telling", "--model-path", str(folder),
+             "--compile", "off,default", "--repeats", "2", "--pass", "forward", "--context", "8", "--device", "cpu",
+             "--session-dir", str(folder / "sessions"), *options],
+            env=kept | {"TMPDIR": short} | ({VARIABLE: str(users)} if users else {}),
+            capture_output=True,
+            check=False,  # the cells fail
+        )  # fmt: skip
     return [json.loads(line) for line in (folder / "told.jsonl").read_text().splitlines()]
 
 
