@@ -48,8 +48,8 @@ def found_by_cells(folder: Path, *options: str, users: Path | None = None) -> li
     with tempfile.TemporaryDirectory() as short:  # the path of a socket in it may have 107 bytes
         subprocess.run(
             [sys.executable, "-m", "cs336_tui", "bench", "--model", "telling_model:Telling",
-             "--model-path", str(folder), "--compile", "off,default", "--repeats", "2", "--pass", "forward", "--context", "8", "--device", "cpu",
-             "--session-dir", str(folder / "sessions"), *options],
+             "--model-path", str(folder), "--compile", "off,default", "--repeats", "2", "--pass", "forward",
+             "--context", "8", "--device", "cpu", "--session-dir", str(folder / "sessions"), *options],
             env=kept | {"TMPDIR": short} | ({VARIABLE: str(users)} if users else {}),
             capture_output=True,
             check=False,  # the cells fail
