@@ -219,7 +219,7 @@ async def test_the_log_forgets_its_oldest_rows() -> None:
 async def test_nothing_is_painted_when_nothing_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = Cs336App(replay=log_of(demo(in_the_middle), tmp_path), speed=0, refresh_hz=100)
     async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda _: not app.run_in_progress)
+        await until(pilot, lambda _: bool(app.state.cells) and not app.run_in_progress and app.judging.is_settled)
         updates: list[object] = []
         display = app._display
         monkeypatch.setattr(app, "_display", lambda screen, update: updates.append(update) or display(screen, update))
