@@ -28,7 +28,7 @@ from cs336_tui.events import (
     SessionStarted,
     StageChanged,
 )
-from cs336_tui.reports import ReportKind, ReportRequest, prediction_key
+from cs336_tui.reports import ReportKind, ReportRequest
 from cs336_tui.runner import door
 from cs336_tui.runner.ab import Means, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.fit_check import why_not_in_turns, why_not_tried
@@ -36,7 +36,6 @@ from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.leave_out import without_impossible
 from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.peak import PeakRequests, Tell
-from cs336_tui.runner.predictor import PredictionError, TookTooLong
 from cs336_tui.runner.queue import Asked, CellQueue, Waiting, why_unusable
 from cs336_tui.runner.reporting import make_report, refuse_report
 from cs336_tui.runner.session_predictions import SessionPredictions
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
 
 SAMPLE_AFTER_S = 0.5
 """How long a cell that is over waits for the sample that was asked for when it stopped measuring."""
-PREDICTED_WITHIN_S = 20.0
-"""How long it may take to work out what a cell needed that has run."""
 
 
 class Bench:
@@ -233,42 +230,16 @@ class Bench:
         self._predictions.predictor.ask(specs)
 
     def predict_now(self, specs: Iterable[RunSpec], say: Callable[[str], object] = lambda _: None) -> None:
-        """The same of cells that wait, but returns when all is known that can be, or none waits any more.
-
-        For some seconds a large model; `say` is told which. One of a user's own code may take as long as a cell, and
-        what took too long is told.
-        """
-        for spec in {prediction_key(spec): spec for spec in specs}.values():
-            if not len(self.queue):
-                return
-            say(f"predicting {spec.title}")
-            try:
-                self._predictions.tell(self._predictions.predictor.predict([spec]))
-            except TookTooLong as error:
-                self._predictions.give_up(spec, error.why)
-            except PredictionError:
-                pass  # what is wrong with the cell it says itself when it runs
+        """The same of cells that wait, but returns when all is known that can be, or none waits any more."""
+        self._predictions.work_out(specs, lambda: len(self.queue) > 0, say)
 
     def predict_afterwards(self, specs: Iterable[RunSpec]) -> None:
-        """Work out what cells that have run needed, for the FLOPs beside their times; returns when all is known or
-        given up, after `PREDICTED_WITHIN_S` at most for each.
+        """The same of cells that have run, for the FLOPs beside their times, and for seconds each at most.
 
-        Why one was given up is told, and after one that took too long others of the same code are, too. With
-        `in_process` there are no children, and nothing is worked out.
+        With `in_process` there are no children, and nothing is worked out.
         """
-        missing = {} if self._in_process else {prediction_key(spec): spec for spec in specs}
-        too_long: dict[tuple[str, ...], str] = {}
-        for spec in missing.values():
-            code = (spec.model, spec.attention, spec.optimizer, spec.loss)
-            if code in too_long:
-                self._predictions.give_up(spec, too_long[code])
-                continue
-            try:
-                self._predictions.tell(self._predictions.predictor.predict([spec], within_s=PREDICTED_WITHIN_S))
-            except PredictionError as error:
-                self._predictions.give_up(spec, error.why)
-                if isinstance(error, TookTooLong):
-                    too_long[code] = f"not tried, as {spec.title} was {error.why}"
+        if not self._in_process:
+            self._predictions.work_out_afterwards(specs)
 
     def work(self) -> None:
         """Run what waits until nothing does, or nothing when another thread is at it."""

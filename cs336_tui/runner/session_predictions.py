@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from cs336_tui.events import CellsPredicted, Notice
 from cs336_tui.reports import Prediction, prediction_key
 from cs336_tui.runner.launcher import Launcher
-from cs336_tui.runner.predictor import Capability, Predictor
+from cs336_tui.runner.predictor import Capability, PredictionError, Predictor, TookTooLong
 from cs336_tui.session.recorder import Recorder
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
+
+AFTERWARDS_WITHIN_S = 20.0
+"""How long it may take to work out what a cell needed that has run."""
 
 
 class SessionPredictions:
@@ -61,6 +64,44 @@ class SessionPredictions:
             if told:
                 tell([CellsPredicted(at=time.time(), predictions=tuple(told))])
 
+    def work_out(
+        self, specs: Iterable[RunSpec], wanted: Callable[[], bool], say: Callable[[str], object] = lambda _: None
+    ) -> None:
+        """Work out what these need and tell it; returns when all is known that can be, or nothing is `wanted` any more.
+
+        For some seconds a large model; `say` is told which. One of a user's own code may take as long as a cell, and
+        what took too long is told.
+        """
+        for spec in _each_need(specs):
+            if not wanted():
+                return
+            say(f"predicting {spec.title}")
+            try:
+                self.tell(self.predictor.predict([spec]))
+            except TookTooLong as error:
+                self.give_up(spec, error.why)
+            except PredictionError:
+                pass  # what is wrong with the cell it says itself when it runs
+
+    def work_out_afterwards(self, specs: Iterable[RunSpec]) -> None:
+        """Work out what cells that have run needed; returns when all is known or given up, after `AFTERWARDS_WITHIN_S`
+        at most for each.
+
+        Why one was given up is told, and after one that took too long others of the same code are, too.
+        """
+        too_long: dict[tuple[str, ...], str] = {}
+        for spec in _each_need(specs):
+            code = (spec.model, spec.attention, spec.optimizer, spec.loss)
+            if code in too_long:
+                self.give_up(spec, too_long[code])
+                continue
+            try:
+                self.tell(self.predictor.predict([spec], within_s=AFTERWARDS_WITHIN_S))
+            except PredictionError as error:
+                self.give_up(spec, error.why)
+                if isinstance(error, TookTooLong):
+                    too_long[code] = f"not tried, as {spec.title} was {error.why}"
+
     def give_up(self, spec: RunSpec, why: str) -> None:
         """What this needs will not be known."""
         now, is_own = time.time(), prediction_key(spec) in self._cells
@@ -71,3 +112,8 @@ class SessionPredictions:
             self._said.add(why)
             text = f"{spec.title}: what it needs could not be predicted: {why}"
             self._recorder.pass_on([Notice(at=now, text=text)])
+
+
+def _each_need(specs: Iterable[RunSpec]) -> tuple[RunSpec, ...]:
+    """One of all that need the same."""
+    return tuple({prediction_key(spec): spec for spec in specs}.values())
