@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from itertools import accumulate, count
+from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -187,8 +187,17 @@ def _found(recorder: RecorderName, lives: list[Life], events: int, begins: list[
 
 
 def _cpu_peak(recording: Recording, first: int, claimed_bytes: int) -> int:
-    """The most that was allocated at a time from the recorded step's begin on, by adding up what the profiler says."""
-    live = list(accumulate((event.bytes for event in recording.events), initial=claimed_bytes))
+    """The most that was allocated at a time from the recorded step's begin on, by adding up what the profiler says.
+
+    It also tells of the end of what was allocated while it recorded something else: that is no memory of this cell.
+    """
+    live, sizes = [claimed_bytes], dict[int, int]()
+    for event in recording.events:
+        change = -sizes.pop(event.address, 0)
+        if event.bytes > 0:
+            sizes[event.address] = event.bytes
+            change += event.bytes
+        live.append(live[-1] + change)
     return max(live[first - 1 :])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from itertools import accumulate
 from pathlib import Path
@@ -130,6 +131,28 @@ def test_a_pass_without_a_backward_says_that_it_has_no_gradients() -> None:
     assert [span.phase for span in report.phases] == ["forward", "clear"]
     assert not Timeline(report).by_category[CATEGORIES.index("gradients")].any()
     assert stages == ["building", "warm-up", "recording", "saved for backward", "predicting"]
+
+
+def test_what_another_recording_left_is_no_memory_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave_garbage(event: Any) -> None:
+        if event.stage == "recording":
+            gc.disable()
+            with CpuRecorder():  # the profiler remembers its size
+                cycle: list[Any] = [torch.empty(10_240)]
+            cycle.append(cycle)
+
+    def collecting(*arguments: Any) -> None:
+        gc.collect()
+        run_phases(*arguments)
+
+    run_phases = memory_record.run_phases
+    monkeypatch.setattr(memory_record, "run_phases", collecting)
+    request = ReportRequest(kind="memory", spec=small_spec(pass_="backward"))
+    try:
+        report = record_memory(request, Progress(0, leave_garbage, lambda: False))
+    finally:
+        gc.enable()
+    assert report.peak_bytes == report.allocator_peak_bytes == max(live_totals(report))
 
 
 def test_where_the_profiler_is_missing_the_tensors_are_recorded(
