@@ -19,8 +19,8 @@ from cs336_tui.stats import Summary
 
 _FIRST = ("cell", "status")
 _NESTED = ("spec", "summary", "in_force", "phase_times_s")
-_TEXTS = "verdict_evidence"
-"""Texts by name; one text in CSV."""
+_TEXTS = ("verdict_evidence", "verdict_advice")
+"""Texts by name; ``name: text`` in CSV."""
 _PAIRS = ("model_args", "annotations")
 """Pairs of a name and its value; ``name=value`` in CSV."""
 _OF_MODEL = ("edition", "arch", "attention")
@@ -84,7 +84,7 @@ def _row(run: RunRecord) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(run)
     spec, summary, in_force, phases = (row.pop(name) for name in _NESTED)
     del row["environment"]
-    row[_TEXTS] = [f"{name}: {text}" for name, text in row[_TEXTS].items()]
+    row |= {name: [f"{of}: {text}" for of, text in row[name].items()] for name in _TEXTS}
     row |= spec | (summary or {}) | {name: OWN for name in _OF_MODEL if shown_of(run.spec, name) == OWN}
     row |= {name: [f"{of}={value}" for of, value in spec[name]] for name in _PAIRS}
     row |= {f"in_force_{name}": value for name, value in (in_force or {}).items()}

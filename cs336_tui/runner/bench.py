@@ -9,14 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from cs336_tui import __version__
-from cs336_tui.environment import DeviceInfo, Environment, capability_pair
+from cs336_tui.environment import Environment, capability_pair
 from cs336_tui.events import (
     SCHEMA,
     CellFinished,
-    CellRequeued,
     CellStarted,
     DeviceSampled,
     EnvironmentRead,
@@ -24,34 +23,28 @@ from cs336_tui.events import (
     Notice,
     SessionAnnotated,
     SessionEnded,
-    SessionResumed,
     SessionStarted,
     StageChanged,
 )
 from cs336_tui.reports import ReportKind, ReportRequest
 from cs336_tui.runner import door
 from cs336_tui.runner.ab import Means, check_sides, rounds_of, run_rounds
+from cs336_tui.runner.device_watch import DeviceWatch
 from cs336_tui.runner.fit_check import why_not_in_turns, why_not_tried
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.leave_out import without_impossible
 from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.peak import PeakRequests, Tell
-from cs336_tui.runner.queue import Asked, CellQueue, Waiting, why_unusable
+from cs336_tui.runner.queue import Asked, CellQueue, Waiting
+from cs336_tui.runner.reopening import go_on
 from cs336_tui.runner.reporting import make_report, refuse_report
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, new_session_id
 from cs336_tui.session.recorder import Recorder, Sink
-from cs336_tui.session.state import SessionState, fold
 from cs336_tui.spec import Precision, RunSpec, SpecError
 from cs336_tui.sweep import Sweep
-
-if TYPE_CHECKING:
-    from cs336_tui.device.sampler import DeviceSampler
-
-SAMPLE_AFTER_S = 0.5
-"""How long a cell that is over waits for the sample that was asked for when it stopped measuring."""
 
 
 class Bench:
@@ -91,7 +84,6 @@ class Bench:
         self._check_fit = check_fit
         self._in_process = in_process
         self._nvtx = nvtx
-        self._device_interval_s = device_interval_s
         self._recorder = Recorder(session_dir, session or new_session_id(), sink)
         self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-"))
         self._launcher = Launcher(self._scratch)
@@ -100,9 +92,7 @@ class Bench:
             self._launcher, self._recorder, self._capability_of, lambda: self.timeout_s
         )
         self._reports = 0
-        self._sampler: DeviceSampler | None = None
-        self._sampled_after: threading.Event | None = None
-        """Set once the device has been sampled after the running cell stopped measuring."""
+        self._watch = DeviceWatch(self._on_sample, interval_s=device_interval_s)
         self._stop = StopSignal()
         self.queue = CellQueue(self._recorder.record, self._stop)
         self._starting = threading.Lock()
@@ -141,11 +131,7 @@ class Bench:
             self._started = True
             if not self._in_process:
                 self._launcher.start()
-            if self._device_interval_s > 0:
-                from cs336_tui.device.sampler import DeviceSampler
-
-                self._sampler = DeviceSampler(self._on_sample, interval_s=self._device_interval_s)
-                self._sampler.start()
+            self._watch.start()
 
     def probe(self) -> Environment:
         """What this machine offers; asked once, then remembered. Blocks about a second while torch loads."""
@@ -277,7 +263,7 @@ class Bench:
             if ran_out and self.skip_after_oom:
                 reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
                 self.queue.skip_larger(taken.spec, reason)
-        self._watch(None, None)
+        self._watch.point(None, None)
 
     def _take(self) -> Waiting | Asked | None:
         """What comes next; peaks that wait are measured before it."""
@@ -288,15 +274,15 @@ class Bench:
         means = Means(
             launcher=self._launcher,
             record=self._record,
-            watch=lambda spec, pid: self._watch(environment.device(spec.device), pid),
+            watch=lambda spec, pid: self._watch.point(environment.device(spec.device), pid),
             refuse=lambda spec: self._cannot_fit(spec, environment),
-            round_over=self._await_sample_after,
+            round_over=lambda: self._watch.await_sample(self._stop),
             stop=self._stop,
             timeout_s=self.timeout_s,
             refuse_both=lambda a, b: self._cannot_fit_both(a, b, environment),
         )
         run_rounds(self.queue, means)
-        self._watch(None, None)
+        self._watch.point(None, None)
 
     def reopen(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
         """Go on with the session's log; returns the cells that now wait, in order.
@@ -312,26 +298,7 @@ class Bench:
             self._recorder.open(resume=True, take_over=take_over)
             try:
                 history = list(LogReader(self.log_path))
-                state = fold(history)
-                now = time.time()
-                went_on: list[Event] = [
-                    SessionResumed(at=now, app=__version__),
-                    EnvironmentRead(at=now, environment=environment),
-                ]
-                again = ("cancelled", "failed", "killed") if failed else ("cancelled",)
-                skipped = _skipped_with_failed(state) if failed else set()
-                went_on += [
-                    CellRequeued(at=now, cell=cell.cell)
-                    for cell in state.cells.values()
-                    if cell.status in again or cell.cell in skipped
-                ]
-                for event in went_on:
-                    state.apply(event)
-                if state.waiting and (command := next(filter(_is_ab, state.commands), None)):
-                    why = f"cells in turns cannot go on one by one; run again: {command}"
-                    raise LogError(f"{self.log_path.name}: {why}")
-                for cell in state.waiting:
-                    environment.check(state.cells[cell].spec)
+                state, went_on = go_on(history, self.log_path, environment, failed=failed, now=time.time())
             except (LogError, SpecError):
                 self._recorder.close()
                 raise
@@ -368,8 +335,7 @@ class Bench:
         self._predictions.predictor.close()
         with self._running:
             pass
-        if self._sampler is not None:
-            self._sampler.stop()
+        self._watch.stop()
         if self._recorder.is_open:
             reason: Literal["interrupted", "cancelled", "finished"] = "finished"
             if interrupted or self._was_cancelled:
@@ -396,10 +362,8 @@ class Bench:
                 self._endings[event.cell] = event
             if isinstance(event, CellFinished) and event.unusable:
                 self._unusable[event.cell] = event.unusable
-            if isinstance(event, StageChanged) and event.stage == "finishing" and self._sampler is not None:
-                # A short cell may have ended before a sample was due. Never when measuring begins: that sample would
-                # fall into the first step of every cell.
-                self._sampled_after = self._sampler.sample_soon()
+            if isinstance(event, StageChanged) and event.stage == "finishing":
+                self._watch.measured()
 
     def _run_cell(self, cell: int, spec: RunSpec, environment: Environment) -> None:
         try:
@@ -412,11 +376,11 @@ class Bench:
             return
         if self._in_process:
             self._recorder.record([CellStarted(at=time.time(), cell=cell)])
-            self._watch(environment.device(spec.device), os.getpid())
+            self._watch.point(environment.device(spec.device), os.getpid())
             door.run_cell(spec, cell, lambda event: self._record([event]), self._stop.is_set, nvtx=self._nvtx)
         else:
             self._run_child(cell, spec, environment)
-        self._await_sample_after()
+        self._watch.await_sample(self._stop)
 
     def _run_child(self, cell: int, spec: RunSpec, environment: Environment) -> None:
         started_at = time.time()
@@ -426,17 +390,11 @@ class Bench:
             self._fail(cell, f"no process could be started: {error or type(error).__name__}")
             return
         self._recorder.record([CellStarted(at=started_at, cell=cell, pid=child.process.pid)])
-        self._watch(environment.device(spec.device), child.process.pid)
+        self._watch.point(environment.device(spec.device), child.process.pid)
         try:
             Supervisor(child, cell, self._record, self._stop, self.timeout_s).run()
         finally:
             child.close()
-
-    def _await_sample_after(self) -> None:
-        """Have the sample in the log while it is this cell's, unless somebody waits for us to stop."""
-        sampled, self._sampled_after = self._sampled_after, None
-        if sampled is not None and not self._stop.is_set():
-            sampled.wait(SAMPLE_AFTER_S)
 
     def _cannot_fit(self, spec: RunSpec, environment: Environment) -> str:
         """Why a cell is not even tried; empty when it may be."""
@@ -473,7 +431,7 @@ class Bench:
             request,
             None if self._in_process else self._launcher,
             record=self._recorder.record,
-            watch=lambda pid: self._watch(device, pid),
+            watch=lambda pid: self._watch.point(device, pid),
             stop=self._stop,
             timeout_s=self.timeout_s,
         )
@@ -482,25 +440,9 @@ class Bench:
         device = self._environment.device(spec.device) if self._environment else None
         return capability_pair(device.capability) if device and device.capability else None
 
-    def _watch(self, device: DeviceInfo | None, pid: int | None) -> None:
-        """Point the sampler at the device and process of the running cell, or at none between runs."""
-        if self._sampler is not None:
-            self._sampler.watch(device.uuid if device else None, pid)
-
     def _fail(self, cell: int, error: str) -> None:
         self._recorder.record([CellFinished(at=time.time(), cell=cell, status="failed", error=error)])
 
     def _on_sample(self, sample: DeviceSampled) -> None:
         # While nothing runs samples are for the eye only; the log tells of runs.
         (self._recorder.pass_on if self.queue.current is None else self._recorder.record)([sample])
-
-
-def _skipped_with_failed(state: SessionState) -> set[int]:
-    """The cells that were skipped since a failed one could not use what they need too."""
-    ends = [cell.finished for cell in state.cells.values() if cell.finished and cell.status == "failed"]
-    reasons = {why_unusable(end.unusable, end.cell) for end in ends if end.unusable}
-    return {cell.cell for cell in state.cells.values() if cell.status == "skipped" and cell.skipped_because in reasons}
-
-
-def _is_ab(command: str) -> bool:
-    return command.startswith("cs336-tui ab ")

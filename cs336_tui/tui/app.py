@@ -28,7 +28,6 @@ from cs336_tui.presets import QUICK, Preset
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui.actions import comparing, exports
 from cs336_tui.tui.actions.peaks import PeakDesk
-from cs336_tui.tui.actions.sessions import SessionDesk
 from cs336_tui.tui.dialogs.reader import Reader
 from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.judging import Judging, is_timed
@@ -37,21 +36,14 @@ from cs336_tui.tui.messages import Replayed, RunEnded, Trouble
 from cs336_tui.tui.panes.compare import ComparePane
 from cs336_tui.tui.panes.configure import ConfigurePane
 from cs336_tui.tui.panes.live import LivePane
-from cs336_tui.tui.panes.report import About
-from cs336_tui.tui.panes.results import ResultsPane
-from cs336_tui.tui.panes.sessions import SessionsPane
 from cs336_tui.tui.running import Running
 from cs336_tui.tui.screen import View
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.sources import LiveSource, ReplaySource, Sink, sweep_of
 from cs336_tui.tui.theme_choice import ThemeChoice
-from cs336_tui.tui.widgets.rows import Rows
-from cs336_tui.tui.widgets.tab_bar import TabBar
 
 if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench
-    from cs336_tui.tui.actions.estimates import EstimateDesk
-    from cs336_tui.tui.panes.estimate import EstimatePane
     from cs336_tui.tui.panes.roofline import RooflinePane
 
     BenchFactory = Callable[[Sink, Path | None], Bench]
@@ -100,14 +92,12 @@ class Cs336App(Running):
 
             keeper = SummaryKeeper(summary_path, lambda why: self.post_message(Trouble(why)))
         preset = Preset("command line", "", initial) if initial else QUICK
-        super().__init__(min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz, preset, options, keeper)
+        refresh_hz = min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz
+        super().__init__(refresh_hz, preset, options, keeper, session_dir)
         self._low_bandwidth = low_bandwidth
         self._themes = ThemeChoice(self, theme, user_theme_dir)
         self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
         self._bench_factory = bench_factory
-        self._desk = SessionDesk(self, session_dir)
-        self._marked = comparing.MarkedCells()
-        self._estimates: EstimateDesk | None = None
         self.judging = Judging(self, self._is_timing, self._judged, peaks)
         self._peaks = PeakDesk(self)
 
@@ -223,14 +213,6 @@ class Cs336App(Running):
         self._desk.use_folder(session.path.parent)
         return True
 
-    def look_at(self, session: Session | None) -> None:
-        """Show another session, or the app's own again."""
-        self._opened = None if session is self.live else session
-        if self._opened is not None and not self.main.wide:
-            self.action_open("results")
-        self.refresh_bindings()
-        self.refresh_panes()
-
     def view(self) -> View:
         return View(
             self.shown,
@@ -301,49 +283,6 @@ class Cs336App(Running):
             self._replay.change_speed(by)
             self.paint()
 
-    def action_open(self, pane: str) -> None:
-        """Bring a pane into sight and put the focus into it."""
-        self._open(pane)
-        self.call_after_refresh(self.main.focus_pane, pane)
-
-    @on(TabBar.Chosen)
-    def _open_tab(self, message: TabBar.Chosen) -> None:
-        self._open(message.tab)
-
-    def _open(self, pane: str) -> None:
-        self.main.open(pane)
-        if pane == "sessions":
-            self._desk.reload()
-        elif pane == "estimate":
-            self._begin_estimates()
-        self.refresh_panes()
-
-    def _begin_estimates(self) -> None:
-        from cs336_tui.tui.actions.estimates import EstimateDesk
-
-        if self._estimates is None:
-            self._estimates = EstimateDesk(self)
-
-    def on_estimate_pane_switched(self) -> None:
-        """The session's cells instead of those of the choices, or back."""
-        if self._estimates is not None:
-            self._estimates.turn()
-            self.paint()
-
-    def on_estimate_pane_gpu_named(self, message: EstimatePane.GpuNamed) -> None:
-        """Judge for a GPU that need not be here, or for this machine again."""
-        if self._estimates is not None:
-            self._estimates.name_gpu(message.name)
-            self.paint()
-
-    @on(Rows.Moved, "#results")
-    def _look_at(self, message: Rows.Moved) -> None:
-        cells = tuple(self.state.cells)
-        if message.index < len(cells):  # the session that is shown may have changed meanwhile
-            cell = self.state.cells[cells[message.index]]
-            self._reports.choose(self.shown, About(cell.spec, cell.cell))
-            self._fresh = True
-
     def on_roofline_pane_peak_wanted(self, message: RooflinePane.PeakWanted) -> None:
         """Measure what a device can do, between cells."""
         if self._stopping:
@@ -351,43 +290,9 @@ class Cs336App(Running):
         elif self._peaks.ask(message.wanted):
             self._begin_work()
 
-    def on_roofline_pane_looked_at(self, message: RooflinePane.LookedAt) -> None:
-        """The cell of a point is the one that every pane is about."""
-        place = list(self.state.cells).index(message.cell.cell)
-        self.main.query_one(ResultsPane).cursor = place
-        self._reports.choose(self.shown, About(message.cell.spec, message.cell.cell))
-        self._fresh = True
-        if message.opened:
-            from cs336_tui.tui.actions import dialogs
-
-            dialogs.read_cell(self, place)
-
-    @on(Rows.Chosen, "#results")
-    def _open_detail(self, message: Rows.Chosen) -> None:
-        from cs336_tui.tui.actions import dialogs
-
-        dialogs.read_cell(self, message.index)
-
-    @on(ResultsPane.Marked)
-    def _mark_cell(self, message: ResultsPane.Marked) -> None:
-        self._marked.turn(self.shown, message.cell)
-        self.paint()
-
-    @on(SessionsPane.Asked)
-    def _session_asked(self, message: SessionsPane.Asked) -> None:
-        self._desk.do(message.wish, message.info)
-
-    @on(SessionsPane.Marked)
-    def _sessions_marked(self) -> None:
-        self._desk.marked()
-
     @on(ComparePane.KeepWanted)
     def _keep_as_reference(self, message: ComparePane.KeepWanted) -> None:
         comparing.keep_as_reference(self, message.results)
-
-    def action_leave_opened(self) -> None:
-        """From a session that was opened to the app's own."""
-        self.look_at(None)
 
     @on(ConfigurePane.ExportRequested)
     def action_export(self) -> None:

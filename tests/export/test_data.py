@@ -76,6 +76,7 @@ def test_csv_has_the_verdicts_and_what_they_rest_on() -> None:
     good, oom, _ = parsed_csv(state_of(mixed_session()))
     assert good["verdicts"] == "too-few-steps"
     assert ";too-few-steps: " in good["verdict_evidence"]
+    assert good["verdict_advice"].startswith("too-few-steps: ")
     assert "drifting" in good["not_observable"].split(";")
     assert float(good["interval_low_s"]) < 0.1532 < float(good["interval_high_s"])
     assert float(good["flops_per_s"]) > 0

@@ -103,7 +103,7 @@ def test_a_and_b_may_be_the_same(start):
 
 
 def test_a_round_shorter_than_the_sampling_interval_has_a_sample_after_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("cs336_tui.runner.bench.SAMPLE_AFTER_S", PATIENCE_S)  # however busy this machine is
+    monkeypatch.setattr("cs336_tui.runner.device_watch.SAMPLE_AFTER_S", PATIENCE_S)  # however busy this machine is
     bench = Bench(Watch(), session_dir=tmp_path, device_interval_s=60)
     bench.prepare()
     try:
