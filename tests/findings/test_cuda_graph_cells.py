@@ -10,7 +10,7 @@ import pytest
 from cs336_tui.export.pivots import pivot_table
 from cs336_tui.findings.verdicts import judge
 from cs336_tui.session.pivot import pivot
-from tests.findings.test_verdicts import a_cell
+from tests.findings.judging import a_cell
 from tests.session.made import cell, results_of
 
 STEPS = [0.0100, 0.0101, 0.0099, 0.0100, 0.0100, 0.0101, 0.0099, 0.0100]

@@ -7,7 +7,7 @@ import numpy as np
 
 from cs336_tui.events import DeviceSampled, Event, HostSample
 from cs336_tui.findings.verdicts import judge
-from tests.findings.test_verdicts import FLAT, ON_CPU, a_cell, evidence, judged
+from tests.findings.judging import FLAT, ON_CPU, a_cell, evidence, judged
 
 
 def test_noise_that_leaves_the_mean_loose_is_not_steady() -> None:

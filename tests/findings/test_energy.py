@@ -9,7 +9,7 @@ import pytest
 from cs336_tui.events import Event, GpuSample
 from cs336_tui.findings.energy import Energy, energy_of
 from cs336_tui.session.cell_state import CellState
-from tests.findings.test_verdicts import AT, ON_CPU, a_cell, events_of_cell, sample
+from tests.findings.judging import AT, ON_CPU, a_cell, events_of_cell, sample
 from tests.samples import a_spec, session_start, state_of
 
 STEPS_S = [0.05] * 40

@@ -13,7 +13,7 @@ from cs336_tui.measure.report import Progress
 from cs336_tui.reports import CATEGORIES, OomReport, ReportRequest
 from cs336_tui.spec import RunSpec
 from tests.measure.cells import small_spec
-from tests.measure.test_cell import at_most, linux_only
+from tests.measure.little_memory import at_most, linux_only
 
 GB = 10**9
 

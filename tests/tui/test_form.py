@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cs336_tui import spec
 from cs336_tui.choices import sweep_from
-from cs336_tui.environment import DeviceInfo, Environment
+from cs336_tui.environment import Environment
 from cs336_tui.presets import Preset, bundled
 from cs336_tui.spec import CUSTOM_SIZE, SpecError
 from cs336_tui.sweep import Sweep
@@ -20,20 +20,8 @@ from cs336_tui.tui.form import CAUSAL, CONTEXTS, MAX_CELLS, Entries, RunOptions,
 from cs336_tui.variants import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS, WORKLOADS
 from tests.strategies import sweeps
 from tests.test_sweep import automatic_sweeps
+from tests.tui.configuring import HERE
 
-HERE = Environment(
-    host="here",
-    os="Linux",
-    cpu="a CPU",
-    cpu_count=2,
-    memory_bytes=8 * 2**30,
-    python="3.11",
-    app="1",
-    devices=(
-        DeviceInfo(name="cpu", label="a CPU", precisions=("fp32", "bf16-mixed")),
-        DeviceInfo(name="cuda:0", label="a GPU", precisions=spec.PRECISIONS),
-    ),
-)
 WITHOUT_DEVICES = msgspec.structs.replace(HERE, devices=())
 DEFAULT = entries_of(Sweep())
 

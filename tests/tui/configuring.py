@@ -1,0 +1,159 @@
+"""The configure pane alone on a screen, and the hand that uses it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from textual import events
+from textual.app import App, ComposeResult
+from textual.containers import Container
+from textual.message import Message
+from textual.pilot import Pilot
+from textual.widget import Widget
+from textual.widgets import Input
+
+from cs336_tui import spec
+from cs336_tui.environment import DeviceInfo, Environment
+from cs336_tui.tui.panes.configure import ConfigurePane
+from cs336_tui.tui.themes import VARIABLE_DEFAULTS
+from cs336_tui.tui.widgets.chips import Chips
+from cs336_tui.tui.widgets.entry import TextEntry
+from cs336_tui.tui.widgets.fold import Fold
+
+W = TypeVar("W", bound=Widget)
+HERE = Environment(
+    host="here",
+    os="Linux",
+    cpu="a CPU",
+    cpu_count=2,
+    memory_bytes=8 * 2**30,
+    python="3.11",
+    app="1",
+    devices=(
+        DeviceInfo(name="cpu", label="a CPU", precisions=("fp32", "bf16-mixed")),
+        DeviceInfo(name="cuda:0", label="a GPU", precisions=spec.PRECISIONS),
+    ),
+)
+"""A machine with a CPU and a GPU."""
+NARROW, WIDE = (30, 24), (80, 20)
+TYPED = {
+    "comma": ",", "minus": "-", "full_stop": ".", "space": " ", "left_square_bracket": "[", "colon": ":",
+    "percent_sign": "%",
+}  # fmt: skip
+"""What the keys that are named type."""
+
+
+class Host(App[None]):
+    """A screen that is all configure pane, and remembers what it asked for."""
+
+    CSS = "Container { height: 1fr; }"
+
+    def __init__(self, pane: ConfigurePane) -> None:
+        super().__init__()
+        self.animation_level = "none"
+        self.pane = pane
+        self.asked: list[Message] = []
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return VARIABLE_DEFAULTS
+
+    def compose(self) -> ComposeResult:
+        with Container():
+            yield self.pane
+
+    def on_configure_pane_changed(self, message: ConfigurePane.Changed) -> None:
+        assert (message.sweep, message.problems) == (self.pane.sweep, self.pane.problems)
+        self.asked.append(message)
+
+    def on_configure_pane_run_requested(self, message: ConfigurePane.RunRequested) -> None:
+        self.asked.append(message)
+
+    def on_configure_pane_stop_requested(self, message: ConfigurePane.StopRequested) -> None:
+        self.asked.append(message)
+
+    def on_configure_pane_export_requested(self, message: ConfigurePane.ExportRequested) -> None:
+        self.asked.append(message)
+
+
+class Hand:
+    """What a person does with the pane, and what they see."""
+
+    def __init__(self, host: Host, pilot: Pilot[None]) -> None:
+        self.host, self.pane, self.pilot = host, host.pane, pilot
+
+    async def press(self, *keys: str) -> None:
+        """Press keys, each when all that the one before set off has happened."""
+        for key in keys:
+            self.host.post_message(events.Key(key, TYPED.get(key, key if len(key) == 1 else None)))
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Let messages go from the innermost widget to the app, one hop a round."""
+        for _ in range(6):
+            await self.pilot.pause(0)
+
+    def entry(self, field: str, kind: type[W]) -> W:
+        return self.pane.query_one(f"#entry-{field.replace('_', '-')}", kind)
+
+    async def go_to(self, widget: Widget) -> None:
+        inner = widget.query_one(Input) if isinstance(widget, TextEntry) else widget
+        inner.focus()
+        await self.settle()
+
+    async def tick(self, field: str, value: str) -> None:
+        """Toggle a chip by keyboard."""
+        chips = self.entry(field, Chips)
+        await self.go_to(chips)
+        at = [chip.value for chip in chips.chips].index(value)
+        while chips.cursor != at:
+            await self.press("right" if chips.cursor < at else "left")
+        await self.press("space")
+
+    async def type(self, field: str, text: str) -> None:
+        """Replace what stands in a text entry."""
+        names = {char: name for name, char in TYPED.items()}
+        await self.go_to(self.entry(field, TextEntry))
+        await self.press("end", "ctrl+u", *(names.get(char, char) for char in text))
+
+    def fold(self, name: str = "more") -> Fold:
+        return self.pane.query_one(f"#fold-{name}", Fold)
+
+    async def unfold(self, name: str = "more") -> None:
+        await self.go_to(self.fold(name))
+        await self.press("enter")
+        await self.pilot.pause()
+
+    def seen(self, widget: Widget | None = None) -> str:
+        """What the terminal shows of a widget, or of everything."""
+        region = widget.region if widget else self.host.screen.region
+        visible = region.intersection(self.host.screen.region)
+        strips = self.host.screen._compositor.render_strips()
+        return "\n".join(strip.crop(visible.x, visible.right).text for strip in strips[visible.y : visible.bottom])
+
+    @property
+    def summary(self) -> str:
+        return self.seen(self.pane.query_one("#summary"))
+
+    def button(self, name: str) -> Widget:
+        return self.pane.query_one(f"#{name}")
+
+    def asked(self, kind: type[Message]) -> list[Any]:
+        return [message for message in self.host.asked if isinstance(message, kind)]
+
+
+@asynccontextmanager
+async def opened(size: tuple[int, int] = WIDE, *, here: bool = True, **options: Any) -> AsyncIterator[Hand]:
+    host = Host(ConfigurePane(**options))
+    async with host.run_test(size=size) as pilot:
+        if here:
+            host.pane.set_environment(HERE)
+        await pilot.pause()
+        yield Hand(host, pilot)
+
+
+def reachable(hand: Hand) -> list[Widget]:
+    """What takes the focus and is shown."""
+    widgets = (widget for widget in hand.pane.query("*") if widget.focusable)
+    return [widget for widget in widgets if all(each.display for each in widget.ancestors_with_self)]

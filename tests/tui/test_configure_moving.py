@@ -1,0 +1,139 @@
+"""Moving about the configure pane: focus, scrolling, its buttons and the sizes it is given."""
+
+from __future__ import annotations
+
+import pytest
+
+from cs336_tui.sweep import Sweep
+from cs336_tui.tui.panes.configure import ConfigurePane
+from cs336_tui.tui.widgets.entry import TextEntry
+from tests.tui.configuring import NARROW, WIDE, opened, reachable
+
+
+@pytest.mark.parametrize(("forward", "back"), [("tab", "shift+tab"), ("down", "up")])
+async def test_tab_and_arrows_reach_everything(forward: str, back: str) -> None:
+    async with opened((40, 12)) as hand:
+        await hand.unfold()
+        await hand.unfold("variants")
+        await hand.tick("size", "custom")
+        await hand.pilot.pause()
+        stops = reachable(hand)
+        await hand.go_to(stops[0])
+        order = [stops[0]]
+        while len(order) < len(stops):
+            await hand.press(forward)
+            focused = hand.host.focused
+            assert focused is not None
+            if forward == "tab" or focused is not order[-1]:
+                assert focused not in order
+                order.append(focused)
+        assert order == stops
+        for _ in range(3 * len(stops)):
+            if hand.host.focused is not stops[0]:
+                await hand.press(back)
+        assert hand.host.focused is stops[0]
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE, (40, 12), (30, 8)])
+async def test_what_has_the_focus_is_in_sight(size: tuple[int, int]) -> None:
+    async with opened(size) as hand:
+        await hand.unfold()
+        await hand.unfold("variants")
+        await hand.tick("size", "custom")
+        for widget in reachable(hand):
+            await hand.go_to(widget)
+            await hand.pilot.pause()
+            shown = widget.region.intersection(hand.pane.query_one("#form").region)
+            assert shown.height == widget.region.height or hand.button("run").parent is widget.parent, widget
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE, (40, 12), (28, 6)])
+async def test_the_summary_and_the_buttons_are_always_in_sight(size: tuple[int, int]) -> None:
+    async with opened(size) as hand:
+        for name in ("run", "stop", "export"):
+            assert name.capitalize() in hand.seen(hand.button(name))
+        assert "cells" in hand.summary
+        await hand.type("batch_size", "x")
+        await hand.pilot.pause()
+        assert "✗ batch size x" in hand.summary
+
+
+@pytest.mark.parametrize("size", [(34, 25), (80, 20)])
+async def test_all_that_is_chosen_first_fits_without_scrolling(size: tuple[int, int]) -> None:
+    async with opened(size) as hand:
+        form = hand.pane.query_one("#form")
+        assert form.max_scroll_y == 0
+        labels = "preset size context pass precision batch warm-up steps device".split()
+        seen = hand.seen()
+        assert all(label in seen for label in labels)
+
+
+async def test_enter_while_typing_moves_on_and_runs_nothing() -> None:
+    async with opened() as hand:
+        await hand.type("batch_size", "8")
+        await hand.press("enter")
+        assert hand.entry("warmup_steps", TextEntry).has_focus_within
+        assert hand.asked(ConfigurePane.RunRequested) == []
+        assert hand.pane.sweep == Sweep(batches=(8,))
+
+
+async def test_escape_leads_from_typing_to_the_buttons() -> None:
+    async with opened() as hand:
+        await hand.type("batch_size", "8")
+        await hand.press("escape")
+        assert hand.button("run").has_focus
+        await hand.type("batch_size", "x")
+        await hand.press("escape")
+        assert hand.button("export").has_focus, "Run cannot be pressed"
+
+
+async def test_buttons_follow_the_run_and_keep_the_focus() -> None:
+    async with opened() as hand:
+        run, stop, export = (hand.button(name) for name in ("run", "stop", "export"))
+        assert (run.disabled, stop.disabled, export.disabled) == (False, True, False)
+        assert "[ Run ]" in hand.seen(run)
+        assert "[" not in hand.seen(stop)
+        await hand.go_to(run)
+        hand.pane.set_running(True)
+        await hand.pilot.pause()
+        assert (run.disabled, stop.disabled) == (False, False)
+        assert run.has_focus
+        assert "[ Add ]" in hand.seen(run)
+        await hand.press("enter")
+        assert len(hand.asked(ConfigurePane.RunRequested)) == 1
+        await hand.go_to(stop)
+        await hand.press("enter")
+        assert len(hand.asked(ConfigurePane.StopRequested)) == 1
+        hand.pane.set_running(True, stopping=True)
+        await hand.pilot.pause()
+        assert (run.disabled, stop.disabled) == (True, True)
+        assert "Stop…" in hand.seen(stop)
+        hand.pane.request_run()
+        await hand.pilot.pause()
+        assert len(hand.asked(ConfigurePane.RunRequested)) == 1, "nothing is added to what is being stopped"
+        hand.pane.set_running(False)
+        await hand.pilot.pause()
+        assert (run.disabled, stop.disabled) == (False, True)
+        assert run.has_focus
+        await hand.pilot.click("#export")
+        assert len(hand.asked(ConfigurePane.ExportRequested)) == 1
+
+
+async def test_what_is_typed_during_a_run_waits_for_the_next_one() -> None:
+    async with opened() as hand:
+        hand.pane.set_running(True)
+        await hand.type("batch_size", "9")
+        assert hand.pane.sweep == Sweep(batches=(9,))
+        hand.pane.set_running(False)
+        assert hand.pane.sweep == Sweep(batches=(9,))
+
+
+async def test_resizing_to_next_to_nothing_and_back_loses_nothing() -> None:
+    async with opened() as hand:
+        await hand.unfold()
+        await hand.type("batch_size", "x")
+        for size in ((40, 12), (12, 4), (1, 1), (200, 60), WIDE):
+            await hand.pilot.resize_terminal(*size)
+            await hand.pilot.pause()
+        assert hand.entry("batch_size", TextEntry).value == "x"
+        assert "✗ x: expected" in hand.seen(hand.entry("batch_size", TextEntry))
