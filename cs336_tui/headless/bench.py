@@ -11,7 +11,7 @@ from cs336_tui.choices import sweep_from
 from cs336_tui.headless.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.order import Order, in_order, in_rounds
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.leave_out import LEFT_OUT
+from cs336_tui.runner.leave_out import fields_of_preset
 from cs336_tui.session.log import default_session_dir
 
 
@@ -57,9 +57,7 @@ def bench_command(
     )
 
     def work() -> None:
-        # What somebody asks for must be there; of a preset, whose author knows no machine, what is not may go.
-        of_preset = [field for field, named in LEFT_OUT.items() if preset_name and not choices.get(named)]
-        resolved = bench.resolve(sweep, may_leave_out=of_preset)
+        resolved = bench.resolve(sweep, may_leave_out=fields_of_preset(preset_name, choices))
         bench.add(in_rounds(in_order(resolved.cells(), order), repeats), resolved.command(ddof))
         if len(resolved.checkpoints) > 1:  # their table holds measured peaks against predicted ones
             bench.predict_now(resolved.cells(), run.say)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -39,6 +39,12 @@ def without_impossible(
             changes[LEFT_OUT[field]] = kept
             said += [f"left out: {why}" for why in values.values()]
     return msgspec.structs.replace(sweep, **changes), tuple(said)
+
+
+def fields_of_preset(preset: str | None, choices: Mapping[str, object]) -> tuple[str, ...]:
+    """Fields whose values come from the preset, as these choices (by the sweep's fields) name none: what somebody asks
+    for must be there; of a preset, whose author knows no machine, what is not may go."""
+    return tuple(field for field, values in LEFT_OUT.items() if preset and not choices.get(values))
 
 
 def _problem(spec: RunSpec, environment: Environment) -> SpecError | None:

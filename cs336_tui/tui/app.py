@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -36,6 +36,7 @@ from cs336_tui.tui.messages import Replayed, RunEnded, Trouble
 from cs336_tui.tui.panes.compare import ComparePane
 from cs336_tui.tui.panes.configure import ConfigurePane
 from cs336_tui.tui.panes.live import LivePane
+from cs336_tui.tui.possible import ALL
 from cs336_tui.tui.running import Running
 from cs336_tui.tui.screen import View
 from cs336_tui.tui.session import Session
@@ -60,9 +61,10 @@ class Cs336App(Running):
     """Choose, run, watch, compare and export benchmarks, or watch a session's log again.
 
     With a `bench_factory` the app runs cells: the factory is called when something is on the screen. With `replay` it
-    plays that log at `speed` instead. `initial` and `options` fill the Configure pane. `summary_path` is rewritten
-    after every finished cell. `session_dir` is where the Sessions tab looks, unless given beside the bench's log. Call
-    `close` when `run` has returned, however it did.
+    plays that log at `speed` instead. `initial` and `options` fill the Configure pane; what this machine lacks of the
+    fields in `may_leave_out` is left out of them. `summary_path` is rewritten after every finished cell. `session_dir`
+    is where the Sessions tab looks, unless given beside the bench's log. Call `close` when `run` has returned, however
+    it did.
     """
 
     TITLE = "cs336-tui"
@@ -81,6 +83,7 @@ class Cs336App(Running):
         low_bandwidth: bool = False,
         initial: Sweep | None = None,
         options: RunOptions | None = None,
+        may_leave_out: Collection[str] = (),
         summary_path: Path | None = None,
         user_theme_dir: Path | None = None,
         session_dir: Path | None = None,
@@ -98,6 +101,7 @@ class Cs336App(Running):
         self._themes = ThemeChoice(self, theme, user_theme_dir)
         self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
         self._bench_factory = bench_factory
+        self._may_leave_out = may_leave_out
         self.judging = Judging(self, self._is_timing, self._judged, peaks)
         self._peaks = PeakDesk(self)
 
@@ -107,7 +111,7 @@ class Cs336App(Running):
         """What an event of the app's session means for the rest of the screen."""
         match event:
             case EnvironmentRead() if not self.replaying:
-                self.main.query_one(ConfigurePane).set_environment(event.environment)
+                self.main.query_one(ConfigurePane).set_environment(event.environment, self._may_leave_out)
                 self._begin_estimates()
                 self.set_timer(GET_READY_S, self.judging.get_ready)
             case StageChanged() | CellFinished():
@@ -304,8 +308,8 @@ class Cs336App(Running):
         exports.copy_table(self)
 
     def load_preset(self, preset: Preset) -> None:
-        """Fill the Configure pane with a preset."""
-        self.main.query_one(ConfigurePane).load(preset)
+        """Fill the Configure pane with what of a preset this machine can run."""
+        self.main.query_one(ConfigurePane).load(preset, () if self.replaying else ALL)
 
     def action_save_preset(self) -> None:
         """Keep the choices under a name."""

@@ -9,6 +9,7 @@ import click
 import platformdirs
 
 from cs336_tui.choices import sweep_from
+from cs336_tui.runner.leave_out import fields_of_preset
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.recorder import Sink
 from cs336_tui.tui.app import Cs336App
@@ -47,6 +48,7 @@ def open_app(
             raise click.UsageError(str(error)) from None
     chosen = any(value not in (None, ()) for value in choices.values())
     sweep = sweep_from(**choices) if chosen else None
+    of_preset = fields_of_preset(choices.get("preset_name"), choices)
     folder = session_dir or default_session_dir()
 
     def make_bench(sink: Sink, log: Path | None) -> Bench:
@@ -70,6 +72,7 @@ def open_app(
         low_bandwidth=low_bandwidth,
         initial=sweep,
         options=RunOptions(ddof=ddof, timeout_s=timeout),
+        may_leave_out=of_preset,
         summary_path=summary,
         user_theme_dir=platformdirs.user_config_path("cs336-tui", appauthor=False) / "themes",
         session_dir=folder,

@@ -58,6 +58,15 @@ def test_a_cell_stopped_while_compiling_shows_no_step() -> None:
     assert "100 %" not in shown
 
 
+@pytest.mark.parametrize("width", [30, 48, 53])
+def test_what_is_to_be_typed_is_never_cut_in_two(width: int) -> None:
+    error = "Needs(vocab_size, d_model, widget) needs widget; give it with --model-arg widget=VALUE"
+    end = CellFinished(at=START + 11, cell=0, status="failed", error=error)
+    state = state_of([*session_start([a_spec()]), *cell_start(0), end])
+    assert "--model-arg" in live(state, 0, width)
+    assert "--model-arg" in text(cell_detail(state, state.cells[0], width))
+
+
 @pytest.mark.parametrize(
     ("stage", "words"),
     [("building", "building the model"), ("warm-up", "warm-up 0/2"), ("finishing", "finishing")],

@@ -52,16 +52,17 @@ def _titled(title: str, lines: list[Line]) -> list[Line]:
 
 def _error(cell: CellState, width: int) -> list[Line]:
     if cell.status == "skipped":
-        return [line(row) for row in textwrap.wrap(format.plain(cell.skipped_because or ""), max(width, 10))]
+        return [line(row) for row in _wrapped(cell.skipped_because or "", width)]
     problem = status.how_it_ended(cell)
     if not problem or cell.finished is None:
         return []
-    rows = [
-        wrapped
-        for row in (cell.finished.error or "").splitlines()
-        for wrapped in textwrap.wrap(format.plain(row), max(width, 10))
-    ]
+    rows = [wrapped for row in (cell.finished.error or "").splitlines() for wrapped in _wrapped(row, width)]
     return [line((f"✗ {problem}", "bad")), *map(line, rows)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """The text over several rows; what is typed, such as --model-arg, stays whole."""
+    return textwrap.wrap(format.plain(text), max(width, 10), break_on_hyphens=False)
 
 
 def _statistics(state: SessionState, cell: CellState, found: Assessment | None, width: int) -> list[Line]:

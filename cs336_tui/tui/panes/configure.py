@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import ClassVar
 
 from textual import events
@@ -21,6 +21,7 @@ from cs336_tui.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SY
 from cs336_tui.sweep import INTERVAL, USUAL_MOST, Sweep, share_words
 from cs336_tui.tui.form import AFTER_OOM, CONTEXTS, DIMS, Entries, RunOptions, entries_of, read
 from cs336_tui.tui.format import cut_to_lines
+from cs336_tui.tui.possible import ALL, possible_here
 from cs336_tui.tui.preview import Choices
 from cs336_tui.tui.variant_entries import FIELDS as VARIANTS
 from cs336_tui.tui.variant_entries import fold_label, is_shown, variant_entries
@@ -126,6 +127,8 @@ class ConfigurePane(Vertical):
         self._form = read(self._entries)
         self._environment: Environment | None = None
         self._adding = self._stopping = False
+        self._may_leave_out: Collection[str] = ()
+        """Fields of the preset that lose what the machine lacks as soon as it is known."""
         self._foreseen = ("", "text")
         self._recent = recent_models()
         self._was_in_hand = False
@@ -185,11 +188,16 @@ class ConfigurePane(Vertical):
         self.set_class(event.size.width >= _TWO_COLUMNS_FROM, "-two-columns")
         self._show_summary()
 
-    def load(self, preset: Preset) -> None:
-        """Fill the entries with the preset's sweep; how to summarise and when to give up stay as they are."""
+    def load(self, preset: Preset, may_leave_out: Collection[str] = ()) -> None:
+        """Fill the entries with the preset's sweep; how to summarise and when to give up stay as they are.
+
+        What this machine cannot run of the fields in `may_leave_out` is left out and told.
+        """
         self._preset = preset
         self.query_one(PresetEntry).preset = preset
+        self._may_leave_out = may_leave_out
         self._set(self._from_preset())
+        self._leave_out()
         self._refill()
 
     @property
@@ -210,11 +218,13 @@ class ConfigurePane(Vertical):
             entry.models = models
         self._show()
 
-    def set_environment(self, environment: Environment) -> None:
-        """Offer the machine's devices, and refuse what they cannot do."""
+    def set_environment(self, environment: Environment, may_leave_out: Collection[str] = ()) -> None:
+        """Offer the machine's devices, and refuse what they cannot do; `may_leave_out`: see `load`."""
         self._environment = environment
-        self.query_one("#entry-device", Chips).chips = self._device_chips()
+        self._may_leave_out = self._may_leave_out or may_leave_out
         self._set(self._entries)
+        self._leave_out()
+        self._refill()
 
     def set_running(self, running: bool, stopping: bool = False, *, adding: bool = True) -> None:
         """Enable the buttons that make sense: while cells run (`adding`), Run adds to them. The focus comes back to
@@ -268,7 +278,7 @@ class ConfigurePane(Vertical):
 
     def on_preset_entry_chosen(self, event: PresetEntry.Chosen) -> None:
         event.stop()
-        self.load(event.preset)
+        self.load(event.preset, ALL)
 
     def on_fold_turned(self, event: Fold.Turned) -> None:
         event.stop()
@@ -287,6 +297,19 @@ class ConfigurePane(Vertical):
     def _from_preset(self) -> Entries:
         """The entries of the preset with the options that there are, which no preset holds."""
         return entries_of(self._preset.sweep).with_options_of(self._entries)
+
+    def _leave_out(self) -> None:
+        """Take what this machine cannot run out of a preset that nobody has changed yet, and say so."""
+        environment, fields = self._environment, self._may_leave_out
+        if environment is None:
+            return
+        self._may_leave_out = ()
+        if not fields or not self.problems or self._entries != self._from_preset():
+            return
+        sweep, said = possible_here(self._preset.sweep, environment, fields)
+        if said:
+            self._set(entries_of(sweep).with_options_of(self._entries))
+            self.app.notify("\n".join(said), title=self._preset.name, severity="warning", markup=False)
 
     def _set(self, entries: Entries) -> None:
         """Take the entries, and tell when they mean something else."""
@@ -341,7 +364,7 @@ class ConfigurePane(Vertical):
         elif len(said) + 1 + len(foreseen) <= width:
             lines = [f"{said} {foreseen}".rstrip()]
         else:
-            first = textwrap.wrap(said, width)
+            first = textwrap.wrap(said, width, break_on_hyphens=False)
             lines = [*first, *cut_to_lines(foreseen, width, max(_SUMMARY_LINES - len(first), 1))]
         summary.update("\n".join(lines))
 

@@ -199,7 +199,7 @@ def _rates(state: SessionState, cell: CellState, found: Assessment | None) -> Li
 def _error(cell: CellState, width: int, height: int) -> list[Line]:
     error = cell.finished.error if cell.finished else None
     rows = itertools.chain.from_iterable(
-        textwrap.wrap(format.plain(row), max(width, 10)) for row in (error or "").splitlines()
+        textwrap.wrap(format.plain(row), max(width, 10), break_on_hyphens=False) for row in (error or "").splitlines()
     )
     return [line(row) for row in itertools.islice(rows, height)]
 

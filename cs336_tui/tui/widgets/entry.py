@@ -88,7 +88,9 @@ class Entry(Styled):
     def _problem_lines(self, width: int) -> list[str]:
         if not self.problem:
             return []
-        return textwrap.wrap(self.problem, max(width, 8), initial_indent="✗ ", subsequent_indent="  ")
+        return textwrap.wrap(
+            self.problem, max(width, 8), initial_indent="✗ ", subsequent_indent="  ", break_on_hyphens=False
+        )
 
 
 class _Line(Input):
