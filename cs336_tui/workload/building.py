@@ -138,12 +138,13 @@ def make(
         )
     if isinstance(model, Transformer | AttentionOnly) and device.type != "meta":
         model.initialise(spec.seed)
+    revision = revisions_of(spec, model)  # before its blocks are replaced
     if RECIPES[spec.precision].float8:
         use_float8(model, spec.vocab_size)
     if spec.checkpoint:
         checkpoint_blocks(model, spec.checkpoint)
     built()
-    return Made(model, batch or batch_of(spec, device), revisions_of(spec), not_taken)
+    return Made(model, batch or batch_of(spec, device), revision, not_taken)
 
 
 def batch_of(spec: RunSpec, device: torch.device) -> Batch:

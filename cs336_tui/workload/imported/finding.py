@@ -70,6 +70,8 @@ def look_in(paths: Iterable[str]) -> None:
     for folder in folders:
         _entered.setdefault(folder, frozenset(name.partition(".")[0] for name in sys.modules))
         remember_searched(folder)
+        if not any(Path(folder).glob("*.dist-info")):  # a repository, not what was installed beside it
+            remember_named(folder)
     offer_metadata(folders)
     importlib.invalidate_caches()
 

@@ -6,14 +6,18 @@ import hashlib
 import inspect
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from cs336_tui.spec import RunSpec
 from cs336_tui.variants import is_imported
 from cs336_tui.workload.imported.finding import find
+from cs336_tui.workload.imported.problems import is_users_file
 
 _GIT_TIMEOUT_S = 3.0
 _HASH_LETTERS = 12
@@ -21,11 +25,28 @@ _OF_ANOTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PRE
 """Environment variables that git sets for its hooks."""
 
 
-def revisions_of(spec: RunSpec) -> str | None:
-    """Of all that a spec's step takes from the user, model first; None where it takes nothing."""
+def revisions_of(spec: RunSpec, model: nn.Module) -> str | None:
+    """Of all that a spec's step takes from the user, model first; None where it takes nothing.
+
+    What is named for the model may be a few lines about one of another file, so that the user's files with the classes
+    of the modules in it follow.
+    """
     names = [spec.model, spec.attention, spec.loss, *([spec.optimizer] if spec.pass_ == "train-step" else [])]
-    found = [revision_of(find(name, spec.model_path)) for name in names if is_imported(name)]
-    return "; ".join(dict.fromkeys(found)) or None
+    found = [(name, find(name, spec.model_path)) for name in names if is_imported(name)]
+    told = []
+    for name, thing in found:
+        told.append(revision_of(thing))
+        if name == spec.model:
+            told += [revision_of(kind) for kind in _own_classes(model)]
+    return "; ".join(dict.fromkeys(told)) or None
+
+
+def _own_classes(model: nn.Module) -> list[type]:
+    """The user's classes among those of its modules, their base classes included, the outermost first."""
+    kinds = dict.fromkeys(type(module) for module in model.modules())
+    classes = dict.fromkeys(base for kind in kinds for base in kind.__mro__)
+    files = ((kind, getattr(sys.modules.get(kind.__module__), "__file__", None)) for kind in classes)
+    return [kind for kind, file in files if file and is_users_file(file, named_only=True)]
 
 
 def revision_of(thing: Callable[..., Any]) -> str:
