@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
 
 import torch
@@ -31,6 +31,14 @@ class Cuda(Protocol):
     def stream(self) -> Callable[..., AbstractContextManager[object]]: ...
     @property
     def current_stream(self) -> Callable[..., Any]: ...
+    @property
+    def set_stream(self) -> Callable[[Any], object]: ...
+    @property
+    def current_device(self) -> Callable[[], int]: ...
+    @property
+    def graph_pool_handle(self) -> Callable[[], Any]: ...
+    @property
+    def memory(self) -> Any: ...
 
 
 class CaptureError(ValueError):
@@ -119,12 +127,15 @@ def captured(step: Step, device: torch.device, cuda: Cuda = torch.cuda) -> Captu
             step.check()
         if step.back_to_back:
             step.run("zero_grad")
-    cuda.current_stream(device).wait_stream(stream)
-    graph = cuda.CUDAGraph()
+    before = cuda.current_stream(device)
+    before.wait_stream(stream)
+    graph, pool = cuda.CUDAGraph(), cuda.graph_pool_handle()
     try:
-        with cuda.graph(graph, stream=stream):
+        with cuda.graph(graph, pool=pool, stream=stream):
             _capture(step)
     except Exception as error:
+        cuda.set_stream(before)
+        _end_allocating(pool, cuda)
         # Ending a capture that has failed raises an error of its own on top.
         for first in (error, error.__context__):
             if isinstance(first, CaptureError | torch.OutOfMemoryError):
@@ -132,6 +143,18 @@ def captured(step: Step, device: torch.device, cuda: Cuda = torch.cuda) -> Captu
         raise CaptureError(error, None) from error
     step.clear()
     return CapturedStep(step, graph.replay)
+
+
+def _end_allocating(pool: Any, cuda: Cuda) -> None:
+    """Have the allocator know that a capture is over whose end raised an error.
+
+    ``CUDAGraph::capture_end`` does that only after CUDA has ended the capture well. Else the allocator takes it to be
+    under way for as long as the process lives: it gives no memory back, not even where it runs out, and `empty_cache`
+    fails. torch before 2.7 has no name for it; there only the end of the process helps.
+    """
+    with suppress(RuntimeError, AttributeError):  # the capture itself ended well
+        cuda.memory._cuda_endAllocateToPool(cuda.current_device(), pool)
+        cuda.memory._cuda_releasePool(cuda.current_device(), pool)
 
 
 def _run(step: Step) -> None:

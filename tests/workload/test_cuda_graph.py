@@ -20,6 +20,7 @@ from cs336_tui.workload.transformer import Transformer
 
 DEVICE = torch.device("cuda:0")
 CPU = torch.device("cpu")
+POOL = (0, 7)
 CAPTURED_PASSES: tuple[Pass, ...] = ("inference", "forward", "forward+backward", "train-step")
 
 
@@ -57,6 +58,36 @@ class Recorder:
         self._stream = "main"
         self.said.append(f"off {stream}")
 
+    def set_stream(self, stream: object) -> None:
+        self._stream = str(stream)
+        self.said.append(f"back on {stream}")
+
+    def graph_pool_handle(self) -> Any:
+        return POOL
+
+    @property
+    def memory(self) -> Any:
+        said, ended = self.said, self._allocating_ended
+
+        class Memory:
+            """Ending twice what a capture began is an error, as it is in torch."""
+
+            def _cuda_endAllocateToPool(self, device: int, pool: object) -> None:
+                if ended():
+                    raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+                said.append(f"{device} allocates no more to {pool}")
+
+            def _cuda_releasePool(self, device: int, pool: object) -> None:
+                said.append(f"{device} releases {pool}")
+
+        return Memory()
+
+    def current_device(self) -> int:
+        return 0
+
+    def _allocating_ended(self) -> bool:
+        return "captured" in self.said
+
     def CUDAGraph(self) -> Any:
         said = self.said
 
@@ -67,13 +98,17 @@ class Recorder:
         return Graph()
 
     @contextmanager
-    def graph(self, _graph: object, stream: object) -> Iterator[None]:
+    def graph(self, _graph: object, pool: object, stream: object) -> Iterator[None]:
+        """As torch's: where ending the capture fails, its stream stays the current one."""
+        assert pool == POOL
+        before, self._stream = self._stream, str(stream)
         self.said.append(f"capture on {stream}")
         try:
             yield
         finally:
             self._ending()
-        self.said.append("captured")
+            self.said.append("captured")
+            self._stream = before
 
 
 class Watched(nn.Module):
@@ -131,9 +166,9 @@ def test_a_captured_training_step_takes_no_gradients_of_before_into_the_graph() 
     begin = cuda.graph
 
     @contextmanager
-    def looked_at(graph: object, stream: object) -> Iterator[None]:
+    def looked_at(graph: object, pool: object, stream: object) -> Iterator[None]:
         at_capture.append(any(parameter.grad is not None for parameter in inner._model.parameters()))
-        with begin(graph, stream):
+        with begin(graph, pool, stream):
             yield
 
     cuda.graph = looked_at  # type: ignore[method-assign]
@@ -181,6 +216,21 @@ def test_what_cannot_be_captured_is_one_line_that_says_what_was_wrong_first_and_
     assert said.startswith("the step cannot be captured in its forward: RuntimeError: CUDA error: operation")
     assert said.endswith("leave the CUDA graph off (--cuda-graph off)")
     assert "\n" not in said
+
+
+def test_a_broken_capture_leaves_neither_its_stream_nor_its_pool_in_force() -> None:
+    """torch leaves both, and its allocator then refuses `empty_cache` for as long as the process lives."""
+    cuda = Recorder(ending_fails)
+    with pytest.raises(CaptureError):
+        captured(a_step("forward", cuda.said), DEVICE, cuda)
+    assert cuda.said[-3:] == ["back on main", f"0 allocates no more to {POOL}", f"0 releases {POOL}"]
+
+
+def test_a_capture_that_ended_well_has_nothing_left_to_end() -> None:
+    cuda = Recorder()
+    with pytest.raises(CaptureError, match="the mask"):
+        captured(a_step("forward", cuda.said, Syncs(cuda, ValueError("the mask"))), DEVICE, cuda)
+    assert cuda.said[-1] == "back on main"
 
 
 def test_the_error_that_a_users_own_error_came_from_is_not_taken_for_it() -> None:
