@@ -177,7 +177,7 @@ def _refusal(name: str, spec: RunSpec, form: _Form, device: torch.device) -> str
     others = [kind for kind in there if kind not in BACKENDS or _chosen(form, BACKENDS[kind], device)]
     if dtypes := [dtype for dtype in _DTYPES if _chosen(form._replace(dtype=dtype), backend, device)]:
         return _wrong_dtype(name, spec, dtypes, others)
-    reason = _reason(name, form.queries(device), causal=form.causal) or f"{device.type} cannot do it for this cell"
+    reason = _reason(name, form, device) or f"{device.type} cannot do it for this cell"
     return f"attention {name}: {reason}; choose one of {', '.join(others)}"
 
 
@@ -189,24 +189,30 @@ def _wrong_dtype(name: str, spec: RunSpec, dtypes: Iterable[torch.dtype], others
     return f"attention {name} in {spec.precision}: {kernel} needs {needed}; choose {' or '.join(instead)}"
 
 
-def _reason(name: str, q: Tensor, *, causal: bool) -> str:
-    """What torch says why this kernel of CUDA's is not for such queries; nothing where it does not say."""
-    ask = {
-        "flash": torch.backends.cuda.can_use_flash_attention,
-        "memory-efficient": torch.backends.cuda.can_use_efficient_attention,
-        "cudnn": torch.backends.cuda.can_use_cudnn_attention,
-    }[name]
-    with warnings.catch_warnings(record=True) as said:
+def _reason(name: str, form: _Form, device: torch.device) -> str:
+    """What torch says why this kernel is not for such queries; nothing where it does not say.
+
+    Asked for as torch chooses: what `torch.backends.cuda.can_use_flash_attention` and its like have to say goes to
+    standard error and not into Python's warnings.
+    """
+    q = form.queries(device)
+    with sdpa_kernel(BACKENDS[name]), warnings.catch_warnings(record=True) as said, suppress(RuntimeError):
         warnings.simplefilter("always")
-        ask(torch.backends.cuda.SDPAParams(q, q, q, None, 0.0, causal, False), debug=True)
-    return first_reason(str(warning.message) for warning in said)
+        torch._fused_sdp_choice(q, q, q, is_causal=form.causal)
+    return first_reason(name, (str(warning.message) for warning in said))
 
 
-def first_reason(warned: Iterable[str]) -> str:
-    """The first of torch's warnings that is a reason, without where in torch it arose and on one line."""
+def first_reason(name: str, warned: Iterable[str]) -> str:
+    """The first reason that torch's warnings give for this kernel, without where in torch it arose and on one line.
+
+    torch goes through its fused kernels: "Flash attention kernel not used because:", reasons, the next kernel.
+    """
+    about = ""
     for text in warned:
         reason = " ".join(text.partition("(Triggered internally")[0].split()).rstrip(".")
-        if reason and not reason.endswith("because:"):
+        if reason.endswith("because:"):
+            about = reason.lower().replace(" ", "-")
+        elif reason and about.startswith(name):
             return reason[0].lower() + reason[1:]
     return ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cs336_tui.estimate.predict import predict
@@ -195,14 +197,31 @@ def test_a_prediction_refuses_what_no_gpu_has(attention: str) -> None:
     assert core_of(small_spec(attention=attention, device="cuda:0", precision="bf16-mixed"), META) is not None
 
 
-def test_torchs_reason_is_told_without_its_source() -> None:
-    """As `can_use_flash_attention` warns on a GPU."""
+def test_torchs_reason_is_told_of_the_kernel_asked_for_and_without_its_source() -> None:
+    """As a GPU's `_fused_sdp_choice` warns when it is held to one kernel: in this order, of those switched off too."""
     said = [
+        "Memory efficient kernel not used because: (Triggered internally at /pytorch/aten/src/sdp_utils.cpp:904.)",
+        "Mem Efficient attention has been runtime disabled. (Triggered internally at /pytorch/sdp_utils_cpp.h:550.)",
         "Flash attention kernel not used because: (Triggered internally at /pytorch/aten/src/sdp_utils.cpp:906.)",
         "Expected query, key and value to all be of dtype: {Half, BFloat16}.\n Got float. (Triggered internally at x.)",
+        "CuDNN attention kernel not used because: (Triggered internally at /pytorch/aten/src/sdp_utils.cpp:908.)",
+        "cuDNN attention has been runtime disabled. (Triggered internally at /pytorch/aten/src/sdp_utils.cpp:712.)",
     ]
-    assert first_reason(said) == "expected query, key and value to all be of dtype: {Half, BFloat16}. Got float"
-    assert first_reason(said[:1]) == ""
+    flash = "expected query, key and value to all be of dtype: {Half, BFloat16}. Got float"
+    assert first_reason("flash", said) == flash
+    assert first_reason("memory-efficient", said) == "mem Efficient attention has been runtime disabled"
+    assert first_reason("cudnn", said) == "cuDNN attention has been runtime disabled"
+    assert first_reason("flash", said[:3]) == ""
+
+
+def test_torch_warns_where_it_chooses_so_that_its_reason_is_heard() -> None:
+    """Of a CPU no cell is refused for its shape, so its choice is held to flash for integers."""
+    q = torch.zeros(1, 1, 8, 8, dtype=torch.int32)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with pytest.raises(RuntimeError):
+            torch._fused_sdp_choice(q, q, q)
+    assert first_reason("flash", [str(warning.message) for warning in said]).startswith("expected query, key and value")
 
 
 @pytest.mark.parametrize("attention", ON_CPU)
