@@ -24,13 +24,14 @@ _RESULT = torch.bfloat16
 
 
 def to_float8(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The tensor in this format, and the scale, a float32 number, by which it is to be multiplied again.
+    """The tensor in this format, row by row in memory, and the scale, a float32 number, by which to multiply it again.
 
-    The largest magnitude becomes the largest number of the format.
+    The largest magnitude becomes the largest number of the format. A transposed tensor is written out by rows, since
+    CUDA's scaled products take no other.
     """
     low, high = x.aminmax()
     scale = (torch.maximum(-low, high) / torch.finfo(dtype).max).clamp_min(_LEAST_SCALE)
-    return (x / scale).to(dtype), scale.float()
+    return (x / scale).to(dtype, memory_format=torch.contiguous_format), scale.float()
 
 
 def scaled_product(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, out: torch.dtype, *, fast: bool) -> Tensor:

@@ -46,6 +46,14 @@ def test_a_tensor_of_any_magnitude_keeps_its_numbers_to_half_a_step_of_the_forma
     assert small.double().abs().max() == torch.finfo(dtype).max
 
 
+def test_a_transposed_tensor_is_written_out_by_rows() -> None:
+    """As a model's gradient may come; CUDA's product refuses it, a CPU's does not."""
+    x = torch.arange(32.0).reshape(2, 16).t()
+    small, scale = to_float8(x, FORMAT)
+    assert small.is_contiguous()
+    assert torch.equal((small.float() * scale)[:, 0].argsort(), torch.arange(16))
+
+
 def test_zeros_stay_zeros_and_what_is_not_finite_is_seen() -> None:
     small, scale = to_float8(torch.zeros(16, 16), FORMAT)
     assert bool((small.float() == 0).all())
