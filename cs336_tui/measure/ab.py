@@ -20,6 +20,7 @@ from cs336_tui.measure.timing import StepTimer
 from cs336_tui.measure.waiting import CpuWait, Waited
 from cs336_tui.spec import RunSpec
 from cs336_tui.workload.building import Workload, build, settle_torch
+from cs336_tui.workload.compiling import forget_sizes
 from cs336_tui.workload.imported.finding import Aside, put_aside, take_up
 from cs336_tui.workload.passes import Step
 
@@ -39,8 +40,8 @@ def run_round(
     different folders, each has its own modules and path at its turns, so that they may be two versions of one package.
 
     Steps come in pairs, A B, B A, A B and so on, or B A first with `b_first`; the side that begins is also built first,
-    and compiled or captured where that is asked for. What two compiled sides have in common is compiled once. Warm-up
-    steps alternate likewise. Every step is synchronised on its own. Each side has the events of
+    and compiled or captured where that is asked for. What two compiled sides have in common is compiled once, and each
+    is compiled for its own sizes. Warm-up steps alternate likewise. Every step is synchronised on its own. Each side has the events of
     `cs336_tui.measure.cell.run_cell`, which interleave; the two `CellFinished` come last. Peaks of memory would be of
     both together and are left unknown; `measured_for_s` and `cpu_wait_s` are of the time in which both were measured.
 
@@ -207,6 +208,7 @@ class _Round:
             self._turn.put_aside()
             side.take_up()
             self._turn = side
+            forget_sizes()  # of the other side
 
     def _end_other(self) -> None:
         """The other side's steps have no partner any more."""
