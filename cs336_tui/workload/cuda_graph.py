@@ -131,7 +131,7 @@ def captured(step: Step, device: torch.device, cuda: Cuda = torch.cuda) -> Captu
     before.wait_stream(stream)
     graph, pool = cuda.CUDAGraph(), cuda.graph_pool_handle()
     try:
-        with cuda.graph(graph, pool=pool, stream=stream):
+        with _workspaces_of_its_own(), cuda.graph(graph, pool=pool, stream=stream):
             _capture(step)
     except Exception as error:
         cuda.set_stream(before)
@@ -143,6 +143,21 @@ def captured(step: Step, device: torch.device, cuda: Cuda = torch.cuda) -> Captu
         raise CaptureError(error, None) from error
     step.clear()
     return CapturedStep(step, graph.replay)
+
+
+@contextmanager
+def _workspaces_of_its_own() -> Iterator[None]:
+    """Have cuBLAS's workspaces made anew within, and dropped at the end: within a capture they lie in the graph's pool.
+
+    Those that are there may be cleared by anybody, as by torch.compile where it captures graphs, and given to others;
+    a replay would go on writing to them.
+    """
+    clear: Callable[[], None] = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
+    clear()
+    try:
+        yield
+    finally:
+        clear()
 
 
 def _end_allocating(pool: Any, cuda: Cuda) -> None:

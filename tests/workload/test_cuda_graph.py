@@ -158,6 +158,14 @@ def test_a_step_is_warmed_up_on_its_own_stream_then_captured_there_then_replayed
     assert step.failed_in is None
 
 
+def test_the_workspaces_of_matrix_products_are_made_anew_inside_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else others who clear them, as torch.compile does where it captures, would have a replay write to their memory."""
+    cuda = Recorder()
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: cuda.said.append("cleared"), raising=False)
+    captured(a_step("forward", cuda.said), DEVICE, cuda)
+    assert cuda.said[-5:] == ["cleared", "capture on side", "forward", "captured", "cleared"]
+
+
 def test_a_captured_training_step_takes_no_gradients_of_before_into_the_graph() -> None:
     """Else the graph would add to gradients that lie outside its memory."""
     cuda = Recorder()
