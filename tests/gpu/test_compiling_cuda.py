@@ -44,8 +44,7 @@ def test_compiling_is_over_before_the_first_step(mode: str) -> None:
     assert report.finished.recompilations == 0
 
 
-@pytest.mark.parametrize("pass_", PASSES)
-@pytest.mark.parametrize("sync", ["each-step", "pipelined"])
+@pytest.mark.parametrize(("pass_", "sync"), [*((each, "each-step") for each in PASSES), ("train-step", "pipelined")])
 def test_every_pass_replays_the_graphs_that_were_captured(pass_: str, sync: str) -> None:
     # Without the opening of each step, a forward whose backward never comes would be run without its graph.
     skips = counted("cudagraph_skips")

@@ -10,7 +10,7 @@ from cs336_tui.measure.peak import measure_peak
 from cs336_tui.measure.probe import probe
 from cs336_tui.spec import PASSES, Pass
 from cs336_tui.workload.float8 import linear
-from tests.gpu.test_measure_cuda import gpu_spec
+from tests.gpu.cells import gpu_spec
 from tests.measure.cells import run
 
 CAPABILITY = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
@@ -32,6 +32,23 @@ def test_products_and_gradients_come_near_the_exact_ones(rows: tuple[int, ...]) 
     for ours, theirs in zip(found, exact, strict=True):
         assert ours.shape == theirs.shape
         assert float((ours.double() - theirs.double()).norm() / theirs.double().norm()) < 0.1
+
+
+@has_float8
+def test_transposed_operands_and_gradients_are_taken_too() -> None:
+    """A product takes rows alone; a user's model may hand on what lies by columns."""
+    x = torch.randn(512, 64, device="cuda").t().requires_grad_()
+    weight = torch.randn(512, 256, device="cuda").t().requires_grad_()
+    given = torch.randn(256, 64, device="cuda").t()
+    exact = F.linear(x, weight)
+    out = linear(x, weight)
+    assert float((out - exact).norm() / exact.norm()) < 0.1
+    for ours, theirs in zip(
+        torch.autograd.grad(out, (x, weight), given.to(out.dtype)),
+        torch.autograd.grad(exact, (x, weight), given),
+        strict=True,
+    ):
+        assert float((ours - theirs).norm() / theirs.norm()) < 0.1
 
 
 @has_float8

@@ -159,7 +159,7 @@ def test_a_step_is_warmed_up_on_its_own_stream_then_captured_there_then_replayed
 
 
 def test_the_workspaces_of_matrix_products_are_made_anew_inside_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else others who clear them, as torch.compile does where it captures, would have a replay write to their memory."""
+    """Else who clears them, as torch.compile does where it captures, would have a replay write to others' memory."""
     cuda = Recorder()
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: cuda.said.append("cleared"), raising=False)
     captured(a_step("forward", cuda.said), DEVICE, cuda)
