@@ -45,14 +45,25 @@ class Prices(NamedTuple):
 
     alike: dict[Kind, float]
     any: float | None
+    compiling: dict[str, float]
+    """Seconds that compiling took last, by torch.compile's mode."""
     counts: Counts = Counts()
 
     def of(self, spec: RunSpec) -> float | None:
-        """Seconds that a run of this cell will take, all its steps; None before anything was timed. Automatic counts
-        are taken to come to what they came to last."""
+        """Seconds that a run of this cell will take, compiling and all its steps; None before anything like it was
+        timed or compiled. Automatic counts are taken to come to what they came to last."""
+        steps_s, compile_s = self.steps_of(spec), self.compiling_of(spec)
+        return None if steps_s is None or compile_s is None else steps_s + compile_s
+
+    def steps_of(self, spec: RunSpec) -> float | None:
+        """Seconds of all its steps."""
         rate = self.alike.get(_kind(spec), self.any)
         steps = self.counts.warmup_of(spec) + self.counts.measured_of(spec)
         return None if rate is None else rate * _work(spec) * steps
+
+    def compiling_of(self, spec: RunSpec) -> float | None:
+        """Seconds before its first step; None while no cell has been compiled in its mode."""
+        return 0.0 if spec.compile == "off" else self.compiling.get(spec.compile)
 
 
 def prices(state: SessionState) -> Prices:
@@ -61,23 +72,27 @@ def prices(state: SessionState) -> Prices:
     if running := state.running_cell:
         ahead.append(running.spec)
     wanted = set(map(_kind, ahead))
+    modes = {spec.compile for spec in ahead} - {"off"}
     warmup_wanted = any(spec.warmup_auto for spec in ahead)
     measured_wanted = any(spec.steps_auto is not None for spec in ahead)
     alike: dict[Kind, float] = {}
+    compiling: dict[str, float] = {}
     latest: float | None = None
     counts = Counts()
     for cell in reversed(state.cells.values()):
         counted = (counts.warmup is not None or not warmup_wanted) and (
             counts.measured is not None or not measured_wanted
         )
-        if latest is not None and wanted <= alike.keys() and counted:
+        if latest is not None and wanted <= alike.keys() and modes <= compiling.keys() and counted:
             break
         counts = _with_counts_of(cell, counts)
+        if cell.prepared is not None and cell.prepared.compile_s is not None:
+            compiling.setdefault(cell.spec.compile, cell.prepared.compile_s)
         if cell.started_at is not None and (step_s := _typical_step(cell)) is not None:
             rate = step_s / _work(cell.spec)
             latest = rate if latest is None else latest
             alike.setdefault(_kind(cell.spec), rate)
-    return Prices(alike, latest, counts)
+    return Prices(alike, latest, compiling, counts)
 
 
 def left_of_running_s(state: SessionState, known: Prices) -> float | None:
@@ -88,7 +103,18 @@ def left_of_running_s(state: SessionState, known: Prices) -> float | None:
     own = _typical_step(cell)
     if own is not None:
         return own * _steps_left(cell, known.counts)
-    return known.of(cell.spec)
+    steps_s, compile_s = known.steps_of(cell.spec), _left_of_compiling_s(cell, known, state.last_at)
+    return None if steps_s is None or compile_s is None else steps_s + compile_s
+
+
+def _left_of_compiling_s(cell: CellState, known: Prices, now: float | None) -> float | None:
+    """Seconds that the running cell compiles yet, if it takes as long as the one before; 0 when it takes longer."""
+    whole = known.compiling_of(cell.spec)
+    if cell.prepared is not None:
+        return 0.0
+    if whole is None or cell.stage != "compiling" or cell.stage_began_at is None or now is None:
+        return whole
+    return max(whole - (now - cell.stage_began_at), 0.0)
 
 
 def ends_s(state: SessionState, known: Prices, added: Sequence[RunSpec] = ()) -> list[float | None]:

@@ -26,6 +26,7 @@ from cs336_tui.sweep import Sweep
 from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.messages import Replayed, RunEnded, Trouble
 from cs336_tui.tui.session import read_session
+from cs336_tui.variants import is_imported, short
 
 if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench
@@ -262,10 +263,24 @@ def sweep_of(specs: Sequence[RunSpec]) -> Sweep:
         return tuple(dict.fromkeys(map(read, specs)))
 
     first = specs[0]
+    alone = first.workload == "attention"
     return Sweep(
-        sizes=each(lambda spec: spec.size),
+        workload=first.workload,
+        head_dims=each(lambda spec: spec.d_model) if alone else Sweep().head_dims,
+        causal=first.causal,
+        models=each(lambda spec: spec.model),
+        model_args=_arguments(specs),
+        model_path=first.model_path,
+        annotations=first.annotations,
+        attentions=each(lambda spec: spec.attention),
+        checkpoints=each(lambda spec: spec.checkpoint),
+        optimizers=each(lambda spec: spec.optimizer),
+        loss=first.loss,
+        compiles=each(lambda spec: spec.compile),
+        cuda_graphs=each(lambda spec: spec.cuda_graph),
+        sizes=Sweep().sizes if alone else each(lambda spec: spec.size),
         dims=first.dims if first.size == CUSTOM_SIZE else None,
-        vocab_size=first.vocab_size,
+        vocab_size=Sweep().vocab_size if alone else first.vocab_size,
         contexts=each(lambda spec: spec.context_length),
         batches=each(lambda spec: spec.batch_size),
         passes=each(lambda spec: spec.pass_),
@@ -281,6 +296,14 @@ def sweep_of(specs: Sequence[RunSpec]) -> Sweep:
         seed=first.seed,
         threads=first.threads,
     )
+
+
+def _arguments(specs: Sequence[RunSpec]) -> tuple[tuple[str, str], ...]:
+    """The arguments of a person's own models; where these were given different ones, each for its model alone."""
+    given = dict.fromkeys((spec.model, spec.model_args) for spec in specs if is_imported(spec.model))
+    if len({arguments for _, arguments in given}) <= 1:
+        return next((arguments for _, arguments in given), ())
+    return tuple((f"{short(model)}.{name}", value) for model, arguments in given for name, value in arguments)
 
 
 def _thread(name: str, target: Callable[[], None]) -> None:

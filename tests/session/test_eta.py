@@ -6,10 +6,11 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from cs336_tui.events import ModelPrepared, Notice, StageChanged
 from cs336_tui.order import relative_work
 from cs336_tui.session.eta import remaining_s
 from cs336_tui.spec import RunSpec
-from tests.samples import a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps
+from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps
 from tests.strategies import run_specs
 
 
@@ -69,6 +70,33 @@ def test_fixed_counts_are_not_what_automatic_ones_came_to() -> None:
     specs = [automatic(), a_spec()]
     events = [*session_start(specs), *cell_start(0), *steps(0, (0.1,) * 12, (0.1,) * 40), cell_end(0)]
     assert remaining_s(state_of(events)) == pytest.approx(a_spec().total_steps * 0.1)
+
+
+def compiled(**changes: Any) -> RunSpec:
+    return a_spec(compile="default", **changes)
+
+
+def test_nobody_can_tell_how_long_the_first_compiling_takes() -> None:
+    specs = [a_spec(), compiled()]
+    timed = [*session_start(specs), *cell_start(0), *steps(0, (0.1,) * 2, (0.1,) * 4)]
+    assert remaining_s(state_of(timed)) is None
+    begun = [*timed, cell_end(0), *cell_start(1), StageChanged(at=START + 21, cell=1, stage="compiling")]
+    assert remaining_s(state_of(begun)) is None
+
+
+def test_compiling_is_expected_to_take_as_long_as_it_took_before() -> None:
+    specs = [compiled(), compiled(), compiled(batch_size=8)]
+    done = [
+        *session_start(specs), *cell_start(0), ModelPrepared(at=START + 15, cell=0, compile_s=30.0),
+        *steps(0, (0.1,) * 2, (0.1,) * 4), cell_end(0),
+    ]  # fmt: skip
+    assert remaining_s(state_of(done)) == pytest.approx((30 + 0.6) + (30 + 1.2))
+    begun = [*done, *cell_start(1), StageChanged(at=START + 21, cell=1, stage="compiling")]
+    for passed, left in ((12.0, 18.0), (40.0, 0.0)):
+        later = [*begun, Notice(at=START + 21 + passed, text="")]
+        assert remaining_s(state_of(later)) == pytest.approx((left + 0.6) + (30 + 1.2))
+    over = [*begun, ModelPrepared(at=START + 40, cell=1, compile_s=19.0)]
+    assert remaining_s(state_of(over)) == pytest.approx(0.6 + (19 + 1.2))
 
 
 @given(run_specs())

@@ -1,0 +1,45 @@
+"""What a replay's Configure pane shows is what was run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.choices import sweep_from
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.panes.configure import ConfigurePane
+from cs336_tui.tui.sources import sweep_of
+from tests.samples import session_start
+from tests.tui.watched import WIDE, log_of, until
+
+OWN = {"model_path": (str(Path(__file__).parent),)}
+RUNS = {
+    "compiled": {"compiles": ("off", "default"), "optimizers": ("adamw", "adamw-fused")},
+    "checkpoints": {"checkpoints": (0, 1, 2), "attentions": ("naive", "flash")},
+    "attention alone": {
+        "workload": "attention",
+        "head_dims": (16, 32),
+        "causal": False,
+        "attentions": ("naive", "sdpa"),
+    },
+    "own model": {"models": ("a:GPT",), "model_args": (("dropout", "0"),), "loss": "a:loss", **OWN},
+    "own models": {"models": ("a:GPT", "b:Net"), "model_args": (("GPT.dropout", "0"), ("Net.bias", "1")), **OWN},
+    "graphs": {"cuda_graphs": ("off", "step"), "passes": ("forward",)},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_cells_make_the_choices_again(name: str) -> None:
+    sweep = sweep_from(devices=("cpu",), **RUNS[name])
+    assert sweep_of(sweep.cells()).cells() == sweep.cells()
+
+
+async def test_a_replay_shows_how_many_cells_there_were_and_what_was_unusual(tmp_path: Path) -> None:
+    sweep = sweep_from(devices=("cpu",), passes=("forward",), compiles=("off", "default"))
+    app = Cs336App(replay=log_of(session_start(sweep.cells()), tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "at its end")
+        await until(pilot, "2 cells")
+        await until(pilot, "variants: compile off/default")
+        assert app.query_one(ConfigurePane).sweep == sweep
