@@ -50,14 +50,17 @@ CROSS_ENTROPY = "cross-entropy"
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "vocab_size": ("n_vocab", "num_embeddings", "vocabulary_size"),
-    "context_length": ("max_seq_len", "max_seq_length", "block_size", "n_ctx", "seq_len", "max_position_embeddings"),
-    "d_model": ("n_embd", "hidden_size", "dim", "embed_dim"),
-    "num_layers": ("n_layer", "n_layers", "depth", "num_hidden_layers"),
-    "num_heads": ("n_head", "n_heads", "num_attention_heads"),
-    "d_ff": ("d_hidden", "intermediate_size", "ffn_dim", "hidden_dim", "mlp_dim"),
+    "context_length": (
+        "max_seq_len", "max_seq_length", "max_sequence_length", "block_size", "n_ctx", "ctx_len", "context_len",
+        "context_size", "seq_len", "seq_length", "sequence_length", "max_len", "n_positions", "max_position_embeddings",
+    ),
+    "d_model": ("n_embd", "n_embed", "hidden_size", "dim", "embed_dim", "emb_dim", "model_dim"),
+    "num_layers": ("n_layer", "n_layers", "depth", "num_hidden_layers", "n_blocks", "num_blocks"),
+    "num_heads": ("n_head", "n_heads", "nhead", "num_attention_heads"),
+    "d_ff": ("d_hidden", "intermediate_size", "ffn_dim", "ff_dim", "dim_feedforward", "hidden_dim", "mlp_dim", "d_mlp"),
     "batch_size": (),
     "seed": (),
-}
+}  # fmt: skip
 """What a user's model may be given by name, as fields of a spec, and what else these are called."""
 _OPTIONS = {"context_length": "--context", "batch_size": "--batch", "device": "--device", "dtype": "--precision"}
 """Options that give what a model is given by name, where they are called otherwise."""

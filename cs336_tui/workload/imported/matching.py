@@ -10,9 +10,11 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from cs336_tui.spec import RunSpec
 from cs336_tui.variants import ALIASES, short
@@ -28,6 +30,7 @@ _USUAL = {"rope_theta": 10_000.0, "theta": 10_000.0}
 """For arguments without a default: as of the reference model, and as in Su et al. 2021."""
 
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_UNIONS = (typing.Union, types.UnionType)
 _TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 
 
@@ -46,15 +49,12 @@ def call(name: str, function: Callable[..., Any], values: Mapping[str, object], 
     parameters = parameters_of(function)
     if parameters is None:
         return function(**{argument: _literal(text) for argument, text in given})
-    config = next((p for p in parameters.values() if _is_config(function, p, values, given)), None)
-    fields = parameters_of(_config_class(function, config)) or {} if config else {}
-    _check_given(name, parameters, fields, given)
-    arguments = _fill(name, parameters, values, given, skip=config)
-    if config is not None:
-        kind = _config_class(function, config)
-        of_fields = tuple(pair for pair in given if pair[0] in fields)
-        arguments[config.name] = kind(**_fill(f"{short(name)}'s {kind.__name__}", fields, values, of_fields))
-    ordered = {p: arguments[p] for p in parameters if p in arguments}
+    asked = _asked(function, parameters, values, given)
+    _check_given(name, parameters, asked, given)
+    arguments = _fill(name, function, parameters, values, given)
+    rest = next((p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD), None)
+    beside = {argument: _literal(text) for argument, text in given if argument not in asked}
+    ordered = {p: arguments[p] for p in parameters if p in arguments} | ({rest: beside} if rest else {})
     bound = inspect.BoundArguments(inspect.Signature(list(parameters.values())), ordered)
     return function(*bound.args, **bound.kwargs)
 
@@ -64,13 +64,26 @@ def dims_not_taken(function: Callable[..., Any], values: Mapping[str, object], g
     parameters = parameters_of(function)
     if parameters is None:
         return ()
-    config = next((p for p in parameters.values() if _is_config(function, p, values, given)), None)
-    asked = {*parameters, *(parameters_of(_config_class(function, config)) or {} if config else {})}
+    asked = set(_asked(function, parameters, values, given))
     return tuple(field for field in _DIMS if not asked & {field, *ALIASES[field]})
+
+
+def names_unseen(function: Callable[..., Any]) -> bool:
+    """Whether it takes whatever it is given by name, so that nobody can tell what it wants."""
+    return any(p.kind is p.VAR_KEYWORD for p in (parameters_of(function) or {}).values())
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
     """By name, annotations evaluated where they can be; None for what does not tell."""
+    found = _own_parameters(function)
+    if found is None or not isinstance(function, type) or not _hands_all_on(found):
+        return found
+    # A subclass that hands on whatever it is given wants what the class that it is handed to wants.
+    above = [base for base in function.__mro__ if "__init__" in vars(base)][1:]
+    return found if not above or above[0] in (object, nn.Module) else parameters_of(above[0])
+
+
+def _own_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
     for evaluate in (True, False):
         try:
             return dict(inspect.signature(function, eval_str=evaluate).parameters)
@@ -79,6 +92,11 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter] 
         except Exception:  # an annotation of names that only type checkers see
             continue
     return None
+
+
+def _hands_all_on(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether it is ``(*args, **kwargs)``."""
+    return tuple(p.kind for p in parameters.values()) == _ANY
 
 
 def signature_in_words(name: str, parameters: Mapping[str, inspect.Parameter]) -> str:
@@ -92,42 +110,72 @@ def signature_in_words(name: str, parameters: Mapping[str, inspect.Parameter]) -
 
 def _fill(
     name: str,
+    owner: Callable[..., Any],
     parameters: Mapping[str, inspect.Parameter],
     values: Mapping[str, object],
     given: Given,
-    skip: inspect.Parameter | None = None,
 ) -> dict[str, Any]:
-    """A value for each parameter that has one."""
+    """A value for each parameter of `owner` that has one; a config is made of the values for its fields."""
     texts = dict(given)
     filled: dict[str, Any] = {}
     for p in parameters.values():
-        if p.kind in _ANY or p is skip:
+        if p.kind in _ANY:
             continue
         if p.name in texts:
             filled[p.name] = parse(p, texts[p.name])
         elif p.name in values:
-            filled[p.name] = values[p.name]
+            filled[p.name] = _as_wanted(p, values[p.name])
+        elif (kind := _config_to_make(owner, p, values, given)) is not None:
+            filled[p.name] = _config(name, kind, p, values, given)
         elif p.default is p.empty:
             if p.name not in _USUAL:
                 raise ImportProblem(
                     f"{signature_in_words(name, parameters)} needs {p.name}; give it with --model-arg {p.name}=VALUE"
                 )
             filled[p.name] = _USUAL[p.name]
-    rest = next((p for p in parameters.values() if p.kind is p.VAR_KEYWORD), None)
-    if rest is not None:
-        filled[rest.name] = {argument: _literal(text) for argument, text in given if argument not in parameters}
     return filled
 
 
-def _check_given(
-    name: str, parameters: Mapping[str, inspect.Parameter], fields: Mapping[str, inspect.Parameter], given: Given
-) -> None:
+def _config(name: str, kind: Any, parameter: inspect.Parameter, values: Mapping[str, object], given: Given) -> Any:
+    """The dataclass of a parameter; what is not told of it is as in the parameter's default where that is one."""
+    fields = parameters_of(kind) or {}
+    make: Callable[..., Any] = kind
+    if isinstance(parameter.default, kind):
+        make = partial(dataclasses.replace, parameter.default)
+        fields = {field: p.replace(default=getattr(parameter.default, field)) for field, p in fields.items()}
+    return make(**_fill(f"{short(name)}'s {kind.__name__}", kind, fields, values, given))
+
+
+def _asked(
+    owner: Callable[..., Any],
+    parameters: Mapping[str, inspect.Parameter],
+    values: Mapping[str, object],
+    given: Given,
+) -> list[str]:
+    """Names of all that it may be given, fields of configs too."""
+    names: list[str] = []
+    for p in parameters.values():
+        if p.kind not in _ANY:
+            names.append(p.name)
+            if (kind := _config_to_make(owner, p, values, given)) is not None:
+                names += _asked(kind, parameters_of(kind) or {}, values, given)
+    return names
+
+
+def _as_wanted(parameter: inspect.Parameter, value: object) -> object:
+    """Device and dtype by their names, ``cuda:0`` and ``bfloat16``, for who wants text."""
+    by_default = parameter.annotation is parameter.empty and isinstance(parameter.default, str)
+    if parameter.annotation is not str and not by_default:
+        return value
+    return str(value).removeprefix("torch.") if isinstance(value, torch.device | torch.dtype) else value
+
+
+def _check_given(name: str, parameters: Mapping[str, inspect.Parameter], asked: list[str], given: Given) -> None:
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
-    takes = [p.name for p in parameters.values() if p.kind not in _ANY] + list(fields)
     for argument, text in given:
-        if argument not in takes:
-            near = difflib.get_close_matches(argument, takes, n=1)
+        if argument not in asked:
+            near = difflib.get_close_matches(argument, asked, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
             raise ImportProblem(
                 f"--model-arg {argument}={text}: {signature_in_words(name, parameters)} has no such argument{meant}"
@@ -155,7 +203,7 @@ def _kinds(parameter: inspect.Parameter) -> list[type]:
     annotation: Any = parameter.annotation
     if annotation is parameter.empty:
         return [] if parameter.default in (parameter.empty, None) else _plain([type(parameter.default)])
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+    if typing.get_origin(annotation) in _UNIONS:
         return _plain(list(typing.get_args(annotation)))
     return _plain([annotation])
 
@@ -196,23 +244,43 @@ def _literal(text: str) -> object:
         return text
 
 
-def _is_config(
-    function: Callable[..., Any], parameter: inspect.Parameter, values: Mapping[str, object], given: Given
-) -> bool:
-    """Whether this is to be filled with a dataclass that is made by name."""
-    if parameter.default is not parameter.empty or parameter.name in values or parameter.name in dict(given):
-        return False
-    return parameter.kind not in _ANY and _config_class(function, parameter) is not None
+def _config_to_make(
+    owner: Callable[..., Any], parameter: inspect.Parameter, values: Mapping[str, object], given: Given
+) -> Any:
+    """The dataclass with which a parameter is to be filled, made by name; None where it is to be none of ours.
+
+    One that has a default is made where it asks for a dimension, as an argument with a default is given one, and for
+    nothing that is not known.
+    """
+    if parameter.kind in _ANY or parameter.name in values or parameter.name in dict(given):
+        return None
+    kind = _config_class(owner, parameter)
+    if kind is None or kind is owner:
+        return None
+    if parameter.default is parameter.empty:
+        return kind
+    fields = parameters_of(kind) or {}
+    if not any(fields.keys() & {field, *ALIASES[field]} for field in _DIMS):
+        return None
+    known = {*values, *dict(given), *_USUAL}
+    needed = [p for p in fields.values() if p.default is p.empty and p.name not in known]
+    lacks = not isinstance(parameter.default, kind) and any(
+        _config_to_make(kind, each, values, given) is None for each in needed
+    )
+    return None if lacks else kind
 
 
-def _config_class(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+def _config_class(owner: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     """The dataclass that a parameter is annotated with, or, of a bare ``config``, the one beside the function."""
     annotation = parameter.annotation
-    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
-        return annotation
+    kinds = typing.get_args(annotation) if typing.get_origin(annotation) in _UNIONS else (annotation,)
+    for kind in kinds:
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            return kind
     if annotation is not parameter.empty or parameter.name not in ("config", "cfg"):
         return None
-    beside = vars(sys.modules.get(function.__module__, types.ModuleType("")))
+    beside = vars(sys.modules.get(owner.__module__, types.ModuleType("")))
     found = {name: kind for name, kind in beside.items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
     configs = [kind for name, kind in found.items() if name.endswith("Config")]
-    return found.get(f"{function.__name__}Config") or (configs[0] if len(configs) == 1 else None)
+    named = found.get(f"{getattr(owner, '__name__', '')}Config")
+    return named or (configs[0] if len(configs) == 1 else None)

@@ -12,7 +12,7 @@ from cs336_tui.spec import RunSpec
 from cs336_tui.variants import short
 from cs336_tui.workload.batch import Batch
 from cs336_tui.workload.imported.finding import find
-from cs336_tui.workload.imported.matching import call, dims_not_taken, values_of
+from cs336_tui.workload.imported.matching import call, dims_not_taken, names_unseen, values_of
 from cs336_tui.workload.imported.problems import ImportProblem, a_kind, explained, of_code
 
 
@@ -33,7 +33,7 @@ def import_model(spec: RunSpec, device: torch.device, dtype: torch.dtype) -> Imp
             raise ImportProblem(f"{spec.model} is {a_kind(factory)}, expected a class or a function that makes a model")
     values = values_of(spec, device, dtype)
     torch.manual_seed(spec.seed)
-    with of_code(spec.model), explained(name, _device_hint(device)), torch.device(device):
+    with of_code(spec.model), explained(name, _hint(factory, device)), torch.device(device):
         made = call(spec.model, factory, values, spec.model_args)
     model, make_batch = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
@@ -94,10 +94,12 @@ def _batch(
     return Batch(*(tensor if _is_on(tensor, device) else tensor.to(device) for tensor in made))
 
 
-def _device_hint(device: torch.device) -> Callable[[BaseException], str]:
+def _hint(factory: Callable[..., Any], device: torch.device) -> Callable[[BaseException], str]:
     def hint(error: BaseException) -> str:
         if device.type != "cuda" and ("CUDA" in str(error) or "NVIDIA driver" in str(error)):
             return f"; it asks for CUDA itself, though this cell runs on {device}: let it take device as an argument"
+        if isinstance(error, TypeError) and "missing" in str(error) and names_unseen(factory):
+            return "; what it hands on by ** cannot be seen: let it name the dimensions that it wants"
         return ""
 
     return hint
