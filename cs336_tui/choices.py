@@ -34,13 +34,19 @@ def sweep_from(
     base = preset(preset_name).sweep if preset_name else Sweep()
     raw = {name: choices.pop(name, None) for name in _RAW_DIMS}
     given = {name: value for name, value in choices.items() if value is not None and value != ()}
-    asked = dict(given)
+    asked = dict(given) | {
+        name: value for name, value in (("vocab_size", vocab_size), *raw.items()) if value is not None
+    }
     given |= _own_code(base, given)
     if given.get("workload", base.workload) == "attention" and base.workload != "attention":
         given = ATTENTION_USUAL | given
     given |= _counts(base, given.pop("warmups", None), given.pop("steps", None), given.pop("interval", None))
     if vocab_size is not None:
         given["vocab_size"] = vocab_size
+        if base.dims:
+            given["dims"] = msgspec.structs.replace(base.dims, vocab_size=vocab_size)
+    if "sizes" in given:
+        given["dims"] = None
     if any(value is not None for value in raw.values()):
         if raw["d_ff"] is None and raw["d_model"] and all(map(is_imported, given.get("models", base.models))):
             raw["d_ff"] = 4 * raw["d_model"]
@@ -59,7 +65,8 @@ def sweep_from(
     for field, error in _without_effect(sweep, asked).items():
         if field not in of_another_too:
             raise error
-        sweep = msgspec.structs.replace(sweep, **{field: getattr(base, field)})
+        kept = "dims" if field in _RAW_DIMS else field
+        sweep = msgspec.structs.replace(sweep, **{kept: getattr(base, kept)})
     _check_folders(sweep)
     return sweep
 
@@ -86,6 +93,12 @@ def _without_effect(sweep: Sweep, given: dict[str, Any]) -> dict[str, SpecError]
         found["head_dims"] = SpecError("head_dim", ",".join(map(str, given["head_dims"])), why)
     if given.get("causal") is False and not alone:
         found["causal"] = SpecError("causal", "no", "only with --workload attention; a language model always is")
+    for field in ("sizes", "vocab_size", *_RAW_DIMS) if alone else ():
+        if field in given:
+            value = ",".join(given[field]) if field == "sizes" else given[field]
+            found[field] = SpecError(
+                "size" if field == "sizes" else field, value, "attention alone has no model; give --head-dim"
+            )
     return found
 
 

@@ -13,8 +13,8 @@ from cs336_tui.choices import sweep_from
 from cs336_tui.flags import choice_options
 from cs336_tui.presets import bundled, preset
 from cs336_tui.spec import CUSTOM_SIZE, ModelDims, SpecError
-from cs336_tui.sweep import FEWEST, INTERVAL, Sweep, share_of, share_words
-from tests.strategies import sweeps
+from cs336_tui.sweep import Sweep, share_of, share_words
+from tests.strategies import automatic_sweeps, sweeps
 
 HERE = Sweep(devices=("cpu",))
 
@@ -56,21 +56,6 @@ def test_a_valid_sweep_has_no_problems_and_as_many_cells_as_its_length(sweep: Sw
     assert sweep.problems() == ()
     cells = sweep.cells()
     assert len(cells) == len(sweep) == len(set(cells))
-
-
-@st.composite
-def automatic_sweeps(draw: st.DrawFn) -> Sweep:
-    """Sweeps with an automatic count or two."""
-    changes: dict[str, Any] = {}
-    which = draw(st.sampled_from(["warm-up", "steps", "both"]))
-    if which != "steps":
-        most = draw(st.just(100) | st.integers(FEWEST["warmup_steps"], 10_000))
-        changes |= {"warmup_auto": True, "warmups": (most,)}
-    if which != "warm-up":
-        share = draw(st.just(INTERVAL) | st.floats(1e-9, 1, exclude_max=True))
-        most = draw(st.just(1000) | st.integers(FEWEST["measure_steps"], 10_000))
-        changes |= {"steps_auto": share, "steps": most, "sync": "each-step"}
-    return msgspec.structs.replace(draw(sweeps()), **changes)
 
 
 @given(automatic_sweeps())
@@ -265,3 +250,39 @@ def test_every_preset_can_run(candidate) -> None:
 def test_an_unknown_preset_is_answered_with_the_known_ones() -> None:
     with pytest.raises(SpecError, match="preset slow: expected one of quick, "):
         preset("slow")
+
+
+@pytest.fixture
+def raw_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preset of a person's own, ``raw``, with a model's dimensions in place of a size."""
+    dims = ModelDims(d_model=32, d_ff=64, num_layers=1, num_heads=2, vocab_size=500)
+    sweep = Sweep(dims=dims, vocab_size=500, devices=("cpu",))
+    mine = msgspec.structs.replace(preset("quick"), sweep=sweep)
+    monkeypatch.setattr("cs336_tui.choices.preset", lambda _name: mine)
+
+
+@pytest.mark.usefixtures("raw_preset")
+def test_a_size_replaces_the_dimensions_of_a_preset() -> None:
+    small = said("--preset raw --size small".split()).cells()[0]
+    assert (small.size, small.d_model, small.vocab_size) == ("small", 768, 500)
+
+
+@pytest.mark.usefixtures("raw_preset")
+def test_a_vocabulary_replaces_that_of_a_preset_s_dimensions() -> None:
+    cell = said("--preset raw --vocab-size 700".split()).cells()[0]
+    assert (cell.size, cell.d_model, cell.vocab_size) == (CUSTOM_SIZE, 32, 700)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--size small,medium", "size small,medium: attention alone has no model; give --head-dim"),
+        ("--vocab-size 500", "vocab size 500: attention alone has no model; give --head-dim"),
+        ("--d-model 64 --d-ff 128 --num-layers 2 --num-heads 2", "d model 64: attention alone has no model"),
+    ],
+)
+def test_dimensions_of_a_model_are_refused_for_attention_alone(words: str, says: str) -> None:
+    for attention in ("--workload attention", "--preset 2026/attention"):
+        with pytest.raises(SpecError) as caught:
+            said([*attention.split(), *words.split()])
+        assert says in str(caught.value)
