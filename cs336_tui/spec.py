@@ -186,7 +186,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         _precision(self.precision)
         _one_of("sync", self.sync, SYNCS)
         dims = self.dims
-        if self.arch == "swiglu-rope" and self.workload == "language-model" and dims.d_model // dims.num_heads % 2:
+        rotates = self.arch == "swiglu-rope" and self.workload == "language-model" and not is_imported(self.model)
+        if rotates and dims.d_model // dims.num_heads % 2:
             raise SpecError(
                 "num_heads",
                 self.num_heads,

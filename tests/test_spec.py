@@ -118,6 +118,7 @@ def test_rotary_embeddings_need_heads_of_even_width() -> None:
     error = refused("num_heads", **odd)
     assert "odd width 3" in str(error)
     assert a_spec(**odd, arch="gelu-learned").dims.d_model == 36
+    assert a_spec(**odd, model="my.own:Model").dims.d_model == 36, "what it does with positions is its own affair"
 
 
 @pytest.mark.parametrize(
