@@ -95,9 +95,15 @@ def command_of(a: Sweep, b: Sweep, rounds: int) -> str:
     return shlex.join([*words, *(word for pair in shared for word in pair)])
 
 
-def _flags(sweep: Sweep) -> list[tuple[str, str]]:
-    words = shlex.split(sweep.command())[2:]
-    return list(zip(words[::2], words[1::2], strict=True))
+def _flags(sweep: Sweep) -> list[tuple[str, ...]]:
+    """Each option with its value, if it has one."""
+    found: list[tuple[str, ...]] = []
+    for word in shlex.split(sweep.command())[2:]:
+        if word.startswith("--"):
+            found.append((word,))
+        else:
+            found[-1] += (word,)
+    return found
 
 
 def _somewhere(sweep: Sweep) -> Sweep:

@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,9 +19,9 @@ from cs336_tui.cli import cli, main
 from cs336_tui.cli_trust import Side
 from cs336_tui.headless.ab import command_of, side_sweep
 from cs336_tui.session.load import load
+from tests.commands import COMMAND
 from tests.watching import PATIENCE_S
 
-COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
 DIMS = "--d-model 32 --d-ff 64 --num-layers 1 --num-heads 2 --vocab-size 64"
 SMALL = [*DIMS.split(), *"--context 8 --batch 1 --warmup 1 --device cpu --threads 1".split()]
 
@@ -166,3 +165,12 @@ def test_the_command_line_gives_the_same_sides_again():
     both = own(shlex.join(words[8:]))
     assert side_sweep("--a", own(said["--a"]), both) == a
     assert side_sweep("--b", own(said["--b"]), both) == b
+
+
+def test_the_command_line_of_attention_that_is_not_causal():
+    shared = own("--workload attention --no-causal --context 64 --device cpu")
+    a, b = (side_sweep(name, own(f"--attention {kind}"), shared) for name, kind in (("--a", "naive"), ("--b", "math")))
+    words = shlex.split(command_of(a, b, 3))
+    both = own(shlex.join(words[8:]))
+    assert both["causal"] is False
+    assert (side_sweep("--a", own(words[3]), both), side_sweep("--b", own(words[5]), both)) == (a, b)
