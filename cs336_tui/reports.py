@@ -72,8 +72,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Per phase. Multiplications and additions of matrix products, as FLOP counters count them (2 m n k)."""
     flops_by_range: dict[str, tuple[int, int]]
     """Forward and backward FLOPs of the matrix products of each named range."""
-    softmax_flops: tuple[int, int]
-    """Of the attention's softmax, forward and backward, 5 and 4 operations an element."""
+    softmax_flops: tuple[int, int] | None
+    """Of the attention's softmax, forward and backward, 5 and 4 operations an element. None where a user's own model
+    has its own number of layers or heads."""
     min_bytes_moved: int
     """The least a step must read and write: parameters, gradients, optimizer state once each way, as its pass asks."""
     peak_bytes: int

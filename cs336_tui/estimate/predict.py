@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from cs336_tui.estimate.rehearsal import Rehearsal, cublas_workspaces, rehearse
 from cs336_tui.flops import least_bytes, unread_rows
 from cs336_tui.gpus import HOPPER, cublas_workspace_bytes
@@ -36,7 +38,7 @@ def predict(spec: RunSpec, *, capability: tuple[int, int] | None = None) -> Pred
         num_params_without_head=rehearsed.num_params_without_head,
         flops=rehearsed.flops,
         flops_by_range={name: flops_by_range[name] for name in RANGES if name in flops_by_range},
-        softmax_flops=_softmax_flops(spec),
+        softmax_flops=_softmax_flops(spec, rehearsed.dims_not_taken),
         min_bytes_moved=_min_bytes_moved(spec, rehearsed),
         peak_bytes=timeline.totals[peak],
         peak_phase=timeline.phase_at(peak),
@@ -53,8 +55,11 @@ def predict(spec: RunSpec, *, capability: tuple[int, int] | None = None) -> Pred
     )
 
 
-def _softmax_flops(spec: RunSpec) -> tuple[int, int]:
-    """By the dimensions; those recomputed for backward count to it."""
+def _softmax_flops(spec: RunSpec, dims_not_taken: Collection[str]) -> tuple[int, int] | None:
+    """By the dimensions; those recomputed for backward count to it. None where a user's model has its own number of
+    layers or heads."""
+    if not {"num_layers", "num_heads"}.isdisjoint(dims_not_taken):
+        return None
     alone = spec.workload == "attention"
     softmaxes = spec.batch_size * (1 if alone else spec.num_heads * spec.num_layers)
     elements = softmaxes * spec.context_length**2

@@ -45,6 +45,8 @@ class Rehearsal(NamedTuple):
     optimizer_state_bytes: int
     trained_bytes: int
     """Of parameters that want a gradient."""
+    dims_not_taken: tuple[str, ...]
+    """Dimensions that a user's own model did not ask for."""
 
 
 def rehearse(spec: RunSpec, *, capability: tuple[int, int] = HOPPER) -> Rehearsal:
@@ -81,6 +83,7 @@ class _Cell:
         made = make(spec, META, autocast=autocast)
         self._model, self._batch = made.model, made.batch
         self._facts = facts_of(made.model, spec)
+        self._dims_not_taken = made.not_taken
         self._training: Training | None = None
         if spec.pass_ == "train-step":
             optimizer, name = optimizer_of(spec, self._model, device_type)
@@ -126,6 +129,7 @@ class _Cell:
             parameter_bytes=sum(parameter.nbytes for parameter in self._model.parameters()),
             optimizer_state_bytes=sum(tensor.nbytes for tensor in state),
             trained_bytes=sum(each.nbytes for each in self._model.parameters() if each.requires_grad),
+            dims_not_taken=self._dims_not_taken,
         )
 
     def _default_device(self, phase: str) -> AbstractContextManager[object]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from cs336_tui.estimate.predict import predict
 from cs336_tui.workload.building import build
 from cs336_tui.workload.imported import ImportProblem, import_model
 from tests.measure.cells import small_spec
@@ -161,3 +162,37 @@ def test_dimensions_have_many_names(folder: Folder, name: str, value: int) -> No
     model = made(folder, text)
     assert isinstance(model, nn.Module)
     assert model.seen == value
+
+
+OWN_HEADS = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.qkv, self.o = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.o(torch.softmax(q @ k.mT, -1) @ v)
+
+class LM(nn.Module):
+    def __init__(self, vocab_size, d_model{heads}, num_layers=2):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(vocab_size, d_model), nn.Linear(d_model, vocab_size)
+        self.layers = nn.Sequential(*(Attention(d_model) for _ in range(num_layers)))
+
+    def forward(self, tokens):
+        return self.head(self.layers(self.embed(tokens)))
+"""
+
+
+def test_the_arithmetic_of_a_softmax_is_known_where_the_model_takes_the_number_of_heads(folder: Folder) -> None:
+    def predicted(heads: str) -> tuple[int, int] | None:
+        name = folder.write(OWN_HEADS.replace("{heads}", heads))
+        return predict(small_spec(model=f"{name}:LM", model_path=folder.paths, num_layers=3)).softmax_flops
+
+    elements = 2 * 3 * 2 * 8 * 8  # sequences, layers, heads, pairs of tokens
+    assert predicted(", num_heads=4") == (5 * elements, 4 * elements)
+    assert predicted("") is None
