@@ -22,6 +22,10 @@ _FUSED_NOTE = (
     "be told apart"
 )
 _UNNAMED_NOTE = 'nothing names the attention\'s parts; use --annotate "attention core=package.module:function"'
+_BY_KIND_NOTE = (
+    "nothing names the attention's parts: matmul and softmax are what its own forward, without its projections, "
+    "launches of these kinds"
+)
 NONE = "–"
 """In place of a share where there is nothing to have one."""
 
@@ -167,7 +171,9 @@ def attention_table(report: KernelReport) -> Table:
         caption=_caption(report, "Softmax against matrix multiplication inside attention"),
         footnotes=(
             "matmul: the matrix products of attention scores and final matmul alone, 2 m n k FLOPs each; "
-            "softmax: its whole range, 5 FLOPs an element forward and 4 backward",
+            f"softmax: its {'kernels' if any(each.by_kind for each in split) else 'whole range'}, "
+            "5 FLOPs an element forward and 4 backward",
+            *([_BY_KIND_NOTE] if any(each.by_kind for each in split) else []),
             *([_FUSED_NOTE] if any(each.fused for each in split) else []),
             *([_UNNAMED_NOTE] if any(each.unnamed for each in split) else []),
             *footnotes(report),

@@ -22,6 +22,8 @@ _K = TypeVar("_K", bound=Hashable)
 MATMUL: Kind = "matrix multiply"
 _OPTIMIZER_PHASES = ("zero_grad", "optimizer")
 _ATTENTION_MATMULS = ("attention scores", "final matmul", "attention core")
+_UNPARTED = ("attention rest",)
+"""Where attention that nothing takes apart does its products and its softmax, if its projections are named."""
 _TOGETHER = ("attention core", FUSED)
 """Ranges in which products and softmax of attention are one."""
 
@@ -77,8 +79,9 @@ class AttentionSplit(NamedTuple):
     """Inside attention: the matrix products of scores and values against the softmax between them.
 
     Times of the products are those of their kernels alone, without the scaling and the mask; those of the softmax are
-    its whole range; both None where they cannot be told apart, and `fused` then says whether a fused kernel is why,
-    `unnamed` whether nothing names the attention's parts. FLOPs are None without a prediction, and of what has no name.
+    its whole range, or, `by_kind`, its kernels alone, where nothing names the attention's parts but kernels tell. Both
+    are None where they cannot be told apart, and `fused` then says whether a fused kernel is why, `unnamed` whether
+    nothing tells. FLOPs are None without a prediction, and of what nothing tells.
     """
 
     phase: str
@@ -89,6 +92,7 @@ class AttentionSplit(NamedTuple):
     softmax_flops: int | None
     fused: bool = False
     unnamed: bool = False
+    by_kind: bool = False
 
     @property
     def time_ratio(self) -> float | None:
@@ -165,32 +169,44 @@ def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
     """Matrix products against softmax in each of forward and backward that the step has."""
     found = []
     named = {group.range for group in report.groups}
-    told = "softmax" in named
-    matmuls_told = told and not named.isdisjoint(_ATTENTION_MATMULS)
-    counted = report.prediction is not None and not report.prediction.flops_by_range.keys().isdisjoint(
-        _ATTENTION_MATMULS
-    )
-    unnamed = named.isdisjoint((*_ATTENTION_MATMULS, "softmax", FUSED)) and not counted
+    predicted = report.prediction
+    nameless = named.isdisjoint((*_ATTENTION_MATMULS, "softmax", FUSED))
+    by_kind = nameless and "QKV projections" in named and _has_kinds_of_attention(report)
+    products_in = _UNPARTED if by_kind else _ATTENTION_MATMULS
+    told = by_kind or "softmax" in named
+    matmuls_told = told and not named.isdisjoint(products_in)
+    counted = predicted is not None and not predicted.flops_by_range.keys().isdisjoint(products_in)
     for way, phase in enumerate(("forward", "backward")):
         if phase not in report.phase_spans_ns:
             continue
         groups = _in(report, phase)
-        predicted = report.prediction
-        products = _total(g for g in groups if g.range in _ATTENTION_MATMULS and g.kind == MATMUL)
+        products = _total(g for g in groups if g.range in products_in and g.kind == MATMUL)
+        softmax = _total(g for g in groups if (_is_unparted(g, "softmax") if by_kind else g.range == "softmax"))
         found.append(
             AttentionSplit(
                 phase,
                 matmul_ns=products if matmuls_told else None,
-                softmax_ns=_total(g for g in groups if g.range == "softmax") if told else None,
-                matmul_flops=sum(predicted.flops_by_range.get(name, (0, 0))[way] for name in _ATTENTION_MATMULS)
+                softmax_ns=softmax if told else None,
+                matmul_flops=sum(predicted.flops_by_range.get(name, (0, 0))[way] for name in products_in)
                 if predicted and counted
                 else None,
-                softmax_flops=predicted.softmax_flops[way] if predicted and (counted or told) else None,
+                softmax_flops=predicted.softmax_flops[way]
+                if predicted and predicted.softmax_flops and (counted or told)
+                else None,
                 fused=not told and any(group.range in _TOGETHER for group in groups),
-                unnamed=unnamed,
+                unnamed=nameless and not by_kind and not counted,
+                by_kind=by_kind,
             )
         )
     return tuple(found)
+
+
+def _has_kinds_of_attention(report: KernelReport) -> bool:
+    return all(any(_is_unparted(group, kind) for group in report.groups) for kind in (MATMUL, "softmax"))
+
+
+def _is_unparted(group: KernelGroup, kind: Kind) -> bool:
+    return group.range in _UNPARTED and group.kind == kind
 
 
 def top_kernel(report: KernelReport, phase: Phases = None) -> TopKernel | None:

@@ -107,6 +107,7 @@ def attention_sheet(report: KernelReport) -> Sheet:
             return Sheet((), (), notes=(_UNNAMED,))
         fused = "No matmul and no softmax of attention was seen by itself: a fused kernel has no parts to tell apart."
         return Sheet((), (), notes=(fused,))
+    by_kind = any(split.by_kind for split in found)
     if len(found) == 2:
         found = (*found, _both(found))
     times = scale(t for split in found for t in (split.matmul_ns, split.softmax_ns) if t)
@@ -125,9 +126,10 @@ def attention_sheet(report: KernelReport) -> Sheet:
         columns += more_columns
         texts = [(*left, *right) for left, right in zip(texts, more, strict=True)]
     notes = [f"{split.phase.capitalize()}: {_sentence(split)}" for split in found[1:]]
+    softmax = "its kernels alone, by kind, as nothing names the parts" if by_kind else "all that runs in that part"
     notes += [
         "× is softmax over matmul. Matmul: the matrix products of attention scores and final matmul alone, without "
-        "scaling and mask; softmax: all that runs in that part.",
+        f"scaling and mask; softmax: {softmax}.",
     ]
     if report.prediction is None:
         notes.append("FLOPs are not known: the step could not be predicted.")
