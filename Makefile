@@ -22,7 +22,7 @@ lint: $(VENV)/.installed-dev
 
 # On a machine with a CUDA GPU: the GPU tests and the benchmarks of the tool, into one report file.
 gpu-check: $(VENV)/.installed-dev
-	$(BIN)/python -m benchmarks.gpu_check
+	$(BIN)/python -m benchmarks.gpu_check $(PARTS)
 
 screenshots: $(VENV)/.installed-dev
 	$(BIN)/python -m docs.make_screenshots

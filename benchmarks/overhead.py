@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import click
 
-from benchmarks.reporting import publish, spread, table, verdict
+from benchmarks.reporting import app, publish, spread, table, verdict
 from cs336_tui.events import CellFinished, CellStarted, ModelBuilt, StepsTimed
 from cs336_tui.session.log import LogReader
 
-COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
+COMMAND = app()
 MARK_MS = 150.0
 
 
@@ -49,7 +48,7 @@ def main(cells: int, device: str, output: Path | None) -> None:
     warmups = ",".join(str(n) for n in range(1, cells + 2))
     words = f"--size tiny --context 128 --pass forward --warmup {warmups} --steps 1 --device {device}"
     with tempfile.TemporaryDirectory() as home:
-        subprocess.run([COMMAND, "bench", *words.split(), "--session-dir", home], capture_output=True, check=True)
+        subprocess.run([*COMMAND, "bench", *words.split(), "--session-dir", home], capture_output=True, check=True)
         (log,) = Path(home).glob("*.jsonl")
         parts = gaps_ms(log)
     rows = [[name, spread(values, 0)] for name, values in parts.items()]

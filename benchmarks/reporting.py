@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import statistics
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,12 @@ def machine() -> str:
     from cs336_tui.runner.machine import processor_name, usable_cpus
 
     return f"{processor_name()}, {usable_cpus()} cores, {platform.system()}, Python {platform.python_version()}"
+
+
+def app() -> list[str]:
+    """The command that starts the app: the installed one beside Python, or the module where the package only lies."""
+    script = Path(sys.executable).with_name("cs336-tui")
+    return [str(script)] if script.exists() else [sys.executable, "-m", "cs336_tui"]
 
 
 def spread(values: Sequence[float], digits: int = 3) -> str:

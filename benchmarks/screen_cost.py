@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from pathlib import Path
 import click
 import psutil
 
-from benchmarks.reporting import publish, table, verdict
+from benchmarks.reporting import app, publish, table, verdict
 from tests.terminal import Terminal
 
-COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
+COMMAND = app()
 STEP_S = 0.05
 
 
@@ -44,7 +43,7 @@ def batch_for_step_time(home: str) -> int:
     """The batch size at which a tiny forward at context 128 takes about 50 ms here, on one thread."""
     words = "--size tiny --context 128 --batch 1 --pass forward --threads 1 --warmup 3 --steps 20 --device cpu"
     done = subprocess.run(
-        [COMMAND, "bench", *words.split(), "--format", "json", "--session-dir", home],
+        [*COMMAND, "bench", *words.split(), "--format", "json", "--session-dir", home],
         capture_output=True,
         check=True,
     )
@@ -57,7 +56,7 @@ def run_cost(home: str, batch: int, seconds: float, *extra: str) -> tuple[Cost, 
     words = (
         f"--size tiny --context 128 --batch {batch} --pass forward --threads 1 --warmup 5 --steps 100000 --device cpu"
     )
-    terminal = Terminal([COMMAND, *words.split(), "--session-dir", home, *extra], emulate=False)
+    terminal = Terminal([*COMMAND, *words.split(), "--session-dir", home, *extra], emulate=False)
     try:
         terminal.until_bytes(b"Configure")
         time.sleep(3)  # let the machine be read

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 
-from benchmarks.reporting import publish, spread, table, verdict
+from benchmarks.reporting import app, publish, spread, table, verdict
 from tests.terminal import Terminal
 
-COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
+COMMAND = app()
 HELLO = [sys.executable, str(Path(__file__).with_name("hello_textual.py"))]
 MARK = 2.0
 
@@ -38,7 +38,7 @@ def main(pairs: int, output: Path | None) -> None:
         env = {"XDG_DATA_HOME": home, "XDG_CONFIG_HOME": home}
         ours, hello = [], []
         for pair in range(pairs + 1):
-            times = first_frame_s([COMMAND], b"Configure", env), first_frame_s(HELLO, b"Hello", env)
+            times = first_frame_s(COMMAND, b"Configure", env), first_frame_s(HELLO, b"Hello", env)
             if pair:  # the first pair warms the disk cache
                 ours.append(times[0])
                 hello.append(times[1])
