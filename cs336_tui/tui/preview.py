@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+import msgspec
 from textual.message_pump import MessagePump
 
 from cs336_tui.environment import Environment
@@ -17,6 +18,12 @@ from cs336_tui.tui.background import in_background
 
 needs_of = lru_cache(maxsize=1 << 14)(prediction_key)
 """`prediction_key`, for many cells at every refresh."""
+
+
+def run_alike(spec: RunSpec) -> RunSpec:
+    """The same spec for all cells that need the same and run it the same way: of two cells one of which is compiled
+    needs are predicted alike, but what is measured is not."""
+    return msgspec.structs.replace(needs_of(spec), compile=spec.compile, cuda_graph=spec.cuda_graph)
 
 
 class Choices(NamedTuple):

@@ -14,7 +14,7 @@ from cs336_tui.spec import RunSpec
 from cs336_tui.tui.outlook import MOST, Forecast, Outlook, of_all
 from cs336_tui.tui.pages.estimate import Row, target_text
 from cs336_tui.tui.panes.estimate import Estimated, Whose
-from cs336_tui.tui.preview import Cells, Need, needs, needs_of
+from cs336_tui.tui.preview import Cells, Need, needs, needs_of, run_alike
 
 if TYPE_CHECKING:
     from cs336_tui.tui.app import Cs336App
@@ -58,7 +58,7 @@ class EstimateDesk:
             Row(
                 need.spec,
                 estimate,
-                measured.get(needs_of(need.spec)),
+                measured.get(run_alike(need.spec)),
                 self._refused(need.spec),
                 state.unpredictable.get(needs_of(need.spec), ""),
             )
@@ -106,9 +106,9 @@ class EstimateDesk:
 
     @staticmethod
     def _measured(state: SessionState) -> dict[RunSpec, int]:
-        """The allocator's peak of the cells that have run, by what they need."""
+        """The allocator's peak of the cells that have run, by what they need and how they run."""
         return {
-            needs_of(cell.spec): cell.finished.peak_allocated_bytes
+            run_alike(cell.spec): cell.finished.peak_allocated_bytes
             for cell in state.cells.values()
             if cell.finished and cell.finished.status == "ok" and cell.finished.peak_allocated_bytes
         }

@@ -8,14 +8,16 @@ from typing import NamedTuple
 from cs336_tui import quantities
 from cs336_tui.findings.estimates import Estimate, Target
 from cs336_tui.reports import CATEGORIES, Block, Prediction
+from cs336_tui.session.fields import shown_of
 from cs336_tui.spec import RunSpec
 from cs336_tui.tui import format
 from cs336_tui.tui.drawing.blocks import bar
 from cs336_tui.tui.pages.page import wrapped
+from cs336_tui.tui.titles import unique_names, variant_columns
 from cs336_tui.tui.widgets.columns import Column
 from cs336_tui.tui.widgets.lines import Line, Span, line
 
-COLUMNS = (
+_COLUMNS = (
     Column("size", left=True),
     Column("ctx", rank=3),
     Column("batch", rank=8),
@@ -28,10 +30,13 @@ COLUMNS = (
     Column("measured", rank=2),
     Column("a step", rank=7),
 )
+_VARIANTS_BEFORE = next(place for place, column in enumerate(_COLUMNS) if column.name == "device")
+"""Where columns of variants stand."""
 _LABEL = 16
 _INDENT = " " * _LABEL
 _WORTH_A_WORD = 5 * 10**5
 """Bytes from which a category is named where there is little room."""
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BAR = 20
 """Columns of a bar at most."""
 
@@ -49,8 +54,25 @@ class Row(NamedTuple):
     """Why what it needs could not be worked out; empty where nothing went wrong."""
 
 
-def texts(row: Row) -> tuple[str, ...]:
-    """One text a column."""
+def table(rows: Sequence[Row]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
+    """The list's columns and one text a column for each row: variants where they tell something, and what was measured
+    where anything was."""
+    variants = variant_columns(row.spec for row in rows)
+    names = {key: unique_names({shown_of(row.spec, key) for row in rows}) for key in variants}
+    columns = (*_COLUMNS[:_VARIANTS_BEFORE], *variants.values(), *_COLUMNS[_VARIANTS_BEFORE:])
+    texts = []
+    for row in rows:
+        told = [names[key][shown_of(row.spec, key)] for key in variants]
+        usual = _texts(row)
+        texts.append((*usual[:_VARIANTS_BEFORE], *told, *usual[_VARIANTS_BEFORE:]))
+    if any(row.measured_bytes is not None for row in rows):
+        return columns, texts
+    place = next(place for place, column in enumerate(columns) if column.name == "measured")
+    return (*columns[:place], *columns[place + 1 :]), [(*text[:place], *text[place + 1 :]) for text in texts]
+
+
+def _texts(row: Row) -> tuple[str, ...]:
+    """One text for each of the usual columns."""
     spec, found = row.spec, row.estimate
     prediction = found.prediction if found else None
     return (
@@ -68,12 +90,6 @@ def texts(row: Row) -> tuple[str, ...]:
     )
 
 
-def without_measured(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
-    """The columns and rows of a list none of whose cells was measured."""
-    place = next(place for place, column in enumerate(COLUMNS) if column.name == "measured")
-    return (*COLUMNS[:place], *COLUMNS[place + 1 :]), [(*row[:place], *row[place + 1 :]) for row in rows]
-
-
 def mark(row: Row) -> Span:
     """Whether it fits, for the end of its row."""
     found = row.estimate
@@ -89,8 +105,9 @@ def mark(row: Row) -> Span:
 
 
 def flops(count: int) -> str:
-    """``2.31 TFLOP``, ``48.0 GFLOP``."""
-    shown, prefix = (count / 1e12, "T") if count >= 1e12 else (count / 1e9, "G")
+    """``2.31 TFLOP``, ``48.0 GFLOP``, ``524 kFLOP``."""
+    factor, prefix = next((pair for pair in _PREFIXES if count >= pair[0]), _PREFIXES[-1])
+    shown = count / factor
     return f"{shown:.{max(0, 2 - len(str(int(shown))) + 1)}f} {prefix}FLOP"
 
 
@@ -127,24 +144,22 @@ def brief(row: Row) -> list[Line]:
     if row.estimate is None or row.refused:
         return []
     found, prediction = row.estimate, row.estimate.prediction
+    stream = prediction.residual_stream_bytes
+    categories = " · ".join(
+        f"{name.replace('_', ' ')} {quantities.gigabytes(size)}"
+        for name, size in sorted(prediction.by_category.items(), key=lambda item: -item[1])
+        if size >= _WORTH_A_WORD
+    )
     return [
         line(
             (f"{quantities.count(prediction.num_params)} parameters · ", "text"),
             (f"{flops(sum(prediction.flops.values()))} · ", "text"),
-            (f"peak {format.size(prediction.peak_bytes)} in {prediction.peak_phase}", "strong"),
+            (f"peak {format.fine_size(prediction.peak_bytes)} in {prediction.peak_phase}", "strong"),
         ),
         line(
-            (f"{found.verdict} · ", "text"),
-            (f"residual stream {prediction.residual_stream_bytes / 2**20:.3g} MiB · ", "text"),
-            (
-                " · ".join(
-                    f"{name.replace('_', ' ')} {quantities.gigabytes(size)}"
-                    for name, size in sorted(prediction.by_category.items(), key=lambda item: -item[1])
-                    if size >= _WORTH_A_WORD
-                )
-                + " GB",
-                "muted",
-            ),
+            (found.verdict, "text"),
+            (f" · residual stream {stream / 2**20:.3g} MiB" if stream else "", "text"),
+            (f" · {categories} GB" if categories else "", "muted"),
         ),
     ]
 

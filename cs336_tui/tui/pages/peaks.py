@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cs336_tui.reports import MemoryReport, Prediction, prediction_key
+from cs336_tui.reports import MemoryReport, Prediction
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.fields import shown_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.tui import format
 from cs336_tui.tui.drawing.byte_unit import ByteUnit
 from cs336_tui.tui.pages.blocks import NONE, category_name
 from cs336_tui.tui.pages.page import Page, message, wrapped
+from cs336_tui.tui.preview import needs_of, run_alike
+from cs336_tui.tui.titles import variant_columns
 from cs336_tui.tui.widgets.columns import Column, lay_out
 from cs336_tui.tui.widgets.lines import Span, line
+from cs336_tui.variants import short
 
 if TYPE_CHECKING:
     from cs336_tui.findings.memory import PhasePeaks
@@ -60,6 +64,7 @@ def peaks_page(state: SessionState, spec: RunSpec | None, width: int) -> Page:
     rows = _all_peaks(state)
     if not rows:
         return message("No peaks yet: record a cell's memory with n, or run cells (r).", width)
+    variants = variant_columns(row.spec for row in rows)
     unit = ByteUnit.for_largest(max(row.largest_bytes for row in rows))
     columns = (
         Column(" ", left=True),
@@ -68,6 +73,7 @@ def peaks_page(state: SessionState, spec: RunSpec | None, width: int) -> Page:
         Column("batch", rank=7),
         Column("pass", left=True, rank=2),
         Column("precision", left=True, rank=1),
+        *variants.values(),
         Column("device", left=True, rank=8),
         Column("forward", rank=3),
         Column("pred. forward", rank=6),
@@ -78,8 +84,8 @@ def peaks_page(state: SessionState, spec: RunSpec | None, width: int) -> Page:
         Column("timed", rank=4),
         Column("diff", rank=5),
     )
-    key = prediction_key(spec) if spec else None
-    texts = [(">" if prediction_key(row.spec) == key else " ", *_peak_texts(row, unit)) for row in rows]
+    key = run_alike(spec) if spec else None
+    texts = [(">" if run_alike(row.spec) == key else " ", *_peak_texts(row, unit, tuple(variants))) for row in rows]
     layout = lay_out(columns, texts, width)
     heading = (
         *wrapped(f"Peak memory, {unit.name} · {_EXPLAINED}", width, "muted"),
@@ -93,21 +99,23 @@ def _all_peaks(state: SessionState) -> list[Peaks]:
     """In the order of the course's tables: by model, context, precision, pass."""
     from cs336_tui.findings.memory import phase_peaks
 
-    recorded = {prediction_key(row.spec): row for row in phase_peaks(state.contents(MemoryReport))}
+    recorded = {run_alike(row.spec): row for row in phase_peaks(state.contents(MemoryReport))}
     cells: dict[RunSpec, CellState] = {}
     specs: dict[RunSpec, RunSpec] = {key: row.spec for key, row in recorded.items()}
     for cell in state.cells.values():
-        specs.setdefault(prediction_key(cell.spec), cell.spec)
+        specs.setdefault(run_alike(cell.spec), cell.spec)
         if cell.status in ("ok", "oom"):
-            cells[prediction_key(cell.spec)] = cell
-    found = [Peaks(spec, recorded.get(key), cells.get(key), _prediction(state, key, recorded.get(key)))
-             for key, spec in specs.items()]  # fmt: skip
+            cells[run_alike(cell.spec)] = cell
+    found = [
+        Peaks(spec, recorded.get(key), cells.get(key), _prediction(state, spec, recorded.get(key)))
+        for key, spec in specs.items()
+    ]
     told = [row for row in found if row.recorded or row.cell or row.predicted]
     return sorted(told, key=lambda row: _order(row.spec))
 
 
-def _prediction(state: SessionState, key: RunSpec, recorded: PhasePeaks | None) -> Prediction | None:
-    if known := state.predictions.get(key):
+def _prediction(state: SessionState, spec: RunSpec, recorded: PhasePeaks | None) -> Prediction | None:
+    if known := state.predictions.get(needs_of(spec)):
         return known
     report = state.report_of("memory", recorded.spec) if recorded else None
     return report.content.prediction if report and isinstance(report.content, MemoryReport) else None
@@ -118,19 +126,21 @@ def _order(spec: RunSpec) -> tuple[int, str, int, int, str, str]:
     return model, spec.size, spec.context_length, spec.batch_size, spec.precision, spec.pass_
 
 
-def _peak_texts(row: Peaks, unit: ByteUnit) -> tuple[str, ...]:
+def _peak_texts(row: Peaks, unit: ByteUnit, variants: tuple[str, ...]) -> tuple[str, ...]:
     def figure(size_bytes: int | None) -> str:
         return NONE if size_bytes is None else unit.figure(size_bytes)
 
     spec, recorded, predicted = row.spec, row.recorded, row.predicted
+    as_written = spec.compile == spec.cuda_graph == "off"  # which is what is predicted
     measured = row.timed_bytes or (recorded and (recorded.allocator or recorded.step)) or 0
     return (
-        spec.size, str(spec.context_length), str(spec.batch_size), spec.pass_, spec.precision, spec.device,
+        spec.size, str(spec.context_length), str(spec.batch_size), spec.pass_, spec.precision,
+        *(short(shown_of(spec, key)) for key in variants), spec.device,
         figure(recorded.forward if recorded else None), figure(predicted.forward_peak_bytes if predicted else None),
         figure(recorded.backward if recorded else None), figure(recorded.optimizer if recorded else None),
         figure(recorded.step if recorded else None), figure(predicted.peak_bytes if predicted else None),
         _timed(row, unit),
-        difference(predicted.peak_bytes, measured).text.strip("()") if predicted and measured else NONE,
+        difference(predicted.peak_bytes, measured).text.strip("()") if predicted and measured and as_written else NONE,
     )  # fmt: skip
 
 

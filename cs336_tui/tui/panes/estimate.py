@@ -15,7 +15,7 @@ from cs336_tui.tui.dialogs.reader import Reader
 from cs336_tui.tui.pages import estimate as page
 from cs336_tui.tui.pages.estimate import Row
 from cs336_tui.tui.pages.page import wrapped
-from cs336_tui.tui.widgets.columns import Column, lay_out
+from cs336_tui.tui.widgets.columns import lay_out
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
 from cs336_tui.tui.widgets.rows import Rows
 
@@ -144,10 +144,7 @@ class EstimatePane(Container):
             self._paint_detail()
             return
         marks = [page.mark(row) for row in shown.rows]
-        texts = [page.texts(row) for row in shown.rows]
-        columns: tuple[Column, ...] = page.COLUMNS
-        if all(row.measured_bytes is None for row in shown.rows):
-            columns, texts = page.without_measured(texts)
+        columns, texts = page.table(shown.rows)
         layout = lay_out(columns, texts, width - max(len(mark.text) for mark in marks))
         lines = [
             (Span(layout.row(text), "text" if row.estimate else "muted"), mark)

@@ -1,0 +1,111 @@
+"""Peaks and estimates of variants stand apart: one that is compiled needs what was predicted of it as it is written,
+but what was measured of it is its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cs336_tui.choices import sweep_from
+from cs336_tui.events import CellsPredicted, Event
+from cs336_tui.findings.estimates import Target, judge
+from cs336_tui.reports import Prediction
+from cs336_tui.spec import RunSpec
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.pages.estimate import Row, brief, flops, table
+from cs336_tui.tui.panes.estimate import EstimatePane
+from cs336_tui.tui.panes.report import Subject
+from tests.made_memory import MB, a_prediction
+from tests.made_predictions import made_prediction
+from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
+from tests.tui.memory_tab import LARGE, Tab, pressed
+from tests.tui.watched import WIDE, Benches, log_of, until
+
+WRITTEN = a_spec(pass_="train-step")
+COMPILED = msgspec.structs.replace(WRITTEN, compile="default")
+GPU = Target(name="A GPU", device="cuda:0", capacity_bytes=10**10, free_bytes=None, source="its maker")
+OWN = a_spec(pass_="train-step", model="package.module:GPT")
+
+
+def ran(*specs: RunSpec) -> list[Event]:
+    """A session in which they ran, the first with a peak of 500 MB, each other one with 100 MB less."""
+    events = [*session_start(specs)]
+    for place in range(len(specs)):
+        peak = (500 - 100 * place) * MB
+        events += [*cell_start(place), *steps(place, (0.1,) * 2, (0.1,) * 4)]
+        events.append(cell_end(place, peak_allocated_bytes=peak, peak_reserved_bytes=peak))
+    return events
+
+
+@pytest.mark.parametrize("specs", [(WRITTEN, COMPILED), (COMPILED, WRITTEN)], ids=["compiled last", "compiled first"])
+async def test_what_was_measured_compiled_is_not_told_of_what_is_written(specs: tuple[RunSpec, ...]) -> None:
+    predicted = CellsPredicted(at=START + 60, predictions=(a_prediction(WRITTEN, peak_bytes=450 * MB),))
+    app = Tab(Subject(state_of([*ran(*specs), predicted]), WRITTEN, 0, can_ask=True))
+    async with app.run_test(size=LARGE) as pilot:
+        heading, *rows = [row.split() for row in (await pressed(pilot, "v")).splitlines()[-3:]]
+        assert "compile" in heading
+        of = {next(word for word in row if word in ("off", "default")): row for row in rows}
+        timed = {spec.compile: str(500 - 100 * place) for place, spec in enumerate(specs)}
+        assert {name: row[row.index("450") + 1] for name, row in of.items()} == timed
+        assert of["off"][0] == ">"
+        assert of["default"][0] != ">"
+        assert of["default"][-1] == "–", "the prediction is of the model as it is written"
+
+
+async def test_the_estimate_of_a_session_stands_beside_the_peak_of_its_own_cells(tmp_path: Path) -> None:
+    predicted = CellsPredicted(at=START + 3, predictions=(made_prediction(WRITTEN),))
+    app = Cs336App(replay=log_of([*ran(WRITTEN, COMPILED), predicted], tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("i")
+        await until(pilot, lambda _: "session's cells" in app.main.query_one(EstimatePane).text)
+        assert "0.500" in app.main.query_one(EstimatePane).text, "not the 0.4 GB of the compiled one"
+
+
+def test_cells_of_an_estimate_are_told_apart_by_their_variants() -> None:
+    sweep = sweep_from(workload="attention", head_dims=(16,), passes=("forward",), contexts=(64,), devices=("cpu",),
+                       attentions=("naive", "sdpa"))  # fmt: skip
+    columns, texts = table([Row(spec, None) for spec in sweep.cells()])
+    assert [text[[column.name for column in columns].index("attention")] for text in texts] == ["naive", "sdpa"]
+
+
+def test_a_model_of_ones_own_is_named_in_an_estimate() -> None:
+    columns, texts = table([Row(OWN, None), Row(msgspec.structs.replace(OWN, batch_size=8), None)])
+    assert [text[[column.name for column in columns].index("model")] for text in texts] == ["GPT", "GPT"]
+
+
+async def test_the_estimate_tab_shows_the_column() -> None:
+    bench = Benches()
+    app = Cs336App(bench, initial=sweep_from(passes=("forward",), compiles=("off",), attentions=("naive", "sdpa")))
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda _: bool(bench.made) and bool(bench.predicted))
+        app.sink([CellsPredicted(at=START, predictions=tuple(map(made_prediction, bench.predicted[-1])))])
+        await pilot.press("i")
+        await until(pilot, "attention")
+        await until(pilot, "sdpa")
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (2_310_000_000_000, "2.31 TFLOP"),
+        (48_000_000_000, "48.0 GFLOP"),
+        (1_050_000, "1.05 MFLOP"),
+        (524_288, "524 kFLOP"),
+    ],
+)
+def test_flops_have_a_prefix_that_shows_them(count: int, words: str) -> None:
+    assert flops(count) == words
+
+
+def test_what_is_very_small_is_said_in_its_own_unit_and_what_is_nothing_is_not_said() -> None:
+    few = dict.fromkeys(made_prediction(WRITTEN).by_category, 1000)
+    small: Prediction = msgspec.structs.replace(
+        made_prediction(WRITTEN), peak_bytes=41_000, residual_stream_bytes=0, by_category=few
+    )
+    first, second = ("".join(span.text for span in row) for row in brief(Row(WRITTEN, judge(small, GPU))))
+    assert "peak 0.041 MB" in first, first
+    assert "residual" not in second
+    assert not second.rstrip().endswith(("GB", "·"))
