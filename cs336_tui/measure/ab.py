@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import msgspec
 import torch
@@ -41,19 +42,19 @@ def run_round(
 
     Steps come in pairs, A B, B A, A B and so on, or B A first with `b_first`; the side that begins is also built first,
     and compiled or captured where that is asked for. What two compiled sides have in common is compiled once, and each
-    is compiled for its own sizes. Warm-up steps alternate likewise. Every step is synchronised on its own. Each side has the events of
-    `cs336_tui.measure.cell.run_cell`, which interleave; the two `CellFinished` come last. Peaks of memory would be of
-    both together and are left unknown; `measured_for_s` and `cpu_wait_s` are of the time in which both were measured.
+    is compiled for its own sizes. Warm-up steps alternate likewise. Every step is synchronised on its own. Each side
+    has the events of `cs336_tui.measure.cell.run_cell`, which interleave; the two `CellFinished` come last. Peaks of
+    memory would be of both together and are left unknown; `measured_for_s` and `cpu_wait_s` are of the time in which
+    both were measured.
 
     A side that runs out of memory or fails ends the round; the other one is then ``failed`` and names it. Both specs
     must have as many measured steps, ``each-step``, and no count that is not fixed.
     """
     a, b = (_Side(name, spec, cell, emit) for name, spec, cell in zip("AB", specs, cells, strict=True))
-    with restored_settings(), no_garbage_collection():
-        with fresh_compiler(*(spec.compile for spec in specs)):
-            _Round((b, a) if b_first else (a, b), cancelled).run()
-            for side in (a, b):
-                side.let_go()
+    with restored_settings(), no_garbage_collection(), ExitStack() as around:
+        _Round((b, a) if b_first else (a, b), cancelled).run(around)
+        for side in (a, b):
+            side.let_go()
         for side in (a, b):
             side.tell.enter("finishing")
     for side in (a, b):
@@ -176,10 +177,11 @@ class _Round:
         self._turn = sides[0]
         """Whose turn it is."""
 
-    def run(self) -> None:
-        """Build, warm up and time both; their statuses say how it went."""
+    def run(self, around: ExitStack) -> None:
+        """Build, warm up and time both; their statuses say how it went. What must outlast both is left to `around`."""
         self._begin()
         try:
+            around.enter_context(fresh_compiler(*(side.spec.compile for side in self._sides)))
             for side in self._sides:
                 self._give(side)
                 side.build(self._go_on)

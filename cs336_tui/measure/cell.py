@@ -48,9 +48,9 @@ def run_cell(
     """
     run = _Run(spec, cell, emit, cancelled, nvtx=nvtx or under_nsys())
     with restored_settings(), no_garbage_collection():
-        with fresh_compiler(spec.compile):
-            status, error = run.outcome()
-        run.finish()
+        with contextlib.ExitStack() as around:
+            status, error = run.outcome(around)
+            run.finish()
         _free_memory(torch.device(spec.device))
     run.tell.finished(status, error, run.peaks)
 
@@ -74,11 +74,12 @@ class _Run:
         self._meter: PeakMeter | None = None
         self._nvtx = nvtx
 
-    def outcome(self) -> tuple[Status, str | None]:
-        """Build and time, holding on to nothing that was built."""
+    def outcome(self, around: contextlib.ExitStack) -> tuple[Status, str | None]:
+        """Build and time, holding on to nothing that was built. What has to outlast that is left to `around`."""
         step: ReadyStep | None = None
         try:
             self.tell.enter("building")
+            around.enter_context(fresh_compiler(self.spec.compile))
             workload, device = self._build()
             written = step = workload.step(self.spec)
             if self._nvtx:
