@@ -55,6 +55,9 @@ ENVIRONMENT = Environment(
     ),
 )
 
+HEADER = SessionStarted(at=0.0, schema=SCHEMA, session="s", app="0.1.0")
+"""The first line of a log whose session and times do not matter."""
+
 
 def a_spec(**changes: Any) -> RunSpec:
     """A cell of size `small` on the first GPU, with `changes`."""

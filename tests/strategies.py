@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 from cs336_tui import events, spec, variants
 from cs336_tui.environment import DeviceInfo, Environment
 from cs336_tui.sizes import size_names
 from cs336_tui.spec import ModelDims, RunSpec
-from cs336_tui.sweep import Sweep
+from cs336_tui.sweep import FEWEST, INTERVAL, Sweep
 
 counts = st.integers(1, 10_000)
 times_s = st.floats(1e-7, 1e4)
@@ -235,3 +236,18 @@ any_event = st.one_of(
     st.builds(events.Notice, at=at, text=texts),
     st.builds(events.SessionEnded, at=at),
 )
+
+
+@st.composite
+def automatic_sweeps(draw: st.DrawFn) -> Sweep:
+    """Sweeps with an automatic count or two."""
+    changes: dict[str, Any] = {}
+    which = draw(st.sampled_from(["warm-up", "steps", "both"]))
+    if which != "steps":
+        most = draw(st.just(100) | st.integers(FEWEST["warmup_steps"], 10_000))
+        changes |= {"warmup_auto": True, "warmups": (most,)}
+    if which != "warm-up":
+        share = draw(st.just(INTERVAL) | st.floats(1e-9, 1, exclude_max=True))
+        most = draw(st.just(1000) | st.integers(FEWEST["measure_steps"], 10_000))
+        changes |= {"steps_auto": share, "steps": most, "sync": "each-step"}
+    return msgspec.structs.replace(draw(sweeps()), **changes)

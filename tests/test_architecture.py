@@ -1,20 +1,13 @@
 """The rules of the house: torch stays in child processes, textual in the user interface, data flows one way."""
 
 import pkgutil
-import subprocess
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import cs336_tui
+from tests.loading import loaded_with, python
 
-ROOT = Path(__file__).parents[1]
 TORCH_SIDE = ("cs336_tui.workload", "cs336_tui.measure", "cs336_tui.estimate")
 UI_SIDE = ("cs336_tui.tui",)
-
-
-def python(code: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
 
 
 def modules_outside(sides: tuple[str, ...]) -> list[str]:
@@ -31,21 +24,6 @@ def modules_outside(sides: tuple[str, ...]) -> list[str]:
             if module.ispkg:
                 packages.append(module.name)
     return found
-
-
-def loaded_with(modules: Iterable[str], *suspects: str) -> set[str]:
-    """Which of the suspected packages a fresh interpreter has loaded after importing `modules`."""
-    # The answer goes through a descriptor of its own: a module may redirect standard output.
-    code = f"""
-import importlib, os, sys
-answer = os.fdopen(os.dup(1), "w")
-for name in {list(modules)!r}:
-    importlib.import_module(name)
-print("loaded", *({set(suspects)!r} & sys.modules.keys()), file=answer, flush=True)
-"""
-    result = python(code)
-    assert result.stdout.startswith("loaded"), result.stdout + result.stderr
-    return set(result.stdout.split()[1:])
 
 
 def test_the_import_contracts_hold() -> None:

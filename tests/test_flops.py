@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cs336_tui.estimate.predict import predict
 from cs336_tui.findings.estimates import timed_flops
@@ -13,27 +12,10 @@ from cs336_tui.flops import least_bytes, step_flops
 from cs336_tui.session.fields import implied_params
 from cs336_tui.spec import ARCHES, PASSES, PRECISIONS, RunSpec
 from tests.attention_cells import attention_spec
+from tests.estimate.cells import small_cells
 from tests.measure.cells import small_spec
 from tests.samples import a_spec
 from tests.strategies import run_specs
-
-
-@st.composite
-def cells(draw: st.DrawFn) -> RunSpec:
-    heads = draw(st.integers(1, 3))
-    return small_spec(
-        num_heads=heads,
-        d_model=heads * 2 * draw(st.integers(1, 20)),
-        d_ff=draw(st.integers(1, 100)),
-        num_layers=draw(st.integers(1, 3)),
-        vocab_size=draw(st.integers(1, 500)),
-        context_length=draw(st.integers(1, 20)),
-        batch_size=draw(st.integers(1, 3)),
-        pass_=draw(st.sampled_from(PASSES)),
-        precision=draw(st.sampled_from([name for name in PRECISIONS if name != "fp8-mixed"])),  # of any dimensions
-        arch=draw(st.sampled_from(ARCHES)),
-        device=draw(st.sampled_from(["cpu", "cuda:0", "mps"])),
-    )
 
 
 def assert_as_predicted(spec: RunSpec) -> None:
@@ -50,7 +32,7 @@ def test_every_kind_of_cell_is_as_predicted(arch: str, pass_: str, precision: st
     assert_as_predicted(small_spec(arch=arch, pass_=pass_, precision=precision, device=device, d_ff=32))
 
 
-@given(cells())
+@given(small_cells())
 @settings(max_examples=25)
 def test_any_dimensions_are_as_predicted(spec: RunSpec) -> None:
     assert_as_predicted(spec)

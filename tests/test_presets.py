@@ -10,8 +10,7 @@ from hypothesis import given
 from cs336_tui.presets import QUICK, Preset, PresetError, all_presets, bundled, from_toml, save, to_toml
 from cs336_tui.spec import SpecError
 from cs336_tui.sweep import Sweep
-from tests.strategies import sweeps
-from tests.test_sweep import automatic_sweeps
+from tests.strategies import automatic_sweeps, sweeps
 
 EXPECTED = {
     "quick": 3,

@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +16,10 @@ import pytest
 
 from cs336_tui.events import CellFinished, SessionEnded, StepsTimed
 from cs336_tui.session.log import LogReader
+from tests.commands import COMMAND
 from tests.terminal import Terminal
 from tests.watching import wait_gone
 
-COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
 TINY = "--size tiny --context 16 --batch 1 --warmup 2 --steps 5 --pass forward,train-step --threads 1".split()
 ENDLESS = "--size tiny --context 16 --batch 1 --warmup 2 --steps 1000000 --pass forward --threads 1".split()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.estimate import meta_kernels
@@ -13,19 +12,12 @@ from cs336_tui.estimate.predict import predict
 from cs336_tui.findings.estimates import for_target, named_target
 from cs336_tui.gpus import find_gpu
 from cs336_tui.reports import CATEGORIES, RANGES, Prediction
-from cs336_tui.sizes import dims_of
-from cs336_tui.spec import ARCHES, PASSES, PRECISIONS, RunSpec
+from cs336_tui.spec import ARCHES, PASSES, RunSpec
 from cs336_tui.workload.passes import PHASES
+from tests.estimate.cells import named_spec, small_cells
 from tests.measure.cells import small_spec
 
 GB = 1e9
-
-
-def named_spec(size: str, **changes: object) -> RunSpec:
-    dims = dims_of(size, "2026")
-    fields = {field: getattr(dims, field) for field in dims.__struct_fields__}
-    given = {"size": size, "context_length": 128, "batch_size": 4, "threads": None} | changes
-    return small_spec(**fields, **given)
 
 
 def training_flops(spec: RunSpec) -> int:
@@ -57,25 +49,7 @@ def test_a_published_run_of_an_xl_model() -> None:
     assert prediction.peak_bytes / GB == pytest.approx(55, rel=0.02)
 
 
-@st.composite
-def cells(draw: st.DrawFn) -> RunSpec:
-    heads = draw(st.integers(1, 3))
-    return small_spec(
-        num_heads=heads,
-        d_model=heads * 2 * draw(st.integers(1, 40)),
-        d_ff=draw(st.integers(1, 300)),
-        num_layers=draw(st.integers(1, 3)),
-        vocab_size=draw(st.integers(1, 3000)),
-        context_length=draw(st.integers(1, 70)),
-        batch_size=draw(st.integers(1, 4)),
-        pass_=draw(st.sampled_from(PASSES)),
-        precision=draw(st.sampled_from([name for name in PRECISIONS if name != "fp8-mixed"])),  # of any dimensions
-        arch=draw(st.sampled_from(ARCHES)),
-        device=draw(st.sampled_from(["cpu", "cuda:0", "mps"])),
-    )
-
-
-@given(cells())
+@given(small_cells())
 @settings(max_examples=25, deadline=None)
 def test_categories_add_up_and_the_peak_is_the_most_of_all(spec: RunSpec) -> None:
     found = predict(spec)

@@ -13,7 +13,7 @@ from cs336_tui.export.files import AlreadyThere, ExportError
 from cs336_tui.export.folder import Source, write_summary
 from cs336_tui.session import store
 from tests.export.grids import LAPTOP, SMALL, by, grid_events
-from tests.export.test_formats import Reader
+from tests.export.html_reader import Reader
 
 GRID = by(pass_=["forward", "forward+backward"], warmup_steps=[0, 2])
 

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 from markdown_it import MarkdownIt
@@ -12,7 +11,8 @@ from markdown_it import MarkdownIt
 from cs336_tui.export import markdown
 from cs336_tui.export.formats import FORMATS, latex_escape, page, render, render_all
 from cs336_tui.export.tables import Column, Table
-from tests.test_architecture import loaded_with
+from tests.export.html_reader import Reader
+from tests.loading import loaded_with
 
 HOSTILE = r'50 % & #1 a_b {x} ~ ^ $ \ <b> | "q" `c` *d* [e]'
 TABLE = Table(
@@ -26,39 +26,6 @@ TABLE = Table(
     footnotes=("std: sample standard deviation, n − 1", f"- {HOSTILE}"),
     label="some table+1",
 )
-
-
-class Reader(HTMLParser):
-    """Rows of cells, as a browser shows them, and what was opened and closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.open: list[str] = []
-        self.unclosed: list[str] = []
-        self.classes: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in ("meta", "br", "hr"):
-            return
-        self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-            self.classes.append(dict(attrs).get("class") or "")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Opens and closes nothing."""
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] in ("td", "th"):
-            self.rows[-1][-1] += data
 
 
 @pytest.mark.parametrize("format_", FORMATS)

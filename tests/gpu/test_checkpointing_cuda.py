@@ -9,7 +9,7 @@ from cs336_tui.estimate.predict import predict
 from cs336_tui.spec import Precision, RunSpec
 from cs336_tui.variants import OPTIMIZERS
 from cs336_tui.workload.building import build, settle_torch
-from tests.gpu.test_measure_cuda import gpu_spec
+from tests.gpu.cells import gpu_spec
 from tests.measure.cells import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

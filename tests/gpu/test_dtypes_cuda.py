@@ -10,7 +10,7 @@ from cs336_tui.measure.report import make_report
 from cs336_tui.measure.toy_model import toy_dtypes
 from cs336_tui.reports import PrecisionReport, ReportRequest
 from tests.measure.cells import small_spec
-from tests.measure.test_dtypes import by_hand
+from tests.measure.other_toy import by_hand
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

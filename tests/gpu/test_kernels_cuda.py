@@ -11,18 +11,15 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from cs336_tui.findings.kernels import by_range, idle_share, matmul_shares, named_share
 from cs336_tui.measure.kernel_events import kernels_of
-from cs336_tui.measure.kernels import profile_kernels, raw_events
+from cs336_tui.measure.kernels import raw_events
 from cs336_tui.measure.naming import name_step
-from cs336_tui.measure.report import Progress
-from cs336_tui.reports import KernelReport, ReportRequest
-from cs336_tui.spec import PASSES, RunSpec
+from cs336_tui.spec import PASSES
 from cs336_tui.workload.building import build, settle_torch
 from cs336_tui.workload.passes import PHASES
-from tests.measure.cells import small_spec
+from tests.gpu.cells import LAYERS, profiled, shallow_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
-LAYERS = 4
 PRODUCTS = {
     "QKV projections": 3 * LAYERS, "attention scores": LAYERS, "final matmul": LAYERS, "output projection": LAYERS,
     "feed-forward": 3 * LAYERS, "head": 1,
@@ -30,25 +27,10 @@ PRODUCTS = {
 """Matrix products of a forward; a backward has twice as many."""
 
 
-def gpu_spec(**changes: Any) -> RunSpec:
-    fields = {
-        "d_model": 768, "d_ff": 3072, "num_layers": LAYERS, "num_heads": 12, "vocab_size": 10_000,
-        "context_length": 256, "batch_size": 4, "device": "cuda:0", "threads": None,
-    }  # fmt: skip
-    return small_spec(**(fields | changes))
-
-
-def profiled(spec: RunSpec) -> KernelReport:
-    report = profile_kernels(ReportRequest(kind="kernels", spec=spec), Progress(0, lambda _: None, lambda: False))
-    if report.activity == "operators":
-        pytest.skip(report.note)
-    return report
-
-
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
 def test_nearly_all_device_time_is_in_a_named_range_of_one_phase(pass_: Any, precision: Any) -> None:
-    report = profiled(gpu_spec(pass_=pass_, precision=precision))
+    report = profiled(shallow_spec(pass_=pass_, precision=precision))
     assert {group.phase for group in report.groups} <= set(PHASES[report.spec.pass_])
     assert named_share(report) >= 0.98
     assert sum(sum(group.durations_ns) for group in report.groups) == report.total_ns
@@ -58,7 +40,7 @@ def test_nearly_all_device_time_is_in_a_named_range_of_one_phase(pass_: Any, pre
 
 
 def test_the_sum_over_kernels_is_the_profilers_own_total() -> None:
-    spec = gpu_spec(pass_="train-step")
+    spec = shallow_spec(pass_="train-step")
     workload = build(spec, settle_torch(spec))
     step = workload.step(spec)
     name_step(step, workload.model, record_function)
@@ -77,7 +59,7 @@ def test_the_sum_over_kernels_is_the_profilers_own_total() -> None:
 
 
 def test_matrix_products_are_where_they_belong_backward_included() -> None:
-    report = profiled(gpu_spec(pass_="forward+backward"))
+    report = profiled(shallow_spec(pass_="forward+backward"))
     # A product split over k has a second kernel, so that there may be more kernels than products.
     found: Counter[tuple[str, str]] = Counter()
     for group in report.groups:
@@ -91,7 +73,7 @@ def test_matrix_products_are_where_they_belong_backward_included() -> None:
 
 
 def test_an_optimizer_lowers_the_share_of_matrix_multiplication() -> None:
-    shares = matmul_shares(profiled(gpu_spec(pass_="train-step")))
+    shares = matmul_shares(profiled(shallow_spec(pass_="train-step")))
     assert shares.forward_and_backward is not None
     assert shares.full_step is not None
     assert 0 < shares.full_step < shares.forward_and_backward < 1

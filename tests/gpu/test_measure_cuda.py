@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -19,30 +18,13 @@ from cs336_tui.workload.optimizers import make_optimizer
 from cs336_tui.workload.passes import PHASES, Step, Training
 from cs336_tui.workload.precision import RECIPES, autocast_for, set_matmul
 from cs336_tui.workload.transformer import Transformer
-from tests.measure.cells import Report, run, small_spec
+from tests.gpu.cells import assert_ok, gpu_spec
+from tests.measure.cells import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 DEVICE = torch.device("cuda:0")
 MEGABYTE = 1024**2
-
-
-def gpu_spec(**changes: Any) -> RunSpec:
-    """A cell that keeps a GPU busy for milliseconds a step: of size `small`, with `changes`."""
-    fields = {
-        "d_model": 768,
-        "d_ff": 3072,
-        "num_layers": 12,
-        "num_heads": 12,
-        "vocab_size": 10_000,
-        "context_length": 256,
-        "batch_size": 4,
-        "device": "cuda:0",
-        "threads": None,
-        "warmup_steps": 3,
-        "measure_steps": 5,
-    }
-    return small_spec(**(fields | changes))
 
 
 def gpu_step(spec: RunSpec) -> Step:
@@ -76,11 +58,6 @@ def _settings() -> Iterator[None]:
     yield
     set_matmul("highest")
     torch.cuda.empty_cache()
-
-
-def assert_ok(report: Report) -> Report:
-    assert report.finished.status == "ok", report.finished.error
-    return report
 
 
 @pytest.mark.parametrize("pass_", PASSES)

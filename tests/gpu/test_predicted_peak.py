@@ -7,7 +7,7 @@ import torch
 
 from cs336_tui.estimate.predict import predict
 from cs336_tui.spec import PASSES, Pass, Precision
-from tests.gpu.test_measure_cuda import gpu_spec
+from tests.gpu.cells import gpu_spec
 from tests.measure.cells import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

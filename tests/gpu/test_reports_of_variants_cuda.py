@@ -14,7 +14,7 @@ from cs336_tui.measure.memory_record import record_memory
 from cs336_tui.measure.report import Progress
 from cs336_tui.reports import FUSED, MemoryReport, ReportRequest
 from cs336_tui.spec import RunSpec
-from tests.gpu.test_kernels_cuda import gpu_spec, profiled
+from tests.gpu.cells import profiled, shallow_spec
 from tests.workload.own_code import Folder
 from tests.workload.own_models import BASICS
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 def own_spec(tmp_path: Path, **changes: Any) -> RunSpec:
     folder = Folder(tmp_path)
-    return gpu_spec(model=f"{folder.write(BASICS)}:LM", model_path=folder.paths, pass_="train-step", **changes)
+    return shallow_spec(model=f"{folder.write(BASICS)}:LM", model_path=folder.paths, pass_="train-step", **changes)
 
 
 def recorded(spec: RunSpec) -> MemoryReport:
@@ -47,19 +47,19 @@ def test_a_user_s_model_needs_what_was_predicted(tmp_path: Path, changes: dict[s
 
 def test_recomputed_kernels_keep_their_parts() -> None:
     """Backward runs on a thread of its own, whose operators must find the range they are computed again in."""
-    report = profiled(gpu_spec(pass_="train-step", checkpoint=1))
+    report = profiled(shallow_spec(pass_="train-step", checkpoint=1))
     assert named_share(report) >= 0.98
     assert all(split.softmax_ns for split in attention_split(report))
 
 
 def test_fused_attention_is_one_part() -> None:
-    report = profiled(gpu_spec(pass_="train-step", precision="bf16-mixed", attention="sdpa"))
+    report = profiled(shallow_spec(pass_="train-step", precision="bf16-mixed", attention="sdpa"))
     assert "attention core" in {share.name for share in by_range(report)}
     assert all(split.fused and split.softmax_ns is None for split in attention_split(report))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="torch.compile needs Triton")
 def test_a_compiled_step_is_profiled_compiled() -> None:
-    report = profiled(gpu_spec(pass_="train-step", compile="default", num_layers=1))
+    report = profiled(shallow_spec(pass_="train-step", compile="default", num_layers=1))
     assert FUSED in {share.name for share in by_range(report)}
     assert any(group.name.startswith("triton_") for group in report.groups)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.headless.test_bench import bench, run
+from tests.commands import bench, run
 
 CELLS = (
     "--workload attention --head-dim 8,16 --context 32 --batch 2 --attention naive,sdpa --steps 3 --warmup 1".split()

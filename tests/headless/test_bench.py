@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,22 +16,10 @@ import pytest
 
 from cs336_tui.events import CellStarted, StepsTimed
 from cs336_tui.session.log import LogReader
+from tests.commands import COMMAND, DIMS, SMALL, bench, run
 from tests.watching import PATIENCE_S, wait_gone
 
-COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
-DIMS = "--d-model 32 --d-ff 64 --num-layers 1 --num-heads 2 --vocab-size 64".split()
-SMALL = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 3 --device cpu --threads 1".split()]
 ENDLESS = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 10000000 --device cpu --threads 1".split()]
-
-
-def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [COMMAND, *words], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
-    )
-
-
-def bench(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return run("bench", "--session-dir", str(cwd / "sessions"), *words, cwd=cwd)
 
 
 RUN_FIELDS = {

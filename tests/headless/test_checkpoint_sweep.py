@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import subprocess
-import sys
 from pathlib import Path
 
 from cs336_tui.findings.roofline import work_of
@@ -13,9 +12,9 @@ from cs336_tui.flops import step_flops
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.merge import merge
 from cs336_tui.session.state import fold
+from tests.commands import COMMAND
 from tests.watching import PATIENCE_S
 
-COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
 SMALL = (
     "--d-model 32 --d-ff 64 --num-layers 3 --num-heads 2 --vocab-size 64 --context 32 --batch 2 --warmup 1 --steps 3 "
     "--device cpu --threads 1"

@@ -6,15 +6,14 @@ import csv
 import io
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import COMMAND
 from tests.watching import PATIENCE_S
 from tests.workload.own_models import PLAIN
 
-COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
 SMALL = (
     "--d-model 32 --d-ff 64 --num-layers 1 --num-heads 2 --vocab-size 64 --context 8 --batch 2 --warmup 1 "
     "--device cpu --threads 1 --pass forward+backward --model-path ."

@@ -17,7 +17,7 @@ from cs336_tui.selftest.ratios import ON_CPU, judge
 from cs336_tui.selftest.turns import Plan, Taken
 from cs336_tui.spec import SpecError
 from tests.samples import ENVIRONMENT
-from tests.selftest.test_ratios import made
+from tests.selftest.made import made
 
 
 def a_selftest(means: dict[str, float] | None = None, stds: dict[str, float] | None = None, **more: Any) -> Selftest:

@@ -12,7 +12,7 @@ import pytest
 
 from cs336_tui.events import StepsTimed
 from cs336_tui.session.log import LogReader
-from tests.headless.test_bench import COMMAND, DIMS, SMALL, run
+from tests.commands import COMMAND, DIMS, SMALL, run
 from tests.watching import PATIENCE_S, small_spec
 
 

@@ -25,14 +25,11 @@ from cs336_tui.reports import ModuleDtypes, PrecisionReport, ReportRequest
 from cs336_tui.spec import Arch, Pass, Precision, RunSpec
 from cs336_tui.workload.building import build
 from tests.measure.cells import small_spec
+from tests.measure.other_toy import by_hand, name
 
 CPU = torch.device("cpu")
 PARAMETER = {"bf16": "bfloat16"}
 LOW = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
-
-
-def name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def made(spec: RunSpec, cancelled: Callable[[], bool] = lambda: False) -> list[Event]:
@@ -78,41 +75,6 @@ def test_converting_the_addend_first_brings_nothing_back() -> None:
 
 
 # The toy model.
-
-
-class OtherToy(nn.Module):
-    """The assignment's toy model once more, independent of the tool's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(6, 10, bias=False)
-        self.norm = nn.LayerNorm(10)
-        self.last = nn.Linear(10, 3, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.last(self.norm(torch.relu(self.first(x))))
-        return out
-
-
-def by_hand(autocast: torch.dtype, device: torch.device) -> dict[str, str]:
-    """The dtypes of `OtherToy`, read by hooks of its own."""
-    model, seen = OtherToy().to(device), {}
-    for part in ("first", "norm", "last"):
-        module = model.get_submodule(part)
-        module.register_forward_hook(lambda _module, _inputs, out, part=part: seen.update({part: name(out.dtype)}))
-    with torch.autocast(device.type, dtype=autocast):
-        parameters = {name(p.dtype) for p in model.parameters()}
-        loss = F.cross_entropy(model(torch.randn(7, 6, device=device)), torch.zeros(7, dtype=torch.long, device=device))
-    loss.backward()
-    return {
-        "autocast": name(autocast),
-        "parameters": "+".join(parameters),
-        "first_layer_output": seen["first"],
-        "layer_norm_output": seen["norm"],
-        "logits": seen["last"],
-        "loss": name(loss.dtype),
-        "gradients": "+".join({name(p.grad.dtype) for p in model.parameters() if p.grad is not None}),
-    }
 
 
 def test_the_toy_models_dtypes_are_what_other_hooks_see() -> None:

@@ -15,33 +15,9 @@ from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
-from cs336_tui.spec import RunSpec, SpecError
+from cs336_tui.spec import SpecError
+from tests.runner.sessions import resume, run
 from tests.watching import Watch, endless_spec, small_spec, wait_gone
-
-
-def run(directory: Path, *specs: RunSpec) -> tuple[Path, Watch]:
-    """A session of these cells, run to its end."""
-    watch = Watch()
-    bench = Bench(watch, session_dir=directory, device_interval_s=0)
-    bench.prepare()
-    try:
-        bench.run(specs, "a command")
-    finally:
-        bench.close()
-    return bench.log_path, watch
-
-
-def resume(path: Path, **options: bool) -> tuple[tuple[int, ...], Watch]:
-    """Go on with the session to its end; returns the cells that were left."""
-    watch = Watch()
-    bench = Bench(watch, session_dir=path.parent, session=path.stem, device_interval_s=0)
-    bench.prepare()
-    try:
-        left = bench.reopen(**options)
-        bench.work()
-    finally:
-        bench.close()
-    return left, watch
 
 
 def broken_off(path: Path, upto: type, *, torn: bytes = b"") -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from cs336_tui.runner.bench import Bench
 from cs336_tui.spec import RunSpec
-from tests.runner.test_resume import resume
+from tests.runner.sessions import resume
 from tests.watching import Watch, small_spec
 
 LM = """

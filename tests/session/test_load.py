@@ -34,6 +34,7 @@ from cs336_tui.session.log import TORN, LogError, LogReader
 from cs336_tui.session.state import SessionState, fold
 from tests.samples import (
     ENVIRONMENT,
+    HEADER,
     MEASURED_S,
     WARMUP_S,
     a_spec,
@@ -44,7 +45,6 @@ from tests.samples import (
     steps,
     summary_of,
 )
-from tests.session.test_log import HEADER
 from tests.strategies import any_event, at, cells, timed_steps
 
 MACHINE = EnvironmentRead(at=1.0, environment=ENVIRONMENT)

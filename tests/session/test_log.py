@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from cs336_tui.events import SCHEMA, Event, Notice, SessionStarted, to_line
 from cs336_tui.session.log import LogError, LogReader, SessionLog, default_session_dir, new_session_id
-from tests.samples import mixed_session
+from tests.samples import HEADER, mixed_session
 from tests.strategies import any_event
-
-HEADER = SessionStarted(at=0.0, schema=SCHEMA, session="s", app="0.1.0")
 
 
 def written(path: Path, *lines: bytes) -> LogReader:
@@ -148,7 +146,8 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from cs336_tui.session.log import LogError, LogReader, SessionLog
-from tests.session.test_log import HEADER, Notice
+from cs336_tui.events import Notice
+from tests.samples import HEADER
 
 log = SessionLog(Path(sys.argv[1]) / "s.jsonl")
 log.write([HEADER])
@@ -184,7 +183,8 @@ KEEPS_WRITING = """
 import itertools, sys
 from pathlib import Path
 from cs336_tui.session.log import SessionLog
-from tests.session.test_log import HEADER, Notice
+from cs336_tui.events import Notice
+from tests.samples import HEADER
 
 log = SessionLog(Path(sys.argv[1]) / "s.jsonl")
 log.write([HEADER])

@@ -11,7 +11,7 @@ import pytest
 from cs336_tui.events import Event, Notice
 from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.recorder import Recorder
-from tests.session.test_log import HEADER
+from tests.samples import HEADER
 
 
 class Watcher:

@@ -15,7 +15,7 @@ from cs336_tui.tui.pages.pivot import Doubts, PivotChoice, as_text, doubts_of, f
 from cs336_tui.tui.panes.compare import ComparePane
 from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, session_of
-from tests.tui.test_sessions import DEMO, keep
+from tests.tui.kept_sessions import DEMO, keep
 from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, screen_text, until
 
 SIZES = [SMALL, WIDE, (200, 60), (40, 12)]

@@ -18,8 +18,7 @@ from cs336_tui.spec import CUSTOM_SIZE, SpecError
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui.form import CAUSAL, CONTEXTS, MAX_CELLS, Entries, RunOptions, entries_of, read
 from cs336_tui.variants import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS, WORKLOADS
-from tests.strategies import sweeps
-from tests.test_sweep import automatic_sweeps
+from tests.strategies import automatic_sweeps, sweeps
 from tests.tui.configuring import HERE
 
 WITHOUT_DEVICES = msgspec.structs.replace(HERE, devices=())

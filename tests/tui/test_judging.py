@@ -23,18 +23,13 @@ from cs336_tui.tui.pages.judgement import judgement_lines
 from cs336_tui.tui.panes.live import detail_of, live_lines
 from cs336_tui.tui.panes.results import ResultsPane
 from cs336_tui.tui.panes.verdict import verdict
-from cs336_tui.tui.widgets.lines import Line
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, START, a_spec, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, events_of, session_of
-from tests.tui.watched import SMALL, WIDE, Benches, demo, in_the_middle, log_of, until
+from tests.tui.watched import SMALL, WIDE, Benches, demo, in_the_middle, log_of, text, until
 
 STEADY_S = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)]
 DRIFTING_S = [0.1 * (1 + 0.004 * step) for step in range(30)]
-
-
-def text(lines: list[Line]) -> str:
-    return "\n".join("".join(span.text for span in spans) for spans in lines)
 
 
 class Watched(App[None]):

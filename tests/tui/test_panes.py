@@ -24,13 +24,8 @@ from cs336_tui.tui.panes.results import COLUMNS
 from cs336_tui.tui.panes.results import heading as results_heading
 from cs336_tui.tui.panes.status import status
 from cs336_tui.tui.widgets.columns import lay_out
-from cs336_tui.tui.widgets.lines import Line
 from tests.samples import START, a_spec, cell_start, mixed_session, session_start, state_of, steps
-from tests.tui.watched import demo, in_the_middle
-
-
-def text(lines: list[Line]) -> str:
-    return "\n".join("".join(span.text for span in spans) for spans in lines)
+from tests.tui.watched import demo, in_the_middle, text
 
 
 def live(state: SessionState, cell: int, width: int = 60, height: int = 30) -> str:

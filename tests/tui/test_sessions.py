@@ -7,33 +7,14 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from cs336_tui.events import CellFinished, CellsQueued, Event, SessionStarted, to_line
+from cs336_tui.events import CellsQueued
 from cs336_tui.session.log import LogError
 from cs336_tui.session.store import info_of
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.panes.sessions import SessionsPane
-from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, steps
+from tests.samples import mixed_session
+from tests.tui.kept_sessions import DEMO, MIXED, STOPPED, keep, stopped_session
 from tests.tui.watched import SMALL, WIDE, Benches, demo, screen_text, until
-
-STOPPED = "2026-11-18T09-00-00-aaaa"
-MIXED = "2026-11-19T10-00-00-bbbb"
-DEMO = "2026-11-20T14-03-42-demo"
-
-
-def stopped_session() -> list[Event]:
-    """Three cells of which the first has a result and the others were stopped."""
-    specs = [a_spec(context_length=length) for length in (128, 256, 512)]
-    events = [*session_start(specs), *cell_start(0), *steps(0, (0.4,), (0.1, 0.11)), cell_end(0)]
-    return [*events, *(CellFinished(at=START + 60, cell=cell, status="cancelled", error="stopped") for cell in (1, 2))]
-
-
-def keep(folder: Path, name: str, events: list[Event]) -> Path:
-    first = events[0]
-    assert isinstance(first, SessionStarted)
-    path = folder / f"{name}.jsonl"
-    renamed = SessionStarted(at=first.at, schema=first.schema, session=name, app=first.app)
-    path.write_bytes(b"".join(map(to_line, [renamed, *events[1:]])))
-    return path
 
 
 @pytest.fixture

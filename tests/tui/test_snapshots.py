@@ -15,8 +15,8 @@ from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.panes.compare import ComparePane
 from tests.made_peaks import made_peak
 from tests.samples import mixed_session
+from tests.tui.kept_sessions import MIXED, STOPPED, keep, stopped_session
 from tests.tui.make_log import ENVIRONMENT
-from tests.tui.test_sessions import MIXED, STOPPED, keep, stopped_session
 from tests.tui.watched import demo, in_the_middle, log_of, until
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}

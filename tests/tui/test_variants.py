@@ -31,8 +31,7 @@ from cs336_tui.variants import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, session_of
 from tests.tui.configuring import NARROW, WIDE, opened
-from tests.tui.test_panes import text
-from tests.tui.watched import SMALL, Benches, log_of, until
+from tests.tui.watched import SMALL, Benches, log_of, text, until
 from tests.tui.watched import WIDE as WIDE_SCREEN
 
 MINE = Sweep(

@@ -40,6 +40,7 @@ from cs336_tui.spec import Precision, RunSpec
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.screen import MainScreen
+from cs336_tui.tui.widgets.lines import Line
 from tests.samples import ENVIRONMENT, START
 from tests.tui.make_log import DEMO_LOG
 
@@ -236,3 +237,8 @@ async def until(pilot: Pilot[None], seen: str | Callable[[str], bool]) -> str:
         if wanted(text):
             return text
     raise AssertionError(f"{seen!r} did not appear; the screen was:\n{screen_text(app)}")
+
+
+def text(lines: list[Line]) -> str:
+    """Lines of a pane as they are read, joined by newlines."""
+    return "\n".join("".join(span.text for span in spans) for spans in lines)

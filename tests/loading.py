@@ -1,0 +1,27 @@
+"""What a fresh interpreter loads."""
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def python(code: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def loaded_with(modules: Iterable[str], *suspects: str) -> set[str]:
+    """Which of the suspected packages a fresh interpreter has loaded after importing `modules`."""
+    # The answer goes through a descriptor of its own: a module may redirect standard output.
+    code = f"""
+import importlib, os, sys
+answer = os.fdopen(os.dup(1), "w")
+for name in {list(modules)!r}:
+    importlib.import_module(name)
+print("loaded", *({set(suspects)!r} & sys.modules.keys()), file=answer, flush=True)
+"""
+    result = python(code)
+    assert result.stdout.startswith("loaded"), result.stdout + result.stderr
+    return set(result.stdout.split()[1:])

@@ -1,0 +1,46 @@
+"""The course's toy model, written once more, and its dtypes read by hooks of its own."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class OtherToy(nn.Module):
+    """The assignment's toy model once more, independent of the tool's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 10, bias=False)
+        self.norm = nn.LayerNorm(10)
+        self.last = nn.Linear(10, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.norm(torch.relu(self.first(x))))
+        return out
+
+
+def by_hand(autocast: torch.dtype, device: torch.device) -> dict[str, str]:
+    """The dtypes of `OtherToy`, read by hooks of its own."""
+    model, seen = OtherToy().to(device), {}
+    for part in ("first", "norm", "last"):
+        module = model.get_submodule(part)
+        module.register_forward_hook(lambda _module, _inputs, out, part=part: seen.update({part: name(out.dtype)}))
+    with torch.autocast(device.type, dtype=autocast):
+        parameters = {name(p.dtype) for p in model.parameters()}
+        loss = F.cross_entropy(model(torch.randn(7, 6, device=device)), torch.zeros(7, dtype=torch.long, device=device))
+    loss.backward()
+    return {
+        "autocast": name(autocast),
+        "parameters": "+".join(parameters),
+        "first_layer_output": seen["first"],
+        "layer_norm_output": seen["norm"],
+        "logits": seen["last"],
+        "loss": name(loss.dtype),
+        "gradients": "+".join({name(p.grad.dtype) for p in model.parameters() if p.grad is not None}),
+    }

@@ -1,0 +1,28 @@
+"""Sessions in a folder, under names of their own, for tests of what looks through it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cs336_tui.events import CellFinished, Event, SessionStarted, to_line
+from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps
+
+STOPPED = "2026-11-18T09-00-00-aaaa"
+MIXED = "2026-11-19T10-00-00-bbbb"
+DEMO = "2026-11-20T14-03-42-demo"
+
+
+def stopped_session() -> list[Event]:
+    """Three cells of which the first has a result and the others were stopped."""
+    specs = [a_spec(context_length=length) for length in (128, 256, 512)]
+    events = [*session_start(specs), *cell_start(0), *steps(0, (0.4,), (0.1, 0.11)), cell_end(0)]
+    return [*events, *(CellFinished(at=START + 60, cell=cell, status="cancelled", error="stopped") for cell in (1, 2))]
+
+
+def keep(folder: Path, name: str, events: list[Event]) -> Path:
+    first = events[0]
+    assert isinstance(first, SessionStarted)
+    path = folder / f"{name}.jsonl"
+    renamed = SessionStarted(at=first.at, schema=first.schema, session=name, app=first.app)
+    path.write_bytes(b"".join(map(to_line, [renamed, *events[1:]])))
+    return path
