@@ -9,13 +9,13 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from cs336_tui.export.grouping import TELLING, groups, label, telling
+from cs336_tui.export.grouping import TELLING, groups, label, shared, telling
 from cs336_tui.export.provenance import std_kind
-from cs336_tui.session.fields import FIELDS, values
+from cs336_tui.session.fields import FIELDS, size_label, values
 from cs336_tui.session.merge import Result, ddof_of, measured, pooled
 
 if TYPE_CHECKING:
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 
 FigureFormat = Literal["svg", "pdf", "png"]
 FIGURE_FORMATS: tuple[str, ...] = get_args(FigureFormat)
+
+_TITLE_PER_INCH = 11
+"""Characters of a title that fit into an inch."""
+_ROW_WIDTH = 38
+"""Characters of the name of a row of bars, which must leave room for the bars."""
+_LEGEND_WIDTH = 70
+"""Characters of a legend's line that fit below the narrowest figure."""
 
 MOST_PANELS = 24
 MOST_LINES = 14
@@ -70,7 +77,8 @@ class Drawing(NamedTuple):
         with mpl.rc_context(_STYLE):
             figure = Figure(figsize=self.size, layout="constrained")
             self.draw(figure)
-            figure.suptitle(self.title, fontsize=11)
+            width = math.floor(self.size[0] * _TITLE_PER_INCH)
+            figure.suptitle("\n".join(_wrapped(line, width) for line in self.title.splitlines()), fontsize=11)
             file = io.BytesIO()
             figure.savefig(file, format=format_, dpi=dpi, metadata=_NO_DATE[format_])
         return file.getvalue()
@@ -109,7 +117,8 @@ def step_times(results: Sequence[Result]) -> Drawing | Absent:
         figure.supylabel("time (ms)")
 
     some = f": the first {len(shown)} of {len(timed)} cells" if len(shown) < len(timed) else ""
-    return Drawing("step-times", f"Step times{some}", (max(4.5, 3 * columns), 0.8 + 2.5 * rows), draw)
+    title = _titled(f"Step times{some}", timed)
+    return Drawing("step-times", title, (max(4.5, 3 * columns), 1 + 2.5 * rows), draw)
 
 
 def _steps_panel(axis: Axes, result: Result) -> None:
@@ -168,7 +177,7 @@ def passes_by_size(results: Sequence[Result]) -> Drawing | Absent:
         _legend_below(figure)
 
     some = f" (the first {len(shown)} of {len(panels)} settings)" if len(shown) < len(panels) else ""
-    title = f"Step time by size and pass{some}\nerror bars: {std_kind(ddof)}"
+    title = _titled(f"Step time by size and pass{some}\nerror bars: {std_kind(ddof)}", tried, ("size", "pass"))
     width = max(4.5, 1.1 * most_sizes * max(1.0, len(passes) / 2))
     return Drawing(name, title, (width * columns, 1 + 3 * rows), draw)
 
@@ -197,6 +206,7 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
     memories = {
         key: found for key, group in lines.items() if (found := [result for result in group if _peak_gb(result)])
     }
+    names = [_wrapped(label(group[0], keys) or size_label(group[0].spec), _LEGEND_WIDTH) for group in lines.values()]
     ddof = ddof_of(results)
 
     def draw(figure: Figure) -> None:
@@ -211,7 +221,7 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
                 [1e3 * (found.mean_s or 0.0) for found in means if found],
                 yerr=[1e3 * (found.std_s or 0.0) for found in means if found],
                 capsize=2,
-                label=label(group[0], keys) or group[0].spec.size,
+                label=names[index],
                 **style,
             )
             if known := groups(memories.get(key, []), ("context",)):
@@ -234,8 +244,9 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
     some = f" (the first {len(lines)} of {len(every)} lines)" if len(lines) < len(every) else ""
     kinds = "; ".join(dict.fromkeys(_peak_kind(group[0]) for group in memories.values()))
     what = f"Step time{' and memory' if memories else ''} against context length{some}"
-    title = f"{what}\n{kinds}" if kinds else what
-    height = 4.2 + 0.2 * math.ceil(len(lines) / 2)
+    said = f"{what}\nerror bars: {std_kind(ddof)}{f'; {kinds}' if kinds else ''}"
+    title = _titled(said, [result for group in lines.values() for result in group], ("context",))
+    height = 4.5 + 0.2 * sum(name.count("\n") + 1 for name in names) / _legend_columns(names)
     return Drawing(name, title, (10 if memories else 6, height), draw)
 
 
@@ -253,6 +264,8 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
     shown = list(pairs.values())[:MOST_GROUPS]
     precisions = values([result for group in shown for result in group], "precision")
     ddof = ddof_of(results)
+    names = [_wrapped(label(group[0], keys) or size_label(group[0].spec), _ROW_WIDTH) for group in shown]
+    inches = max(0.28 * len(precisions), 0.17 * max(name.count("\n") + 2 for name in names))
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
@@ -270,7 +283,7 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
                     end = 1e3 * (found.mean_s + (found.std_s or 0.0))
                     speedup = f"{base.mean_s / found.mean_s:.2f}×"
                     axis.annotate(speedup, (end, position), (4, 0), textcoords="offset points", va="center", fontsize=8)
-        axis.set_yticks(range(len(shown)), [label(group[0], keys) or group[0].spec.size for group in shown])
+        axis.set_yticks(range(len(shown)), names)
         axis.invert_yaxis()
         axis.set_xlim(left=0)
         axis.grid(visible=False, axis="y")
@@ -278,8 +291,9 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
         _legend_below(figure)
 
     some = f" (the first {len(shown)} of {len(pairs)})" if len(shown) < len(pairs) else ""
-    title = f"fp32 against other precisions{some}\nerror bars: {std_kind(ddof)}"
-    return Drawing(name, title, (7.5, 1.8 + 0.28 * len(precisions) * len(shown)), draw)
+    said = f"fp32 against other precisions{some}\nerror bars: {std_kind(ddof)}"
+    title = _titled(said, [result for group in shown for result in group], ("precision",))
+    return Drawing(name, title, (7.5, 2 + inches * len(shown)), draw)
 
 
 def _peak_gb(result: Result) -> float | None:
@@ -301,6 +315,12 @@ def _peak_kind(result: Result) -> str:
     return f"{device}: peak allocated" if allocated else f"{device}: peak RSS of the process"
 
 
+def _titled(title: str, results: Sequence[Result], but: Sequence[str] = ()) -> str:
+    """The title, and on a line of its own what all cells are in every field that the figure does not show."""
+    same = shared(results, but)
+    return f"{title}\nevery cell: {same}" if same else title
+
+
 def _look(index: int) -> Any:
     """How the bars of one kind look; their errors, too."""
     return {
@@ -313,9 +333,20 @@ def _look(index: int) -> Any:
 
 
 def _wrapped(text: str, width: int = 30) -> str:
-    """Lines of about this width; a dot between fields stays at the end of its line."""
+    """Lines of about this width; a dot between fields stays at the end of its line, and a name that is longer than a
+    line, as ``package.module:Class`` may be, goes on after a dot or colon in it."""
     kept = text.replace(" · ", "\N{NO-BREAK SPACE}· ")
-    return "\n".join(textwrap.wrap(kept, width, break_long_words=False, break_on_hyphens=False))
+    pieces = (piece for word in kept.split(" ") for piece in _pieces(word, width))
+    return "\n".join(textwrap.wrap(" ".join(pieces), width, break_on_hyphens=False))
+
+
+def _pieces(word: str, width: int) -> Iterator[str]:
+    """The word in the longest parts that fit, so that no two of them fit on one line."""
+    while len(word) > width:
+        cut = max(word.rfind(".", 0, width), word.rfind(":", 0, width)) + 1 or width
+        yield word[:cut]
+        word = word[cut:]
+    yield word
 
 
 def _plain_ticks(axis: Axes) -> None:
@@ -334,5 +365,8 @@ def _legend_below(figure: Figure) -> None:
         for handle, text in zip(*axis.get_legend_handles_labels(), strict=True):
             found.setdefault(text, handle)
     if found:
-        columns = 1 if max(map(len, found)) > 30 else min(4, len(found))
-        figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns)
+        figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=_legend_columns(list(found)))
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    return 1 if max(map(len, names)) > 30 else min(4, len(names))

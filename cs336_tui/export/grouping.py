@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cs336_tui.session.fields import FIELDS, OWN, varies
+from cs336_tui.session.fields import FIELDS, OWN, VARIANTS, in_common, varies
 from cs336_tui.session.merge import Result
 
 TELLING = tuple(key for key, field in FIELDS.items() if field.kind in ("choice", "place"))
 """Fields by which cells are told apart: not the model's dimensions, which its size implies, nor repeats."""
+
+SHARED = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS)
+"""Fields that say what a cell is, as far as it is to be said where they are the same for all."""
 
 _BARE = ("size", "pass", "precision", "device", "machine", "session")
 """Fields whose values speak for themselves."""
@@ -47,3 +50,9 @@ def label(result: Result, keys: Sequence[str]) -> str:
         for key, text in zip(keys, shown(result, keys), strict=True)
         if text != OWN
     )
+
+
+def shared(results: Sequence[Result], but: Sequence[str] = (), among: Sequence[str] = SHARED) -> str:
+    """What all results show alike in the fields of `among` that are not in `but`: ``size small, context 256``."""
+    found = {key: in_common(results, key) for key in among if key not in but}
+    return ", ".join(f"{FIELDS[key].title} {text}" for key, text in found.items() if text)

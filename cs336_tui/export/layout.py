@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from cs336_tui.export.footnotes import provenance_notes
-from cs336_tui.export.grouping import TELLING, groups, label, shown, telling
+from cs336_tui.export.grouping import SHARED, TELLING, groups, label, shared, shown, telling
 from cs336_tui.export.markdown import Align
 from cs336_tui.export.notation import Notation
 from cs336_tui.export.results import data_value
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.quantities import UNKNOWN
-from cs336_tui.session.fields import FIELDS, VARIANTS, in_common
+from cs336_tui.session.fields import FIELDS
 from cs336_tui.session.merge import Result, ddof_of, measured, pooled
 from cs336_tui.stats import Summary
 
@@ -125,10 +125,8 @@ def not_timed(results: Sequence[Result]) -> Iterator[str]:
 
 def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:
     """What all rows share and no column says."""
-    keys = ("context", "batch", "precision", "device", "warmup", "steps", *VARIANTS, "edition", "arch")
-    found = {key: in_common(results, key) for key in keys if key not in named}
-    if same := [f"{FIELDS[key].title} {shown}" for key, shown in found.items() if shown]:
-        yield f"every row: {', '.join(same)}"
+    if same := shared(results, named, (*SHARED, "warmup", "steps", "edition", "arch", "vocab", "sync")):
+        yield f"every row: {same}"
 
 
 def _plain(value: Value) -> str:

@@ -8,12 +8,12 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 from cs336_tui.export.figures import Absent, Drawing
-from cs336_tui.export.grouping import TELLING, label, telling
+from cs336_tui.export.grouping import SHARED, TELLING, label, shared, telling
 from cs336_tui.export.peaks import UNSTATED, Rate, bandwidth, percent
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.findings.roofline import Ceiling, RooflinePoint, why_unknown
 from cs336_tui.quantities import UNKNOWN
-from cs336_tui.session.fields import FIELDS, OWN
+from cs336_tui.session.fields import FIELDS, OWN, VARIANTS
 from cs336_tui.session.merge import Result, measured
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ MOST_POINTS = 40
 NOT_MEASURED = "not measured"
 _LEGEND_COLUMNS = 110
 """Characters that fit beside one another below the narrowest figure."""
+_NAME_COLUMNS = 95
+"""Characters of a cell's name in a line of its own, beside its marker."""
 _ALWAYS = ("size", "context", "pass", "precision")
 # Okabe and Ito 2008: told apart with every common kind of colour vision.
 _LOOKS = (("#0072B2", "o"), ("#E69F00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#D55E00", "v"), ("#56B4E9", "P"))
@@ -115,6 +117,9 @@ def _record(point: RooflinePoint) -> dict[str, Value]:
     result, sheet, measured = point.result, point.sheet, point.measured
     return {
         **{key: FIELDS[key].show(result) for key in ("session", "size", "context", "batch", "pass", "device")},
+        "variants": ", ".join(result.spec.variants),
+        "warmup": result.spec.warmup_steps,
+        "repeat": result.cell.repeat,
         "device_name": point.device_name,
         "precision": result.spec.precision,
         "precision_in_force": point.precision,
@@ -209,10 +214,18 @@ def roofline_figure(points: Sequence[RooflinePoint], left_out: Sequence[str] = (
 
     some = f" (the first {len(shown)} of {len(points)} cells)" if len(shown) < len(points) else ""
     said = [line for text in left_out for line in wrap(text, _LEGEND_COLUMNS)]
-    names = {number: f"{number}: {_name(point.result, keys)}" for number, point in numbered}
+    names = {number: _legend_name(number, point.result, keys) for number, point in numbered}
     columns = 2 if max(map(len, names.values())) <= _LEGEND_COLUMNS / 2 else 1
-    height = 4.2 + 0.19 * (len(shown) + 3) / columns + 0.17 * len(said)
-    return Drawing(name, f"Roofline{some}", (max(7.0, 5.5 * len(drawn)), height), draw)
+    lines = sum(text.count("\n") + 1 for text in names.values())
+    height = 4.4 + 0.19 * (lines + 3) / columns + 0.17 * len(said)
+    same = shared([point.result for point in shown], (*_ALWAYS, *VARIANTS, "device"), among=SHARED)
+    title = f"Roofline{some}" + (f"\nevery cell: {same}" if same else "")
+    return Drawing(name, title, (max(7.0, 5.5 * len(drawn)), height), draw)
+
+
+def _legend_name(number: int, result: Result, keys: Sequence[str]) -> str:
+    """The cell's line of the legend, wrapped so that it fits below the narrowest figure."""
+    return "\n    ".join(wrap(f"{number}: {_name(result, keys)}", _NAME_COLUMNS, break_on_hyphens=False))
 
 
 def _ceilings(point: RooflinePoint) -> tuple[Ceiling, ...]:

@@ -1,5 +1,6 @@
 """Figures are files that others can read, the same each time, and absent where there is nothing to draw."""
 
+import warnings
 from xml.etree import ElementTree
 
 import pytest
@@ -87,3 +88,32 @@ def test_lines_of_many_choices_say_how_many_are_shown() -> None:
 def test_a_running_cell_has_its_steps_drawn() -> None:
     state = state_of([*session_start([a_spec()]), *cell_start(0), *steps(0, (0.2,), ())])
     assert "Step times" in texts(step_times(merged(state)))
+
+
+OWN = "a_module_of_ones_own.models.transformer:Another_Class_With_A_Long_Name"
+
+
+def test_what_all_cells_are_and_no_axis_shows_is_in_the_title() -> None:
+    specs = by([SMALL], model=["mine:GPT"], context_length=[128, 256], precision=["fp32", "bf16-mixed"])
+    for figure in drawings(merged(grid(specs))):
+        said = " ".join(texts(figure).split())
+        for words in ("every cell: ", "batch 4", "device cuda:0", "model mine:GPT"):
+            assert words in said, figure.name
+    assert "pass" not in texts(step_times(merged(grid(by(pass_=["forward", "train-step"])))))
+
+
+def test_error_bars_against_context_length_say_what_they_are() -> None:
+    assert "error bars: sample standard deviation" in texts(by_context(merged(grid(by(context_length=[128, 256])))))
+
+
+def test_names_that_are_long_leave_room_for_what_is_drawn() -> None:
+    specs = by(
+        model=[OWN, "reference"], precision=["fp32", "bf16-mixed"], context_length=[128, 256], optimizer=["adamw"],
+        pass_=["forward", "train-step"],
+    )  # fmt: skip
+    results = merged(grid(specs, session="2026-01-02T03-04-05-abcd"), grid(specs, session="2026-01-02T03-04-06-dcba"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # matplotlib warns where names take all the room
+        for figure, most in ((by_precision(results), 60), (by_context(results), 80)):
+            assert max(map(len, texts(figure).splitlines())) <= most, figure.name
+            assert "transformer:" in texts(figure)

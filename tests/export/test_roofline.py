@@ -294,3 +294,28 @@ def test_rows_say_model_and_variants_where_they_are_not_as_usual() -> None:
     assert column(roofline_table(made(Cell(fused, [0.1]))), "cell") == [
         "small · context 128 · forward+backward · fp32 · attention sdpa · compile default"
     ]
+
+
+def test_records_of_variants_and_repeats_are_told_apart() -> None:
+    cells = [
+        Cell(a_spec(attention=each, warmup_steps=warmup), [0.1]) for each in ("naive", "sdpa") for warmup in (0, 2)
+    ]
+    records = roofline_table(made(*cells)).records
+    assert [(record["variants"], record["warmup"]) for record in records] == [
+        ("", 0),
+        ("", 2),
+        ("sdpa", 0),
+        ("sdpa", 2),
+    ]
+    assert {record["repeat"] for record in records} == {1}
+
+
+def test_long_names_are_wrapped_below_the_figure_and_what_all_cells_are_is_in_its_title() -> None:
+    own = [
+        a_spec(model=f"a_module_of_ones_own.models.transformer:A_Long_Name{each}", model_path=("/x",)) for each in "AB"
+    ]
+    state = session_of(*(Cell(spec, [0.1]) for spec in own))
+    state.apply(CellsPredicted(at=START, predictions=tuple(map(made_prediction, own))))
+    found = texts(roofline_figure(points(merge([("one", state)]), {}.get)))
+    assert max(map(len, found)) <= 100
+    assert "every cell: batch 4" in found
