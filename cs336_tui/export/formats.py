@@ -44,7 +44,9 @@ _LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", "±": r"$\pm$", "×": r"$\times$", "−": "$-$", "·": r"$\cdot$", "µ": r"\textmu{}",
-    "⁹": "$^9$", "†": r"\textdagger{}", "‡": r"\textdaggerdbl{}", "§": r"\S{}", "¶": r"\P{}", "…": r"\ldots{}",
+    "≥": r"$\geq$", "≤": r"$\leq$", "√": r"$\surd$", "Φ": r"$\Phi$", "│": r"\textbar{}",
+    **{raised: f"$^{plain}$" for raised, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹ⁿ", "0123456789n", strict=True)}, "⁻": "$^-$",
+    "†": r"\textdagger{}", "‡": r"\textdaggerdbl{}", "§": r"\S{}", "¶": r"\P{}", "…": r"\ldots{}",
 })  # fmt: skip
 
 
@@ -85,7 +87,9 @@ def page(title: str, body: str) -> str:
 
 def latex_escape(text: str) -> str:
     """One line of text that LaTeX sets as itself; needs no package."""
-    return re.sub("-(?=-)", "-{}", _line(text).translate(_LATEX))
+    found = re.sub("-(?=-)", "-{}", _line(text).translate(_LATEX))
+    # After a line's end a bracket would be an option of it, and a star a form of it.
+    return "{}" + found if found.startswith(("[", "*")) else found
 
 
 def _label(table: Table) -> str:

@@ -1,0 +1,20 @@
+"""Text that LaTeX and markdown would take for markup is set as itself."""
+
+import pytest
+
+from cs336_tui.export import markdown
+from cs336_tui.export.formats import latex_escape
+
+
+def test_latex_sets_every_sign_that_tables_use() -> None:
+    assert latex_escape("2²⁰ B ≥ √2 ≤ 10⁹ – ü").isascii() is False  # what LaTeX knows by itself stays
+    assert latex_escape("2²⁰ B ≥ √2 ≤ 10⁹") == r"2$^2$$^0$ B $\geq$ $\surd$2 $\leq$ 10$^9$"
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "*"])
+def test_latex_takes_no_text_after_a_line_s_end_for_a_part_of_it(text: str) -> None:
+    assert latex_escape(text) == "{}" + text
+
+
+def test_dollars_in_markdown_are_no_mathematics() -> None:
+    assert markdown.escape("costs $1 or $2") == r"costs \$1 or \$2"
