@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.markdown import Align
 from cs336_tui.export.notation import MILLISECONDS, Notation
-from cs336_tui.export.results import TableError
+from cs336_tui.export.results import TableError, data_value
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.quantities import UNKNOWN
-from cs336_tui.session.fields import device_label, machine, size_label
+from cs336_tui.session.fields import FIELDS, device_label, machine, size_label
 from cs336_tui.session.merge import Result, ddof_of, measured, pooled
 from cs336_tui.session.reference import REMARK, Match, Published, matching
 from cs336_tui.spec import RunSpec
@@ -62,7 +62,7 @@ def _own_text(result: Result, found: Summary, notation: Notation, *, matched: bo
     spec = result.spec
     title = (
         f"{size_label(spec)} · {spec.pass_} · {spec.precision} · ctx {spec.context_length} · batch {spec.batch_size} · "
-        f"warm-up {spec.warmup_steps}{''.join(f' · {variant}' for variant in spec.variants)}"
+        f"warm-up {FIELDS['warmup'].show(result)}{''.join(f' · {variant}' for variant in spec.variants)}"
     )
     remark = "" if matched else "nothing published for this size and pass"
     mean, std = notation.of(found, "mean_s"), notation.of(found, "std_s")
@@ -84,7 +84,8 @@ def _record(result: Result, found: Summary, session: str, match: Match | None) -
     spec, row = result.spec, match.row if match else None
     return {
         "session": session, "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size,
-        "pass": spec.pass_, "precision": spec.precision, "device": device_label(result), "warmup": spec.warmup_steps,
+        "pass": spec.pass_, "variants": ", ".join(spec.variants), "precision": spec.precision,
+        "device": device_label(result), "warmup": data_value("warmup", FIELDS["warmup"].show(result)),
         "mean_s": found.mean_s, "std_s": found.std_s, "n": found.n,
         "reference_source": row.source if row else None,
         "reference_device": row.device if row else None,

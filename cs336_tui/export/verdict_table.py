@@ -9,7 +9,7 @@ from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.trust import Judged, cell_names, half_width, judged, trust_notes
 from cs336_tui.intervals import MeanInterval
 from cs336_tui.quantities import UNKNOWN
-from cs336_tui.session.fields import FIELDS, VARIANTS, in_common
+from cs336_tui.session.fields import FIELDS, VARIANTS, in_common, size_label
 from cs336_tui.session.merge import Result
 
 CAPTION = "How far these numbers can be trusted"
@@ -61,7 +61,7 @@ def _record(each: Judged) -> dict[str, Value]:
     return {
         "session": result.session,
         "cell": result.cell.cell,
-        "size": spec.size,
+        "size": size_label(spec),
         "context": spec.context_length,
         "pass": spec.pass_,
         "precision": spec.precision,

@@ -29,6 +29,7 @@ from cs336_tui.session.reference_file import (
 from cs336_tui.sizes import dims_of
 from cs336_tui.spec import CUSTOM_SIZE, RunSpec
 from cs336_tui.stats import summarize
+from cs336_tui.variants import is_imported
 
 __all__ = [
     "REMARK",
@@ -196,7 +197,7 @@ def _differences(spec: RunSpec, in_force: InForce | None, row: Published) -> Ite
         yield f"{row.precision} there, {spec.precision} here"
     elif spec.precision == "fp32" and in_force and (in_force.allow_tf32 or in_force.matmul_precision != "highest"):
         yield "TF32 was in force here"
-    if row.arch != spec.arch:
+    if row.arch != spec.arch and not is_imported(spec.model):  # whose architecture is its own, whatever the spec says
         yield f"{row.arch} there, {spec.arch} here"
     yield from (f"{variant} here" for variant in spec.variants)
     if spec.vocab_size != _VOCABULARY:

@@ -14,7 +14,7 @@ from cs336_tui.session.merge import Result
 from cs336_tui.session.pivot import VALUES, pivot
 from cs336_tui.spec import RunSpec
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged, usual_times
-from tests.samples import cell_end, cell_start, session_start, state_of, steps
+from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
 
 GRID = by(pass_=["forward", "train-step"])
 
@@ -126,3 +126,11 @@ def test_memory_of_the_whole_process_is_not_called_allocated() -> None:
     table = pivot_table(pivot(results, ["size"], [], "memory"), results)
     assert table.caption == "Peak RSS of the whole process (GB), size"
     assert [row[1] for row in table.rows] == ["0.900", "0.900"]
+
+
+def test_reference_records_tell_variants_and_automatic_warm_up() -> None:
+    specs = [a_spec(attention=each, warmup_auto=True) for each in ("naive", "sdpa")]
+    table = reference_table(merged(grid(specs)))
+    assert list(dict.fromkeys(record["variants"] for record in table.records)) == ["", "sdpa"]
+    assert {record["warmup"] for record in table.records} == {"auto:2"}
+    assert "warm-up auto:2" in table.rows[0][0]

@@ -190,3 +190,9 @@ def test_a_damaged_file_names_the_line(text: str, said: str) -> None:
     with pytest.raises(ReferenceFileError) as error:
         parse(text, "f.csv")
     assert str(error.value).startswith(said)
+
+
+def test_of_a_model_of_one_s_own_no_architecture_is_said() -> None:
+    (match,) = matching(here(model="mine:GPT"), rows=[a_row(edition="2024")])
+    assert match.caveats[:1] == ("GPT here",)
+    assert not any("swiglu-rope" in caveat for caveat in match.caveats)
