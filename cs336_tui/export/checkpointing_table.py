@@ -58,7 +58,7 @@ def _tables(
     signs = Signs()
     shown: dict[Mark, str] = {}
     if best is not None:
-        shown["best"] = signs.of(f"least memory by {basis} peak")
+        shown["best"] = signs.of(f"least memory by {basis} peak{_and_alike(list(points.values()), basis, best)}")
         if "neighbour" in marks.values():
             shown["neighbour"] = signs.of(f"one block more or less than k = {best}")
 
@@ -147,6 +147,14 @@ def _marks(points: Mapping[int, _Point], best: int | None) -> dict[int, Mark]:
 
 
 # In words
+
+
+def _and_alike(points: Sequence[_Point], basis: str, best: int) -> str:
+    """Which other k have the same peak, so that not memory chose between them."""
+    sizes = {point.k: getattr(point, basis) for point in points}
+    if alike := [k for k, size in sizes.items() if k != best and size == sizes[best]]:
+        return f", which k = {' and '.join(map(str, sorted(alike)))} has too; of these the fastest"
+    return ""
 
 
 def _notes(points: Mapping[int, _Point], best: int | None, layers: int) -> Iterator[str]:

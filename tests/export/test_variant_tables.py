@@ -223,3 +223,16 @@ def test_both_are_rendered_in_every_format(format_: Any) -> None:
         table_of("optimizers", train("adamw"), train("adamw-fused")),
     ):
         assert render(table, format_).strip()
+
+
+def test_peaks_that_are_alike_are_not_called_the_least_of_one() -> None:
+    table = table_of("checkpointing", k(0, 1.0, gb=(8,)), k(1, 1.3, gb=(8,)), k(2, 1.2, gb=(9,)))
+    assert shown(table, "mark") == ["†", "‡", ""]
+    assert "† least memory by measured peak, which k = 1 has too; of these the fastest" in table.footnotes
+
+
+def test_below_stands_of_which_size_and_vocabulary_all_rows_are() -> None:
+    table = table_of("checkpointing", k(0, gb=(8,), vocab_size=500), k(1, gb=(7,), vocab_size=500))
+    (said,) = (note for note in table.footnotes if note.startswith("every row: "))
+    for words in ("size small", "pass forward+backward", "vocabulary 500", "sync each-step"):
+        assert words in said
