@@ -20,8 +20,8 @@ PREDICTED = (
 )
 FLOPS = "FLOPs: multiplications and additions of the matrix products (2 m n k) of a step's timed phases"
 CATEGORIES_MEAN = (
-    "activations: what forward and loss leave for backward; buffers: causal mask, rotary tables and batch; temporary: "
-    "what is let go within its phase, gradients of activations included"
+    "activations: what forward and loss leave for backward; buffers: those of the model, such as causal mask and "
+    "rotary tables, and the batch; temporary: what is let go within its phase, gradients of activations included"
 )
 
 
@@ -60,6 +60,14 @@ def _amount(header: str, name: str, show: Callable[[float], str]) -> _Source:
     return _Source(header, lambda row: show(read(row)), name, read)
 
 
+_AS_WRITTEN = "as written"
+
+
+def _variant(spec: RunSpec) -> str:
+    return ", ".join(spec.variants) or _AS_WRITTEN
+
+
+_VARIANTS = _Source("variant", lambda row: _variant(row.spec), "variants", lambda row: _variant(row.spec), "left")
 _CELL = (
     _Source("size", lambda row: size_label(row.spec), "size", lambda row: size_label(row.spec), "left"),
     _choice("context", "context", "context_length"),
@@ -72,12 +80,8 @@ _MAY_VARY = (
     _choice("arch", "arch", "arch", "left"),
     _choice("vocabulary", "vocab", "vocab_size"),
     _choice("warm-up", "warmup", "warmup_steps"),
-    _Source("variant", lambda row: _variant(row.spec), "variants", lambda row: _variant(row.spec), "left"),
+    _VARIANTS,
 )
-
-
-def _variant(spec: RunSpec) -> str:
-    return ", ".join(spec.variants) or "as written"
 
 
 _NEEDS = (
@@ -209,7 +213,13 @@ def _judged(estimate: Estimate) -> dict[str, Value]:
 
 def _cell_sources(rows: Sequence[_Row]) -> tuple[_Source, ...]:
     """What names a cell, and what else tells these apart."""
-    return (*_CELL, *(source for source in _MAY_VARY if len({source.read(row) for row in rows}) > 1))
+    return (*_CELL, *(source for source in _MAY_VARY if _is_telling(source, rows)))
+
+
+def _is_telling(source: _Source, rows: Sequence[_Row]) -> bool:
+    """Whether the column is to be shown: its values differ, or the one that all have is not as usual."""
+    found = {source.read(row) for row in rows}
+    return len(found) > 1 or (source is _VARIANTS and found not in (set(), {_AS_WRITTEN}))
 
 
 def _columns(sources: Iterable[_Source]) -> tuple[Column, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from cs336_tui.export.estimate_tables import CATEGORIES_MEAN
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.quantities import gigabytes
 from cs336_tui.reports import CATEGORIES, Block, MemoryReport, OomReport
@@ -151,8 +152,7 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
         caption=_caption(report, "What memory is held for"),
         footnotes=(
             *notes,
-            "activations: what forward and loss leave for backward; buffers: causal mask, rotary tables and batch; "
-            "temporary: what is let go within its phase, gradients of activations included",
+            CATEGORIES_MEAN,
             *footnotes(report),
         ),
         label=_label(report, "memory-categories"),

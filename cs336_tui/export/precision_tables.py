@@ -20,6 +20,9 @@ from cs336_tui.session.merge import Result
 NONE = "–"
 """In place of a dtype where there is nothing to have one."""
 
+_METHOD = "method"
+"""In place of a class: a step of the reference's attention, which is a method of its module."""
+
 TOY_PARTS = {
     "parameters": "parameters, inside the context",
     "first_layer_output": "first layer's output (fc1)",
@@ -97,13 +100,21 @@ def modules_table(report: PrecisionReport) -> Table:
         caption=f"dtypes in {report.spec.title} · batch {report.spec.batch_size}",
         footnotes=(
             f"logits {report.logits}, loss {report.loss}",
-            "a module's parameters and gradients are its own, without those of the modules in it; "
-            "layers.* stands for every layer; methods are attention's own steps: score, weigh (the softmax), mix, "
-            "or attend, which is all three",
+            "a module's parameters and gradients are its own, without those of the modules in it",
+            *_reading(report.modules),
             *_provenance(report),
         ),
         label="module-dtypes",
     )
+
+
+def _reading(modules: Sequence[ModuleDtypes]) -> Iterator[str]:
+    """What joined and made-up names of modules stand for, where there are any."""
+    joined = next((each.path for each in modules if "*" in each.path), None)
+    if joined is not None:
+        yield f"{joined[: joined.index('*') + 1]} stands for every layer"
+    if any(each.module == _METHOD for each in modules):
+        yield "methods are attention's own steps: score, weigh (the softmax), mix, or attend, which is all three"
 
 
 def module_texts(each: ModuleDtypes) -> tuple[str, ...]:

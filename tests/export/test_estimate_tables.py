@@ -143,3 +143,11 @@ def test_how_it_went_when_it_was_run() -> None:
     assert shown(table, "outcome") == [f"ran, peak allocated 84.0 GB; {following}: out of memory"]
     assert table.records[0]["measured_peak_bytes"] == 84_000_000_000
     assert table.records[0]["next_status"] == "oom"
+
+
+def test_a_variant_that_all_cells_have_is_named() -> None:
+    own = {"model": "mine:GPT", "model_path": ("/somewhere",)}
+    for table in (estimate_table(estimates(own)), *prediction_tables([made_prediction(a_spec(**own))])):
+        assert set(shown(table, "variant")) == {"GPT"}
+        assert {record["variants"] for record in table.records} == {"GPT"}
+    assert "variant" not in [column.header for column in estimate_table(estimates({}, {"batch_size": 8})).columns]

@@ -95,3 +95,15 @@ def test_the_document_is_the_report_and_each_error() -> None:
         del record["error"]
     again = msgspec.convert({"type": "PrecisionReport", **document}, PrecisionReport)
     assert again == REPORT
+
+
+def test_names_that_are_made_up_are_explained_where_there_are_any() -> None:
+    own = tuple(
+        msgspec.structs.replace(each, path=each.path.replace("layers", "blocks"))
+        for each in REPORT.modules
+        if each.module != "method"
+    )
+    notes = modules_table(msgspec.structs.replace(REPORT, modules=own)).footnotes
+    assert "blocks.* stands for every layer" in notes
+    assert not any("methods are" in note for note in notes)
+    assert any("methods are" in note for note in modules_table(REPORT).footnotes)
