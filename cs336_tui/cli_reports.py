@@ -20,7 +20,7 @@ from cs336_tui.flags import (
     session_dir_option,
     timeout_option,
 )
-from cs336_tui.reports import RANGES
+from cs336_tui.reports import FUSED, RANGES
 from cs336_tui.spec import PASSES
 
 
@@ -75,7 +75,9 @@ _figures_option = click.option("--figures", type=DIRECTORY, help="Also write the
     type=click.Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
     help="Only the kernels of this phase, as one table.",
 )
-@click.option("--part", type=click.Choice(RANGES), help="Only the kernels of this part of the model, as one table.")
+@click.option(
+    "--part", type=click.Choice((*RANGES, FUSED)), help="Only the kernels of this part of the model, as one table."
+)
 @options(*report_options)
 @fit_check_option
 @timeout_option

@@ -55,8 +55,19 @@ class TableChoice(NamedTuple):
     digits: int | None = None
     caption: str = ""
 
-    def check(self) -> None:
-        """Raise `click.UsageError` for choices that exclude each other."""
+    def check(self, format_: str) -> None:
+        """Raise `click.UsageError` for choices that exclude each other, or that say nothing in this format."""
+        self._check_alone()
+        data = format_.upper()
+        if format_ not in ("csv", "json"):
+            return
+        if self.unit or self.digits is not None:
+            option = f"--unit {self.unit}" if self.unit else f"--digits {self.digits}"
+            raise click.UsageError(f"{option}: {data} has every number unrounded, in units of its own; leave it out")
+        if self.caption and (format_ == "csv" or self.is_plain):
+            raise click.UsageError(f"--caption: {data} has no place for it here; leave it out")
+
+    def _check_alone(self) -> None:
         given = [f"--{name}" for name in ("layout", "columns", "reference", "compare", "report") if getattr(self, name)]
         if self.pivot_on:
             given.insert(0, "--pivot")
@@ -105,7 +116,7 @@ def export_command(
     Raises `click.UsageError`; then nothing was written to `output`.
     """
     choice = TableChoice(**choices)
-    choice.check()
+    choice.check(format_)
     with _bad_usage():
         sources = read(sessions, session_dir)
         results = merge([(title_of(source.state), source.state) for source in sources])

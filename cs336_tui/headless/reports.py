@@ -48,6 +48,9 @@ def report_command(
     """
     if choices.get("passes") is None and choices.get("preset_name") is None:
         choices["passes"] = _PASSES.get(kind, ("train-step",))
+    if (phase or part) and format_ == "json":
+        option = f"--phase {phase}" if phase else f"--part {part}"
+        raise click.UsageError(f"{option}: JSON has every phase and part, in groups; leave it out, or use --format csv")
     sweep = sweep_from(**choices)
     if figures is not None:
         _check_folder(figures, overwrite=force)
@@ -68,7 +71,7 @@ def report_command(
 
     def render(state: SessionState) -> str:
         reports = _contents(state, kind)
-        if (phase or part) and format_ != "json":
+        if phase or part:
             chosen = [kernel_table(each, phase, part) for each in reports if isinstance(each, KernelReport)]
             return tables_text(chosen, format_)
         return reports_text(reports, format_, min_bytes=round(min_mb * 1e6))

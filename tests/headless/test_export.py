@@ -147,6 +147,11 @@ def test_summary_writes_a_folder(folder: Path) -> None:
         (["2026-box", "--compare"], "two different sessions"),
         (["2026-box", "--report", "ab"], "time two cells in turns with cs336-tui ab --a FLAGS --b FLAGS first"),
         (["2026-box", "-o", "no/such/folder/x.md"], "does not exist"),
+        (["2026-box", "--format", "csv", "--unit", "s"], "--unit s: CSV has every number unrounded"),
+        (["2026-box", "--format", "json", "--digits", "0"], "--digits 0: JSON has every number unrounded"),
+        (["2026-box", "--layout", "min-max", "--format", "csv", "--digits", "1"], "--digits 1: CSV has every number"),
+        (["2026-box", "--format", "json", "--caption", "Mine"], "--caption: JSON has no place for it here"),
+        (["2026-box", "--pivot", "auto", "--format", "csv", "--caption", "Mine"], "--caption: CSV has no place for it"),
     ],
 )
 def test_a_mistake_is_one_clear_line(folder: Path, arguments: list[str], words: str) -> None:
