@@ -90,7 +90,9 @@ class _Cell:
             self._training = Training(optimizer, name, device_type, scale_gradients=recipe.scale_gradients)
             for parameter in self._model.parameters():
                 parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-            self._training.optimizer.step()  # makes its state; the gradients stay, as those of the step before
+            with MetaKernels() as kernels:
+                kernels.answers = True
+                self._training.optimizer.step()  # makes its state; the gradients stay, as those of the step before
         self._step = Step(spec.pass_, self._model, self._batch, autocast, self._training, loss=loss_of(spec))
 
     def run(self, attention: FusedAttention) -> Rehearsal:

@@ -201,7 +201,7 @@ class Step:
     def _zero_grad(self) -> None:
         assert self._training is not None
         self._drop_outputs()
-        self._training.optimizer.zero_grad(set_to_none=True)
+        self._training.optimizer.zero_grad()  # to None; a user's own may take no argument that says so
 
     def _forward(self) -> None:
         with torch.inference_mode(self._pass == "inference"), self._autocast():
