@@ -336,12 +336,13 @@ class Bench:
         with self._running:
             pass
         self._watch.stop()
-        if self._recorder.is_open:
-            reason: Literal["interrupted", "cancelled", "finished"] = "finished"
-            if interrupted or self._was_cancelled:
-                reason = "interrupted" if interrupted else "cancelled"
-            self._recorder.record([SessionEnded(at=time.time(), reason=reason)])
-        self._recorder.close()
+        with self._opening:  # nobody opens the log after that
+            if self._recorder.is_open:
+                reason: Literal["interrupted", "cancelled", "finished"] = "finished"
+                if interrupted or self._was_cancelled:
+                    reason = "interrupted" if interrupted else "cancelled"
+                self._recorder.record([SessionEnded(at=time.time(), reason=reason)])
+            self._recorder.close()
         self._stop.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
