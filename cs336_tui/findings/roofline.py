@@ -145,8 +145,8 @@ class Work(NamedTuple):
 def work_of(result: Result) -> Work | None:
     """By the session's prediction where there is one, else by formula; None of an imported model without one.
 
-    FLOPs are the model's: what activation checkpointing or a fused attention's backward computes again is time spent,
-    not work done. Whether masked pairs of tokens are scored is by the kernel that ran.
+    FLOPs are the model's: what activation checkpointing or a fused attention's backward computes again, and products
+    in an optimizer of the user's own, are time spent, not work done. Whether masked pairs of tokens are scored is by the kernel that ran.
     """
     spec, prediction = result.spec, result.state.prediction_of(result.spec)
     by_formula = step_flops(spec, _all_pairs(result))
@@ -155,7 +155,8 @@ def work_of(result: Result) -> Work | None:
         return None if other or is_imported(spec.model) else Work(by_formula, least_bytes(spec))
     if not is_imported(spec.model) and spec.attention != "naive":
         return Work(by_formula, prediction.min_bytes_moved)
-    return Work(timed_flops(prediction) - prediction.recomputed_flops, prediction.min_bytes_moved)
+    besides = prediction.recomputed_flops + prediction.flops.get("optimizer", 0)
+    return Work(timed_flops(prediction) - besides, prediction.min_bytes_moved)
 
 
 def _all_pairs(result: Result) -> bool | None:

@@ -199,6 +199,16 @@ def test_masked_pairs_count_where_the_kernel_that_ran_scores_them(with_predictio
     assert flops[0] < flops[1]
 
 
+@pytest.mark.parametrize("model", ["reference", "my.own:Model"])
+def test_products_in_an_optimizer_are_time_spent_and_no_work_of_the_model(model: str) -> None:
+    cell = Cell(a_spec(pass_="train-step", model=model, optimizer="my.own:Muon"), [0.1])
+    state = session_of(cell)
+    flops = {"zero_grad": 0, "forward": 10**12, "loss": 0, "backward": 2 * 10**12, "optimizer": 5 * 10**12}
+    state.apply(CellsPredicted(at=START, predictions=(made_prediction(cell.spec, flops=flops),)))
+    (only,) = found(state)
+    assert only.flops == 3 * 10**12
+
+
 def without_prediction(state: SessionState, batch_size: int) -> None:
     state.predictions.pop(next(key for key in state.predictions if key.batch_size == batch_size))
 
