@@ -13,7 +13,7 @@ from cs336_tui.quantities import UNKNOWN, milliseconds
 from cs336_tui.ratio import Verdict
 from cs336_tui.session import store
 from cs336_tui.session.comparison import Comparison, Pair, Side, compare
-from cs336_tui.session.fields import FIELDS, shown_of
+from cs336_tui.session.fields import FIELDS, OWN, VARIANTS, shown_of
 from cs336_tui.session.log import LogError, default_session_dir
 from cs336_tui.session.merge import Result, merge, title_of
 from cs336_tui.session.state import SessionState
@@ -117,14 +117,17 @@ def _table(comparison: Comparison) -> str:
     )
 
 
-_NAMED = ("size", "context", "batch", "pass", "precision", "device", "warmup", "steps")
+_NAMED = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS, "warmup", "steps")
 """Fields of a pair that the table may show, those of A; size always, the others where they vary."""
 
 
 def _shared(comparison: Comparison) -> str:
     """What the cells of A share that the table leaves out, in a line."""
     taken = {key: {shown_of(pair.a.spec, key) for pair in comparison.pairs} for key in _NAMED[1:]}
-    return ", ".join(f"{FIELDS[key].title} {shown.pop()}" for key, shown in taken.items() if len(shown) == 1)
+    found = {key: shown.pop() for key, shown in taken.items() if len(shown) == 1}
+    return ", ".join(
+        f"{FIELDS[key].title} {shown}" for key, shown in found.items() if shown not in (OWN, FIELDS[key].usual)
+    )
 
 
 def _row(pair: Pair) -> list[str]:

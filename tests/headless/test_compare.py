@@ -117,3 +117,13 @@ def test_reference_points_beside_a_sessions_cells(tmp_path: Path) -> None:
     own.write_text("nonsense")
     with pytest.raises(click.UsageError, match="line 1: no column"):
         reference_view("one", tmp_path, own)
+
+
+def test_pairs_of_several_variants_are_told_apart_and_a_common_one_is_named(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        put(tmp_path, name, *(cell(FAST, attention=each, compile="default") for each in ("naive", "sdpa")))
+    lines = compare_command("one", "two", tmp_path, as_json=False).splitlines()
+    assert [line.split()[:2] for line in lines if line.startswith("small")] == [["small", "naive"], ["small", "sdpa"]]
+    (shared,) = (line for line in lines if line.startswith("every pair"))
+    assert "compile default" in shared
+    assert "checkpoint" not in shared

@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from cs336_tui.events import InForce, ModelBuilt
 from cs336_tui.session.comparison import Comparison, compare
 from cs336_tui.session.merge import merge
 from cs336_tui.session.state import SessionState
 from cs336_tui.sizes import dims_of
-from tests.samples import a_spec
+from tests.samples import START, a_spec
 from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, results_of, session_of
 
 SLOW, FAST = [0.2000, 0.2001, 0.1999, 0.2000], [0.1000, 0.1001, 0.0999, 0.1000]
@@ -138,3 +139,20 @@ def test_a_comparison_travels_as_json() -> None:
     results = merge(sessions)
     found = compare(*([result for result in results if result.source == source] for source in (0, 1)))
     assert msgspec.json.decode(msgspec.json.encode(found), type=Comparison) == found
+
+
+def test_two_revisions_of_a_model_of_one_s_own_are_said_to_differ() -> None:
+    def state(name: str, path: str) -> SessionState:
+        made = session_of(cell(TIMES, model="mine:GPT", model_path=(path,)), cell(TIMES), name=name)
+        in_force = InForce(matmul_precision="highest", model_revision=f"gpt.py sha256 {name}")
+        made.apply(ModelBuilt(at=START, cell=0, num_params=1, num_params_without_head=1, in_force=in_force))
+        return made
+
+    before, after = merge([("before", state("before", "/old"))]), merge([("after", state("after", "/new"))])
+    found = compare(before, after)
+    own, reference = found.pairs
+    assert own.differs == ("model revision: gpt.py sha256 before | gpt.py sha256 after", "model path: /old | /new")
+    assert reference.differs == ()
+
+
+TIMES = [0.1000, 0.1001, 0.0999, 0.1000]
