@@ -72,7 +72,7 @@ def _record(result: Fitted) -> dict[str, Value]:
     spec, fit, target = result.asked, result.fit, result.target
     return {
         "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
-        "precision": spec.precision, "device": target.name, "by": fit.by, "largest": fit.largest,
+        "variants": ", ".join(spec.variants), "precision": spec.precision, "device": target.name, "by": fit.by, "largest": fit.largest,
         "peak_bytes": result.found.peak_bytes if result.found else None,
         "next": getattr(fit.next_spec, FIELD[fit.by]) if fit.next_spec else None,
         "next_peak_bytes": result.following.peak_bytes if result.following else None,
@@ -119,6 +119,7 @@ def _notes(results: Sequence[Fitted]) -> list[str]:
         if result.fit.largest is None and result.following and result.target.free_bytes is not None:
             short = result.following.peak_bytes + result.target.context_bytes - result.target.free_bytes
             smallest = getattr(result.fit.next_spec, FIELD[by])
-            title = f"{size_label(result.asked)}, {result.asked.pass_}, {result.asked.precision}"
+            asked = result.asked
+            title = ", ".join((size_label(asked), asked.pass_, asked.precision, *asked.variants))
             notes.append(f"{title}: not even {by} {smallest} fits, by {gigabytes(short)} GB")
     return notes

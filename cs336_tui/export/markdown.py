@@ -11,7 +11,7 @@ Align = Literal["left", "right"]
 _ARRAY = r"\[(?:[\d.]+(?:, [\d.]+)*)?\](?![(\[:])"
 _SPECIAL = re.compile(rf"({_ARRAY})|([\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 """What markdown could take as markup, second group; an underscore inside a word and an array of numbers are not."""
-_OPENING = re.compile(r"^(\d*)([-+#=.)])")
+_OPENING = re.compile(r"^(\d+(?=[.)])|)([-+#=.)])")
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 

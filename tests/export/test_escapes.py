@@ -18,3 +18,16 @@ def test_latex_takes_no_text_after_a_line_s_end_for_a_part_of_it(text: str) -> N
 
 def test_dollars_in_markdown_are_no_mathematics() -> None:
     assert markdown.escape("costs $1 or $2") == r"costs \$1 or \$2"
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("2026-01-02: ok", "2026-01-02: ok"),
+        ("2. a list", r"2\. a list"),
+        ("- a list", r"\- a list"),
+        ("# no", r"\# no"),
+    ],
+)
+def test_only_what_would_open_something_in_a_list_is_escaped(line: str, shown: str) -> None:
+    assert markdown.bullets([line]) == f"- {shown}"

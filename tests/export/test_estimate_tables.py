@@ -151,3 +151,11 @@ def test_a_variant_that_all_cells_have_is_named() -> None:
         assert set(shown(table, "variant")) == {"GPT"}
         assert {record["variants"] for record in table.records} == {"GPT"}
     assert "variant" not in [column.header for column in estimate_table(estimates({}, {"batch_size": 8})).columns]
+
+
+def test_a_fit_names_its_variants() -> None:
+    spec = a_spec(pass_="train-step", attention="sdpa")
+    result = fitted(room=1)._replace(asked=spec)
+    table = fit_table([result])
+    assert table.records[0]["variants"] == "sdpa"
+    assert any(note.startswith("small, train-step, fp32, sdpa: not even batch 1 fits") for note in table.footnotes)
