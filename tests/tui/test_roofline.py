@@ -268,3 +268,12 @@ async def test_the_tab_is_made_when_it_is_first_opened(tmp_path: Path) -> None:
         await pilot.press("l")
         await until(pilot, "data sheet 989.4 TFLOP/s")
         assert app.query(RooflinePane)
+
+
+@pytest.mark.parametrize("passes", [("forward",), ("forward", "train-step")])
+def test_what_all_cells_have_that_is_not_as_usual_is_named(passes: tuple[str, ...]) -> None:
+    cells = [Cell(a_spec(pass_=pass_, compile="default", checkpoint=2), [0.1] * 12) for pass_ in passes]
+    sheet = roofline_of(session_of(*cells), lambda _: None, None).sheet
+    named = " ".join([*sheet.tail.texts, *sheet.notes[:1]])
+    assert "compile default" in named
+    assert "checkpoint 2" in named

@@ -21,6 +21,7 @@ from cs336_tui.tui.pages.page import wrapped
 from cs336_tui.tui.pages.sheet import Sheet, Tail
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.sources import WantedPeak
+from cs336_tui.tui.titles import told_variants
 from cs336_tui.tui.widgets.columns import Column
 from cs336_tui.tui.widgets.lines import Line, Span, width_of
 
@@ -128,9 +129,11 @@ def _names(results: Sequence[Result]) -> tuple[tuple[str, ...], str]:
     """What tells each cell from the others, and what of its usual name they share."""
     more = telling(results, but=(*_ALWAYS, "device", "machine"), among=(*TELLING, "repeat"))
     keys = (*(key for key in _ALWAYS if len({shown(result, (key,)) for result in results}) > 1), *more)
+    told = told_variants(result.spec for result in results)
+    unusual = tuple(key for key, values in told.items() if len(values) == 1 and key not in keys)
     if not keys:
-        return tuple(_name(result, _ALWAYS) for result in results), ""
-    shared = tuple(key for key in _ALWAYS if key not in keys)
+        return tuple(_name(result, (*_ALWAYS, *unusual)) for result in results), ""
+    shared = (*(key for key in _ALWAYS if key not in keys), *unusual)
     return tuple(_name(result, keys) for result in results), _name(results[0], shared)
 
 

@@ -69,6 +69,7 @@ def _share(_: SessionState, cell: CellState, found: Assessment | None) -> str:
 
 
 VERDICT = Column("verdict", left=True, rank=2)
+_STD = Column("std ms", rank=1)
 _TABLE: dict[Column, _Reader] = {
     Column("#", rank=9): lambda _, cell, __: str(status.number(cell)),
     Column("size", left=True): lambda _, cell, __: cell.spec.size,
@@ -80,7 +81,7 @@ _TABLE: dict[Column, _Reader] = {
     Column("warm-up", rank=7): lambda _, cell, __: _warmup(cell),
     Column("n", rank=6): lambda _, cell, __: str(cell.running.n),
     Column("mean ms"): _mean,
-    Column("std ms", rank=1): _std,
+    _STD: _std,
     VERDICT: _verdict,
     Column("median", rank=11): _median,
     Column("tokens/s", rank=4): lambda _, cell, __: format.rate(cell.tokens_per_s),
@@ -89,6 +90,7 @@ _TABLE: dict[Column, _Reader] = {
     Column("peak", rank=5): _peak,
 }
 COLUMNS = tuple(_TABLE)
+_USUAL = {column.name for column in COLUMNS}
 _VARIANTS_BEFORE = COLUMNS.index(next(column for column in COLUMNS if column.name == "device"))
 """Where columns of variants stand."""
 _ASKED = ("size", "ctx", "batch", "pass", "precision", "device", "warm-up")
@@ -108,8 +110,11 @@ def _in_common(variants: Mapping[str, set[str]]) -> str:
 
 def _table_of(cells: Sequence[CellState], variants: Mapping[str, set[str]]) -> dict[Column, _Reader]:
     """The table's columns for these cells: those of variants that differ too, and of repeats. Which model a cell is of
-    is always in sight."""
-    table = list(_TABLE.items())
+    is always in sight; what tells cells apart goes later than how their steps scatter."""
+    differ = any(len(shown) > 1 for shown in variants.values())
+    table = [
+        (column._replace(rank=2) if differ and column is _STD else column, read) for column, read in _TABLE.items()
+    ]
     table[_VARIANTS_BEFORE:_VARIANTS_BEFORE] = [
         (variant_column(key)._replace(rank=0 if key == "model" else 1), _variant(key, unique_names(shown)))
         for key, shown in variants.items()
@@ -197,7 +202,7 @@ class ResultsPane(Rows):
         if len(self._cells) <= _FEW:
             self._alike = ()
             return
-        asked = (*_ASKED, *(column.name for column in self._table if column not in _TABLE))
+        asked = (*_ASKED, *(column.name for column in self._table if column.name not in _USUAL))
         values = {column: {read(state, cell, None) for cell in self._cells} for column, read in self._table.items()
                   if column.name in asked}  # fmt: skip
         self._alike = tuple(len(values[column]) == 1 if column in values else None for column in self._table)
