@@ -178,6 +178,7 @@ class Launcher:
         give_up_at = time.monotonic() + SERVER_DYING_S
         while True:
             try:
+                self._output_dir.mkdir(mode=0o700, exist_ok=True)  # systems clear away what is old and temporary
                 return self._start_once(target, output, *args, commands=commands)
             except (EOFError, OSError):
                 # A fork server that is dying still takes requests; once it is dead, the next one starts another.

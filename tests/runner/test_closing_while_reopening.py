@@ -1,4 +1,4 @@
-"""A session that is closed while it is being reopened: all of it is in the log, in order, and nobody is left writing."""
+"""A session that is closed while it is being reopened: all of it is in the log, in order, and nobody writes any more."""
 
 from __future__ import annotations
 
