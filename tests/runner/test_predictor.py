@@ -206,7 +206,7 @@ def test_what_no_device_can_hold_says_so_and_what_is_only_huge_is_predicted(pred
     with pytest.raises(PredictionError, match="no device can hold it"):
         predictor.predict([endless])
     huge = small_spec(
-        d_model=4608, d_ff=12288, num_layers=50, num_heads=36, batch_size=1024, context_length=2**17, pass_="train-step"
+        d_model=4608, d_ff=12288, num_layers=4, num_heads=36, batch_size=2**14, context_length=2**17, pass_="train-step"
     )
     (found,) = predictor.predict([huge])
     assert sum(found.flops.values()) > 2**64
