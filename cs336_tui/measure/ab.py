@@ -15,7 +15,12 @@ from cs336_tui.measure.compiling import fresh_compiler
 from cs336_tui.measure.memory import PeakMeter, Peaks
 from cs336_tui.measure.preparing import ReadyStep, allocates_in_steps, prepare
 from cs336_tui.measure.settings import Settings, read_settings, restore
-from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
+from cs336_tui.measure.surroundings import (
+    collect_what_steps_leave,
+    no_garbage_collection,
+    restored_settings,
+    set_aside_what_is_there,
+)
 from cs336_tui.measure.telling import SkippedSteps, Teller
 from cs336_tui.measure.timing import StepTimer
 from cs336_tui.measure.waiting import CpuWait, Waited
@@ -221,6 +226,7 @@ class _Round:
 
     def _time(self) -> None:
         counts = tuple(side.spec.warmup_steps for side in self._sides)
+        set_aside_what_is_there()
         for side, count in zip(self._sides, counts, strict=True):
             if count:
                 side.enter("warm-up")
@@ -258,6 +264,7 @@ class _Round:
             self._go_on()
             self._give(side)
             side.time_step(kind, number)
+            collect_what_steps_leave()
 
     def _go_on(self) -> None:
         if self._cancelled():

@@ -18,7 +18,12 @@ from cs336_tui.measure.held import before_backward_bytes
 from cs336_tui.measure.memory import PeakMeter, Peaks
 from cs336_tui.measure.nvtx import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
 from cs336_tui.measure.preparing import ReadyStep, allocates_in_steps, prepare
-from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
+from cs336_tui.measure.surroundings import (
+    collect_what_steps_leave,
+    no_garbage_collection,
+    restored_settings,
+    set_aside_what_is_there,
+)
 from cs336_tui.measure.telling import SkippedSteps, Teller
 from cs336_tui.measure.timing import StepTime, StepTimer, WindowBroken, time_window
 from cs336_tui.measure.waiting import CpuWait
@@ -129,6 +134,7 @@ class _Run:
         spec, tell = self.spec, self.tell
         clock = clock_for(torch.device(spec.device))
         timer = StepTimer(step, clock)
+        set_aside_what_is_there()
         if spec.warmup_steps:
             tell.enter("warm-up")
             self._warm_up(step, timer)
@@ -195,6 +201,7 @@ class _Run:
             with self._around("warm-up" if kind == "warm-up" else f"step {number + 1}"):
                 timed = timer.time()
             self._report(step, kind, number, [timed])
+            collect_what_steps_leave()
 
     def _report(self, step: ReadyStep, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
         self.tell.steps_ended(step, kind, first, times)
