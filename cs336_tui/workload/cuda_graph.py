@@ -46,9 +46,13 @@ class CaptureError(ValueError):
 
     def __init__(self, error: Exception, phase: str | None) -> None:
         where = f" in its {phase}" if phase else ""
+        why, instead = "a step that waits for the device, as .item() does, never can be", ""
+        if "CUDAGeneratorImpl" in str(error):
+            why = "random generators cannot be read meanwhile, as checkpointing of a model of your own does"
+            instead = "checkpoint nothing (--checkpoint 0) or "
         super().__init__(
-            f"the step cannot be captured{where}: {in_one_line(error)}; a step that waits for the device, as .item() "
-            f"does, never can be: leave the CUDA graph off (--cuda-graph off)"
+            f"the step cannot be captured{where}: {in_one_line(error)}; {why}: {instead}leave the CUDA graph off "
+            f"(--cuda-graph off)"
         )
 
 

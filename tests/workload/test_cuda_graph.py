@@ -249,6 +249,15 @@ def test_the_error_that_a_users_own_error_came_from_is_not_taken_for_it() -> Non
         captured(a_step("forward", cuda.said, Syncs(cuda, error)), DEVICE, cuda)
 
 
+def test_checkpointing_that_restores_random_generators_is_told_as_what_it_is() -> None:
+    error = RuntimeError("Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture. If you need this call")
+    cuda = Recorder(ending_fails)
+    expected = r"in its forward: .*; random generators cannot be read .*\(--checkpoint 0\)"
+    with pytest.raises(CaptureError, match=expected) as raised:
+        captured(a_step("forward", cuda.said, Syncs(cuda, error)), DEVICE, cuda)
+    assert ".item()" not in str(raised.value)
+
+
 def test_a_capture_that_only_its_end_refuses_is_told_too() -> None:
     cuda = Recorder(ending_fails)
     with pytest.raises(CaptureError, match="cannot be captured: RuntimeError: CUDA error: operation failed"):
