@@ -95,7 +95,8 @@ def matching(
 
 def sentence(spec: RunSpec, mean_s: float, matches: Iterable[Match]) -> str:
     """``small forward fp32: 16.1 ms here; 15.8 published on a Hopper-like GPU; 44.4 on A100 (context 512 there)``."""
-    parts = [f"{size_label(spec)} {spec.pass_} {spec.precision}: {_ms(mean_s * 1e3)} ms here"]
+    cell = ", ".join((f"{size_label(spec)} {spec.pass_} {spec.precision}", *spec.variants))
+    parts = [f"{cell}: {_ms(mean_s * 1e3)} ms here"]
     said_published = False
     for match in matches:
         row = match.row

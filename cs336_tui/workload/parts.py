@@ -39,14 +39,20 @@ def part_of_each(model: nn.Module) -> dict[nn.Module, Range]:
     return found
 
 
-def _walk(parent: nn.Module, blocks: set[nn.Module], within: Range | None) -> Iterator[tuple[str, nn.Module, Range]]:
-    """The parts below a module that is itself part of `within`."""
+def _walk(
+    parent: nn.Module, blocks: set[nn.Module], within: Range | None, at: str = ""
+) -> Iterator[tuple[str, nn.Module, Range]]:
+    """The parts below a module that is itself part of `within`; `at` is its name there."""
+    # A list or a dictionary is never called: a block calls what is in it, as minGPT does.
+    holds_feed_forward = isinstance(parent, nn.ModuleList | nn.ModuleDict) and bool(_FEED_FORWARD.search(_snake(at)))
     for name, module in parent.named_children():
         part = _part(_snake(name), module, blocks, within)
+        if part is None and holds_feed_forward:
+            part = "feed-forward"
         if part is not None:
             yield name, module, part
         if part in (None, "residual", "attention rest"):
-            yield from _walk(module, blocks, part or within)
+            yield from _walk(module, blocks, part or within, name)
 
 
 def _part(name: str, module: nn.Module, blocks: set[nn.Module], within: Range | None) -> Range | None:

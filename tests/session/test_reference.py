@@ -196,3 +196,8 @@ def test_of_a_model_of_one_s_own_no_architecture_is_said() -> None:
     (match,) = matching(here(model="mine:GPT"), rows=[a_row(edition="2024")])
     assert match.caveats[:1] == ("GPT here",)
     assert not any("swiglu-rope" in caveat for caveat in match.caveats)
+
+
+def test_a_sentence_names_the_model_and_how_it_is_run() -> None:
+    own_model = here(model="my.model:GPT", model_args=(("bias", "false"),), compile="default")
+    assert sentence(own_model, 0.0161, ()).startswith("small forward fp32, GPT, bias=false, compiled: 16.1 ms here; ")
