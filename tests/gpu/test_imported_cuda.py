@@ -44,6 +44,20 @@ def test_every_pass_and_precision_runs(folder: Folder, pass_: Any, precision: An
     assert len(report.steps("measured")) == 3
 
 
+@pytest.mark.parametrize("pass_", ["inference", "forward+backward"])
+def test_its_step_is_captured_but_with_checkpointing_that_restores_generators(folder: Folder, pass_: Any) -> None:
+    name = f"{folder.write(LM)}:LM"
+    fields: dict[str, Any] = {"model": name, "model_path": folder.paths, "device": "cuda:0", "cuda_graph": "step"}
+    captured = run(small_spec(**fields, pass_=pass_)).finished
+    assert captured.status == "ok", captured.error
+    if pass_ == "inference":
+        return
+    refused = run(small_spec(**fields, pass_=pass_, checkpoint=1)).finished
+    assert (refused.status, refused.stage) == ("failed", "capturing")
+    assert refused.error
+    assert "(--checkpoint 0)" in refused.error
+
+
 @pytest.mark.parametrize("device", ["cpu", "meta", "cuda:0"])
 def test_a_model_that_puts_itself_on_cuda_is_brought_where_it_runs(folder: Folder, device: str) -> None:
     name = folder.write("from torch import nn\ndef LM(): return nn.Linear(2, 2).cuda()\n")
