@@ -14,6 +14,7 @@ from cs336_tui.estimate.autocast import Autocast
 from cs336_tui.estimate.caching_allocator import as_cached
 from cs336_tui.estimate.fused_attention import FusedAttention
 from cs336_tui.estimate.meta_kernels import MetaKernels
+from cs336_tui.estimate.recomputing import modes_kept_for_recomputation
 from cs336_tui.estimate.timeline import Timeline
 from cs336_tui.estimate.tracker import MemoryTracker
 from cs336_tui.gpus import HOPPER, cublas_workspace_bytes
@@ -113,7 +114,7 @@ class _Cell:
         tracker.claim("gradients", self._gradients())
         step = self._step
         untimed = ("forward", "loss") if self._spec.pass_ == "backward" else ()
-        with attention, MetaKernels() as kernels, tracker:
+        with attention, modes_kept_for_recomputation(), MetaKernels() as kernels, tracker:
             for phase in (*untimed, *step.phases):
                 tracker.phase(phase)
                 kernels.answers = phase == "optimizer"

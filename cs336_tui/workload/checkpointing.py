@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 from cs336_tui.workload.blocks import StandIn, block_list
@@ -77,9 +74,7 @@ class _Segment:
         return ran.output
 
     def _recomputed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        modes = () if torch.compiler.is_compiling() else tuple(_get_current_function_mode_stack())
-        options = {"context_fn": partial(_contexts, modes)} if modes else {}
-        return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=self._draws, **options, **kwargs)
+        return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=self._draws, **kwargs)
 
     def _chain(self, x: Any, *args: Any, **kwargs: Any) -> Tensor:
         for block in self.blocks:
@@ -113,17 +108,3 @@ def _alike(args: tuple[Any, ...], kwargs: dict[str, Any], ran: _Ran) -> bool:
         return False
     pairs = (*zip(args, ran.args, strict=True), *((kwargs[name], ran.kwargs[name]) for name in kwargs))
     return all(one is other for one, other in pairs)
-
-
-def _contexts(modes: Sequence[Any]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """For forward, which is within these modes anyway, and for computing it again: torch restores its own autocast,
-    but not what stands in for it in a prediction."""
-    return nullcontext(), _within(modes)
-
-
-@contextmanager
-def _within(modes: Sequence[Any]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for mode in modes:
-            stack.enter_context(mode)
-        yield
