@@ -146,7 +146,8 @@ def work_of(result: Result) -> Work | None:
     """By the session's prediction where there is one, else by formula; None of an imported model without one.
 
     FLOPs are the model's: what activation checkpointing or a fused attention's backward computes again, and products
-    in an optimizer of the user's own, are time spent, not work done. Whether masked pairs of tokens are scored is by the kernel that ran.
+    in an optimizer of the user's own, are time spent, not work done. Whether masked pairs of tokens are scored is by
+    the kernel that ran.
     """
     spec, prediction = result.spec, result.state.prediction_of(result.spec)
     by_formula = step_flops(spec, _all_pairs(result))
