@@ -257,6 +257,8 @@ class MainScreen(Screen[None]):
             return "This session has no cells, but reports: Kernels (9), Memory (0), Precision (p)."
         if view.replaying:
             return "The log has not come to its first cell."
+        if view.running and view.is_live and view.shown.state.environment is None:
+            return "The run begins when this machine has been read."
         where = "on the left" if self.wide else "in Configure (1)"
         return f"Choose {where}, then press r to run."
 

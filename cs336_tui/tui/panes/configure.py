@@ -17,12 +17,13 @@ from cs336_tui.environment import Environment
 from cs336_tui.presets import QUICK, Preset
 from cs336_tui.recent_models import RecentModel, recent_models
 from cs336_tui.sizes import size_names
-from cs336_tui.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SYNCS, SpecError
+from cs336_tui.spec import CUSTOM_SIZE, PASSES, PRECISIONS, SpecError
 from cs336_tui.sweep import INTERVAL, USUAL_MOST, Sweep, share_words
-from cs336_tui.tui.form import AFTER_OOM, CONTEXTS, DIMS, Entries, RunOptions, entries_of, read
+from cs336_tui.tui.form import AFTER_OOM, CONTEXTS, Entries, RunOptions, entries_of, read
 from cs336_tui.tui.format import cut_to_lines
 from cs336_tui.tui.possible import ALL, possible_here
 from cs336_tui.tui.preview import Choices
+from cs336_tui.tui.rare_entries import MORE, chips_of, dims_entries, more_entries
 from cs336_tui.tui.variant_entries import FIELDS as VARIANTS
 from cs336_tui.tui.variant_entries import fold_label, is_shown, variant_entries
 from cs336_tui.tui.widgets.chips import Chip, Chips
@@ -50,10 +51,10 @@ auto: until steps are steady, {USUAL_MOST["warmup_steps"]} at most; auto:50 for 
 _STEPS_TIP = f"""Measured steps: a number.
 auto: until the 95 % interval of the mean is {share_words(INTERVAL)} wide or the noise has settled,
 {USUAL_MOST["measure_steps"]} at most; auto:200 for another most, auto 2% for another width."""
-_MORE = ("edition", "arch", "sync", "seed", "threads", "ddof", "timeout_s", "repeats", "after_oom")
-"""Entries of the fold of that name."""
 _SUMMARY_LINES = 5
 """At most, of what is said about all that is entered; as high as its style lets it be."""
+_READ_S = 12.0
+"""For so long it is said what was left out of a preset."""
 _TWO_COLUMNS_FROM = 64
 """Width at which the entries stand in two columns."""
 
@@ -160,10 +161,10 @@ class ConfigurePane(Vertical):
                 yield Chips("size", "size", self._size_chips(), entries.size, alone=CUSTOM_SIZE)
                 yield TextEntry("head_dim", "head dim", entries.head_dim, hint="64, or 16,32,64")
                 yield Vertical(classes="group", id="dims")
-                yield Chips("context_length", "context", _chips(CONTEXTS), entries.context_length)
+                yield Chips("context_length", "context", chips_of(CONTEXTS), entries.context_length)
                 yield TextEntry("other_contexts", "", entries.other_contexts, hint="other, as 64,96")
-                yield Chips("pass", "pass", _chips(PASSES, _PASS_LABELS), entries.pass_)
-                yield Chips("precision", "precision", _chips(PRECISIONS), entries.precision)
+                yield Chips("pass", "pass", chips_of(PASSES, _PASS_LABELS), entries.pass_)
+                yield Chips("precision", "precision", chips_of(PRECISIONS), entries.precision)
             with Vertical(classes="group", id="how"):
                 yield TextEntry("batch_size", "batch", entries.batch_size)
                 yield TextEntry(
@@ -197,8 +198,8 @@ class ConfigurePane(Vertical):
         self.query_one(PresetEntry).preset = preset
         self._may_leave_out = may_leave_out
         self._set(self._from_preset())
-        self._leave_out()
         self._refill()
+        self._leave_out()
 
     @property
     def preset_name(self) -> str:
@@ -221,10 +222,10 @@ class ConfigurePane(Vertical):
     def set_environment(self, environment: Environment, may_leave_out: Collection[str] = ()) -> None:
         """Offer the machine's devices, and refuse what they cannot do; `may_leave_out`: see `load`."""
         self._environment = environment
+        self.query_one("#entry-device", Chips).chips = self._device_chips()
         self._may_leave_out = self._may_leave_out or may_leave_out
         self._set(self._entries)
         self._leave_out()
-        self._refill()
 
     def set_running(self, running: bool, stopping: bool = False, *, adding: bool = True) -> None:
         """Enable the buttons that make sense: while cells run (`adding`), Run adds to them. The focus comes back to
@@ -309,7 +310,9 @@ class ConfigurePane(Vertical):
         sweep, said = possible_here(self._preset.sweep, environment, fields)
         if said:
             self._set(entries_of(sweep).with_options_of(self._entries))
-            self.app.notify("\n".join(said), title=self._preset.name, severity="warning", markup=False)
+            self._refill()
+            title = self._preset.name
+            self.app.notify("\n".join(said), title=title, severity="warning", timeout=_READ_S, markup=False)
 
     def _set(self, entries: Entries) -> None:
         """Take the entries, and tell when they mean something else."""
@@ -325,7 +328,7 @@ class ConfigurePane(Vertical):
         alone = entries.workload == "attention"
         custom = CUSTOM_SIZE in entries.size
         rare = custom or entries.vocab_size != str(Sweep().vocab_size)
-        self._group("dims", rare and not alone, self._dims_entries)
+        self._group("dims", rare and not alone, lambda: dims_entries(self._entries))
         self._show_folds({problem.field for problem in problems})
         wrong = {_SHOWN_AT.get(p.field, p.field): f"{p.value}: {p.allowed}" for p in reversed(problems)}
         for entry in self.query(Entry):
@@ -344,11 +347,11 @@ class ConfigurePane(Vertical):
         """What is folded away, and whether something in it is wrong."""
         variants, more = self.query_one("#fold-variants", Fold), self.query_one("#fold-more", Fold)
         self._group("variants", variants.open, lambda: variant_entries(self._entries, self._recent))
-        self._group("more", more.open, self._more_entries)
+        self._group("more", more.open, lambda: more_entries(self._entries))
         label = fold_label(self._entries, is_open=variants.open)
         variants.label = f"✗ {label}" if wrong & set(VARIANTS) else label
         label = "more" if more.open else "more: edition, arch, seed…"
-        more.label = f"✗ {label}" if wrong & set(_MORE) else label
+        more.label = f"✗ {label}" if wrong & set(MORE) else label
 
     def _show_summary(self) -> None:
         """How much would run and what that needs, or what is wrong."""
@@ -375,23 +378,6 @@ class ConfigurePane(Vertical):
         if shown and not group.children:
             group.mount_all(entries())
 
-    def _dims_entries(self) -> Iterable[Entry]:
-        labels = {"num_layers": "layers", "num_heads": "heads", "vocab_size": "vocab"}
-        for field in DIMS:
-            yield TextEntry(field, labels.get(field, field), getattr(self._entries, field))
-
-    def _more_entries(self) -> Iterable[Entry]:
-        entries = self._entries
-        yield Chips("edition", "edition", _chips(EDITIONS), (entries.edition,), multiple=False)
-        yield Chips("arch", "arch", _chips(ARCHES), (entries.arch,), multiple=False)
-        yield Chips("sync", "sync", _chips(SYNCS), (entries.sync,), multiple=False)
-        yield TextEntry("seed", "seed", entries.seed)
-        yield TextEntry("threads", "threads", entries.threads, hint="torch's own")
-        yield Chips("ddof", "std ddof", _chips(("1", "0")), (entries.ddof,), multiple=False)
-        yield TextEntry("timeout_s", "timeout s", entries.timeout_s, hint="none, per cell")
-        yield TextEntry("repeats", "repeats", entries.repeats)
-        yield Chips("after_oom", "after OOM", _chips(AFTER_OOM), (entries.after_oom,), multiple=False)
-
     def _refill(self) -> None:
         """Show every entry's value anew."""
         self.query_one("#entry-size", Chips).chips = self._size_chips()
@@ -404,16 +390,12 @@ class ConfigurePane(Vertical):
     def _size_chips(self) -> tuple[Chip, ...]:
         names = size_names(self._entries.edition)
         strangers = (name for name in self._entries.size if name not in (*names, CUSTOM_SIZE))
-        return _chips((*names, *strangers, CUSTOM_SIZE))
+        return chips_of((*names, *strangers, CUSTOM_SIZE))
 
     def _device_chips(self) -> tuple[Chip, ...]:
         if self._environment is None:
-            return _chips(self._entries.device)
+            return chips_of(self._entries.device)
         (best,) = self._environment.resolve(("auto",))
         names = ("auto", *(device.name for device in self._environment.devices))
         strangers = (name for name in self._entries.device if name not in names)
-        return _chips((*names, *strangers), {"auto": f"auto ({best})"})
-
-
-def _chips(values: Iterable[str], labels: dict[str, str] | None = None) -> tuple[Chip, ...]:
-    return tuple(Chip(value, (labels or {}).get(value, value)) for value in values)
+        return chips_of((*names, *strangers), {"auto": f"auto ({best})"})
