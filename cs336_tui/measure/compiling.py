@@ -119,10 +119,15 @@ def compile_ahead(step: Step, device: torch.device, mode: Compile, go_on: Callab
 
 
 class Recompilations:
-    """How often torch.compile compiled again in steps of a cell, and in which."""
+    """How often torch.compile compiled again in steps of a cell, and in which.
 
-    def __init__(self) -> None:
+    With `by_model` it is the model that calls it, so that nothing was compiled ahead: then warm-up steps are for that,
+    and only what is compiled in measured ones is counted and told.
+    """
+
+    def __init__(self, *, by_model: bool = False) -> None:
         self.count = 0
+        self._by_model = by_model
         self._found: dict[StepKind, list[int]] = {"warm-up": [], "measured": []}
         self._before = compilations()
 
@@ -133,7 +138,7 @@ class Recompilations:
     def steps_ended(self, kind: StepKind, first: int, count: int = 1) -> None:
         """Look at what was compiled in these steps, numbered from 0; of several nobody knows in which of them."""
         now = compilations()
-        if now.frames != self._before.frames:
+        if now.frames != self._before.frames and not (self._by_model and kind == "warm-up"):
             self.count += now.frames - self._before.frames
             self._found[kind] += range(first, first + count)
         self._before = now
@@ -141,11 +146,16 @@ class Recompilations:
     def remarks(self) -> tuple[str, ...]:
         """What is to be known beside the cell's number."""
         told = []
+        what = (
+            "torch.compile, which the model calls itself, compiled"
+            if self._by_model
+            else "torch.compile compiled again"
+        )
         if numbers := self._found["warm-up"]:
-            told.append(f"torch.compile compiled again in {_steps('warm-up step', numbers)}")
+            told.append(f"{what} in {_steps('warm-up step', numbers)}")
         if numbers := self._found["measured"]:
             whose = "whose time includes it" if len(numbers) == 1 else "whose times include it"
-            told.append(f"torch.compile compiled again in {_steps('measured step', numbers)}, {whose}")
+            told.append(f"{what} in {_steps('measured step', numbers)}, {whose}")
         return tuple(told)
 
 

@@ -51,7 +51,7 @@ class Teller:
         """For a core, while it measured."""
         self.before_backward_bytes: int | None = None
         self.recompilations: Recompilations | None = None
-        """Of a cell whose model is compiled, once that is done."""
+        """Of a cell whose model is compiled, or may have itself compiled, once it is ready for its first step."""
         self._cell = cell
         self._emit = emit
         self._in_force: InForce | None = None
@@ -103,11 +103,11 @@ class Teller:
         """What was done before the first step, where anything was."""
         if why := why_not_cold(spec, found):
             self.notice(why)
+        compiled = found.compiled if found else None
+        if compiled is not None or spec.brings_own_code:
+            self.recompilations = Recompilations(by_model=compiled is None)
         if found is None:
             return
-        compiled = found.compiled
-        if compiled is not None:
-            self.recompilations = Recompilations()
         self._emit(
             ModelPrepared(
                 at=time.time(),
