@@ -51,6 +51,8 @@ OWN = "own"
 """What a field shows of a user's model that decides it itself: its attention and architecture, and whose sizes these
 are where its dimensions were given raw."""
 NO_ARGUMENTS = "none"
+_OF_MODELS = ("edition", "arch", "vocab")
+"""What attention alone has none of, whatever its spec says."""
 
 
 def size_label(spec: RunSpec) -> str:
@@ -102,7 +104,9 @@ def values(results: Iterable[Result], key: str) -> tuple[str, ...]:
 
 
 def varies(results: Sequence[Result], key: str) -> bool:
-    """Whether the results differ in this field by more than what follows from the model that they are of."""
+    """Whether the results differ in this field by more than what follows from the model that they are of, or from
+    there being none."""
+    results = _with(results, key)
     if key == "model-args":
         by_model: dict[str, set[str]] = {}
         for result in results:
@@ -113,12 +117,21 @@ def varies(results: Sequence[Result], key: str) -> bool:
 
 def in_common(results: Sequence[Result], key: str) -> str:
     """What all results show in this field, as far as their model leaves it open: beside a model that decides it itself,
-    ``swiglu-rope (reference)``. Empty where they differ, or where it goes without saying."""
-    taken = values(results, key)
+    ``swiglu-rope (reference)``, beside attention alone ``2026 (language-model)``. Empty where they differ, or where it
+    goes without saying."""
+    having = _with(results, key)
+    taken = values(having, key)
     found = [shown for shown in taken if shown != OWN]
     if len(found) != 1 or found[0] == FIELDS[key].usual:
         return ""
+    if len(having) < len(results):
+        return f"{found[0]} ({having[0].spec.workload})"
     return found[0] if len(taken) == 1 else f"{found[0]} ({REFERENCE})"
+
+
+def _with(results: Sequence[Result], key: str) -> Sequence[Result]:
+    """The results that have what this field tells of: attention alone has nothing of a language model's."""
+    return [each for each in results if each.spec.workload != "attention"] if key in _OF_MODELS else results
 
 
 def shown_of(spec: RunSpec, key: str) -> str:

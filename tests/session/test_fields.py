@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from cs336_tui.session.fields import FIELDS, shown_of, steps_done, values, warmup_done
+from cs336_tui.session.fields import FIELDS, in_common, shown_of, steps_done, values, varies, warmup_done
 from cs336_tui.session.pivot import pivot, select
 from cs336_tui.spec import RunSpec
+from tests.attention_cells import attention_spec
 from tests.samples import a_spec, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, results_of
 
@@ -50,3 +51,11 @@ def test_automatic_cells_are_picked_and_put_together_by_their_setting() -> None:
     table = pivot(results, ["warm-up"], [])
     fixed, auto = (table.figures[(shown,), ()] for shown in ("5", "auto"))
     assert (fixed.n, auto.n, auto.runs) == (20, 60, 2)
+
+
+def test_attention_alone_has_no_vocabulary_edition_or_architecture() -> None:
+    both = results_of(Cell(a_spec(pass_="forward"), [0.1]), Cell(attention_spec(), [0.1]))
+    of_models = ("edition", "arch", "vocab")
+    assert not any(varies(both, key) for key in of_models)
+    assert {in_common(both[1:], key) for key in of_models} == {""}
+    assert in_common(both, "vocab") == "10000 (language-model)"
