@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import NamedTuple
 
 from cs336_tui import quantities
@@ -11,6 +10,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.drawing.blocks import bar, nice_ceiling
 from cs336_tui.tui.drawing.history import Window, graph, marks, window
+from cs336_tui.tui.pages.page import wrapped
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
 
@@ -39,7 +39,7 @@ class DevicePane(Lines):
 
     def show(self, state: SessionState, run: Run | None) -> None:
         if not state.devices:
-            self.paint([(), line(("waiting for the first sample ...", "muted"))])
+            self.paint([(), *wrapped("waiting for the first sample ...", self.content_size.width, "muted")])
             return
         sample = state.devices[-1][0]
         self.paint(device_lines(state, sample, run, self._energy_of(state, sample, run), *self.content_size))
@@ -61,7 +61,7 @@ def device_lines(
     """The pane's rows: figures first, then as much history as fits."""
     figures = [*_gpu(sample.gpu, energy_j, width), *_host(sample)] if sample.gpu else _host(sample)
     if sample.why and not sample.gpu:
-        figures += [(), *(line((row, "muted")) for row in textwrap.wrap(format.plain(sample.why), max(width, 10)))]
+        figures += [(), *wrapped(sample.why, width, "muted")]
     history = _history(state, sample, run, width, height - len(figures) - 1)
     return [*figures, *([(), *history] if history else [])]
 

@@ -17,6 +17,7 @@ from cs336_tui.tui.drawing.progress import progress
 from cs336_tui.tui.drawing.step_chart import step_chart
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.pages.judgement import judgement_lines
+from cs336_tui.tui.pages.page import wrapped
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.titles import title_rows
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
@@ -53,7 +54,8 @@ class LivePane(Lines):
     ) -> None:
         """Paint the cell; without one, the invitation to run something. `held`: the queue waits for a go-ahead."""
         if cell is None:
-            self.paint([(), line(("Nothing has run yet.", "strong")), (), line((invitation, "muted"))])
+            said = wrapped(invitation, self.content_size.width, "muted")
+            self.paint([(), line(("Nothing has run yet.", "strong")), (), *said])
             return
         now = state.last_at or 0.0
         detail = self._detail if state is self._state else Detail(-1, 0, {}, 0.0)

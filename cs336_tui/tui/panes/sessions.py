@@ -104,8 +104,9 @@ class SessionsPane(Rows):
     def _rows_in_sight(self, first: int, last: int) -> tuple[Sequence[Line], Sequence[Line]]:
         infos = self.infos[first:last]
         texts = [self._texts(info) for info in infos]
-        room = self.content_size.width - len(f"  {last}–{last} of {len(self.infos)}")
-        layout = lay_out(_COLUMNS, texts, max(room, 1))
+        count = len(self.infos)
+        position = len(f"  {last}–{last} of {count}") if count > self.room else 0
+        layout = lay_out(_COLUMNS, texts, max(self.content_size.width - position, 1))
         rows = [
             (Span(layout.row(row), "bad" if info.problem else "strong" if info.path == self._own else "text"),)
             for row, info in zip(texts, infos, strict=True)
