@@ -98,7 +98,10 @@ def _targets_hint(forward: Callable[..., object]) -> str:
     takes = next((name for name in ("targets", "labels", "target", "y") if name in signature(forward).parameters), None)
     if takes is None:
         return ""
-    return f"; forward takes {takes} and is called without: name a class or factory whose forward(tokens) passes some"
+    return (
+        f"; forward takes {takes} and is called without: name a class or factory whose forward(tokens) passes some, "
+        f"such as a subclass with: def forward(self, tokens): return super().forward(tokens, {takes}=tokens)"
+    )
 
 
 class _Result(NamedTuple):

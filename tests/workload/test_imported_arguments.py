@@ -103,7 +103,7 @@ def test_a_config_of_a_partial_factory(folder: Folder) -> None:
     flag, config = made(folder, text + "LM = partial(make, 7)\n").seen
     assert (flag, config.n_layer) == (7, 2)
     bare = f"{CONFIG}\nfrom functools import partial\ndef make(flag, config): return Base(flag, config)\n"
-    with pytest.raises(ImportProblem, match="needs config; give it with --model-arg config=VALUE"):
+    with pytest.raises(ImportProblem, match="needs config; that is nothing to type: name a function of"):
         made(folder, bare + "LM = partial(make, 7)\n")
 
 

@@ -30,6 +30,8 @@ _USUAL = {"rope_theta": 10_000.0, "theta": 10_000.0}
 """For arguments without a default: as of the reference model, and as in Su et al. 2021."""
 
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_CONFIGS = ("config", "cfg")
+"""What an argument is called that without an annotation is taken for a config."""
 _UNIONS = (typing.Union, types.UnionType)
 _TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 
@@ -129,9 +131,7 @@ def _fill(
             filled[p.name] = _config(name, kind, p, values, given)
         elif p.default is p.empty:
             if p.name not in _USUAL:
-                raise ImportProblem(
-                    f"{signature_in_words(name, parameters)} needs {p.name}; give it with --model-arg {p.name}=VALUE"
-                )
+                raise ImportProblem(f"{signature_in_words(name, parameters)} needs {p.name}; {_how_to_give(p)}")
             filled[p.name] = _USUAL[p.name]
     return filled
 
@@ -144,6 +144,18 @@ def _config(name: str, kind: Any, parameter: inspect.Parameter, values: Mapping[
         make = partial(dataclasses.replace, parameter.default)
         fields = {field: p.replace(default=getattr(parameter.default, field)) for field, p in fields.items()}
     return make(**_fill(f"{short(name)}'s {kind.__name__}", kind, fields, values, given))
+
+
+def _how_to_give(parameter: inspect.Parameter) -> str:
+    """What to do about an argument that has no value yet; an object of a class of its own is nothing to type."""
+    annotation, told = parameter.annotation, parameter.annotation is not parameter.empty
+    is_class = told and isinstance(annotation, type) and annotation.__module__ != "builtins"
+    if (is_class and not _kinds(parameter)) or (not told and parameter.name in _CONFIGS):
+        return (
+            f"that is nothing to type: name a function of the dimensions (d_model, num_layers, ...) that makes "
+            f"{parameter.name} and returns the model"
+        )
+    return f"give it with --model-arg {parameter.name}=VALUE"
 
 
 def _asked(
@@ -277,10 +289,14 @@ def _config_class(owner: Callable[..., Any], parameter: inspect.Parameter) -> An
     for kind in kinds:
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             return kind
-    if annotation is not parameter.empty or parameter.name not in ("config", "cfg"):
+    if annotation is not parameter.empty or parameter.name not in _CONFIGS:
         return None
-    beside = vars(sys.modules.get(owner.__module__, types.ModuleType("")))
-    found = {name: kind for name, kind in beside.items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
-    configs = [kind for name, kind in found.items() if name.endswith("Config")]
-    named = found.get(f"{getattr(owner, '__name__', '')}Config")
-    return named or (configs[0] if len(configs) == 1 else None)
+    for home in owner.__mro__ if isinstance(owner, type) else (owner,):  # a subclass need not import it
+        beside = vars(sys.modules.get(home.__module__, types.ModuleType("")))
+        found = {
+            word: kind for word, kind in beside.items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        }
+        configs = [kind for word, kind in found.items() if word.endswith("Config")]
+        if named := found.get(f"{getattr(home, '__name__', '')}Config") or (configs[0] if len(configs) == 1 else None):
+            return named
+    return None
