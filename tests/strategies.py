@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -69,6 +70,8 @@ def some(values: st.SearchStrategy, max_size: int = 3) -> st.SearchStrategy:
 imported = st.sampled_from(["my.model:LM", "course.nn:Transformer.of", "x:y", "repo.optim:AdamW"])
 """Names of a person's own code."""
 words = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=12)
+folders = words.map("/{}".format).filter(lambda folder: str(Path(folder)) == folder)
+"""As a sweep holds them: whole, and without a slash at the end."""
 _NAMES = ("models", "attentions", "optimizers")
 """Fields of a sweep that may name them."""
 _arguments = names.map(str.strip).filter(lambda name: name and "." not in name and not variants.option_of(name))
@@ -104,7 +107,7 @@ def sweeps(draw: st.DrawFn, workloads: Sequence[str] = variants.WORKLOADS) -> Sw
         threads=draw(st.none() | st.integers(1, 256)),
         compiles=draw(some(st.sampled_from(["off", "default"] if graphs else variants.COMPILES), 2)),
         cuda_graphs=draw(some(st.sampled_from(variants.CUDA_GRAPHS))) if graphs else ("off",),
-        model_path=draw(st.lists(words.map("/{}".format), min_size=int(brought), max_size=2).map(tuple)),
+        model_path=draw(st.lists(folders, min_size=int(brought), max_size=2).map(tuple)),
     )
 
 
