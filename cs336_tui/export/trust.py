@@ -87,9 +87,12 @@ def doubt_notes(results: Sequence[Result]) -> tuple[str, ...]:
 
 
 def cell_names(results: Sequence[Result]) -> Mapping[tuple[int, int], str]:
-    """What tells each cell from the others in a line of text, by source and number."""
+    """What tells each cell from the others in a line of text, by source and number; where no field does, as of two
+    checkouts of one model, the number."""
     more = telling(results, but=_ALWAYS, among=(*TELLING, "repeat"))
-    return {(result.source, result.cell.cell): label(result, (*_ALWAYS, *more)) for result in results}
+    names = {(result.source, result.cell.cell): label(result, (*_ALWAYS, *more)) for result in results}
+    told = Counter(names.values())
+    return {place: name if told[name] == 1 else f"{name} · cell {place[1] + 1}" for place, name in names.items()}
 
 
 def _doubts(found: Sequence[Judged], names: Mapping[tuple[int, int], str]) -> Iterator[str]:

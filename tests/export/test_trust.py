@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cs336_tui.events import DeviceSampled, Event, HostSample, StageChanged
-from cs336_tui.export.trust import MOST_LINES, judgement_of, trust_notes, without_numbers
+from cs336_tui.export.trust import MOST_LINES, cell_names, judgement_of, trust_notes, without_numbers
 from cs336_tui.export.verdict_table import verdict_table
 from cs336_tui.session.merge import Result, merge
 from cs336_tui.session.state import SessionState
@@ -218,3 +218,10 @@ def test_nothing_is_loaded_by_the_first_judgement_once_it_is_ready() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=root)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_cells_that_no_field_tells_apart_are_named_by_number() -> None:
+    passes = {"old": ("forward", "backward"), "new": ("forward",)}
+    specs = [a_spec(model="mine:GPT", model_path=(path,), pass_=each) for path in passes for each in passes[path]]
+    names = cell_names(results_of(*(Cell(spec, [0.1]) for spec in specs)))
+    assert [name.rpartition(" · ")[2] for name in names.values()] == ["cell 1", "fp32", "cell 3"]
