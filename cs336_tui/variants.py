@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Literal, get_args
 
 Work = Literal["language-model", "attention"]
@@ -84,6 +85,8 @@ def likely_meant(name: str) -> str:
     module, colon, attribute = name.partition(":")
     attribute = attribute if colon else "Class"
     if "/" in module or (colon and module.endswith(".py")):
+        if found := _of_file(module, attribute):
+            return f"that is a path; {found}"
         parts = [part for part in module.removesuffix(".py").split("/") if part not in ("", ".")]
         above = module.startswith("/") or ".." in parts or "~" in parts
         module = ".".join(parts[-2:] if above else parts)
@@ -97,6 +100,21 @@ def likely_meant(name: str) -> str:
     if "-" in module and is_well_formed(name.replace("-", "_")):
         return "Python imports no module with a dash in its name; rename it, with an underscore"
     return ""
+
+
+def _of_file(path: str, attribute: str) -> str:
+    """How to name what is in a Python file that is there: from the folder above its package on; empty for no file."""
+    file = Path(path).expanduser()
+    file = file if file.suffix == ".py" else file.with_name(f"{file.name}.py")
+    if not file.is_file():
+        return ""
+    folder, parts = file.resolve().parent, [file.stem]
+    while (folder / "__init__.py").is_file():
+        folder, parts = folder.parent, [folder.name, *parts]
+    meant = f"{'.'.join(parts)}:{attribute}"
+    if not is_well_formed(meant):
+        return ""
+    return f"write {meant}" if folder == Path.cwd() else f"write {meant} and give the folder: --model-path {folder}"
 
 
 def option_of(argument: str) -> str | None:
