@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
@@ -330,21 +331,35 @@ class Bench:
         if self._closed:
             return
         self._closed = True
-        self._peaks.stop()
+        with (
+            ExitStack() as ending
+        ):  # the last first, and all of it even where a watcher raises, as one that is gone does
+            ending.callback(shutil.rmtree, self._scratch, ignore_errors=True)
+            ending.callback(self._stop.close)
+            ending.callback(self._close_log, interrupted=interrupted)
+            ending.callback(self._watch.stop)
+            ending.callback(self._await_running)
+            ending.callback(self._predictions.predictor.close)
+            ending.callback(self._close_queue)
+            ending.callback(self._peaks.stop)
+
+    def _close_queue(self) -> None:
         self._was_cancelled |= self.queue.close()
-        self._predictions.predictor.close()
+
+    def _await_running(self) -> None:
         with self._running:
             pass
-        self._watch.stop()
+
+    def _close_log(self, *, interrupted: bool) -> None:
         with self._opening:  # nobody opens the log after that
-            if self._recorder.is_open:
-                reason: Literal["interrupted", "cancelled", "finished"] = "finished"
-                if interrupted or self._was_cancelled:
-                    reason = "interrupted" if interrupted else "cancelled"
-                self._recorder.record([SessionEnded(at=time.time(), reason=reason)])
-            self._recorder.close()
-        self._stop.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+            try:
+                if self._recorder.is_open:
+                    reason: Literal["interrupted", "cancelled", "finished"] = "finished"
+                    if interrupted or self._was_cancelled:
+                        reason = "interrupted" if interrupted else "cancelled"
+                    self._recorder.record([SessionEnded(at=time.time(), reason=reason)])
+            finally:
+                self._recorder.close()
 
     def _open_log(self, environment: Environment) -> None:
         with self._opening:

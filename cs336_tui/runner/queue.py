@@ -162,15 +162,17 @@ class CellQueue:
         with self._changed:
             forgotten, self._asked = self._asked, []
             cancelled, self._waiting = self._waiting, []
-            if cancelled:
-                now = time.time()
-                self._record(
-                    [CellFinished(at=now, cell=cell, status="cancelled", error=NOT_STARTED) for cell in cancelled]
-                )
-            if self._taken is not None:
-                self._stop.set()
-            self._paused = False
-            self._changed.notify_all()
+            now = time.time()
+            try:
+                if cancelled:
+                    self._record(
+                        [CellFinished(at=now, cell=cell, status="cancelled", error=NOT_STARTED) for cell in cancelled]
+                    )
+            finally:  # what runs is stopped even if nobody can be told any more
+                if self._taken is not None:
+                    self._stop.set()
+                self._paused = False
+                self._changed.notify_all()
             return bool(cancelled or forgotten) or self._taken is not None
 
     def close(self) -> bool:
