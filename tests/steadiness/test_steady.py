@@ -179,6 +179,6 @@ def test_advice_on_warmup() -> None:
 
 def test_ten_thousand_steps_take_less_than_a_second() -> None:
     series = synthetic(Condition("warm-up, throttle", 0.01, 0.5), 1, 10_000)
-    begin = time.perf_counter()
+    begin = time.process_time()  # what others do to the machine meanwhile is no matter
     classify(series)
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from textual.app import App
-from textual.pilot import Pilot
 
 from cs336_tui.events import CellFinished
 from cs336_tui.peaks import PeakCache, peak_key
@@ -26,7 +25,7 @@ from cs336_tui.tui.panes.verdict import verdict
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, START, a_spec, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, events_of, session_of
-from tests.tui.watched import SMALL, WIDE, Benches, demo, in_the_middle, log_of, text, until
+from tests.tui.watched import SMALL, WIDE, Benches, comes, demo, in_the_middle, log_of, text, until
 
 STEADY_S = [0.1 + 0.0001 * (step * 7 % 5) for step in range(30)]
 DRIFTING_S = [0.1 * (1 + 0.004 * step) for step in range(30)]
@@ -42,14 +41,6 @@ class Watched(App[None]):
 
     def _count(self) -> None:
         self.found += 1
-
-
-async def comes(pilot: Pilot[None], seen: Callable[[], object]) -> None:
-    for _ in range(1000):
-        if seen():
-            return
-        await pilot.pause(0.01)
-    raise AssertionError("it did not come")
 
 
 async def judged(folder: Path, state: SessionState, number: int = 0) -> Assessment:

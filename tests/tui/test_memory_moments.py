@@ -9,6 +9,7 @@ from cs336_tui.tui.dialogs.reader import Reader
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_memory import a_memory_report, many_events
 from tests.tui.memory_tab import COMPACT, LARGE, PANEL, Tab, pressed, recorded
+from tests.tui.watched import comes
 
 
 @pytest.mark.parametrize("size", [COMPACT, PANEL, LARGE])
@@ -136,10 +137,12 @@ async def test_what_a_record_lacks_is_said_beside_its_timeline() -> None:
 async def test_a_large_record_is_read_while_the_screen_goes_on() -> None:
     app = Tab(recorded(many_events(200_001)))
     async with app.run_test(size=LARGE) as pilot:
-        for _ in range(500):
-            if "live, 100 % of the peak" in app.pane.text:
-                break
-            assert app.pane.text == "" or "reading the record ..." in app.pane.text
-            await pilot.pause(0.01)
+
+        def is_read() -> bool:
+            done = "live, 100 % of the peak" in app.pane.text
+            assert done or app.pane.text == "" or "reading the record ..." in app.pane.text
+            return done
+
+        await comes(pilot, is_read)
         text = await pressed(pilot, "left", "right")
         assert "of 200,001" in text

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from textual.app import App, ComposeResult
-from textual.pilot import Pilot
 
 from cs336_tui.events import ReportFinished, ReportStarted
 from cs336_tui.session.state import SessionState, fold
@@ -18,6 +15,7 @@ from cs336_tui.tui.widgets.rows import Rows
 from tests.made_precision import a_precision_report, precision_events
 from tests.samples import START, a_spec
 from tests.session.made import Cell, cell, events_of, session_of
+from tests.tui.watched import comes
 
 MIXED = a_spec(precision="bf16-mixed")
 CELLS = (
@@ -36,15 +34,6 @@ class Page(App[None]):
         from cs336_tui.tui.themes import VARIABLE_DEFAULTS
 
         return VARIABLE_DEFAULTS
-
-
-async def until(pilot: Pilot[None], seen: Callable[[], bool]) -> None:
-    """Let the app work until this holds."""
-    for _ in range(500):
-        if seen():
-            return
-        await pilot.pause(0.01)
-    raise AssertionError("it did not come")
 
 
 def session(*cells: Cell, report: bool = True) -> SessionState:
@@ -155,9 +144,9 @@ async def test_enter_on_a_speed_up_tells_the_reason_of_its_verdict() -> None:
         assert not isinstance(pilot.app.screen, Reader)
         row = next(place for place, text in enumerate(pane.text.splitlines()) if "▼ faster" in text)
         await pilot.press(*["down"] * (row - 1), "enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Reader))
+        await comes(pilot, lambda: isinstance(pilot.app.screen, Reader))
         shown = pilot.app.screen.query_one(Rows)
-        await until(pilot, lambda: "the whole 95 % interval is below 1" in " ".join(shown.text.split()))
+        await comes(pilot, lambda: "the whole 95 % interval is below 1" in " ".join(shown.text.split()))
         assert "peak allocated 3.00 GB" in shown.text
 
 
@@ -166,5 +155,5 @@ async def test_many_cells_are_worked_out_on_a_thread(monkeypatch: pytest.MonkeyP
     async with Page().run_test(size=(100, 30)) as pilot:
         pane = pilot.app.query_one(PrecisionPane)
         pane.show(subject(session_of(*CELLS)))
-        await until(pilot, lambda: "▼ faster" in pane.text)
+        await comes(pilot, lambda: "▼ faster" in pane.text)
         assert "working out" not in pane.text

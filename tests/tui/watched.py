@@ -43,6 +43,7 @@ from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.widgets.lines import Line
 from tests.samples import ENVIRONMENT, START
 from tests.tui.make_log import DEMO_LOG
+from tests.watching import PATIENCE_S
 
 WIDE = (120, 40)
 SMALL = (80, 24)
@@ -228,7 +229,8 @@ async def until(pilot: Pilot[None], seen: str | Callable[[str], bool]) -> str:
     app = pilot.app
     assert isinstance(app, Cs336App)
     wanted = (lambda text: seen in text) if isinstance(seen, str) else seen
-    for _ in range(500):
+    give_up_at = time.monotonic() + PATIENCE_S
+    while time.monotonic() < give_up_at:
         await pilot.pause(0.01)
         if len(app.screen_stack) == 1:
             app.paint()
@@ -237,6 +239,14 @@ async def until(pilot: Pilot[None], seen: str | Callable[[str], bool]) -> str:
         if wanted(text):
             return text
     raise AssertionError(f"{seen!r} did not appear; the screen was:\n{screen_text(app)}")
+
+
+async def comes(pilot: Pilot[None], seen: Callable[[], object]) -> None:
+    """Let an app, of whatever kind, work until this holds."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not seen():
+        assert time.monotonic() < give_up_at, "it did not come"
+        await pilot.pause(0.01)
 
 
 def text(lines: list[Line]) -> str:
