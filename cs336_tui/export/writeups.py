@@ -281,6 +281,8 @@ def _seconds(row: Row, notation: Notation) -> str:
     return f"[{', '.join(times)}]"
 
 
-def _parameters(number: int) -> str:
+def _parameters(number: int | None) -> str:
     """As published tables have it: ``120.95M``, ``3.38B``."""
+    if number is None:
+        return UNKNOWN
     return f"{number / 1e9:.2f}B" if number >= 1e9 else f"{number / 1e6:.2f}M"

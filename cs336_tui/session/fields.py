@@ -62,9 +62,12 @@ def size_label(spec: RunSpec) -> str:
     return f"{spec.size} {spec.d_model}/{spec.d_ff}/{spec.num_layers}/{spec.num_heads}"
 
 
-def num_params(result: Result) -> int:
-    """Parameters of the model as it was built; for one that was not, as its dimensions imply."""
-    return result.cell.num_params or implied_params(result.spec)
+def num_params(result: Result) -> int | None:
+    """Parameters of the model as it was built; for a reference that was not, as its dimensions imply.
+
+    None for a user's own that was not: its dimensions do not tell.
+    """
+    return result.cell.num_params or (None if is_imported(result.spec.model) else implied_params(result.spec))
 
 
 def implied_params(spec: RunSpec) -> int:
@@ -266,7 +269,7 @@ _ALL = (
     _variant("model-args", (NO_ARGUMENTS,)),
     _variant("edition", EDITIONS)._replace(usual=""),
     _variant("arch", ARCHES)._replace(usual=""),
-    Field("params", "parameters", "model", lambda result: count(num_params(result)), num_params),
+    Field("params", "parameters", "model", lambda result: count(num_params(result)), lambda r: num_params(r) or 0),
     _dimension("d_model", "d_model"),
     _dimension("d_ff", "d_ff"),
     _dimension("num_layers", "layers"),
