@@ -72,7 +72,8 @@ def _record(result: Fitted) -> dict[str, Value]:
     spec, fit, target = result.asked, result.fit, result.target
     return {
         "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
-        "variants": ", ".join(spec.variants), "precision": spec.precision, "device": target.name, "by": fit.by, "largest": fit.largest,
+        "variants": ", ".join(spec.variants), "precision": spec.precision, "device": target.name,
+        "by": fit.by, "largest": fit.largest,
         "peak_bytes": result.found.peak_bytes if result.found else None,
         "next": getattr(fit.next_spec, FIELD[fit.by]) if fit.next_spec else None,
         "next_peak_bytes": result.following.peak_bytes if result.following else None,
