@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import threading
@@ -16,22 +15,17 @@ from cs336_tui import __version__
 from cs336_tui.environment import Environment, capability_pair
 from cs336_tui.events import (
     SCHEMA,
-    CellFinished,
-    CellStarted,
     DeviceSampled,
     EnvironmentRead,
-    Event,
     Notice,
     SessionAnnotated,
     SessionEnded,
     SessionStarted,
-    StageChanged,
 )
 from cs336_tui.reports import ReportKind, ReportRequest
-from cs336_tui.runner import door
 from cs336_tui.runner.ab import Means, check_sides, rounds_of, run_rounds
+from cs336_tui.runner.cells import Cells
 from cs336_tui.runner.device_watch import DeviceWatch
-from cs336_tui.runner.fit_check import why_not_in_turns, why_not_tried
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.leave_out import without_impossible
 from cs336_tui.runner.machine import probe_machine
@@ -41,7 +35,6 @@ from cs336_tui.runner.reopening import go_on
 from cs336_tui.runner.reporting import make_report, refuse_report
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.stop import StopSignal
-from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, new_session_id
 from cs336_tui.session.recorder import Recorder, Sink
 from cs336_tui.spec import Precision, RunSpec, SpecError
@@ -82,9 +75,7 @@ class Bench:
         self.timeout_s = timeout_s
         self.skip_after_oom = skip_after_oom
         self._explain_oom = explain_oom
-        self._check_fit = check_fit
         self._in_process = in_process
-        self._nvtx = nvtx
         self._recorder = Recorder(session_dir, session or new_session_id(), sink)
         self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-"))
         self._launcher = Launcher(self._scratch)
@@ -96,6 +87,15 @@ class Bench:
         self._watch = DeviceWatch(self._on_sample, interval_s=device_interval_s)
         self._stop = StopSignal()
         self.queue = CellQueue(self._recorder.record, self._stop)
+        self._cells = Cells(
+            None if in_process else self._launcher,
+            self._recorder,
+            self._watch,
+            self._predictions,
+            self._stop,
+            check_fit=check_fit,
+            nvtx=nvtx,
+        )
         self._starting = threading.Lock()
         self._started = False
         self._probing = threading.Lock()
@@ -104,10 +104,6 @@ class Bench:
         self._environment: Environment | None = None
         self._has_begun = False
         self._was_cancelled = False
-        self._endings: dict[int, CellFinished] = {}
-        """How cells ended that ran out of memory."""
-        self._unusable: dict[int, str] = {}
-        """What of the user's own could not be used, by the cell that has just found out."""
         self._closed = False
 
     @property
@@ -254,12 +250,11 @@ class Bench:
             if isinstance(taken, Asked):
                 self._make_report(taken, environment)
                 continue
-            self._endings.pop(taken.cell, None)
-            self._run_cell(taken.cell, taken.spec, environment)
-            ran_out = taken.cell in self._endings
+            self._cells.run(taken.cell, taken.spec, environment, self.timeout_s)
+            ran_out = taken.cell in self._cells.out_of_memory
             if ran_out and self._explain_oom and not self._in_process:
                 self.queue.ask("oom", taken.spec, taken.cell)
-            if code := self._unusable.pop(taken.cell, None):
+            if code := self._cells.unusable.pop(taken.cell, None):
                 self.queue.skip_bringing(code, taken.spec, taken.cell)
             if ran_out and self.skip_after_oom:
                 reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
@@ -274,13 +269,13 @@ class Bench:
     def _run_rounds(self, environment: Environment) -> None:
         means = Means(
             launcher=self._launcher,
-            record=self._record,
+            record=self._cells.record,
             watch=lambda spec, pid: self._watch.point(environment.device(spec.device), pid),
-            refuse=lambda spec: self._cannot_fit(spec, environment),
+            refuse=lambda spec: self._cells.why_not(spec, environment),
             round_over=lambda: self._watch.await_sample(self._stop),
             stop=self._stop,
             timeout_s=self.timeout_s,
-            refuse_both=lambda a, b: self._cannot_fit_both(a, b, environment),
+            refuse_both=lambda a, b: self._cells.why_not_both(a, b, environment),
         )
         run_rounds(self.queue, means)
         self._watch.point(None, None)
@@ -308,7 +303,7 @@ class Bench:
             self._reports = max(state.reports, default=-1) + 1
             self._predictions.restore(state)
             endings = (cell.finished for cell in state.cells.values() if cell.finished and cell.status == "oom")
-            self._endings = {ending.cell: ending for ending in endings}
+            self._cells.out_of_memory |= {ending.cell: ending for ending in endings}
             (sink or self._recorder.pass_on)(history)
             self._recorder.record(went_on)
             self.queue.restore(state)
@@ -331,9 +326,8 @@ class Bench:
         if self._closed:
             return
         self._closed = True
-        with (
-            ExitStack() as ending
-        ):  # the last first, and all of it even where a watcher raises, as one that is gone does
+        with ExitStack() as ending:
+            # The last first, and all of it even where a watcher raises, as one that is gone does.
             ending.callback(shutil.rmtree, self._scratch, ignore_errors=True)
             ending.callback(self._stop.close)
             ending.callback(self._close_log, interrupted=interrupted)
@@ -370,65 +364,9 @@ class Bench:
                 started = SessionStarted(at=now, schema=SCHEMA, session=self.session, app=__version__)
                 self._recorder.record([started, EnvironmentRead(at=now, environment=environment)])
 
-    def _record(self, events: Sequence[Event]) -> None:
-        """Record what the running cell tells."""
-        self._recorder.record(events)
-        for event in events:
-            if isinstance(event, CellFinished) and event.status == "oom":
-                self._endings[event.cell] = event
-            if isinstance(event, CellFinished) and event.unusable:
-                self._unusable[event.cell] = event.unusable
-            if isinstance(event, StageChanged) and event.stage == "finishing":
-                self._watch.measured()
-
-    def _run_cell(self, cell: int, spec: RunSpec, environment: Environment) -> None:
-        try:
-            environment.check(spec)
-        except SpecError as error:
-            self._fail(cell, str(error))
-            return
-        if why := self._cannot_fit(spec, environment):
-            self._record([CellFinished(at=time.time(), cell=cell, status="oom", error=why)])
-            return
-        if self._in_process:
-            self._recorder.record([CellStarted(at=time.time(), cell=cell)])
-            self._watch.point(environment.device(spec.device), os.getpid())
-            door.run_cell(spec, cell, lambda event: self._record([event]), self._stop.is_set, nvtx=self._nvtx)
-        else:
-            self._run_child(cell, spec, environment)
-        self._watch.await_sample(self._stop)
-
-    def _run_child(self, cell: int, spec: RunSpec, environment: Environment) -> None:
-        started_at = time.time()
-        try:
-            child = self._launcher.start_cell(cell, spec, nvtx=self._nvtx)
-        except (OSError, EOFError) as error:
-            self._fail(cell, f"no process could be started: {error or type(error).__name__}")
-            return
-        self._recorder.record([CellStarted(at=started_at, cell=cell, pid=child.process.pid)])
-        self._watch.point(environment.device(spec.device), child.process.pid)
-        try:
-            Supervisor(child, cell, self._record, self._stop, self.timeout_s).run()
-        finally:
-            child.close()
-
-    def _cannot_fit(self, spec: RunSpec, environment: Environment) -> str:
-        """Why a cell is not even tried; empty when it may be."""
-        device = environment.device(spec.device)
-        if not self._check_fit or device is None:
-            return ""
-        return why_not_tried(spec, device, self._predictions.predictor, self._predictions.tell)
-
-    def _cannot_fit_both(self, a: RunSpec, b: RunSpec, environment: Environment) -> str:
-        """Why two cells are not even tried in turns; empty when they may be, and where each has memory of its own."""
-        device = environment.device(a.device)
-        if not self._check_fit or device is None or a.device != b.device:
-            return ""
-        return why_not_in_turns(a, b, device, self._predictions.predictor, self._predictions.tell)
-
     def _make_report(self, asked: Asked, environment: Environment) -> None:
         device = environment.device(asked.spec.device)
-        ending = self._endings.get(-1 if asked.cell is None else asked.cell)
+        ending = self._cells.out_of_memory.get(-1 if asked.cell is None else asked.cell)
         request = ReportRequest(
             kind=asked.kind,
             spec=asked.spec,
@@ -439,7 +377,7 @@ class Bench:
             failed_request_bytes=ending.failed_allocation_bytes if ending else None,
         )
         number, self._reports = self._reports, self._reports + 1
-        if asked.kind in ("kernels", "memory") and (why := self._cannot_fit(asked.spec, environment)):
+        if asked.kind in ("kernels", "memory") and (why := self._cells.why_not(asked.spec, environment)):
             refuse_report(number, request, why, record=self._recorder.record)
             return
         make_report(
@@ -455,9 +393,6 @@ class Bench:
     def _capability_of(self, spec: RunSpec) -> tuple[int, int] | None:
         device = self._environment.device(spec.device) if self._environment else None
         return capability_pair(device.capability) if device and device.capability else None
-
-    def _fail(self, cell: int, error: str) -> None:
-        self._recorder.record([CellFinished(at=time.time(), cell=cell, status="failed", error=error)])
 
     def _on_sample(self, sample: DeviceSampled) -> None:
         # While nothing runs samples are for the eye only; the log tells of runs.
