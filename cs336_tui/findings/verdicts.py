@@ -258,14 +258,14 @@ def _warming(cell: CellState, steadiness: Steadiness | None) -> _Warming | None:
 
 
 def _warmup_needed(cell: CellState, steadiness: Steadiness) -> int | None:
-    """How many warm-up steps would do where the measured ones still have some; as warm-up and early measured steps
-    together tell, or else by the measured ones alone."""
+    """How many warm-up steps would do where the measured ones still have some: as these tell, or more where warm-up and
+    early measured steps together tell more."""
     given = len(cell.warmup_times_s)
+    needed = [] if steadiness.warmup_steps is None else [given + steadiness.warmup_steps]
     if given and cell.spec.sync == "each-step":
         together = classify((*cell.warmup_times_s, *cell.step_times_s[:EARLY])).warmup_steps
-        if together is not None and together > given:
-            return together
-    return None if steadiness.warmup_steps is None else given + steadiness.warmup_steps
+        needed += [together] if together is not None and together > given else []
+    return max(needed, default=None)
 
 
 def _warmup_advice(cell: CellState, steadiness: Steadiness | None, warming: _Warming | None) -> str:

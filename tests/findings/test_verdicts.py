@@ -53,6 +53,23 @@ def test_a_warmup_that_is_asked_for_would_have_done() -> None:
     assert judged(a_cell(falling[needed:], falling[:needed])).names == ("steady",)
 
 
+def test_no_fewer_warmup_steps_are_asked_for_than_the_measured_ones_show() -> None:
+    """A first step that is very slow hides, beside it, how long the others go on to fall."""
+    rng = np.random.default_rng(138)
+    tau, size, noise, first = (
+        rng.uniform(2, 8),
+        rng.uniform(0.05, 0.5),
+        rng.choice([0.01, 0.03, 0.08]),
+        rng.uniform(1, 10),
+    )
+    falling = [0.1 * (1 + size * math.exp(-step / tau)) * math.exp(noise * rng.normal()) for step in range(60)]
+    found = judged(a_cell(falling[1:], [falling[0] * first]))
+    holds, why = evidence(found, "still-warming")
+    assert holds
+    slow = int(why.removeprefix("the first ").split()[0])
+    assert int(found.holding[0].advice.removeprefix("raise --warmup to ")) >= 1 + slow
+
+
 @pytest.mark.parametrize(("most", "said"), [(2, "did not settle"), (50, "stopped too early")])
 def test_an_automatic_warmup_that_was_not_enough_is_answered_with_a_number(most: int, said: str) -> None:
     falling = [0.1 * (1 + 0.5 * math.exp(-step / 3)) for step in range(60)]
