@@ -113,9 +113,9 @@ async def test_only_keys_that_do_something_are_offered() -> None:
             return {binding.binding.description for binding in app.screen.active_bindings.values()}
 
         assert not {"Moment", "Zoom", "Peak", "Level"} & offered()
-        assert "Profile now" not in offered()
+        assert "Make report" not in offered()
         await app.about(pilot, recorded())
-        assert {"Moment", "Zoom", "Peak", "Profile now"} <= offered()
+        assert {"Moment", "Zoom", "Peak", "Make report"} <= offered()
         await pressed(pilot, "v", "v")
         assert {"Level"} == {"Moment", "Zoom", "Peak", "Level"} & offered()
 

@@ -186,7 +186,7 @@ async def test_a_replayed_report_is_shown_and_none_can_be_asked_for(tmp_path: Pa
         await pilot.press("9")
         pane = app.main.query_one("#kernels", ReportPane)
         await until(pilot, lambda _: pane.report is not None)
-        assert "Profile now" not in screen_text(app).splitlines()[-1]
+        assert "Make report" not in screen_text(app).splitlines()[-1]
         await pilot.press("n")
 
 

@@ -49,7 +49,7 @@ class ReportPane(Rows):
     """What a report of this kind tells and how long it takes, in one or two sentences."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "make", "Profile now", id="report.make"),
+        Binding("n", "make", "Make report", id="report.make"),
         Binding("right_square_bracket", "step_cell(1)", "Next cell", key_display="[ ]", id="report.next_cell"),
         Binding("left_square_bracket", "step_cell(-1)", "Cell before", show=False, id="report.cell_before"),
     ]
