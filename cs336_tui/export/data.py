@@ -44,8 +44,9 @@ def to_json(state: SessionState) -> str:
 def to_csv(state: SessionState) -> str:
     """One row per finished cell, fields named as in the JSON; times in seconds, sizes in bytes.
 
-    Lists (``*_times_s``, of a value per step, and verdicts) are joined by ``;``. What is unknown is empty; what a model
-    of the user's decides itself, such as its attention, is ``own``.
+    Lists (``*_times_s``, of a value per step, verdicts, and texts such as ``verdict_evidence`` and ``graph_breaks``)
+    are joined by ``;``; one inside a text is ``,``, so that a reader can split them. What is unknown is empty; what a
+    model of the user's decides itself, such as its attention, is ``own``.
     """
     return documents_to_csv([document_of(state)])
 
@@ -94,7 +95,7 @@ def _row(run: RunRecord) -> dict[str, Any]:
 
 def _field(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return ";".join(plain(each) if isinstance(each, str) else repr(each) for each in value)
+        return ";".join(plain(each).replace(";", ",") if isinstance(each, str) else repr(each) for each in value)
     # Older Pythons leave a bare carriage return unquoted, and then cannot read the row back.
     return plain(value) if isinstance(value, str) else value
 

@@ -10,10 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.events import Event
+from cs336_tui.events import Event, ModelPrepared
 from cs336_tui.export.data import to_csv, to_json
 from cs336_tui.session.state import SessionState
-from tests.samples import MEASURED_S, WARMUP_S, a_spec, cell_end, mixed_session, session_start, state_of, steps
+from tests.samples import (
+    MEASURED_S,
+    START,
+    WARMUP_S,
+    a_spec,
+    cell_end,
+    cell_start,
+    mixed_session,
+    session_start,
+    state_of,
+    steps,
+)
 from tests.strategies import any_event
 
 
@@ -81,6 +92,24 @@ def test_csv_has_the_verdicts_and_what_they_rest_on() -> None:
     assert float(good["interval_low_s"]) < 0.1532 < float(good["interval_high_s"])
     assert float(good["flops_per_s"]) > 0
     assert (oom["verdicts"], oom["verdict_evidence"], oom["interval_low_s"]) == ("", "", "")
+
+
+def test_a_list_of_texts_can_be_split_whatever_the_texts_hold() -> None:
+    breaks = ("print; a side effect (model.py:3)", "a;b")
+    events = [
+        *session_start([a_spec()]),
+        *cell_start(0),
+        ModelPrepared(at=START, cell=0, compile_s=1.0, graph_breaks=breaks),
+        *steps(0, WARMUP_S, MEASURED_S),
+        cell_end(0),
+    ]
+    state = state_of(events)
+    (row,) = parsed_csv(state)
+    assert row["graph_breaks"].split(";") == ["print, a side effect (model.py:3)", "a,b"]
+    (run,) = json.loads(to_json(state))["runs"]
+    assert run["graph_breaks"] == list(breaks)
+    names = list(run["verdict_evidence"])
+    assert [field.partition(":")[0] for field in row["verdict_evidence"].split(";")] == names
 
 
 def test_csv_without_results_is_its_header() -> None:
