@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from cs336_tui.export.ab_tables import turns_table
 from cs336_tui.export.estimate_tables import category_table, estimate_table, prediction_tables
 from cs336_tui.export.figures import Drawing
@@ -29,7 +31,7 @@ from cs336_tui.reports import (
     Report,
     prediction_key,
 )
-from cs336_tui.session.merge import Result
+from cs336_tui.session.merge import Result, title_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 
@@ -102,7 +104,12 @@ def report_tables(
         found["ab"] = tuple(
             turns_table(turns_of(rounds), [result for both in rounds for result in both]) for rounds in in_turns
         )
-    if predicted := [table for state in states for table in _predicted(state, wanted)]:
+    titles = {id(result.state): result.session for result in results} if len(states) > 1 else {}
+    if predicted := [
+        _of_session(table, titles.get(id(state)) or title_of(state)) if len(states) > 1 else table
+        for state in states
+        for table in _predicted(state, wanted)
+    ]:
         found["predictions"] = tuple(predicted)
     for name, kind in _KINDS.items():
         tables = tables_of_reports(
@@ -137,6 +144,16 @@ def _predicted(state: SessionState, wanted: Callable[[RunSpec], bool]) -> Iterat
             estimates = judge_all(predictions, target_here(info, environment, state.devices), state)
             yield estimate_table(estimates)
             yield category_table(estimates)
+
+
+def _of_session(table: Table, title: str) -> Table:
+    """The table, saying of which session it is."""
+    return msgspec.structs.replace(
+        table,
+        caption=f"{table.caption}, session {title}",
+        label=f"{table.label}-{title}",
+        records=tuple({"session": title} | record for record in table.records),
+    )
 
 
 def _predictions(state: SessionState) -> list[Prediction]:
