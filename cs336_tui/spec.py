@@ -298,6 +298,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         )
 
     @property
+    def size_label(self) -> str:
+        """The size's name; a custom size is told by its dimensions: ``custom d_model/d_ff/layers/heads``."""
+        if self.size != CUSTOM_SIZE:
+            return self.size
+        return f"{self.size} {self.d_model}/{self.d_ff}/{self.num_layers}/{self.num_heads}"
+
+    @property
     def tokens_per_step(self) -> int:
         return self.batch_size * self.context_length
 
@@ -310,5 +317,5 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     def title(self) -> str:
         """What tells this cell from its neighbours, for a heading."""
         kind = ("attention",) if self.workload == "attention" else ()
-        usual = (self.size, f"ctx {self.context_length}", self.pass_, self.precision, self.device)
+        usual = (self.size_label, f"ctx {self.context_length}", self.pass_, self.precision, self.device)
         return " · ".join((*kind, *usual, *self.variants))

@@ -184,3 +184,9 @@ def test_an_unknown_size_or_edition_is_answered_with_the_known_ones() -> None:
         dims_of("2.7B", "2026")
     with pytest.raises(SpecError, match="edition 1999: expected one of 2024, 2025, 2026"):
         dims_of("small", "1999")
+
+
+def test_the_title_of_a_custom_size_tells_its_dimensions() -> None:
+    spec = a_spec(size="custom", d_model=64, d_ff=256, num_layers=2, num_heads=4)
+    assert spec.title.startswith("custom 64/256/2/4 · ctx ")
+    assert a_spec().title.startswith("small · ctx ")

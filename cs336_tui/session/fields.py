@@ -56,10 +56,8 @@ _OF_MODELS = ("edition", "arch", "vocab")
 
 
 def size_label(spec: RunSpec) -> str:
-    """The size's name; a custom size is told by its dimensions."""
-    if spec.size != CUSTOM_SIZE:
-        return spec.size
-    return f"{spec.size} {spec.d_model}/{spec.d_ff}/{spec.num_layers}/{spec.num_heads}"
+    """As `RunSpec.size_label`."""
+    return spec.size_label
 
 
 def num_params(result: Result) -> int | None:
