@@ -33,6 +33,14 @@ def relative_work(spec: RunSpec) -> float:
     return spec.tokens_per_step * (weights + scores) * passes
 
 
+def variant_kind(spec: RunSpec) -> tuple[object, ...]:
+    """What decides, beside work, device, threads, precision and pass, how long a step takes: cells alike in it tell how
+    fast each other will be. An optimizer counts where there is a step of it."""
+    model = spec.workload, spec.causal, spec.model, spec.args_given, spec.model_path if spec.brings_own_code else ()
+    optimizer = spec.optimizer if spec.pass_ == "train-step" else "adamw"
+    return (*model, spec.attention, optimizer, spec.loss, spec.compile, spec.checkpoint, spec.cuda_graph)
+
+
 def in_order(specs: Sequence[RunSpec], order: Order = "smallest-first") -> tuple[RunSpec, ...]:
     """The cells as they will run: those with the least work a step first, so that something useful comes early.
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from cs336_tui.order import relative_work
+from cs336_tui.order import relative_work, variant_kind
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
@@ -32,18 +32,25 @@ class Counts(NamedTuple):
         return spec.measure_steps if likely is None else min(likely, spec.measure_steps)
 
 
-Kind = tuple[str, ...]
+Kind = tuple[object, ...]
 """What decides, beside the work, how long a step takes."""
 
 
 def _kind(spec: RunSpec) -> Kind:
+    """Cells of one kind price each other."""
+    return spec.device, spec.threads, spec.precision, spec.pass_, spec.arch, *variant_kind(spec)
+
+
+def _near_kind(spec: RunSpec) -> Kind:
+    """Cells that price each other as long as none of a kind was timed."""
     return spec.device, spec.precision, spec.workload, spec.model, spec.attention, spec.compile, spec.cuda_graph
 
 
 class Prices(NamedTuple):
-    """Seconds of a step per unit of work, by the kind of cell, and of whichever was timed last."""
+    """Seconds of a step per unit of work, by the kind of cell, by what is near it, and of whichever was timed last."""
 
     alike: dict[Kind, float]
+    near: dict[Kind, float]
     any: float | None
     compiling: dict[str, float]
     """Seconds that compiling took last, by torch.compile's mode."""
@@ -57,7 +64,7 @@ class Prices(NamedTuple):
 
     def steps_of(self, spec: RunSpec) -> float | None:
         """Seconds of all its steps."""
-        rate = self.alike.get(_kind(spec), self.any)
+        rate = self.alike.get(_kind(spec), self.near.get(_near_kind(spec), self.any))
         steps = self.counts.warmup_of(spec) + self.counts.measured_of(spec)
         return None if rate is None else rate * _work(spec) * steps
 
@@ -76,6 +83,7 @@ def prices(state: SessionState) -> Prices:
     warmup_wanted = any(spec.warmup_auto for spec in ahead)
     measured_wanted = any(spec.steps_auto is not None for spec in ahead)
     alike: dict[Kind, float] = {}
+    near: dict[Kind, float] = {}
     compiling: dict[str, float] = {}
     latest: float | None = None
     counts = Counts()
@@ -92,7 +100,8 @@ def prices(state: SessionState) -> Prices:
             rate = step_s / _work(cell.spec)
             latest = rate if latest is None else latest
             alike.setdefault(_kind(cell.spec), rate)
-    return Prices(alike, latest, compiling, counts)
+            near.setdefault(_near_kind(cell.spec), rate)
+    return Prices(alike, near, latest, compiling, counts)
 
 
 def left_of_running_s(state: SessionState, known: Prices) -> float | None:

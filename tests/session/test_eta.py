@@ -43,6 +43,49 @@ def test_cells_of_the_same_precision_set_the_price_before_others() -> None:
     assert remaining_s(state_of(events)) == pytest.approx(6 * 0.8)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "adamw-fused"},
+        {"checkpoint": 1},
+        {"loss": "mine:loss"},
+        {"threads": 1},
+        {"model": "mine:Model", "model_args": (("dropout", "0.1"),)},
+        {"model": "mine:Model", "model_path": ("elsewhere",)},
+        {"pass_": "backward"},
+    ],
+)
+def test_cells_of_the_same_variant_set_the_price_before_others(changes: dict[str, Any]) -> None:
+    """Of three cells the first runs ten times as fast, the second is timed last, and the third is as the first."""
+    usual = {key: value for key, value in changes.items() if key == "model"}
+    fast, slow = a_spec(**{"pass_": "train-step"} | changes), a_spec(**{"pass_": "train-step"} | usual)
+    per_work = 0.1 / relative_work(fast)
+    events = session_start([fast, slow, msgspec.structs.replace(fast, batch_size=8)])
+    for cell, step_s in ((0, 0.1), (1, 10 * per_work * relative_work(slow))):
+        events += [*cell_start(cell), *steps(cell, (step_s,) * 2, (step_s,) * 4), cell_end(cell)]
+    assert remaining_s(state_of(events)) == pytest.approx(6 * 0.2)
+
+
+def test_the_optimizer_of_a_pass_without_one_does_not_matter() -> None:
+    specs = [a_spec(), a_spec(precision="bf16-mixed"), a_spec(optimizer="adamw-fused", batch_size=8)]
+    events = session_start(specs)
+    for cell, time_s in ((0, 0.4), (1, 0.1)):
+        events += [*cell_start(cell), *steps(cell, (time_s,) * 2, (time_s,) * 4), cell_end(cell)]
+    assert remaining_s(state_of(events)) == pytest.approx(6 * 0.8)
+
+
+def test_before_any_of_its_variant_was_timed_a_cell_is_priced_by_what_comes_near() -> None:
+    specs = [
+        a_spec(pass_="train-step"),
+        a_spec(precision="bf16-mixed"),
+        a_spec(pass_="train-step", optimizer="adamw-fused"),
+    ]
+    events = session_start(specs)
+    for cell, time_s in ((0, 0.4), (1, 0.1)):
+        events += [*cell_start(cell), *steps(cell, (time_s,) * 2, (time_s,) * 4), cell_end(cell)]
+    assert remaining_s(state_of(events)) == pytest.approx(6 * 0.4)
+
+
 def test_cells_that_are_over_cost_nothing_more() -> None:
     specs = [a_spec(), a_spec()]
     events = [*session_start(specs), *cell_start(0), *steps(0, (0.1,)), cell_end(0, "oom"), cell_end(1, "cancelled")]

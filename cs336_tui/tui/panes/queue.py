@@ -108,7 +108,7 @@ class QueuePane(Rows):
         self._waiting: list[int] = []
         self._left_out: list[CellState] = []
         self._added: Sequence[tuple[RunSpec, int]] = ()
-        self._prices = Prices({}, None, {})
+        self._prices = Prices({}, {}, None, {})
         self._ends: list[float | None] = [None]
         self._on: int | None = None
         """The waiting cell that the cursor goes with."""
