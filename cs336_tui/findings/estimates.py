@@ -10,6 +10,7 @@ import msgspec
 from cs336_tui.environment import DeviceInfo, Environment, capability_pair
 from cs336_tui.events import DeviceSampled
 from cs336_tui.gpus import GpuModel, cublas_workspace_bytes, gpu_of_label
+from cs336_tui.order import variant_kind
 from cs336_tui.quantities import UNKNOWN, duration, gigabytes, millisecond_decimals
 from cs336_tui.reports import WORKSPACE_OP, Prediction, prediction_key
 from cs336_tui.session.cell_state import CellState
@@ -22,6 +23,9 @@ CPU, an interpreter that has imported torch was seen to take 0.23 GiB."""
 TIGHT_SHARE = 0.1
 """What fits with less than this share of its peak to spare is tight: a caching allocator reserves more than it hands
 out, and how much more is not predicted."""
+_OTHER_PASSES = "other passes"
+_MOST_NAMED = 3
+"""So many other variants are named."""
 NOT_MEASURED = "unknown until a cell of this device and precision was measured"
 
 
@@ -133,6 +137,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """What the times rest on, in words."""
     measured: bool
     """Whether this very cell was measured."""
+    by_others: bool = False
+    """Whether the times rest on cells of other variants."""
 
     @property
     def verdict(self) -> str:
@@ -150,6 +156,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{'about ' if one_guess else ''}{time_range(self.low_s, self.high_s)}"
 
 
+_Likeness = tuple[object, ...]
+
+
 class MeasuredCell(NamedTuple):
     """A cell of this session on the target, its mean step and how fast that was."""
 
@@ -159,11 +168,10 @@ class MeasuredCell(NamedTuple):
 
 
 class Experience(NamedTuple):
-    """Measured cells by what they tell about: the same cell, cells of their pass, cells of any pass."""
+    """Measured cells by what they tell about: the same cell, and cells alike in more or less of what changes speed."""
 
-    same: dict[tuple[RunSpec, int | None], list[MeasuredCell]]
-    of_pass: dict[tuple[str, int | None, str], list[MeasuredCell]]
-    of_any: dict[tuple[str, int | None], list[MeasuredCell]]
+    same: dict[object, list[MeasuredCell]]
+    alike: dict[_Likeness, list[MeasuredCell]]
 
 
 def measured_cells(state: SessionState, target: Target) -> tuple[MeasuredCell, ...]:
@@ -176,15 +184,30 @@ def measured_cells(state: SessionState, target: Target) -> tuple[MeasuredCell, .
     return tuple(found)
 
 
+def _likenesses(spec: RunSpec) -> tuple[tuple[_Likeness, str], ...]:
+    """What cells may have in common with this one, most first, each with what they are then not alike in, in words.
+    A cell tells about none that computes in another precision or on other threads."""
+    usual, kind = (spec.precision, spec.threads), variant_kind(spec)
+    return (
+        ((*usual, "pass and variant", spec.pass_, kind), ""),
+        ((*usual, "variant", kind), _OTHER_PASSES),
+        ((*usual, "pass", spec.pass_), "other variants"),
+        (usual, "other passes and variants"),
+    )
+
+
 def _experience(cells: Iterable[MeasuredCell]) -> Experience:
-    """A cell tells about none that computes in another precision or on other threads."""
-    found = Experience({}, {}, {})
+    found = Experience({}, {})
     for cell in cells:
-        spec = cell.spec
-        found.same.setdefault((prediction_key(spec), spec.threads), []).append(cell)
-        found.of_pass.setdefault((spec.precision, spec.threads, spec.pass_), []).append(cell)
-        found.of_any.setdefault((spec.precision, spec.threads), []).append(cell)
+        found.same.setdefault(_identity(cell.spec), []).append(cell)
+        for likeness, _ in _likenesses(cell.spec):
+            found.alike.setdefault(likeness, []).append(cell)
     return found
+
+
+def _identity(spec: RunSpec) -> object:
+    """The same for runs of one cell; what they need is alike, and so is how they run."""
+    return prediction_key(spec), spec.threads, spec.compile, spec.cuda_graph
 
 
 def _ran_on(cell: CellState, target: Target) -> bool:
@@ -256,8 +279,9 @@ def _judge(spec: RunSpec, prediction: Prediction, target: Target, known: Experie
     needed = prediction.peak_bytes + target.context_bytes
     margin = None if target.free_bytes is None else target.free_bytes - needed
     fits = None if margin is None else margin >= 0
-    own = known.same.get((prediction_key(spec), spec.threads), ())
-    low_s, high_s, basis = _measured(own) if own else _step_range(spec, prediction, target, known)
+    own = known.same.get(_identity(spec), ())
+    alike, unlike = _nearest(spec, known)
+    low_s, high_s, basis = _measured(own) if own else _step_range(spec, prediction, target, alike, unlike)
     run = _untimed_too(prediction) * spec.total_steps
     return Estimate(
         spec=spec,
@@ -273,6 +297,7 @@ def _judge(spec: RunSpec, prediction: Prediction, target: Target, known: Experie
         run_high_s=None if high_s is None else high_s * run,
         basis=basis,
         measured=bool(own),
+        by_others=bool(not own and alike and unlike not in ("", _OTHER_PASSES)),
     )
 
 
@@ -281,15 +306,34 @@ def _measured(own: Sequence[MeasuredCell]) -> tuple[float, float, str]:
     return min(means), max(means), f"measured, {_counted(len(own), 'run')} of this cell"
 
 
+def _nearest(spec: RunSpec, known: Experience) -> tuple[Sequence[MeasuredCell], str]:
+    """The measured cells most like it, and what they are not alike in, in words; none where nothing tells."""
+    for likeness, unlike in _likenesses(spec):
+        if alike := known.alike.get(likeness):
+            return alike, unlike
+    return (), ""
+
+
+def _named(cells: Sequence[MeasuredCell]) -> str:
+    """Which variants they are, the first few of them."""
+    names = list(dict.fromkeys(map(_variant, (cell.spec for cell in cells))))
+    return "; ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
+
+
+def _variant(spec: RunSpec) -> str:
+    kind = ("attention alone",) if spec.workload == "attention" else ()
+    return ", ".join((*kind, *spec.variants)) or "as written"
+
+
 def _step_range(
-    spec: RunSpec, prediction: Prediction, target: Target, known: Experience
+    spec: RunSpec, prediction: Prediction, target: Target, alike: Sequence[MeasuredCell], unlike: str
 ) -> tuple[float | None, float | None, str]:
     """Seconds of a step, low and high, and what they rest on: as fast as other cells were, or the data sheet."""
     flops, peak = timed_flops(prediction), target.peak_flops(spec.precision)
-    of_pass = known.of_pass.get((spec.precision, spec.threads, spec.pass_), ())
-    if alike := of_pass or known.of_any.get((spec.precision, spec.threads), ()):
+    if alike:
         slowest, fastest = (extreme(cell.flops_per_s for cell in alike) for extreme in (min, max))
-        other = "" if of_pass else " of other passes"
+        which = f" ({_named(alike)})" if "variants" in unlike else ""
+        other = f" of {unlike}{which}" if unlike else ""
         speeds = _speeds([slowest, fastest] if len(alike) > 1 else [fastest], peak)
         return flops / fastest, flops / slowest, f"from {_counted(len(alike), 'measured cell')}{other}: {speeds}"
     if peak is None:
