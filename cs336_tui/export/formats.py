@@ -26,6 +26,11 @@ SUFFIXES: Mapping[str, str] = {
 }  # fmt: skip
 
 LATEX_PREAMBLE = "% needs \\usepackage{booktabs}"
+_LATEX_WIDE = "% needs \\usepackage{graphicx}"
+_LATEX_LINE = 72
+"""Characters of a narrow text line of LaTeX's; what has more is shrunk to the line if it really does not fit."""
+_LATEX_GAP = 2.5
+"""Characters that fit into the space between two columns."""
 
 _CSS = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em; color: #1a1a1a; }
@@ -71,7 +76,8 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
             found = documents[0] if len(documents) == 1 else {"tables": documents}
             return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
         case "latex":
-            return "\n".join([LATEX_PREAMBLE, *map(_latex, tables)])
+            packages = [LATEX_PREAMBLE, *[_LATEX_WIDE] * any(map(_is_wide, tables))]
+            return "\n".join([*packages, *map(_latex, tables)])
     writers: dict[str, Callable[[Table], str]] = {"markdown": _markdown, "typst": _typst, "html": _html}
     return "\n".join(map(writers[format_], tables))
 
@@ -139,12 +145,28 @@ def _latex(table: Table) -> str:
             position="htbp",
             position_float="centering",
         )
+    if _is_wide(table):
+        body = _shrunk(body)
     if not table.footnotes:
         return body
     notes = "\\\\\n".join(map(latex_escape, table.footnotes))
     notes = f"\\par\\smallskip\n\\begin{{minipage}}{{\\linewidth}}\\footnotesize\n{notes}\n\\end{{minipage}}\n"
     head, end, tail = body.rpartition("\\end{table}")
     return head + notes + end + tail
+
+
+def _is_wide(table: Table) -> bool:
+    """Whether LaTeX may not fit it into a line of text, by its characters."""
+    rows = ([column.header for column in table.columns], *table.rows)
+    widths = [max(map(len, map(_line, cells))) for cells in zip(*rows, strict=True)]
+    return sum(widths) + _LATEX_GAP * len(widths) > _LATEX_LINE
+
+
+def _shrunk(body: str) -> str:
+    """A LaTeX table that is scaled down where it is wider than the line, and never up."""
+    begin, end = "\\begin{tabular}", "\\end{tabular}\n"
+    shrink = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%\n"
+    return body.replace(begin, shrink + begin, 1).replace(end, end.rstrip() + "%\n}\n", 1)
 
 
 def _html(table: Table) -> str:
