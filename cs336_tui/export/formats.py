@@ -58,7 +58,7 @@ _LATEX = str.maketrans({
 def render(table: Table, format_: str) -> str:
     """The table in one of `FORMATS`, with its caption and footnotes; ends with a newline.
 
-    HTML is a fragment, see `page`. CSV has the records only.
+    HTML is a fragment, see `page`. CSV has the records only, each with the table's settings.
     """
     return render_all([table], format_)
 
@@ -70,7 +70,7 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
     """
     match format_:
         case "csv":
-            return _csv([record for table in tables for record in _told_apart(table, tables)])
+            return _csv([record | _unsaid(table, record) for table in tables for record in _told_apart(table, tables)])
         case "json":
             documents = [_document(table) for table in tables]
             found = documents[0] if len(documents) == 1 else {"tables": documents}
@@ -238,6 +238,10 @@ def _told_apart(table: Table, tables: Sequence[Table]) -> Sequence[dict[str, Val
         return table.records
     name: dict[str, Value] = {"table": table.caption or table.label}
     return [name | record for record in table.records]
+
+
+def _unsaid(table: Table, record: dict[str, Value]) -> dict[str, Value]:
+    return {name: value for name, value in table.settings.items() if name not in record}
 
 
 def _document(table: Table) -> dict[str, Any]:

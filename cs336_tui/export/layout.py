@@ -10,6 +10,7 @@ from cs336_tui.export.grouping import SHARED, TELLING, groups, label, shared, sh
 from cs336_tui.export.markdown import Align
 from cs336_tui.export.notation import Notation
 from cs336_tui.export.results import data_value
+from cs336_tui.export.settings import settings_of
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.quantities import UNKNOWN
 from cs336_tui.session.fields import FIELDS
@@ -83,6 +84,7 @@ def tables_of(
                     *_fixed(members, (*rows_by, *keys, *places)),
                     *provenance_notes(members),
                 ),
+                settings=settings_of(members, (*rows_by, *keys, *places)),
                 label="-".join(f"{key}-{text}" for key, text in chosen.items()),
             )
         )

@@ -9,6 +9,7 @@ from cs336_tui.export.footnotes import Signs, provenance_notes
 from cs336_tui.export.markdown import Align
 from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.results import LEFT, data_value
+from cs336_tui.export.settings import settings_of
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.quantities import UNKNOWN, count, gigabytes
 from cs336_tui.session.fields import FIELDS
@@ -42,6 +43,7 @@ def pivot_table(
         ),
         caption=caption or default_caption(pivot, notation),
         footnotes=(*signs.notes, *pivot.notes, *_notes(pivot), *provenance_notes(results, std=_has_std(pivot))),
+        settings=settings_of(results, (*pivot.rows, *pivot.columns)),
         label=f"{pivot.value}-" + "-".join((*pivot.rows, *pivot.columns)).replace("_", "-"),
     )
 

@@ -30,5 +30,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[dict[str, Value], ...]
     caption: str = ""
     footnotes: tuple[str, ...] = ()
+    settings: dict[str, Value] = {}
+    """What all rows are of and no column says, such as the context length: columns of every row in CSV alone. None
+    where rows differ in it."""
     label: str = "results"
     """For references in LaTeX and Typst, without its prefix ``tab:``."""

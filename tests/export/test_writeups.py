@@ -36,7 +36,10 @@ def test_forward_only_has_a_table_for_each_warmup_setting() -> None:
     ])  # fmt: skip
     assert (cold.caption, warm.caption) == ("Step times in seconds, warm-up 0", "Step times in seconds, warm-up 5")
     rows = list(csv.DictReader(io.StringIO(render_all((cold, warm), "csv"))))
-    assert list(rows[0]) == ["size", "forward_only", "warmup_steps", "benchmark_steps", "avg", "std"]
+    assert list(rows[0]) == [
+        "size", "forward_only", "warmup_steps", "benchmark_steps", "avg", "std",
+        "context", "batch", "precision", "device", "variants",
+    ]  # fmt: skip
     assert len(rows) == 8
     assert float(rows[4]["avg"]) == pytest.approx(0.01)
 
@@ -54,7 +57,8 @@ def test_min_max_has_a_row_for_each_model_pass_and_warmup() -> None:
         "Model", "Pass", "Warmup", "Min (s)", "Max (s)", "Avg (s)", "Std (s)",
     ]  # fmt: skip
     assert table.rows[1] == ("small", "forward", "5", "0.00990", "0.01010", "0.01000", "0.00012")
-    assert render(table, "csv").splitlines()[0] == "Model,Pass,Warmup,Min (s),Max (s),Avg (s),Std (s)"
+    published, settings = "Model,Pass,Warmup,Min (s),Max (s),Avg (s),Std (s)", "context,batch,precision,device,variants"
+    assert render(table, "csv").splitlines()[0] == f"{published},{settings}"
     assert len(table.rows) == 8
 
 
