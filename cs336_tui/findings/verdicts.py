@@ -204,7 +204,7 @@ def _series_checks(
         )
     if loose:
         assert interval is not None
-        half, level = f"± {percent(interval.half_share)}", f"{interval.level:.0%} interval"
+        half, level = f"± {percent(interval.half_share)}", f"{interval.level * 100:g} % interval"
         few = f"{_steps(n)} fix the mean to {half} only ({level})"
         if interval.half_share >= OPEN:
             few = f"{_steps(n)} do not fix the mean ({half}, {level})"

@@ -88,7 +88,7 @@ def are_enough(times_s: Sequence[float], share: float) -> bool:
 def why_stopped(times_s: Sequence[float], share: float) -> str:
     """Why no more than these steps were measured, in words."""
     interval, stopped = mean_interval(times_s), f"stopped after {len(times_s)} steps"
-    known = f"the mean is known to ± {_half(interval.half_share)} ({interval.level:.0%})" if interval else ""
+    known = f"the mean is known to ± {_half(interval.half_share)} ({interval.level * 100:g} %)" if interval else ""
     missed = "" if is_narrow(times_s, share) else f", not at the ± {_half(share / 2)} asked for"
     if not are_enough(times_s, share):
         return f"{stopped}{missed}, the most that was allowed{': ' if known else ''}{known}"

@@ -113,8 +113,8 @@ _NUMBERS = (
     ("speed-up", "mean step time of the baseline over that of the cell, so more is faster."),
     ("± %", "of a mean: half its 95 % confidence interval, which allows for steps that resemble those before them."),
     ("interval", "95 % confidence interval of a ratio of mean step times, from the runs' means where runs repeat."),
-    ("auto", "warm-up: until steps are steady; steps: until the mean is known to ± 1 %. auto:50: 50 steps at most. "
-     "auto 2%: until ± 2 %."),
+    ("auto", "warm-up: until steps are steady; steps: until the mean is known to ± 0.5 %. auto:50: 50 steps at most. "
+     "auto 2%: until ± 1 %."),
     ("verdict", "of a cell: whether its steps are steady, and every reason to doubt its number; of a comparison: "
      "faster, slower, the same within 1 %, or ambiguous: the interval does not tell."),
     ("drifting +2", "the most telling verdict and how many others hold; Enter names them."),

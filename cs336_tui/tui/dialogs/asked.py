@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cs336_tui.spec import RunSpec
-from cs336_tui.sweep import INTERVAL, share_words, steps_words, warmup_words
+from cs336_tui.sweep import INTERVAL, steps_words, warmup_words
 from cs336_tui.tui.pages.page import wrapped
 from cs336_tui.tui.widgets.lines import Line, Span
 from cs336_tui.variants import CROSS_ENTROPY, is_imported
@@ -76,7 +76,7 @@ def _how(spec: RunSpec) -> Iterator[tuple[str, str]]:
     yield "warm-up", warmup_words(spec.warmup_steps, spec.warmup_auto)
     yield "measured steps", steps_words(spec.measure_steps, None if spec.steps_auto is None else INTERVAL)
     if spec.steps_auto is not None:
-        yield "interval", f"± {share_words(spec.steps_auto)} of the mean ends it"
+        yield "interval", f"± {spec.steps_auto * 50:g} % of the mean ends it"
     yield "synchronised", spec.sync
     yield "seed", str(spec.seed)
     yield "threads", str(spec.threads) if spec.threads is not None else "torch's own choice"

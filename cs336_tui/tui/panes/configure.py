@@ -18,7 +18,7 @@ from cs336_tui.presets import QUICK, Preset
 from cs336_tui.recent_models import RecentModel, recent_models
 from cs336_tui.sizes import size_names
 from cs336_tui.spec import CUSTOM_SIZE, PASSES, PRECISIONS, SpecError
-from cs336_tui.sweep import INTERVAL, USUAL_MOST, Sweep, share_words
+from cs336_tui.sweep import INTERVAL, USUAL_MOST, Sweep
 from cs336_tui.tui.form import AFTER_OOM, CONTEXTS, Entries, RunOptions, entries_of, read
 from cs336_tui.tui.format import cut_to_lines
 from cs336_tui.tui.possible import ALL, possible_here
@@ -49,7 +49,7 @@ _SHOWN_AT = {
 _WARMUP_TIP = f"""Steps before those that are measured: a number, or several as 0,1,5.
 auto: until steps are steady, {USUAL_MOST["warmup_steps"]} at most; auto:50 for another most."""
 _STEPS_TIP = f"""Measured steps: a number.
-auto: until the 95 % interval of the mean is {share_words(INTERVAL)} wide or the noise has settled,
+auto: until the 95 % interval of the mean is {INTERVAL * 100:g} % wide or the noise has settled,
 {USUAL_MOST["measure_steps"]} at most; auto:200 for another most, auto 2% for another width."""
 _SUMMARY_LINES = 5
 """At most, of what is said about all that is entered; as high as its style lets it be."""
