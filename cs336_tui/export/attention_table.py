@@ -10,7 +10,7 @@ import msgspec
 from cs336_tui.attention_accounting import Accounting, accounting_of
 from cs336_tui.export.grouping import groups, telling
 from cs336_tui.export.layout import LayoutColumn, Row, setting, tables_of
-from cs336_tui.export.notation import Notation
+from cs336_tui.export.notation import NONE, Notation
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table, Value
 from cs336_tui.export.trust import trust_notes
@@ -24,7 +24,6 @@ _BESIDE = ("attention", "compile", "pass")
 _UNUSED = ("edition", "arch", "vocab")
 """What attention alone has nothing of."""
 _MIB = 2**20
-_NONE = "-"
 
 
 class Method(NamedTuple):
@@ -162,7 +161,7 @@ def _accounted(attention: str) -> LayoutColumn:
 
     def show(row: Row) -> str:
         size = found(row)
-        return _NONE if size is None else _mebibytes(size)
+        return NONE if size is None else _mebibytes(size)
 
     return LayoutColumn(f"{attention}: accounted (MiB)", read, show)
 
@@ -227,7 +226,7 @@ def _cells(row: Row, method: Method, pass_: str | None = None) -> list[Result]:
 
 def _ending(runs: Sequence[Result]) -> str:
     """Why there is no number: ``OOM``, or nothing was run or seen."""
-    return next((run.ending for run in runs if run.ending), _NONE)
+    return next((run.ending for run in runs if run.ending), NONE)
 
 
 def _mebibytes(size: int) -> str:

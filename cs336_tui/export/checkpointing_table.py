@@ -10,7 +10,7 @@ from cs336_tui.export.footnotes import Signs
 from cs336_tui.export.grouping import groups, telling
 from cs336_tui.export.layout import LayoutColumn, Row, not_timed, tables_of
 from cs336_tui.export.memory_tables import ByteUnit
-from cs336_tui.export.notation import Notation
+from cs336_tui.export.notation import NONE, Notation
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table, Value
 from cs336_tui.reports import MemoryReport
@@ -19,7 +19,6 @@ from cs336_tui.stats import Summary
 
 Mark = Literal["best", "neighbour"]
 
-_NONE = "-"
 _BASES = ("measured", "predicted")
 """What memory is compared by, the most telling first. Not by RSS, of which tensors are but a part."""
 
@@ -70,7 +69,7 @@ def _tables(
 
     def peak(header: str, read: Callable[[_Point], int | None]) -> LayoutColumn:
         def show(point: _Point) -> str:
-            return _NONE if (size := read(point)) is None else unit.figure(size)
+            return NONE if (size := read(point)) is None else unit.figure(size)
 
         def number(point: _Point) -> float | None:
             return None if (size := read(point)) is None else size / unit.bytes
@@ -90,7 +89,7 @@ def _tables(
         column("step time (ms)", lambda point: _ms(point, "mean_s"),
                lambda point: notation.of(point.summary, "mean_s") if point.summary else point.ending),
         column("std (ms)", lambda point: _ms(point, "std_s"),
-               lambda point: notation.of(point.summary, "std_s") if point.summary else _NONE),
+               lambda point: notation.of(point.summary, "std_s") if point.summary else NONE),
         column("time / k = 0", lambda point: _slowdown(point, base), lambda point: _show_slowdown(point, base)),
     )  # fmt: skip
     said = (*signs.notes, *_notes(points, best, members[0].spec.num_layers), *notes, *not_timed(members))
@@ -165,7 +164,7 @@ def _notes(points: Mapping[int, _Point], best: int | None, layers: int) -> Itera
             "memory report recorded it"
         )
     elif not any(point.rss for point in points.values()):
-        yield f"measured peak {_NONE}: no allocator counts it here, and no memory report was made"
+        yield f"measured peak {NONE}: no allocator counts it here, and no memory report was made"
     if any(point.rss for point in points.values()):
         yield "peak RSS: of the whole process since it began, the interpreter and torch included; not of tensors alone"
     if best is None:
@@ -201,4 +200,4 @@ def _slowdown(point: _Point, base: Summary | None) -> float | None:
 
 def _show_slowdown(point: _Point, base: Summary | None) -> str:
     found = _slowdown(point, base)
-    return _NONE if found is None else f"{found:.2f}"
+    return NONE if found is None else f"{found:.2f}"

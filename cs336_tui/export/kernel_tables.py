@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from cs336_tui.export.notation import NONE
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.findings import kernels
 from cs336_tui.findings.kernels import AttentionSplit, KernelRow, Phases, Share
@@ -26,8 +27,6 @@ _BY_KIND_NOTE = (
     "nothing names the attention's parts: matmul and softmax are what its own forward, without its projections, "
     "launches of these kinds"
 )
-NONE = "–"
-"""In place of a share where there is nothing to have one."""
 
 _NSYS = tuple(map(Column, ("Time (%)", "Total Time (ns)", "Instances", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)",
                            "StdDev (ns)")))  # fmt: skip

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.grouping import SHARED, TELLING, groups, label, shared, shown, telling
 from cs336_tui.export.markdown import Align
-from cs336_tui.export.notation import Notation
+from cs336_tui.export.notation import NONE, Notation
 from cs336_tui.export.results import data_value
 from cs336_tui.export.settings import settings_of
 from cs336_tui.export.tables import Column, Table, Value
@@ -113,7 +113,7 @@ def statistic(header: str, field: str, notation: Notation) -> LayoutColumn:
 
     def show(row: Row) -> str:
         if row.summary is None:
-            return row.first.ending if field == "mean_s" else "-"
+            return row.first.ending if field == "mean_s" else NONE
         return notation.of(row.summary, field)
 
     return LayoutColumn(header, lambda row: row.summary[field] if row.summary else None, show)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from cs336_tui.export.estimate_tables import CATEGORIES_MEAN
+from cs336_tui.export.notation import NONE
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.quantities import gigabytes
 from cs336_tui.reports import CATEGORIES, Block, MemoryReport, OomReport
@@ -38,8 +39,6 @@ class ByteUnit(NamedTuple):
 
 MOST_ROWS = 50
 """Of largest allocations."""
-NONE = "–"
-"""In place of what a pass does not have."""
 BEFORE = "before the step"
 UNITS = "GB = 10⁹ bytes, MB = 10⁶ bytes, MiB = 2²⁰ bytes"
 

@@ -7,6 +7,9 @@ from typing import Literal, NamedTuple, get_args
 from cs336_tui.quantities import UNKNOWN, millisecond_decimals
 from cs336_tui.stats import Summary
 
+NONE = "–"
+"""In a table where there is nothing to show: it was not run or not measured, or a pass does not have it."""
+
 Unit = Literal["ms", "s", "us"]
 UNITS: tuple[str, ...] = get_args(Unit)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from cs336_tui.export.layout import LayoutColumn, Row, not_timed, setting, tables_of
-from cs336_tui.export.notation import Notation
+from cs336_tui.export.notation import NONE, Notation
 from cs336_tui.export.peaks import percent
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table, Value
@@ -76,7 +76,7 @@ def _statistic(header: str, field: str, notation: Notation, found: Callable[[Row
 
     def show(row: Row) -> str:
         if row.summary is None:
-            return row.first.ending if field == "mean_s" else "-"
+            return row.first.ending if field == "mean_s" else NONE
         return notation.of(found(row), field)
 
     return LayoutColumn(header, read, show)
@@ -97,11 +97,11 @@ def _percent(share: float | None) -> float | None:
 
 
 def _show_share(row: Row) -> str:
-    return percent(_share(row, _PHASE)) if row.summary else "-"
+    return percent(_share(row, _PHASE)) if row.summary else NONE
 
 
 def _show_clearing(row: Row) -> str:
-    return percent(_share(row, _CLEARING)) if row.summary else "-"
+    return percent(_share(row, _CLEARING)) if row.summary else NONE
 
 
 def _in_force(runs: Sequence[Result]) -> str:

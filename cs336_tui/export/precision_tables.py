@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.export.notation import MILLISECONDS, Notation
+from cs336_tui.export.notation import MILLISECONDS, NONE, Notation
 from cs336_tui.export.provenance import std_kind
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.findings.precision import Side, SpeedUp, mixed_speedups
@@ -16,9 +16,6 @@ from cs336_tui.ratio import LEVEL, MARGIN
 from cs336_tui.reports import Accumulation, ModuleDtypes, PrecisionReport
 from cs336_tui.session.fields import size_label
 from cs336_tui.session.merge import Result
-
-NONE = "–"
-"""In place of a dtype where there is nothing to have one."""
 
 _METHOD = "method"
 """In place of a class: a step of the reference's attention, which is a method of its module."""

@@ -15,7 +15,7 @@ from cs336_tui.export.checkpointing_table import checkpointing_tables
 from cs336_tui.export.compiled_table import compiled_tables
 from cs336_tui.export.grouping import groups, label, shown, telling
 from cs336_tui.export.layout import PLACES, Layout, LayoutColumn, Row, not_timed, setting, statistic, tables_of
-from cs336_tui.export.notation import Notation
+from cs336_tui.export.notation import NONE, Notation
 from cs336_tui.export.optimizers_table import optimizers_tables
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table, Value
@@ -254,7 +254,7 @@ def _at(place: tuple[str, ...], header: str, pass_: str, places: Sequence[str], 
 
     def show(row: Row) -> str:
         found = summary(row)
-        return notation.of(found, "mean_s") if found else next((run.ending for run in runs(row)), "-")
+        return notation.of(found, "mean_s") if found else next((run.ending for run in runs(row)), NONE)
 
     return LayoutColumn(header, read, show)
 

@@ -106,9 +106,9 @@ def test_what_was_not_run_or_not_seen_is_a_dash() -> None:
     cells = [*specs(d_model=[16], compile=["off"])]
     without = [cell for cell in cells if (cell.attention, cell.context_length) != ("sdpa", 1024)]
     times, memory = layout_tables(ran(without, held=None), "attention")
-    assert times.rows[1][-2:] == ("-", "-")
-    assert memory.rows[1][-2:] == ("-", "-")
-    assert memory.rows[0][2] == "-"
+    assert times.rows[1][-2:] == ("–", "–")
+    assert memory.rows[1][-2:] == ("–", "–")
+    assert memory.rows[0][2] == "–"
 
 
 def test_other_settings_have_tables_of_their_own() -> None:

@@ -115,28 +115,28 @@ def test_what_was_not_run_beside_the_best_is_named() -> None:
     table = table_of("checkpointing", k(0, gb=(70,)), k(1, gb=(25,)), k(2, gb=(20,)), k(4, gb=(22,)))
     assert shown(table, "mark") == ["", "‡", "†", ""]
     assert "not run: k = 3, beside the best" in table.footnotes
-    assert shown(table, "predicted peak (GB)") == ["-"] * 4
+    assert shown(table, "predicted peak (GB)") == ["–"] * 4
 
 
 def test_the_best_is_by_prediction_where_not_every_peak_was_measured() -> None:
     table = table_of("checkpointing", k(0, gb=(70, 60)), k(1, gb=(None, 25)), k(2, gb=(None, 30)))
     assert shown(table, "mark") == ["‡", "†", "‡"]
     assert "† least memory by predicted peak" in table.footnotes
-    assert shown(table, "measured peak (GB)") == ["70.0", "-", "-"]
+    assert shown(table, "measured peak (GB)") == ["70.0", "–", "–"]
 
 
 def test_a_cell_out_of_memory_is_a_row_and_no_baseline() -> None:
     table = table_of("checkpointing", k(0, status="oom", gb=(79, 130)), k(1, gb=(25, 24)), k(2, gb=(27, 26)))
     assert shown(table, "step time (ms)")[0] == "OOM"
-    assert shown(table, "measured peak (GB)")[0] == "-"  # it is not known what it would have needed
-    assert shown(table, "time / k = 0") == ["-", "-", "-"]
+    assert shown(table, "measured peak (GB)")[0] == "–"  # it is not known what it would have needed
+    assert shown(table, "time / k = 0") == ["–", "–", "–"]
     assert shown(table, "mark") == ["‡", "†", "‡"]
 
 
 def test_on_a_cpu_the_process_s_memory_stands_apart_from_that_of_tensors() -> None:
     cells = [k(every, device="cpu") for every in (0, 1)]
     table = table_of("checkpointing", *cells)
-    assert shown(table, "measured peak (GB)") == ["-", "-"]
+    assert shown(table, "measured peak (GB)") == ["–", "–"]
     assert shown(table, "peak RSS (GB)") == ["5.00", "5.00"]
     assert shown(table, "mark") == ["", ""]
     assert any(note.startswith("peak RSS: of the whole process") for note in table.footnotes)
@@ -213,7 +213,7 @@ def test_a_cell_that_failed_is_a_row_that_says_so() -> None:
     failed = Cell(a_spec(pass_="train-step", optimizer="adamw-foreach"), status="oom")
     table = table_of("optimizers", train("adamw-fused"), failed)
     assert shown(table, "step (ms)") == ["110", "OOM"]
-    assert shown(table, "share of step (%)")[1] == "-"
+    assert shown(table, "share of step (%)")[1] == "–"
 
 
 @pytest.mark.parametrize("format_", ["markdown", "latex", "typst", "csv", "json", "html"])
