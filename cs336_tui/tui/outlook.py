@@ -20,10 +20,8 @@ from cs336_tui.gpus import GpuModel
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.tui import format
-from cs336_tui.tui.preview import Cells, Need, needs_of
+from cs336_tui.tui.preview import MOST, Cells, Need, needs_of, run_alike
 
-MOST = 200
-"""So many different needs are predicted of a sweep."""
 _KEPT_S = 5.0
 """For so long a device's free memory is taken to be what it was: margins that flicker tell nobody anything."""
 
@@ -45,11 +43,11 @@ class Outlook:
         self._judged: dict[str, tuple[tuple[object, ...], tuple[Estimate | None, ...]]] = {}
 
     def asked_of(self, needs: Sequence[Need]) -> tuple[Need, ...]:
-        """The first `MOST` of them, on the named GPU where there is one."""
+        """These, on the named GPU where there is one."""
         if self.gpu is None:
-            return tuple(needs[:MOST])
-        there = (need._replace(spec=msgspec.structs.replace(need.spec, device="cuda:0")) for need in needs[:MOST])
-        return tuple({needs_of(need.spec): need for need in there}.values())
+            return tuple(needs)
+        there = (need._replace(spec=msgspec.structs.replace(need.spec, device="cuda:0")) for need in needs)
+        return tuple({run_alike(need.spec): need for need in there}.values())
 
     def target(self, state: SessionState, device: str) -> Target | None:
         """A device of the session's machine; None while that is not known."""
@@ -99,7 +97,7 @@ class Outlook:
 
     def summary(self, state: SessionState, chosen: Cells, *, predicts: bool) -> Forecast:
         """Largest peak, whether all fit, and how long all take. `predicts`: what is missing is being worked out."""
-        wanted = chosen.needs[:MOST]
+        wanted = chosen.largest
         seen = tuple(need for need in wanted if needs_of(need.spec) not in state.unpredictable)
         if wanted and not seen and (why := state.unpredictable[needs_of(wanted[0].spec)]):
             return Forecast(f"not predicted: {format.plain(why)}", "caution")
@@ -107,32 +105,53 @@ class Outlook:
         known = [(need, found) for need, found in zip(seen, estimates, strict=True) if found]
         if len(known) < len(seen) or not seen:
             return Forecast("predicting ..." if predicts and seen else "")
+        more = len(seen) < len(chosen.needs)
+        takes = self._takes(known, more=more)
         peak = max(found.prediction.peak_bytes for _, found in known)
         misfits = sum(need.cells for need, found in known if found.fits is False)
-        of_those = f" (of the first {MOST} kinds)" if len(chosen.needs) > MOST else ""
+        of_those = f" (of the {MOST} largest kinds)" if chosen.is_cut else ""
         text = f"peak {format.size(peak)}"
         if misfits:
-            total = sum(need.cells for need, _ in known)
-            verb = "does" if misfits == 1 else "do"
-            which = f"{misfits} of {total} {verb} not fit" if total > 1 else "does not fit"
-            return Forecast(f"{text}{of_those} · {which}{self._takes(known)}", "bad" if misfits == total else "caution")
+            which, role = self._misfits(misfits, len(chosen.cells), more=more)
+            return Forecast(f"{text}{of_those} · {which}{takes}", role)
         if any(found.fits is None for _, found in known):
-            return Forecast(f"{text}{of_those}{self._takes(known)}")
+            return Forecast(f"{text}{of_those}{takes}")
         tight = any(found.tight for _, found in known)
         verdict = "fits tightly" if tight else "fits"
-        return Forecast(f"{text} {verdict}{of_those}{self._takes(known)}", "caution" if tight else "text")
+        return Forecast(f"{text} {verdict}{of_those}{takes}", "caution" if tight else "text")
 
     @staticmethod
-    def _takes(known: Sequence[tuple[Need, Estimate]]) -> str:
-        """How long the steps of all that fit take, as far as that is known."""
+    def _misfits(misfits: int, total: int, *, more: bool) -> tuple[str, str]:
+        """How many of the cells do not fit, in words, and the role of that. `more`: not all are known."""
+        least = "at least " if more else ""
+        verb = "does" if misfits == 1 else "do"
+        which = f"{least}{misfits} of {total} {verb} not fit" if total > 1 else "does not fit"
+        return which, "bad" if misfits == total else "caution"
+
+    @staticmethod
+    def _takes(known: Sequence[tuple[Need, Estimate]], *, more: bool) -> str:
+        """How long the steps of all that fit take, as far as that is known. `more`: there are others beside these."""
         low_s, high_s = total_s(of_all(need, found) for need, found in known)
         if low_s is None or (high_s is None and low_s < 1):
             return ""
-        return f" · ETA {duration_range(low_s, high_s)}"
+        return f" · ETA {whole_time(known, more=more)}"
+
+
+def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool) -> str:
+    """How long the steps of all that fit take, in words with what is not in it; empty where nobody knows. `more`: there
+    are others beside these, which take time too."""
+    low_s, high_s = total_s(of_all(need, found) for need, found in known)
+    if low_s is None:
+        return ""
+    fitting = [found for _, found in known if found.fits is not False]
+    takes = f"more than {duration_range(low_s, low_s)}" if more else duration_range(low_s, high_s)
+    compiling = " and compiling" if any(found.spec.compile != "off" for found in fitting) else ""
+    others = ", partly priced as other variants" if any(found.by_others for found in fitting) else ""
+    return f"{takes}{compiling}{others}"
 
 
 def of_all(need: Need, estimate: Estimate) -> Estimate:
-    """The estimate of all cells that need the same."""
+    """The estimate of all cells that need the same and run alike."""
     times = need.steps / estimate.spec.total_steps
     return msgspec.structs.replace(
         estimate,

@@ -10,7 +10,7 @@ import msgspec
 from textual.message_pump import MessagePump
 
 from cs336_tui.environment import Environment
-from cs336_tui.order import in_order, in_rounds
+from cs336_tui.order import in_order, in_rounds, rough_peak_bytes
 from cs336_tui.reports import prediction_key
 from cs336_tui.spec import RunSpec, SpecError
 from cs336_tui.sweep import Sweep
@@ -26,6 +26,10 @@ def run_alike(spec: RunSpec) -> RunSpec:
     return msgspec.structs.replace(needs_of(spec), compile=spec.compile, cuda_graph=spec.cuda_graph)
 
 
+MOST = 200
+"""So many different needs are predicted of a sweep."""
+
+
 class Choices(NamedTuple):
     """What decides which cells would be added; `sweep` is None while something is wrong with the choices."""
 
@@ -35,7 +39,8 @@ class Choices(NamedTuple):
 
 
 class Need(NamedTuple):
-    """Cells that need the same: the first of them, how many they are, and the steps of all, warm-up included."""
+    """Cells that need the same and run alike: the first of them, how many they are, and the steps of all, warm-up
+    included."""
 
     spec: RunSpec
     cells: int
@@ -48,6 +53,18 @@ class Cells(NamedTuple):
     cells: tuple[tuple[RunSpec, int], ...] = ()
     why_none: str = ""
     needs: tuple[Need, ...] = ()
+    largest: tuple[Need, ...] = ()
+    """Those of the needs that are predicted: all, or where they are too many the largest."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some are too many to be predicted."""
+        return len(self.largest) < len(self.needs)
+
+    @property
+    def kinds(self) -> int:
+        """How many different needs there are."""
+        return len({needs_of(need.spec) for need in self.needs})
 
     @property
     def first(self) -> RunSpec | None:
@@ -70,17 +87,28 @@ def cells_of(choices: Choices) -> Cells:
 
 def as_cells(cells: tuple[tuple[RunSpec, int], ...]) -> Cells:
     """These cells, with what they need."""
-    return Cells(cells, "", needs(spec for spec, _ in cells))
+    found = needs(spec for spec, _ in cells)
+    return Cells(cells, "", found, largest_of(found))
 
 
 def needs(specs: Iterable[RunSpec]) -> tuple[Need, ...]:
-    """These cells, those together that need the same."""
+    """These cells, those together that need the same and run alike."""
     found: dict[RunSpec, Need] = {}
     for spec in specs:
-        key = needs_of(spec)
+        key = run_alike(spec)
         known = found.get(key) or Need(spec, 0, 0)
         found[key] = Need(known.spec, known.cells + 1, known.steps + spec.total_steps)
     return tuple(found.values())
+
+
+def largest_of(found: tuple[Need, ...]) -> tuple[Need, ...]:
+    """Those of the `MOST` needs that are largest by a rough count, in the order given: what does not fit is among
+    them."""
+    kinds = {needs_of(need.spec) for need in found}
+    if len(kinds) <= MOST:
+        return found
+    largest = set(sorted(kinds, key=rough_peak_bytes, reverse=True)[:MOST])
+    return tuple(need for need in found if needs_of(need.spec) in largest)
 
 
 class Preview:

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 from textual.timer import Timer
 
-from cs336_tui.findings.estimates import duration_range, named_target, total_s
+from cs336_tui.findings.estimates import named_target
 from cs336_tui.gpus import find_gpu
-from cs336_tui.quantities import UNKNOWN
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
-from cs336_tui.tui.outlook import MOST, Forecast, Outlook, of_all
+from cs336_tui.tui.outlook import Forecast, Outlook, whole_time
 from cs336_tui.tui.pages.estimate import Row, target_text
 from cs336_tui.tui.panes.estimate import Estimated, Whose
-from cs336_tui.tui.preview import Cells, Need, needs, needs_of, run_alike
+from cs336_tui.tui.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
 
 if TYPE_CHECKING:
     from cs336_tui.tui.app import Cs336App
@@ -33,7 +32,7 @@ class EstimateDesk:
         self._asked: tuple[RunSpec, ...] = ()
         """What has to be known, as it was when it was asked for last."""
         self._timer: Timer | None = None
-        self._session_needs: tuple[tuple[int, int], tuple[Need, ...]] = ((0, 0), ())
+        self._session_cells: tuple[tuple[int, int], Cells] = ((0, 0), Cells())
 
     # What is shown.
 
@@ -48,10 +47,13 @@ class EstimateDesk:
         app, outlook = self._app, self._outlook
         state = app.state
         chosen = self._chosen if self._has_choices else Cells()
-        of_session = self._needs_of(state)
-        both = bool(of_session) and self._has_choices
-        whose: Whose = "session" if of_session and (self._whose == "session" or not self._has_choices) else "chosen"
-        found = outlook.asked_of(chosen.needs if whose == "chosen" else of_session)
+        of_session = self._cells_of(state)
+        both = bool(of_session.cells) and self._has_choices
+        whose: Whose = (
+            "session" if of_session.cells and (self._whose == "session" or not self._has_choices) else "chosen"
+        )
+        cells = chosen if whose == "chosen" else of_session
+        found = outlook.asked_of(cells.largest)
         estimates = outlook.there(state, found)
         measured = self._measured(state) if outlook.gpu is None else {}
         rows = tuple(
@@ -71,7 +73,8 @@ class EstimateDesk:
             elsewhere=outlook.gpu is not None,
             why_none=chosen.why_none or "This session has no cells yet.",
             waiting=self._waiting,
-            total=self._total(found, rows),
+            total=self._total(found, rows, more=cells.is_cut),
+            part=f"the {MOST} largest of {cells.kinds} kinds" if cells.is_cut else "",
             can_switch=both,
         )
 
@@ -90,13 +93,14 @@ class EstimateDesk:
             return ""
         return f"{gpu.name} can do {', '.join(gpu.precisions)}, not {spec.precision}"
 
-    def _total(self, found: tuple[Need, ...], rows: tuple[Row, ...]) -> str:
+    @staticmethod
+    def _total(found: tuple[Need, ...], rows: tuple[Row, ...], *, more: bool) -> str:
         possible = [(need, row.estimate) for need, row in zip(found, rows, strict=True) if not row.refused]
-        known = [of_all(need, estimate) for need, estimate in possible if estimate]
+        known = [(need, estimate) for need, estimate in possible if estimate]
         if not possible or len(known) < len(possible):
             return ""
-        whole = duration_range(*total_s(known))
-        return "" if whole == UNKNOWN else f"all steps {whole}"
+        whole = whole_time(known, more=more)
+        return f"all steps {whole}" if whole else ""
 
     @property
     def _waiting(self) -> str:
@@ -125,11 +129,11 @@ class EstimateDesk:
     def _chosen(self) -> Cells:
         return self._app.main.chosen
 
-    def _needs_of(self, state: SessionState) -> tuple[Need, ...]:
+    def _cells_of(self, state: SessionState) -> Cells:
         of = (id(state), len(state.cells))
-        if self._session_needs[0] != of:
-            self._session_needs = of, needs(cell.spec for cell in state.cells.values())
-        return self._session_needs[1]
+        if self._session_cells[0] != of:
+            self._session_cells = of, as_cells(tuple((cell.spec, cell.repeat) for cell in state.cells.values()))
+        return self._session_cells[1]
 
     # What is asked for.
 
@@ -161,6 +165,6 @@ class EstimateDesk:
 
     def _wanted(self) -> tuple[RunSpec, ...]:
         """The choices' cells here and on the named GPU, then the session's."""
-        chosen, of_session = self._chosen.needs[:MOST], self._needs_of(self._app.live.state)[:MOST]
+        chosen, of_session = self._chosen.largest, self._cells_of(self._app.live.state).largest
         everything = (*chosen, *self._outlook.asked_of(chosen), *self._outlook.asked_of(of_session), *of_session)
         return tuple({needs_of(need.spec): need.spec for need in everything}.values())

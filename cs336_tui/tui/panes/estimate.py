@@ -42,6 +42,8 @@ class Estimated(NamedTuple):
     """What becomes of the predictions that are not there, in words."""
     total: str = ""
     """How long all that fit take; empty when nobody knows."""
+    part: str = ""
+    """Which of the cells have a row, in words; empty when all have."""
     can_switch: bool = False
     """Whether there are both the choices' cells and the session's."""
 
@@ -170,7 +172,8 @@ class EstimatePane(Container):
         shown = self._shown
         cells = "Configure's choices" if shown.whose == "chosen" else "The session's cells"
         return line(
-            (f"{cells} ", "title"),
+            (f"{cells}{', ' if shown.part else ' '}", "title"),
+            (f"{shown.part} " if shown.part else "", "caution"),
             (f"for {shown.target} " if shown.target else "", "caution" if shown.elsewhere else "text"),
             (f"· {shown.total} " if shown.total else "", "strong"),
         )
