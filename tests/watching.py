@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 
 from cs336_tui.events import Event
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 
@@ -72,6 +73,13 @@ def small_spec(**changes: Any) -> RunSpec:
 def endless_spec(**changes: Any) -> RunSpec:
     """A cell that is still running whenever a test gets round to disturbing it."""
     return small_spec(**({"measure_steps": 10_000_000} | changes))
+
+
+def ample_timeout_s(ended: CellState, at_least: float) -> float:
+    """Seconds that a small cell keeps within on a machine as busy as when this one ran to its end."""
+    assert ended.finished is not None
+    assert ended.started_at is not None
+    return round(max(at_least, 20 * (ended.finished.at - ended.started_at)), 1)
 
 
 def is_gone(pid: int) -> bool:

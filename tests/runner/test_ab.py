@@ -25,7 +25,7 @@ from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState, fold
 from cs336_tui.spec import RunSpec, SpecError
-from tests.watching import PATIENCE_S, Watch, endless_spec, is_gone, small_spec
+from tests.watching import PATIENCE_S, Watch, ample_timeout_s, endless_spec, is_gone, small_spec
 
 WIDER = {"d_ff": 96}
 
@@ -33,19 +33,24 @@ WIDER = {"d_ff": 96}
 class Running:
     """A bench with rounds under way on a thread of its own."""
 
-    def __init__(self, directory: Path, a: RunSpec, b: RunSpec, rounds: int, timeout_s: float | None) -> None:
+    def __init__(self, directory: Path, a: RunSpec, b: RunSpec, rounds: int) -> None:
         self.watch = Watch()
-        self.bench = Bench(self.watch, session_dir=directory, device_interval_s=0, timeout_s=timeout_s)
+        self.bench = Bench(self.watch, session_dir=directory, device_interval_s=0)
         self.bench.prepare()
+        self.begin(a, b, rounds)
+
+    def begin(self, a: RunSpec, b: RunSpec, rounds: int) -> None:
+        """Run these too, when nothing runs."""
         self.thread = threading.Thread(target=self.bench.run_ab, args=(a, b, rounds, "ab command"))
         self.thread.start()
 
-    def pid_once_measuring(self) -> int:
-        """The child's pid, once some measured steps of both have arrived."""
+    def pid_once_measuring(self, *cells: int) -> int:
+        """The child's pid, once some measured steps of both cells (of the first round unless named) have arrived."""
+        cells = cells or (0, 1)
         self.watch.until(
-            lambda state: len(state.cells) > 1 and all(len(state.cells[cell].step_times_s) > 3 for cell in (0, 1))
+            lambda state: all(cell in state.cells and len(state.cells[cell].step_times_s) > 3 for cell in cells)
         )
-        pids = {self.watch.state.cells[cell].pid for cell in (0, 1)}
+        pids = {self.watch.state.cells[cell].pid for cell in cells}
         assert len(pids) == 1, "one process runs both"
         return pids.pop()
 
@@ -59,8 +64,8 @@ class Running:
 def start(tmp_path: Path) -> Iterator[type[Running]]:
     started: list[Running] = []
 
-    def begin(a: RunSpec, b: RunSpec, *, rounds: int = 2, timeout_s: float | None = None) -> Running:
-        started.append(Running(tmp_path, a, b, rounds, timeout_s))
+    def begin(a: RunSpec, b: RunSpec, *, rounds: int = 2) -> Running:
+        started.append(Running(tmp_path, a, b, rounds))
         return started[-1]
 
     yield begin
@@ -137,11 +142,13 @@ def test_a_child_that_dies_ends_both_cells_and_the_next_round_runs(start, number
 
 
 def test_a_hang_ends_at_the_timeout(start):
-    running = start(endless_spec(), endless_spec(), rounds=1, timeout_s=3.0)
-    os.kill(running.pid_once_measuring(), signal.SIGSTOP)
+    running = start(small_spec(), small_spec(), rounds=1)
+    timeout_s = running.bench.timeout_s = ample_timeout_s(running.finish().cells[0], at_least=3.0)
+    running.begin(endless_spec(), endless_spec(), rounds=1)
+    os.kill(running.pid_once_measuring(2, 3), signal.SIGSTOP)
     state = running.finish()
-    assert statuses(state) == ["killed", "killed"]
-    assert all("timeout of 3 s" in cell.finished.error for cell in state.cells.values())
+    assert statuses(state) == ["ok", "ok", "killed", "killed"]
+    assert all(f"timeout of {timeout_s:g} s" in state.cells[cell].finished.error for cell in (2, 3))
 
 
 def test_a_stop_ends_it_within_two_seconds_and_keeps_what_was_timed_of_both(start):
