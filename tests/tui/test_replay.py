@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from cs336_tui.events import Event
 from cs336_tui.session.replay import Pace, replay
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.panes.configure import ConfigurePane
 from tests.tui.make_log import DEMO_LOG, SWEEP, demo_events
 from tests.tui.watched import WIDE, demo, in_the_middle, log_of, screen_text, until
+from tests.watching import PATIENCE_S
 
 
 def test_the_demo_log_is_what_its_script_writes() -> None:
@@ -73,19 +75,36 @@ async def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
         await until(pilot, "No such file")
 
 
-def test_a_pause_holds_every_event_back() -> None:
-    pace, stop, seen = Pace(speed=0), threading.Event(), threading.Event()
+class CountedStop(threading.Event):
+    """Nobody's stop, which tells when a replay has waited for it a third time: two slices of its wait are over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = 0
+        self.waited = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits += 1
+        if self.waits == 3:
+            self.waited.set()
+        return super().wait(timeout)
+
+
+@pytest.mark.parametrize("speed", [0.0, 1e6])
+def test_a_pause_holds_every_event_back(speed: float) -> None:
+    pace, stop, seen = Pace(speed), CountedStop(), list[Event]()
     pace.paused = True
-    playing = threading.Thread(
-        target=replay, args=(DEMO_LOG, lambda _: seen.set()), kwargs={"pace": pace, "stop": stop}
-    )
+    playing = threading.Thread(target=replay, args=(DEMO_LOG, seen.extend), kwargs={"pace": pace, "stop": stop})
     playing.start()
-    first = seen.wait(0.3)
-    pace.paused = False
-    assert seen.wait(10)
-    playing.join(10)
-    assert not playing.is_alive()
-    assert not first or seen.is_set()
+    try:
+        assert stop.waited.wait(10), "it does not wait"
+        assert seen == []
+        pace.paused = False
+        playing.join(PATIENCE_S)
+        assert seen == demo()
+    finally:
+        stop.set()
+        playing.join(PATIENCE_S)
 
 
 def test_speed_scales_the_log_s_time_and_stop_cuts_it() -> None:
