@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -37,6 +38,8 @@ HERE = Environment(
     ),
 )
 """A machine with a CPU and a GPU."""
+MOST_ROUNDS = 50
+"""Far more than a key sets off."""
 NARROW, WIDE = (30, 24), (80, 20)
 TYPED = {
     "comma": ",", "minus": "-", "full_stop": ".", "space": " ", "left_square_bracket": "[", "colon": ":",
@@ -90,9 +93,19 @@ class Hand:
             await self.settle()
 
     async def settle(self) -> None:
-        """Let messages go from the innermost widget to the app, one hop a round."""
-        for _ in range(6):
+        """Let messages go from the innermost widget to the app until none is under way and the screen is drawn."""
+        for _ in range(MOST_ROUNDS):
+            while self.messages_wait():
+                await asyncio.sleep(0)
             await self.pilot.pause(0)
+            if not self.messages_wait():
+                return
+        raise AssertionError(f"messages go on after {MOST_ROUNDS} rounds")
+
+    def messages_wait(self) -> bool:
+        """Whether a message waits to be handled, in a queue or looked at already."""
+        pumps = (self.host, *self.host.screen.walk_children(with_self=True))
+        return any(pump.message_queue_size > 0 or pump._pending_message is not None for pump in pumps)
 
     def entry(self, field: str, kind: type[W]) -> W:
         return self.pane.query_one(f"#entry-{field.replace('_', '-')}", kind)
