@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from cs336_tui import compile_cache
 from cs336_tui.workload.compiling import why_cannot_compile
 from cs336_tui.workload.imported.finding import look_in
 from tests.measure.cells import run, small_spec
 
 WHY = why_cannot_compile("cpu")
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = [
+    pytest.mark.skipif(WHY is not None, reason=WHY or ""),
+    pytest.mark.usefixtures("warm_cache"),
+    pytest.mark.timeout(300),  # a C++ compiler works for many seconds, on a busy machine for minutes
+]
 
 ITSELF = '''
 import torch
@@ -43,11 +46,9 @@ def scaled(found, how):
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def own(tmp_path: Path) -> Iterator[dict[str, Any]]:
     """What of a spec finds the model above."""
     (tmp_path / "compiles_itself.py").write_text(ITSELF)
-    monkeypatch.setattr(compile_cache, "USERS", str(tmp_path / "cache"))
-    monkeypatch.setenv(compile_cache.VARIABLE, str(tmp_path / "cache"))
     path, meta_path = list(sys.path), list(sys.meta_path)
     yield {"model": "compiles_itself:Growing", "model_path": (str(tmp_path),), "num_heads": 2, "num_layers": 1}
     look_in(())

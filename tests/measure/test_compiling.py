@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from tests.measure.cells import Report, run, small_spec
 CPU = torch.device("cpu")
 WHY = why_cannot_compile("cpu")
 can_compile = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = pytest.mark.timeout(300)  # a C++ compiler works for many seconds, on a busy machine for minutes
 
 OWN = '''
 import sys
@@ -95,19 +94,6 @@ class Tiny(nn.Module):
         return self.head(self.embedding(tokens).sin())
 
 
-@pytest.fixture(scope="module")
-def warm_cache() -> Iterator[str]:
-    """One folder for what these tests compile, so that each graph is compiled once."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield folder
-
-
-@pytest.fixture
-def cache(warm_cache: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    user_names(warm_cache, monkeypatch)
-    return warm_cache
-
-
 def user_names(folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the user name this folder for torch's caches; None for none, where torch may have named one."""
     monkeypatch.setattr(compile_cache, "USERS", folder)
@@ -142,7 +128,7 @@ def prepared(report: Report) -> ModelPrepared:
 
 
 @can_compile
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("warm_cache")
 def test_compiling_ahead_changes_no_parameter_and_leaves_nothing_behind() -> None:
     with fresh_compiler("default"):
         step, model = tiny_step()
@@ -158,7 +144,7 @@ def test_compiling_ahead_changes_no_parameter_and_leaves_nothing_behind() -> Non
 
 
 @can_compile
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("warm_cache")
 def test_a_compiled_step_comes_to_what_the_same_step_as_written_comes_to() -> None:
     with fresh_compiler("default"):
         step, model = tiny_step()
@@ -195,7 +181,7 @@ def test_compiling_is_in_no_step(own: dict[str, Any], monkeypatch: pytest.Monkey
 
 
 @can_compile
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("warm_cache")
 def test_without_warmup_the_first_step_is_not_cold_and_that_is_said(own: dict[str, Any]) -> None:
     report = run(small_spec(model="own_compiled_models:Plain", pass_="forward", warmup_steps=0, **own))
     assert report.finished.status == "ok", report.finished.error
@@ -203,7 +189,7 @@ def test_without_warmup_the_first_step_is_not_cold_and_that_is_said(own: dict[st
 
 
 @can_compile
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("warm_cache")
 def test_a_graph_break_is_told_with_the_line_that_made_it(own: dict[str, Any]) -> None:
     report = run(small_spec(model="own_compiled_models:Printing", **own))
     assert report.finished.status == "ok", report.finished.error
@@ -216,7 +202,7 @@ def test_a_graph_break_is_told_with_the_line_that_made_it(own: dict[str, Any]) -
 
 
 @can_compile
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("warm_cache")
 def test_compiling_again_in_a_measured_step_is_counted_and_told(own: dict[str, Any]) -> None:
     # Compiling ahead calls the model twice, warm-up twice more.
     report = run(small_spec(model="own_compiled_models:Flipping", warmup_steps=2, measure_steps=5, **own))
@@ -226,7 +212,7 @@ def test_compiling_again_in_a_measured_step_is_counted_and_told(own: dict[str, A
 
 
 @can_compile
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("warm_cache")
 def test_a_side_of_a_round_is_compiled_before_either_is_warmed_up(own: dict[str, Any]) -> None:
     written = small_spec(model="own_compiled_models:Plain", **(own | {"compile": "off"}))
     compiled_side = small_spec(model="own_compiled_models:Plain", **own)
@@ -257,7 +243,7 @@ def test_one_cell_does_not_find_what_another_compiled(own: dict[str, Any], monke
 
 
 @can_compile
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("warm_cache")
 def test_a_stop_while_compiling_is_asked_for_between_runs(own: dict[str, Any]) -> None:
     asked = iter([False, False, True])
     report = run(
@@ -287,7 +273,7 @@ print(finished.stage, finished.error)
 
 
 @can_compile
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("warm_cache")
 def test_what_is_wrong_with_a_model_is_told_as_without_torch_compile(own: dict[str, Any]) -> None:
     shapes = run(small_spec(model="own_compiled_models:Misshapen", **own)).finished
     line = next(number for number, text in enumerate(OWN.splitlines(), 1) if text.endswith("# misshapen"))

@@ -134,6 +134,8 @@ def test_what_is_computed_again_is_time_of_backward_in_its_own_part(folder: Fold
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.timeout(300)  # a C++ compiler works for many seconds, on a busy machine for minutes
+@pytest.mark.usefixtures("warm_cache")
 def test_a_compiled_step_has_phases_but_its_model_no_parts(folder: Folder) -> None:
     report = kernels_of(spec_of(folder, compile="default", num_layers=1, pass_="forward+backward"))
     assert set(report.phase_spans_ns) == {"forward", "loss", "backward"}

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cs336_tui import compile_cache
 from cs336_tui.events import CellFinished, Event
 from cs336_tui.measure.ab import run_round
 from cs336_tui.workload.compiling import why_cannot_compile
@@ -62,10 +61,8 @@ def part(found):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def folder(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "looking_at_sizes.py").write_text(LOOKING)
-    monkeypatch.setattr(compile_cache, "USERS", str(tmp_path / "cache"))
-    monkeypatch.setenv(compile_cache.VARIABLE, str(tmp_path / "cache"))
     path, meta_path = list(sys.path), list(sys.meta_path)
     yield str(tmp_path)
     look_in(())
@@ -73,6 +70,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @can_compile
+@pytest.mark.timeout(300)  # a C++ compiler works for many seconds, on a busy machine for minutes
+@pytest.mark.usefixtures("warm_cache")
 @pytest.mark.parametrize(("model", "mode"), [("Looks", "default"), ("CompilesItself", "off")])
 def test_a_side_is_compiled_for_its_own_sizes_whatever_the_other_sides_are(folder: str, model: str, mode: str) -> None:
     # torch.compile takes a size for one that changes when it meets the second one, and code for any size is slower.

@@ -19,7 +19,10 @@ from cs336_tui.workload.compiling import why_cannot_compile
 from tests.watching import PATIENCE_S, Watch, is_gone, small_spec
 
 WHY = why_cannot_compile("cpu")
-pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = [
+    pytest.mark.skipif(WHY is not None, reason=WHY or ""),
+    pytest.mark.timeout(300),  # a C++ compiler is waited for, on a busy machine for minutes
+]
 
 
 class Compiling:
