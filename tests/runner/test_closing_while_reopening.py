@@ -1,4 +1,4 @@
-"""A session that is closed while it is being reopened: all of it is in the log, in order, and nobody writes any more."""
+"""A session that is closed while it is being reopened: its log has all of it, in order, and nobody writes it now."""
 
 from __future__ import annotations
 
