@@ -70,6 +70,8 @@ class Rows(Lines, can_focus=True):
     def draw_from(self, count: int, draw: Draw, *, heading_rows: int) -> None:
         """As `fill`, but only the rows in sight are ever made: a long list costs no more than a short one."""
         self._count, self._draw, self._heading_rows = count, draw, heading_rows
+        if self._has_cursor:
+            self.cursor = min(max(self.cursor, 0), max(count - 1, 0))
         self._show()
 
     @property
@@ -80,15 +82,15 @@ class Rows(Lines, can_focus=True):
     def _show(self) -> None:
         count, room = self._count, self.room
         lowest = max(count - room, 0)
+        cursor = min(self.cursor, max(count - 1, 0))  # it may be on a row that is still to come
         if self._has_cursor:
-            self.cursor = min(max(self.cursor, 0), max(count - 1, 0))
-            self._offset = min(max(self._offset, self.cursor - room + 1), self.cursor)
+            self._offset = min(max(self._offset, cursor - room + 1), cursor)
         elif self._following:
             self._offset = lowest
         self._offset = min(max(self._offset, 0), lowest)
         heading, rows = self._draw(self._offset, min(self._offset + room, count))
         visible = list(rows)
-        at = self.cursor - self._offset
+        at = cursor - self._offset
         if self._has_cursor and self.has_focus and at < len(visible):
             visible[at] = self._under_cursor(visible[at])
         self.paint([*self._with_position(heading), *visible])
