@@ -61,12 +61,12 @@ _OPTIONS = {"annotations": "annotate"}
 
 
 class SpecError(ValueError):
-    """A value that cannot be run: names the field, the value and what is allowed."""
+    """A value that cannot be run: names the field, the value and what is allowed, in one line."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         self.field, self.value, self.allowed = field, value, allowed
         name = _OPTIONS.get(field, field.replace("_", " "))
-        super().__init__(f"{name} {value!s}: {allowed}")
+        super().__init__(" ".join(f"{name} {value!s}: {allowed}".splitlines()))
 
 
 def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:

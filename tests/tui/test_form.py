@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cs336_tui import spec
@@ -66,6 +66,8 @@ def any_entries(draw: st.DrawFn) -> Entries:
     return msgspec.structs.replace(DEFAULT, **{field: draw(ticks.get(field, typed)) for field in fields})
 
 
+@example(msgspec.structs.replace(DEFAULT, other_optimizers="0\n0"), None)
+@example(msgspec.structs.replace(DEFAULT, model="a\n:b"), None)
 @given(any_entries(), st.sampled_from([None, HERE, WITHOUT_DEVICES]))
 def test_anything_entered_is_a_runnable_sweep_or_has_problems(
     entries: Entries, environment: Environment | None
