@@ -104,9 +104,13 @@ def likely_meant(name: str) -> str:
 
 def _of_file(path: str, attribute: str) -> str:
     """How to name what is in a Python file that is there: from the folder above its package on; empty for no file."""
-    file = Path(path).expanduser()
-    file = file if file.suffix == ".py" else file.with_name(f"{file.name}.py")
-    if not file.is_file():
+    try:
+        file = Path(path).expanduser()
+        file = file if file.suffix == ".py" else file.with_name(f"{file.name}.py")
+        is_there = file.is_file()
+    except (OSError, RuntimeError, ValueError):  # no such person, a name that no file can have, or that nobody may see
+        is_there = False
+    if not is_there:
         return ""
     folder, parts = file.resolve().parent, [file.stem]
     while (folder / "__init__.py").is_file():

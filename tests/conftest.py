@@ -13,5 +13,6 @@ atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = _CACHE
 
 # A shared machine may pause for longer than any deadline; slowness is not what these tests are about.
-settings.register_profile("here", deadline=None)
+# The same examples each time, so that a change is judged by what it changes; `HYPOTHESIS_EXPLORE=1` tries new ones.
+settings.register_profile("here", deadline=None, derandomize="HYPOTHESIS_EXPLORE" not in os.environ)
 settings.load_profile("here")

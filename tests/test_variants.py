@@ -138,6 +138,10 @@ def test_a_folder_that_is_none_is_refused_before_anything_runs(tmp_path: Path) -
     [
         ("my_gpt/model.py:GPT", "that is a path; write my_gpt.model:GPT"),
         ("./my_gpt/model.py", "that is a path; write my_gpt.model:Class"),
+        ("~nobody-here/model.py", "that is a path; write package.module:name"),
+        ("/", "that is a path; write package.module:name"),
+        (f"/{'x' * 5000}", "that is a path; write "),
+        ("a\0/b", "that is a path; write package.module:name"),
         ("../repo/my_gpt/model.py:GPT", "that is a path; write my_gpt.model:GPT, and give the folder"),
         ("my-gpt/model.py:GPT", "that is a path; write package.module:name"),
         ("my_gpt.model.GPT", "write my_gpt.model:GPT"),
