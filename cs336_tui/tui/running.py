@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from textual import on
 
-from cs336_tui.presets import Preset
 from cs336_tui.recent_models import models_in, remember
 from cs336_tui.sweep import Sweep
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.form import RunOptions
 from cs336_tui.tui.looking import Looking
 from cs336_tui.tui.panes.configure import ConfigurePane
 from cs336_tui.tui.panes.queue import QueuePane
@@ -20,25 +17,13 @@ from cs336_tui.tui.panes.report import ReportPane
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.sources import LiveSource
 
-if TYPE_CHECKING:
-    from cs336_tui.tui.keeper import SummaryKeeper
-
 
 class Running(Looking):
     """Starts, adds to and stops what runs. What runs is the live session's source; its end comes as a message."""
 
-    def __init__(
-        self,
-        refresh_hz: float,
-        preset: Preset,
-        options: RunOptions | None,
-        keeper: SummaryKeeper | None,
-        session_dir: Path | None,
-    ) -> None:
-        super().__init__(refresh_hz, preset, options, keeper, session_dir)
-        self._stopping = False
-        self._cells_run = False
-        """Whether cells are among what runs; else it is reports only."""
+    _stopping = False
+    _cells_run = False
+    """Whether cells are among what runs; else it is reports only."""
 
     def attach_bench(self, session: Session, log: Path | None) -> bool:
         """Give a session a bench that runs its cells into `log`, a new one when None; False if this app runs none."""
