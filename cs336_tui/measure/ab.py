@@ -80,6 +80,8 @@ class _Side:
         self.tell = Teller(cell, emit)
         self._device = torch.device(spec.device)
         self._settings: Settings = {}
+        self._lost: list[str] = []
+        """Names of settings that could not be put back at one of its turns."""
         self._code: Aside | None = None
         """Its modules between two turns; None where both sides have theirs in the same folders."""
         self._workload: Workload | None = None
@@ -105,7 +107,9 @@ class _Side:
 
     def take_up(self) -> None:
         """Its turn comes: put in force again what is not."""
-        restore(self._settings)
+        if lost := [name for name in restore(self._settings) if name not in self._lost]:
+            self._lost += lost
+            self.tell.notice(f"torch could not be given back what was in force for it: {', '.join(lost)}")
         if self._code is not None:
             take_up(self._code)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import torch
 
 from cs336_tui.events import InForce
@@ -10,7 +13,11 @@ from cs336_tui.measure.malloc import malloc_in_force, settings_of
 from cs336_tui.workload.building import Workload
 from cs336_tui.workload.compiling import compiler_in_force
 from cs336_tui.workload.float8 import float8_in_words
-from cs336_tui.workload.precision import autocast_in_force, dtype_name, tf32_allowed
+from cs336_tui.workload.precision import autocast_in_force, dtype_name, matmul_in_force, tf32_allowed
+
+UNKNOWN = "unknown"
+_Told = TypeVar("_Told")
+_Other = TypeVar("_Other")
 
 _CUDA_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
 _MPS_VARIABLES = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO")
@@ -18,26 +25,37 @@ _MPS_VARIABLES = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK
 
 
 def read_in_force(workload: Workload) -> InForce:
-    """What torch itself says now; the dtype of the logits is not known before the first step."""
+    """What torch itself says now; the dtype of the logits is not known before the first step.
+
+    Never raises: what cannot be told, as where a model mixed names of one setting or made warnings errors, is unknown.
+    """
     model, training = workload.model, workload.training
     device = workload.batch.targets.device
-    autocast_dtype = autocast_in_force(workload.autocast, device.type)
+    autocast_dtype = _told(lambda: autocast_in_force(workload.autocast, device.type), UNKNOWN)
     return InForce(
-        matmul_precision=torch.get_float32_matmul_precision(),
-        allow_tf32=tf32_allowed() if device.type == "cuda" else None,
-        parameter_dtype="+".join(sorted({dtype_name(p.dtype) for p in model.parameters()})),
-        autocast_dtype=autocast_dtype and dtype_name(autocast_dtype),
-        float8=float8_in_words(model),
+        matmul_precision=_told(lambda: matmul_in_force(device.type), UNKNOWN),
+        allow_tf32=_told(tf32_allowed, None) if device.type == "cuda" else None,
+        parameter_dtype=_told(lambda: "+".join(sorted({dtype_name(p.dtype) for p in model.parameters()})), UNKNOWN),
+        autocast_dtype=dtype_name(autocast_dtype) if isinstance(autocast_dtype, torch.dtype) else autocast_dtype,
+        float8=_told(lambda: float8_in_words(model), None),
         grad_scaler=training.scales_gradients if training is not None else False,
         optimizer=training.name if training is not None else None,
-        threads=torch.get_num_threads(),
-        interop_threads=torch.get_num_interop_threads(),
+        threads=_told(torch.get_num_threads, None),
+        interop_threads=_told(torch.get_num_interop_threads, None),
         attention=workload.facts.attention,
-        compiler=compiler_in_force(workload.runs),
-        allocator=allocator_in_force(device),
-        device_name=device_label(device),
+        compiler=_told(lambda: compiler_in_force(workload.runs), None),
+        allocator=_told(lambda: allocator_in_force(device), None),
+        device_name=_told(lambda: device_label(device), None),
         model_revision=workload.facts.revision,
     )
+
+
+def _told(question: Callable[[], _Told], otherwise: _Other) -> _Told | _Other:
+    """The answer, or `otherwise` where asking raises: no cell may fail of a question."""
+    try:
+        return question()
+    except Exception:
+        return otherwise
 
 
 def allocator_in_force(device: torch.device) -> str | None:

@@ -26,6 +26,7 @@ from cs336_tui.workload.precision import (
     check_capability,
     check_precision,
     dtype_name,
+    matmul_in_force,
     set_matmul,
     tf32_allowed,
 )
@@ -134,7 +135,7 @@ def measure_peak(
             device_name=device_label(place),
             precision=precision,
             dtype=dtype_name(_dtype(precision)),
-            matmul_precision=torch.get_float32_matmul_precision(),
+            matmul_precision=matmul_in_force(place.type),
             allow_tf32=tf32_allowed() if place.type == "cuda" else None,
             threads=torch.get_num_threads(),
             torch=str(torch.__version__),

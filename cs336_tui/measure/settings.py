@@ -22,22 +22,32 @@ def read_settings() -> Settings:
     """Takes tens of microseconds, and initialises no device."""
     found: Settings = {}
     for name, setting in _all().items():
-        with suppress(RuntimeError):  # two names of one setting that were mixed, a device that has failed for good
+        with suppress(Exception):  # two names of one setting that were mixed, a device that has failed for good
             found[name] = setting.read()
     return found
 
 
-def restore(settings: Settings) -> None:
-    """Set what is not as it was. What is stays untouched: setting threads, even to what they are, changes how MKL
-    shares out its work."""
+def restore(settings: Settings) -> tuple[str, ...]:
+    """Set what is not as it was; the names of what could not be set.
+
+    What is as it was stays untouched: setting threads, even to what they are, changes how MKL shares out its work.
+    """
+    lost: list[str] = []
     for name, setting in _all().items():
         if name not in settings:
             continue
-        now: object = None
-        with suppress(RuntimeError):
+        now: object = _UNREADABLE
+        with suppress(Exception):
             now = setting.read()
         if now != settings[name]:
-            setting.write(settings[name])
+            try:
+                setting.write(settings[name])
+            except Exception:
+                lost.append(name)
+    return tuple(lost)
+
+
+_UNREADABLE = object()
 
 
 class _Setting(NamedTuple):
@@ -64,14 +74,15 @@ def _all() -> dict[str, _Setting]:
     }
     # From torch 2.9 on what allows TF32 has new names, and mixing old and new ones in one process is an error.
     new = hasattr(cuda.matmul, "fp32_precision")
-    within = ["", "cuda.matmul.", "cudnn.", "cudnn.conv.", "cudnn.rnn."]
-    within += ["mkldnn.", "mkldnn.matmul.", "mkldnn.conv.", "mkldnn.rnn."]
+    # One that is not set is as the one above it: all, a backend's ("cudnn." is all of CUDA's), an operation's.
+    within = ["", "cudnn.", "mkldnn.", "cuda.matmul.", "cudnn.conv.", "cudnn.rnn."]
+    within += ["mkldnn.matmul.", "mkldnn.conv.", "mkldnn.rnn."]
     tf32 = [f"{each}fp32_precision" for each in within] if new else ["cuda.matmul.allow_tf32", "cudnn.allow_tf32"]
     others = [f"cuda.matmul.allow_{kind}_reduced_precision_reduction" for kind in ("fp16", "bf16")]
     others += ["cuda.matmul.allow_fp16_accumulation"]
     others += [f"cudnn.{name}" for name in ("enabled", "benchmark", "deterministic")]
     for path in [*tf32, *others]:
-        with suppress(AttributeError, RuntimeError):  # of another torch
+        with suppress(Exception):  # of another torch
             attrgetter(path)(torch.backends)
             found[path] = _Setting(partial(attrgetter(path), torch.backends), partial(_set_backend, path))
     return found

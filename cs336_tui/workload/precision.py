@@ -79,9 +79,35 @@ def tf32_allowed() -> bool:
     """Whether cuBLAS may use TF32 for float32 matmuls: the environment's word, else what torch reads back."""
     if (override := tf32_override()) is not None:
         return override == "1"
-    matmul = torch.backends.cuda.matmul
-    # From torch 2.9 on the setting has a new name, and mixing the two names in one process is an error.
-    return bool(matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32)
+    newer = _fp32_precision("cuda")
+    return bool(torch.backends.cuda.matmul.allow_tf32) if newer is None else newer == "tf32"
+
+
+def matmul_in_force(device_type: str) -> str:
+    """torch's float32 matmul precision as it is for this kind of device: ``highest``, ``high`` or ``medium``.
+
+    From torch 2.9 on each backend has a setting of its own, ``fp32_precision``, which is what its kernels obey.
+    `torch.get_float32_matmul_precision` raises where that says another thing than the older setting, or gives the
+    older one's. Raises what torch raises for a device without such a setting.
+    """
+    meant = _MEANT.get(_fp32_precision(device_type) or "")
+    try:
+        older = torch.get_float32_matmul_precision()
+    except Exception:
+        if meant is None:
+            raise
+        return meant[0]
+    return older if meant is None or older in meant else meant[0]
+
+
+_MEANT = {"none": ("highest",), "ieee": ("highest",), "tf32": ("high", "medium"), "bf16": ("medium",)}
+"""What the newer setting of a backend is in words of the older one."""
+
+
+def _fp32_precision(device_type: str) -> str | None:
+    """torch's newer setting for matrix products on this kind of device; None where torch has none."""
+    backend = {"cuda": torch.backends.cuda, "cpu": getattr(torch.backends, "mkldnn", None)}.get(device_type)
+    return getattr(getattr(backend, "matmul", None), "fp32_precision", None)
 
 
 def autocast_for(recipe: Recipe, device_type: str) -> Callable[[], AbstractContextManager[object]]:
