@@ -7,10 +7,10 @@ Queries take the driver's lock, which the benchmark needs too, so they are few: 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from cs336_tui.device.clocks import clock_reasons
-from cs336_tui.device.nvml import GpuIdentity, Nvml, NvmlUnavailable
+from cs336_tui.device.nvml import LOST, GpuIdentity, Nvml, NvmlSilent, NvmlUnavailable, why_lost
 from cs336_tui.device.processes import OtherProcesses
 from cs336_tui.events import GpuProcess, GpuSample
 
@@ -23,18 +23,19 @@ _CANNOT = frozenset({2, 3, 13, 25, 26})
 """Invalid argument (from a MIG instance), not supported, function not found, struct version, deprecated: this GPU
 or driver will never answer this call."""
 
-_LOST = {
-    1: "NVML was shut down",
-    15: "the GPU is lost: it fell off the bus or became inaccessible",
-    16: "the GPU must be reset",
-    28: "the GPU is gone",
-}
-"""Answers after which nothing more comes from this handle."""
-
 _UNKNOWN = 999
 
 T = TypeVar("T")
-_Calls = list[Callable[[], T]]
+
+
+class _Query(Generic[T]):
+    """What one field is asked by: the calls that can answer it, best first. One that cannot on this machine is dropped
+    for good, and one that was waited for in vain is not made again before `not_before` (monotonic seconds)."""
+
+    def __init__(self, *calls: Callable[[], T]) -> None:
+        self.calls = list(calls)
+        self.not_before = float("-inf")
+        self.why: str | None = None
 
 
 class GpuLost(Exception):
@@ -45,9 +46,12 @@ class GpuReader:
     """Reads the GPU behind `handle`. A field that the GPU or driver cannot give is None, and not asked again."""
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
-        """Raises pynvml's NVMLError when the GPU does not answer."""
+        """Raises pynvml's NVMLError when the GPU does not answer, and like `Nvml`."""
         self.identity: GpuIdentity = nvml.identify(handle)
-        self._api, self._handle = nvml.api, handle
+        self.why: str | None = None
+        """What NVML did not answer in time for the latest sample, in one line."""
+        self._api = nvml.api
+        self._now = 0.0
         self._answered = self._unknown = False
         self._slow_due = self._processes_due = float("-inf")
         self._temperature_c: float | None = None
@@ -60,41 +64,43 @@ class GpuReader:
 
         api = nvml.api
         # The calls that can answer a field, best first; one that cannot on this machine is dropped for good.
-        self._memory: _Calls[Any] = [
+        self._memory: _Query[Any] = _Query(
             lambda: api.nvmlDeviceGetMemoryInfo(handle, version=api.nvmlMemory_v2),
             lambda: api.nvmlDeviceGetMemoryInfo(handle),
-        ]
-        self._utilisation: _Calls[float] = [lambda: api.nvmlDeviceGetUtilizationRates(handle).gpu / 100]
-        self._power: _Calls[float] = [lambda: api.nvmlDeviceGetPowerUsage(handle) / 1000]
-        self._power_limit: _Calls[float] = [lambda: api.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000]
-        self._temperature: _Calls[float] = [
+        )
+        self._utilisation: _Query[float] = _Query(lambda: api.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
+        self._power: _Query[float] = _Query(lambda: api.nvmlDeviceGetPowerUsage(handle) / 1000)
+        self._power_limit: _Query[float] = _Query(lambda: api.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000)
+        self._temperature: _Query[float] = _Query(
             lambda: float(api.nvmlDeviceGetTemperature(handle, api.NVML_TEMPERATURE_GPU)),
             lambda: float(api.nvmlDeviceGetTemperatureV(handle, api.NVML_TEMPERATURE_GPU)),
-        ]
-        self._sm_clock: _Calls[int] = [lambda: int(api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_SM))]
-        self._memory_clock: _Calls[int] = [lambda: int(api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_MEM))]
-        self._persistence: _Calls[bool] = [lambda: bool(api.nvmlDeviceGetPersistenceMode(handle))]
-        self._reasons: _Calls[tuple[str, ...]] = [
+        )
+        self._sm_clock: _Query[int] = _Query(lambda: int(api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_SM)))
+        self._memory_clock: _Query[int] = _Query(lambda: int(api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_MEM)))
+        self._persistence: _Query[bool] = _Query(lambda: bool(api.nvmlDeviceGetPersistenceMode(handle)))
+        self._reasons: _Query[tuple[str, ...]] = _Query(
             lambda: clock_reasons(api.nvmlDeviceGetCurrentClocksEventReasons(handle)),
             lambda: clock_reasons(api.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
-        ]
-        self._energy: _Calls[float] = [lambda: api.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000]
-        self._compute: _Calls[dict[int, int | None]] = [
+        )
+        self._energy: _Query[float] = _Query(lambda: api.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000)
+        self._compute: _Query[dict[int, int | None]] = _Query(
             lambda: _by_pid(api.nvmlDeviceGetComputeRunningProcesses(handle)),
             lambda: _by_pid(api.nvmlDeviceGetComputeRunningProcesses_v2(handle)),
-        ]
-        self._graphics: _Calls[dict[int, int | None]] = [
+        )
+        self._graphics: _Query[dict[int, int | None]] = _Query(
             lambda: _by_pid(api.nvmlDeviceGetGraphicsRunningProcesses(handle)),
             lambda: _by_pid(api.nvmlDeviceGetGraphicsRunningProcesses_v2(handle)),
-        ]
+        )
 
     def sample(self, now: float, child: int | None = None, *, fresh: bool = False) -> GpuSample:
         """The GPU at `now` (monotonic seconds); `child` is the PID of the running cell's process, and with `fresh` the
         list of processes is read anew.
 
         Memory in use is NVML's v2, which leaves out the driver's own reserve, where the driver has it. Power is the
-        average over the last second on Ampere and later (A100 apart), the instant elsewhere. Raises `GpuLost`.
+        average over the last second on Ampere and later (A100 apart), the instant elsewhere. Raises `GpuLost`, and
+        `NvmlSilent` while NVML answers nothing.
         """
+        self._now, self.why = now, None
         self._answered = self._unknown = False
         memory = self._read(self._memory)
         utilisation, power = self._read(self._utilisation), self._read(self._power)
@@ -135,14 +141,26 @@ class GpuReader:
             return None
         return self._other_processes.among({**(graphics or {}), **compute}, child)
 
-    def _read(self, calls: _Calls[T]) -> T | None:
-        """The first answer of `calls`, dropping those that can never give one; None when this one gave none."""
+    def _read(self, query: _Query[T]) -> T | None:
+        """The first answer of its calls; None when this one gave none, or none can be had now."""
+        if self._now < query.not_before:
+            self.why = query.why
+            return None
+        calls = query.calls
         while calls:
             try:
                 value = calls[0]()
+            except NvmlSilent as silent:
+                self.why = str(silent)
+                if not (silent.waited or self._answered):
+                    self._slow_due = float("-inf")
+                    raise
+                if silent.waited:  # the others may well be answered: do not let this one hold them up each time
+                    query.not_before, query.why = self._now + RETRY_S, self.why
+                return None
             except self._api.NVMLError as error:
-                if error.value in _LOST:
-                    raise GpuLost(f"{_LOST[error.value]} (NVML error {error.value})") from None
+                if error.value in LOST:
+                    raise GpuLost(why_lost(error.value, str(error))) from None
                 if error.value not in _CANNOT:
                     self._unknown |= error.value == _UNKNOWN
                     return None
@@ -162,11 +180,16 @@ def _by_pid(listed: Any) -> dict[int, int | None]:
 
 
 class GpuMonitor:
-    """The GPU to follow, whatever happens to it: opened when first sampled, and again `RETRY_S` after a loss."""
+    """The GPU to follow, whatever happens to it: opened when first sampled, and again `RETRY_S` after a loss.
+
+    While NVML does not answer, it is asked nothing more, and is asked again as soon as it has.
+    """
 
     def __init__(self) -> None:
         self._uuid: str | None = None
         self._nvml: Nvml | None = None
+        self._stuck: dict[str | None, Nvml] = {}
+        """What does not answer, by the GPU that it was asked about: another GPU may be followed meanwhile."""
         self._reader: GpuReader | None = None
         self._lost: GpuSample | None = None
         self._why: str | None = None
@@ -175,40 +198,57 @@ class GpuMonitor:
     def follow(self, uuid: str | None) -> None:
         """Which GPU; None for the first that CUDA would show."""
         if uuid != self._uuid:
+            if self._nvml is not None and self._nvml.is_stuck:
+                self._stuck[self._uuid], self._nvml = self._nvml, None
+            if uuid in self._stuck:
+                if self._nvml is not None:
+                    self._nvml.close()
+                self._nvml = self._stuck.pop(uuid)
             self._uuid, self._reader, self._lost = uuid, None, None
             self._retry_at = float("-inf")
 
     def sample(
         self, now: float, child: int | None = None, *, fresh: bool = False
     ) -> tuple[GpuSample | None, str | None]:
-        """The GPU at `now` (monotonic seconds), and why it or its measurements are missing; arguments as of
-        `GpuReader.sample`.
+        """The GPU at `now` (monotonic seconds), and why it or some of its measurements are missing; arguments as of
+        `GpuReader.sample`. Takes no longer than `nvml.ANSWER_S`.
 
         No GPU at all gives None; a lost one keeps its identity and no measurement.
         """
-        if self._reader is None and now >= self._retry_at:
-            self._open(now)
-        if self._reader is not None:
-            try:
-                return self._reader.sample(now, child, fresh=fresh), None
-            except GpuLost as lost:
-                identity = self._reader.identity
-                self._lost = GpuSample(uuid=identity.uuid, name=identity.name)
-                self._give_up(now, str(lost))
-        return self._lost, self._why
-
-    def close(self) -> None:
-        self._reader = None
-        if self._nvml is not None:
-            self._nvml.close()
-            self._nvml = None
-
-    def _open(self, now: float) -> None:
         try:
             self._nvml = self._nvml or Nvml()
-            self._reader = self._reader_of(self._nvml)
+            with self._nvml.in_time():
+                return self._sample(self._nvml, now, child, fresh=fresh)
         except NvmlUnavailable as error:
-            self._give_up(now, str(error))
+            return None, str(error)
+
+    def close(self) -> None:
+        for nvml in filter(None, (self._nvml, *self._stuck.values())):
+            nvml.close()
+        self._reader = self._nvml = None
+        self._stuck.clear()
+
+    def _sample(self, nvml: Nvml, now: float, child: int | None, *, fresh: bool) -> tuple[GpuSample | None, str | None]:
+        if self._reader is None and now >= self._retry_at:
+            self._open(nvml, now)
+        if self._reader is not None:
+            try:
+                return self._reader.sample(now, child, fresh=fresh), self._reader.why
+            except (GpuLost, NvmlSilent) as error:
+                bare = GpuSample(uuid=self._reader.identity.uuid, name=self._reader.identity.name)
+                if isinstance(error, NvmlSilent):
+                    return bare, str(error)
+                self._lost = bare
+                self._give_up(nvml, now, str(error))
+        return self._lost, self._why
+
+    def _open(self, nvml: Nvml, now: float) -> None:
+        try:
+            self._reader = self._reader_of(nvml)
+        except NvmlSilent as silent:
+            self._why = str(silent)
+        except NvmlUnavailable as error:
+            self._give_up(nvml, now, str(error))
         else:
             self._lost = self._why = None
 
@@ -217,9 +257,10 @@ class GpuMonitor:
         try:
             return GpuReader(nvml, handle)
         except nvml.api.NVMLError as error:
-            raise NvmlUnavailable(f"the GPU does not answer: {error} (NVML error {error.value})") from None
+            raise NvmlUnavailable(f"the GPU does not answer: {why_lost(error.value, str(error))}") from None
 
-    def _give_up(self, now: float, why: str) -> None:
-        self.close()
+    def _give_up(self, nvml: Nvml, now: float, why: str) -> None:
+        nvml.close()
+        self._reader = None
         self._why = why
         self._retry_at = now + RETRY_S

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from cs336_tui.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
 from cs336_tui.environment import Environment
 from cs336_tui.quantities import gigabytes
 from cs336_tui.runner.bench import Bench
@@ -24,10 +25,13 @@ def report() -> str:
             environment = bench.probe()
         finally:
             bench.close()
-    return "\n".join([*_machine(environment), "", *_devices(environment), "", *_app(), "", *_missing(environment)])
+    nvml = nvml_report()
+    found = [*_machine(environment, nvml), "", *_devices(environment), "", *_app(), "", *missing(environment, nvml)]
+    return "\n".join(found)
 
 
-def _machine(env: Environment) -> list[str]:
+def _machine(env: Environment, nvml: NvmlReport) -> list[str]:
+    no_driver = "no NVIDIA driver found" if nvml.why in (None, NO_LIBRARY) else "unknown, see below"
     rows = {
         "cs336-tui": env.app,
         "host": f"{env.host}, {env.os}",
@@ -36,7 +40,7 @@ def _machine(env: Environment) -> list[str]:
         "Python": env.python,
         "torch": f"{env.torch}, {env.threads} threads" if env.torch else "missing",
         "CUDA": f"{env.cuda}, cuDNN {env.cudnn or 'n/a'}" if env.cuda else "this torch is built without CUDA",
-        "driver": env.driver or "no NVIDIA driver found",
+        "driver": env.driver or no_driver,
         "children": f"started by {env.start_method}",
     }
     return [f"{name:<10} {value}" for name, value in rows.items()]
@@ -65,13 +69,15 @@ def _app() -> list[str]:
     ]
 
 
-def _missing(env: Environment) -> list[str]:
-    missing = list(env.problems)
-    if not any(device.name.startswith("cuda") for device in env.devices):
-        if env.driver and not env.cuda:
-            missing.append("there is an NVIDIA driver, but this torch has no CUDA: install a CUDA build of torch")
-        elif env.driver:
-            missing.append("there is an NVIDIA driver and a CUDA torch, but torch sees no GPU: see the lines above")
-    if not missing:
+def missing(env: Environment, nvml: NvmlReport) -> list[str]:
+    """What is missing or odd, a line each below a heading; `nvml` is what the NVIDIA driver said."""
+    kinds = {device.name.partition(":")[0] for device in env.devices}
+    of_nvml = filter(None, (nvml.why, *nvml.lost)) if "mps" not in kinds else ()
+    lines = list(dict.fromkeys((*env.problems, *of_nvml)))
+    if "cuda" not in kinds and nvml.gpus:
+        no_cuda = "there is an NVIDIA driver, but this torch has no CUDA: install a CUDA build of torch"
+        no_gpu = "there is an NVIDIA driver and a CUDA torch, but torch sees no GPU: see the lines above"
+        lines.append(no_gpu if env.cuda else no_cuda)
+    if not lines:
         return ["nothing is missing"]
-    return ["missing or odd", *(f"  - {problem}" for problem in missing)]
+    return ["missing or odd", *(f"  - {problem}" for problem in lines)]

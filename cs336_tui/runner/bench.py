@@ -102,6 +102,7 @@ class Bench:
         self._running = threading.Lock()
         self._opening = threading.Lock()
         self._environment: Environment | None = None
+        self._said: set[str] = set()
         self._has_begun = False
         self._was_cancelled = False
         self._closed = False
@@ -137,6 +138,7 @@ class Bench:
             if self._environment is None:
                 environment = probe_machine(None if self._in_process else self._launcher)
                 self._recorder.record([EnvironmentRead(at=time.time(), environment=environment)])
+                self._say_once(*environment.problems)
                 if not environment.devices:
                     return environment  # whatever went wrong may have passed when we are asked again
                 self._environment = environment
@@ -397,3 +399,12 @@ class Bench:
     def _on_sample(self, sample: DeviceSampled) -> None:
         # While nothing runs samples are for the eye only; the log tells of runs.
         (self._recorder.pass_on if self.queue.current is None else self._recorder.record)([sample])
+        if sample.why and sample.gpu is not None:  # of a GPU that was there
+            self._say_once(sample.why)
+
+    def _say_once(self, *texts: str) -> None:
+        """A notice of each that was not said before."""
+        new = [text for text in texts if text not in self._said]
+        self._said.update(new)
+        if new:
+            self._recorder.pass_on([Notice(at=time.time(), text=text) for text in new])

@@ -24,11 +24,9 @@ def probe_machine(launcher: Launcher | None) -> Environment:
 
     Has the launcher spawn where a forked child could not use CUDA.
     """
-    from cs336_tui.device.nvml import nvml_driver
-
     problems: list[str] = []
     if launcher is None:
-        return read_environment(door.probe(), driver=nvml_driver(), start_method="in-process")
+        return read_environment(door.probe(), start_method="in-process")
     report = _ask_child(launcher)
     if report.forked_after_driver:
         launcher.use_spawn()
@@ -36,7 +34,7 @@ def probe_machine(launcher: Launcher | None) -> Environment:
         report = _ask_child(launcher)
     if report.error:
         problems.append(report.error)
-    return read_environment(report.torch, driver=nvml_driver(), start_method=launcher.method, problems=tuple(problems))
+    return read_environment(report.torch, start_method=launcher.method, problems=tuple(problems))
 
 
 def _ask_child(launcher: Launcher) -> ProbeReport:
@@ -57,12 +55,17 @@ def _ask_child(launcher: Launcher) -> ProbeReport:
 
 
 def read_environment(
-    torch: TorchEnvironment | None, *, driver: str | None, start_method: str | None, problems: tuple[str, ...] = ()
+    torch: TorchEnvironment | None, *, start_method: str | None, problems: tuple[str, ...] = ()
 ) -> Environment:
-    """This machine with what torch reported; `problems` are added to torch's own."""
+    """This machine with what torch reported and the driver's version; `problems` are added to torch's and NVML's."""
     import psutil
 
+    from cs336_tui.device.nvml import NO_LIBRARY, nvml_report
+
     found = torch or TorchEnvironment()
+    nvml = nvml_report(gpus=False)
+    if nvml.why and nvml.why != NO_LIBRARY:  # a machine without NVIDIA's driver lacks nothing
+        problems = (*problems, nvml.why)
     return Environment(
         host=platform.node(),
         os=f"{platform.system()} {platform.release()}",
@@ -74,7 +77,7 @@ def read_environment(
         torch=found.torch,
         cuda=found.cuda,
         cudnn=found.cudnn,
-        driver=driver,
+        driver=nvml.driver,
         threads=found.threads,
         start_method=start_method,
         devices=found.devices,

@@ -14,7 +14,6 @@ from cs336_tui.device.nvml import (
     NvmlUnavailable,
     first_visible,
     import_pynvml,
-    nvml_driver,
     nvml_report,
 )
 from tests.device import fake_nvml as fake
@@ -25,7 +24,7 @@ from tests.device.fake_nvml import FakeGpu, FakeNvmlLibrary
 def test_report_lists_driver_and_gpus_and_closes_nvml(nvml_library: FakeNvmlLibrary) -> None:
     nvml_library.gpus[0].mig = [None, fake.mig_instance("MIG-1"), None]
     report = nvml_report()
-    assert report.driver == nvml_driver() == "580.65.06"
+    assert report.driver == nvml_report(gpus=False).driver == "580.65.06"
     assert report.gpus == (
         GpuIdentity("GPU-a", "NVIDIA H100 80GB HBM3"),
         GpuIdentity("MIG-1", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"),
@@ -66,7 +65,7 @@ def test_every_way_not_to_open_has_one_line_with_its_code(install_nvml: Install,
 @pytest.mark.usefixtures("no_nvml")
 def test_no_library_is_a_plain_fact() -> None:
     assert nvml_report().why == NO_LIBRARY
-    assert nvml_driver() is None
+    assert nvml_report().driver is None
 
 
 def test_a_library_too_old_to_open_says_so(install_nvml: Install) -> None:

@@ -60,7 +60,7 @@ def device_lines(
 ) -> list[Line]:
     """The pane's rows: figures first, then as much history as fits."""
     figures = [*_gpu(sample.gpu, energy_j, width), *_host(sample)] if sample.gpu else _host(sample)
-    if sample.why and not sample.gpu:
+    if sample.why:
         figures += [(), *wrapped(sample.why, width, "muted")]
     history = _history(state, sample, run, width, height - len(figures) - 1)
     return [*figures, *([(), *history] if history else [])]
