@@ -6,7 +6,7 @@ session. On the pipe events travel as msgpack, in the log as one JSON object per
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -156,7 +156,8 @@ class StepsTimed(_Event, frozen=True):
 
     `first` counts from 0 within its kind. `times_s` is the wall time of a step between two synchronisations
     (per step of the window in pipelined mode); `phases_s` the device time of each phase; `host_s` the time the
-    host took to enqueue the step. Every list is as long as `times_s`.
+    host took to enqueue the step, `host_phases_s` that of each phase where the device has several and its own clock.
+    Every list is as long as `times_s`.
     """
 
     cell: int
@@ -165,6 +166,7 @@ class StepsTimed(_Event, frozen=True):
     times_s: tuple[float, ...]
     phases_s: dict[str, tuple[float, ...]] = {}
     host_s: tuple[float, ...] = ()
+    host_phases_s: dict[str, tuple[float, ...]] = {}
 
 
 class CellFinished(_Event, frozen=True):
@@ -390,8 +392,9 @@ def coalesce(events: Iterable[Event]) -> list[Event]:
                     last,
                     first=pending[0].first,
                     times_s=tuple(t for p in pending for t in p.times_s),
-                    phases_s={name: tuple(t for p in pending for t in p.phases_s[name]) for name in last.phases_s},
+                    phases_s=_joined([each.phases_s for each in pending]),
                     host_s=tuple(t for p in pending for t in p.host_s),
+                    host_phases_s=_joined([each.host_phases_s for each in pending]),
                 )
             )
         else:
@@ -410,10 +413,15 @@ def coalesce(events: Iterable[Event]) -> list[Event]:
     return merged
 
 
+def _joined(found: Sequence[dict[str, tuple[float, ...]]]) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(time for each in found for time in each[name]) for name in found[0]}
+
+
 def _adjoin(earlier: StepsTimed, later: StepsTimed) -> bool:
     return (
         (earlier.cell, earlier.kind) == (later.cell, later.kind)
         and earlier.first + len(earlier.times_s) == later.first
         and earlier.phases_s.keys() == later.phases_s.keys()
         and bool(earlier.host_s) == bool(later.host_s)
+        and earlier.host_phases_s.keys() == later.host_phases_s.keys()
     )

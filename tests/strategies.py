@@ -169,6 +169,7 @@ def timed_steps(draw: st.DrawFn) -> events.StepsTimed:
         times_s=per_step(),
         phases_s={name: per_step() for name in draw(st.sets(st.sampled_from(["forward", "loss", "backward"])))},
         host_s=per_step() if draw(st.booleans()) else (),
+        host_phases_s={name: per_step() for name in draw(st.sets(st.sampled_from(["forward", "backward"])))},
     )
 
 
@@ -191,6 +192,7 @@ def cell_steps(draw: st.DrawFn) -> list[events.Event]:
                     times_s=times,
                     phases_s=dict.fromkeys(phases, times),
                     host_s=times,
+                    host_phases_s=dict.fromkeys(phases, times),
                 )
             )
             first += size

@@ -38,7 +38,11 @@ def test_what_is_no_event_is_refused(line: bytes) -> None:
 def each_step(events: list[Event]) -> list[tuple[object, ...]]:
     """Every step by itself, whatever events it came in."""
     return [
-        (e.cell, e.kind, e.first + i, t, {p: v[i] for p, v in e.phases_s.items()}, e.host_s[i] if e.host_s else None)
+        (
+            *(e.cell, e.kind, e.first + i, t),
+            *({phase: times[i] for phase, times in found.items()} for found in (e.phases_s, e.host_phases_s)),
+            e.host_s[i] if e.host_s else None,
+        )
         for e in events
         if isinstance(e, StepsTimed)
         for i, t in enumerate(e.times_s)

@@ -18,7 +18,8 @@ from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
 
 _FIRST = ("cell", "status")
-_NESTED = ("spec", "summary", "in_force", "phase_times_s")
+_BY_PHASE = ("phase_times_s", "host_phase_times_s")
+_NESTED = ("spec", "summary", "in_force", *_BY_PHASE)
 _TEXTS = ("verdict_evidence", "verdict_advice")
 """Texts by name; ``name: text`` in CSV."""
 _PAIRS = ("model_args", "annotations")
@@ -66,7 +67,11 @@ def documents_to_csv(documents: Sequence[SessionDocument]) -> str:
         for run in document.runs
     ]
     phases = dict.fromkeys(
-        _phase_column(phase) for document in documents for run in document.runs for phase in run.phase_times_s
+        _phase_column(field, phase)
+        for field in _BY_PHASE
+        for document in documents
+        for run in document.runs
+        for phase in getattr(run, field)
     )
     text = io.StringIO()
     writer = csv.DictWriter(text, (*first, *_COLUMNS, *phases), lineterminator="\n")
@@ -83,13 +88,14 @@ def _machine(document: SessionDocument, run: RunRecord) -> dict[str, Any]:
 
 def _row(run: RunRecord) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(run)
-    spec, summary, in_force, phases = (row.pop(name) for name in _NESTED)
+    spec, summary, in_force, *by_phase = (row.pop(name) for name in _NESTED)
     del row["environment"]
     row |= {name: [f"{of}: {text}" for of, text in row[name].items()] for name in _TEXTS}
     row |= spec | (summary or {}) | {name: OWN for name in _OF_MODEL if shown_of(run.spec, name) == OWN}
     row |= {name: [f"{of}={value}" for of, value in spec[name]] for name in _PAIRS}
     row |= {f"in_force_{name}": value for name, value in (in_force or {}).items()}
-    row |= {_phase_column(phase): times for phase, times in phases.items()}
+    for field, phases in zip(_BY_PHASE, by_phase, strict=True):
+        row |= {_phase_column(field, phase): times for phase, times in phases.items()}
     return {name: _field(value) for name, value in row.items()}
 
 
@@ -100,5 +106,6 @@ def _field(value: Any) -> Any:
     return plain(value) if isinstance(value, str) else value
 
 
-def _phase_column(phase: str) -> str:
-    return f"phase_{plain(phase)}_times_s"
+def _phase_column(field: str, phase: str) -> str:
+    """``phase_forward_times_s``, ``host_phase_forward_times_s``."""
+    return field.replace("times_s", f"{plain(phase)}_times_s")

@@ -24,7 +24,8 @@ RECORD_SCHEMA = 1
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of one cell. Lists hold one value per step, seconds, oldest first; `phase_times_s` is keyed by phase.
+    """Result of one cell. Lists hold one value per step, seconds, oldest first; `phase_times_s` and
+    `host_phase_times_s` are keyed by phase, the latter empty where the host's clock is the device's or for one phase.
 
     `stage` and `step` say how far it got when its status is not ``ok``.
     """
@@ -43,6 +44,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     step_times_s: tuple[float, ...]
     phase_times_s: dict[str, tuple[float, ...]]
     host_times_s: tuple[float, ...]
+    host_phase_times_s: dict[str, tuple[float, ...]]
     summary: Summary | None
     tokens_per_s: float | None
     peak_allocated_bytes: int | None
@@ -152,6 +154,7 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         step_times_s=tuple(cell.step_times_s),
         phase_times_s={name: tuple(times) for name, times in cell.phase_times_s.items()},
         host_times_s=tuple(cell.host_times_s),
+        host_phase_times_s={name: tuple(times) for name, times in cell.host_phase_times_s.items()},
         summary=cell.summary(result.state.ddof),
         tokens_per_s=cell.tokens_per_s,
         peak_allocated_bytes=finished.peak_allocated_bytes,

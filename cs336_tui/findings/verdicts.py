@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import fsum
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from cs336_tui.device.clocks import ORDINARY_REASONS
 from cs336_tui.findings.contention import contention
-from cs336_tui.findings.window import milliseconds, percent, samples, unseen
+from cs336_tui.findings.launching import launching
+from cs336_tui.findings.window import percent, samples, unseen
 from cs336_tui.intervals import MeanInterval, mean_interval
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.steadiness.steady import FEWEST, Class, Steadiness, classify, enough_warmup, still_falling
@@ -31,8 +31,6 @@ VerdictName = Literal[
 
 DESCRIBING: tuple[VerdictName, ...] = ("steady", "launch-bound")
 
-LEAST_HOST_SHARE = 0.9
-"""Share of a step in which the host was still enqueuing it."""
 EARLY = 1000
 """The measured steps that advice on warm-up looks at, from the first on: what comes later says nothing of it."""
 LOOSE = 0.05
@@ -158,7 +156,7 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
             *_series_checks(cell, steadiness, interval, warming),
             _throttled(cell),
             Check(name="contended", **contention(cell)._asdict()),
-            _launch_bound(cell, idle),
+            Check(name="launch-bound", **launching(cell, idle)._asdict()),
             _allocator_retry(cell),
         ),
         notes=(*cell.finished.remarks, *_notes(cell, steadiness)),
@@ -302,49 +300,6 @@ def _throttled(cell: CellState) -> Check:
         holds=True,
         evidence=said,
         advice="let it cool, or lower its clocks by nvidia-smi -lgc, and repeat it",
-    )
-
-
-def _launch_bound(cell: CellState, idle: float | None) -> Check:
-    """Whether the host is still enqueuing when the step is nearly over.
-
-    It is so too where the host has run ahead until the driver's queue, of about a thousand launches, was full, and then
-    waited for the device. Of steps in a window therefore the quickest enqueuing counts; a step that is synchronised by
-    itself is mistaken only if it launches ten times as much as the queue holds. A gradient scaler has the host wait for
-    the backward in every step, so that enqueuing tells nothing there.
-    """
-    spec, host_s, times_s = cell.spec, cell.host_times_s, cell.step_times_s
-    if spec.device == "cpu":
-        return Check(name="launch-bound", holds=None, evidence="on cpu the host does the work itself")
-    if not host_s:
-        return Check(name="launch-bound", holds=None, evidence="the host's time to enqueue a step was not recorded")
-    if spec.pass_ == "train-step" and cell.in_force is not None and cell.in_force.grad_scaler:
-        waits = "the gradient scaler has the host wait for the backward in every step"
-        return Check(name="launch-bound", holds=None, evidence=waits)
-    mean_s = fsum(times_s) / len(times_s)
-    enqueuing_s = fsum(host_s) / len(host_s) if spec.sync == "each-step" else min(host_s)
-    if mean_s <= 0:
-        return Check(name="launch-bound", holds=None, evidence="the mean step time is not above 0 s")
-    share = enqueuing_s / mean_s
-    often = "" if spec.sync == "each-step" else " at the quickest"
-    of_step = f"{milliseconds(enqueuing_s)} of a step's {milliseconds(mean_s)}"
-    text = f"enqueuing takes the host{often} {of_step} ({percent(share)})"
-    phases_s = [fsum(phase) / len(phase) for phase in cell.phase_times_s.values() if phase]
-    if phases_s:
-        text += f", its phases {milliseconds(fsum(phases_s))} on the device"
-    if spec.cuda_graph != "off":
-        text += "; the host launches one CUDA graph"
-    elif idle is None:
-        text += "; the GPU's idle share is known once its kernels are profiled (cs336-tui kernels)"
-    else:
-        text += f"; profiled, the GPU was idle for {percent(idle)} of a step"
-    holds = share >= LEAST_HOST_SHARE
-    graph = ", a CUDA graph of the step" if spec.device.startswith("cuda") and spec.cuda_graph == "off" else ""
-    return Check(
-        name="launch-bound",
-        holds=holds,
-        evidence=text,
-        advice=f"a faster GPU would not help: a larger batch or context{graph} or fewer kernels would" if holds else "",
     )
 
 

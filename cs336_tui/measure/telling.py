@@ -138,6 +138,8 @@ class Teller:
         self._logits_dtype = dtype_name(step.logits_dtype)
         self.times_s[kind] += [each.total_s for each in times]
         by_phase = zip(*(each.phases_s for each in times), strict=True)
+        host_too = len(step.phases) > 1 and any(each.phases_s != each.host_phases_s for each in times)
+        host_by_phase = zip(*(each.host_phases_s for each in times), strict=True) if host_too else ()
         self._emit(
             StepsTimed(
                 at=time.time(),
@@ -147,6 +149,7 @@ class Teller:
                 times_s=tuple(each.total_s for each in times),
                 phases_s=dict(zip(step.phases, by_phase, strict=True)),
                 host_s=tuple(each.host_s for each in times),
+                host_phases_s=dict(zip(step.phases, host_by_phase, strict=True)) if host_too else {},
             )
         )
 

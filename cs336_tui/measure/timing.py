@@ -24,11 +24,16 @@ class Timeable(Protocol):
 
 
 class StepTime(NamedTuple):
-    """Seconds: the whole step, device time of each phase in order, and the time the host took to enqueue it."""
+    """Seconds: the whole step, device time of each phase in order, and the time the host took to enqueue each."""
 
     total_s: float
     phases_s: tuple[float, ...]
-    host_s: float
+    host_phases_s: tuple[float, ...]
+
+    @property
+    def host_s(self) -> float:
+        """The time the host took to enqueue the step."""
+        return fsum(self.host_phases_s)
 
 
 class WindowBroken(Exception):
@@ -117,5 +122,5 @@ def _between(marks: list[Mark]) -> tuple[float, ...]:
     return tuple(earlier.until(later) for earlier, later in pairwise(marks))
 
 
-def _host(marks: list[Mark]) -> float:
-    return marks[-1].host_s - marks[0].host_s
+def _host(marks: list[Mark]) -> tuple[float, ...]:
+    return tuple(later.host_s - earlier.host_s for earlier, later in pairwise(marks))

@@ -25,6 +25,7 @@ class StepTimes:
         self.measured_phases_s: dict[str, list[float]] = {}
         self.warmup_host_s: list[float] = []
         self.measured_host_s: list[float] = []
+        self.measured_host_phases_s: dict[str, list[float]] = {}
         self.running = RunningStats()
         """Over the measured steps."""
 
@@ -40,6 +41,8 @@ class StepTimes:
         for name, values in steps.phases_s.items():
             phases.setdefault(name, []).extend(values)
         if measured:
+            for name, values in steps.host_phases_s.items():
+                self.measured_host_phases_s.setdefault(name, []).extend(values)
             for time_s in steps.times_s:
                 self.running.add(time_s)
 
@@ -185,6 +188,11 @@ class CellState:
     @property
     def host_times_s(self) -> list[float]:
         return self.times.measured_host_s
+
+    @property
+    def host_phase_times_s(self) -> dict[str, list[float]]:
+        """Empty where the host's clock is the device's, of a step of one phase, and in logs that do not tell."""
+        return self.times.measured_host_phases_s
 
     @property
     def running(self) -> RunningStats:

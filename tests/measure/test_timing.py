@@ -108,6 +108,7 @@ def test_a_window_is_waited_for_once() -> None:
     assert [time.total_s for time in times] == pytest.approx([0.08] * 4)
     assert [time.phases_s for time in times] == [pytest.approx((0.03, 0.05))] * 4
     assert all(0 < time.host_s < 0.03 for time in times)
+    assert all(len(time.host_phases_s) == 2 and min(time.host_phases_s) > 0 for time in times)
 
 
 def test_a_window_leaves_out_what_lies_between_steps() -> None:

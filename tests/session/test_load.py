@@ -76,6 +76,7 @@ def seen(state: SessionState) -> list[object]:
         (
             number, cell.spec, cell.status, cell.skipped_because, cell.stage, cell.environment, cell.num_params,
             cell.warmup_times_s, cell.step_times_s, cell.phase_times_s, cell.host_times_s, cell.warmup_phase_times_s,
+            cell.host_phase_times_s,
             cell.steps_done, cell.output, [before.step_times_s for before in cell.earlier],
         )
         for number, cell in state.cells.items()

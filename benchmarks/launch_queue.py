@@ -1,0 +1,194 @@
+"""A host that enqueues a training step through a launch queue of limited length, and what is judged of it.
+
+    python -m benchmarks.launch_queue [--queue 1024] [--launch-us 6]
+
+A model of the driver, not a measurement: each launch takes the host some microseconds; where the queue is full the host
+first waits for a place in it; the device runs kernels in order, none before it was launched. For sizes, contexts and
+passes of the course the table shows the host's share of the step as a host measures it, waiting included, its share
+without waiting, which is the truth, and the verdict. Exit status 1 if a verdict is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.events import StepsTimed
+from cs336_tui.findings.launching import LEAST_SHARE, Launching, launching
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.sizes import dims_of
+from cs336_tui.spec import ModelDims, RunSpec
+
+LATENCY_S = 5e-6
+"""From a launch to the kernel's begin on an idle device."""
+
+
+class Launch(NamedTuple):
+    """Seconds: what launching a kernel takes the host, and running it the device."""
+
+    host_s: float
+    device_s: float
+
+
+class Simulated(NamedTuple):
+    """What a step's clocks show, in seconds by phase, and what they do not."""
+
+    host_s: Mapping[str, float]
+    """Waiting for room in the queue included."""
+    device_s: Mapping[str, float]
+    step_s: float
+    enqueuing_s: float
+    """Of the whole step, waiting not included."""
+
+    @property
+    def is_bound(self) -> bool:
+        return self.enqueuing_s / self.step_s >= LEAST_SHARE
+
+
+def simulate(phases: Mapping[str, Sequence[Launch]], queue: int = 1024) -> Simulated:
+    """Run a step of these phases, the device idle before it."""
+    waiting: deque[float] = deque()  # when each queued kernel will have ended
+    host_s = device_s = 0.0
+    hosts, devices = [0.0], [0.0]
+    for launches in phases.values():
+        for launch in launches:
+            while waiting and waiting[0] <= host_s:
+                waiting.popleft()
+            if len(waiting) >= queue:
+                host_s = waiting.popleft()
+            host_s += launch.host_s
+            device_s = max(device_s, host_s + LATENCY_S) + launch.device_s
+            waiting.append(device_s)
+        hosts.append(host_s)
+        devices.append(max(device_s, host_s))
+    return Simulated(
+        host_s={name: after - before for name, before, after in zip(phases, hosts, hosts[1:], strict=False)},
+        device_s={name: after - before for name, before, after in zip(phases, devices, devices[1:], strict=False)},
+        step_s=max(host_s, device_s),
+        enqueuing_s=sum(launch.host_s for launches in phases.values() for launch in launches),
+    )
+
+
+def judged(found: Simulated, *, steps: int = 5) -> Launching:
+    """The verdict on a cell whose steps are all as this one."""
+    cell = CellState(0, _SPEC)
+    cell.add_steps(
+        StepsTimed(
+            at=0.0,
+            cell=0,
+            kind="measured",
+            first=0,
+            times_s=(found.step_s,) * steps,
+            phases_s={name: (time_s,) * steps for name, time_s in found.device_s.items()},
+            host_s=(sum(found.host_s.values()),) * steps,
+            host_phases_s={name: (time_s,) * steps for name, time_s in found.host_s.items()},
+        )
+    )
+    return launching(cell)
+
+
+_SPEC = RunSpec(
+    size="small",
+    edition="2026",
+    arch="swiglu-rope",
+    **msgspec.structs.asdict(dims_of("small", "2026")),
+    context_length=128,
+    batch_size=4,
+    pass_="train-step",
+    precision="fp32",
+    device="cuda:0",
+)
+
+
+class Device(NamedTuple):
+    """Rates that kernels reach, and the least that one takes."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    least_s: float = 2e-6
+
+    def kernel(self, flops: float = 0.0, moved: float = 0.0) -> float:
+        return max(self.least_s, flops / self.flops_per_s, moved / self.bytes_per_s)
+
+
+H100_FP32 = Device(45e12, 2.6e12)
+H100_BF16 = Device(500e12, 2.6e12)
+
+
+def training_step(
+    dims: ModelDims, context: int, device: Device, launch_s: float, *, batch: int = 4, optimizer: str = "foreach"
+) -> dict[str, list[Launch]]:
+    """The launches of a training step of the course's model: matrix products, and the many small operations round
+    them, as PyTorch runs them one by one. Activations take 4 bytes."""
+    tokens, d, heads = batch * context, dims.d_model, dims.num_heads
+    scores = batch * heads * context * context
+
+    def product(m: float, n: float, k: float) -> float:
+        return device.kernel(2 * m * n * k, 4 * (m * n + n * k + m * k))
+
+    def pointwise(elements: float) -> float:
+        return device.kernel(moved=8 * elements)
+
+    norm = [pointwise(tokens * d)] * 3 + [pointwise(tokens)] * 2 + [pointwise(tokens * d)] * 2
+    rotary = [pointwise(tokens * d / 2)] * 8
+    attention = [product(tokens, context, d), *[pointwise(scores)] * 7, product(tokens, d, context)]
+    projections = [product(tokens, d, d)] * 4
+    wide = [product(tokens, dims.d_ff, d)] * 2 + [pointwise(tokens * dims.d_ff)] * 3 + [product(tokens, d, dims.d_ff)]
+    layer = [*norm, *projections, *rotary, *rotary, *attention, pointwise(tokens * d), *norm, *wide]
+    head = [*norm, product(tokens, dims.vocab_size, d)]
+    forward = layer * dims.num_layers + head
+    loss = [pointwise(tokens * dims.vocab_size)] * 3
+    backward = [each for kernel in reversed(forward) for each in (kernel, kernel)]
+    matrices = [d * d] * 4 + [d * dims.d_ff] * 3 + [d] * 2
+    parameters = matrices * dims.num_layers + [dims.vocab_size * d] * 2 + [d]
+    if optimizer == "for-loop":
+        updates = [pointwise(elements) for elements in parameters for _ in range(12)]
+    else:
+        chunks = -(-len(parameters) // 60)
+        updates = [pointwise(sum(parameters) / chunks) for _ in range(12 * chunks)]
+
+    def launched(kernels: Iterable[float], host_s: float) -> list[Launch]:
+        return [Launch(host_s, kernel) for kernel in kernels]
+
+    return {
+        "zero_grad": [],
+        "forward": launched(forward, launch_s),
+        "loss": launched(loss, launch_s),
+        "backward": launched(backward, launch_s * 0.6),  # autograd launches from C++
+        "optimizer": launched(updates, launch_s),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--queue", type=int, default=1024, help="launches that the driver's queue holds")
+    parser.add_argument("--launch-us", type=float, default=6.0, help="what a launch takes the host, in microseconds")
+    asked = parser.parse_args()
+    wrong = 0
+    print("size   context  precision  optimizer   step (ms)  host  without waiting  verdict")
+    for size in ("small", "medium", "large", "xl"):
+        for context in (128, 256, 512, 1024):
+            for precision, device in {"fp32": H100_FP32, "bf16": H100_BF16}.items():
+                for optimizer in ("foreach", "for-loop"):
+                    phases = training_step(
+                        dims_of(size, "2026"), context, device, asked.launch_us / 1e6, optimizer=optimizer
+                    )
+                    found = simulate(phases, asked.queue)
+                    holds = judged(found).holds
+                    wrong += holds is not None and holds != found.is_bound
+                    host, pure = sum(found.host_s.values()) / found.step_s, found.enqueuing_s / found.step_s
+                    said = {True: "launch-bound", False: "not launch-bound", None: "cannot be told"}[holds]
+                    print(
+                        f"{size:<7}{context:>7}  {precision:<9}  {optimizer:<9}  {found.step_s * 1e3:>10.1f}  "
+                        f"{host:.2f}  {pure:>15.2f}  {said}"
+                    )
+    print(f"wrong verdicts: {wrong}")
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
