@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: run test lint gpu-check bench-tool screenshots clean
+.PHONY: run test test-torch lint gpu-check bench-tool screenshots clean
 
 run: $(VENV)/.installed
 	@if [ -t 1 ]; then exec $(BIN)/cs336-tui; \
@@ -13,6 +13,16 @@ run: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The tests that run torch, against another release of it: make test-torch TORCH=2.6.0
+TORCH ?= 2.6.0
+OTHER := .venv-torch-$(TORCH)
+TORCH_TESTS ?= tests/workload tests/estimate tests/measure tests/runner tests/selftest tests/headless tests/endtoend
+# Each release of torch asks for these in versions of its own.
+PINNED_BY_TORCH := torch|triton|sympy|mpmath|networkx|fsspec|filelock|Jinja2|typing_extensions|setuptools
+
+test-torch: $(OTHER)/.installed
+	$(OTHER)/bin/python -m pytest $(TORCH_TESTS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -45,5 +55,13 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(PIP) install --editable '.[dev]'
 	@touch $@
 
+$(OTHER)/.installed: pyproject.toml constraints.txt
+	@echo "creating $(OTHER) with torch $(TORCH) ..."
+	@$(PYTHON) -m venv $(OTHER)
+	@grep -vE '^($(PINNED_BY_TORCH))==' constraints.txt > $(OTHER)/constraints.txt
+	@PIP_CONSTRAINT=$(CURDIR)/$(OTHER)/constraints.txt \
+	  $(OTHER)/bin/python -m pip --disable-pip-version-check --quiet install 'torch==$(TORCH)' --editable '.[dev]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-torch-* .mypy_cache .ruff_cache .pytest_cache

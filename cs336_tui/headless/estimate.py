@@ -51,7 +51,8 @@ def estimate_command(
     read: Callable[[], Machine] = read_machine,
     **choices: Any,
 ) -> str:
-    """The estimates of the chosen cells as text, empty when they went to a file.
+    """The estimates of the chosen cells as text, empty when they went to a file; as JSON ``{"estimates": [...],
+    "total_low_s": ..., "total_high_s": ...}``, however many they are.
 
     `gpu` names one that need not be here; `peak` states the device's TFLOP/s; the measured cells of `session` tell how
     fast it is. Raises `SpecError` or `click.ClickException`.
@@ -137,10 +138,9 @@ def document(estimate: Estimate) -> dict[str, Any]:
 def _render(estimates: Sequence[Estimate], format_: str) -> str:
     groups = _by_device(estimates)
     if format_ == "json":
-        documents = [document(estimate) for estimate in estimates]
         low, high = total_s(estimates)
-        several = {"estimates": documents, "total_low_s": low, "total_high_s": high}
-        return to_json(documents[0] if len(documents) == 1 else several)
+        documents = [document(estimate) for estimate in estimates]
+        return to_json({"estimates": documents, "total_low_s": low, "total_high_s": high})
     if format_ == "table":
         return "\n".join(card(group[0]) if len(group) == 1 else plain(estimate_table(group)) for group in groups)
     made = (estimate_table,) if format_ == "csv" else (estimate_table, category_table)

@@ -44,6 +44,7 @@ def fit_command(
 ) -> int:
     """Print or write what fits, for every combination of the other choices; returns the exit code.
 
+    As JSON it is ``{"fits": [...]}``, however many combinations there are.
     With `confirm` the largest is run, and on a GPU the next larger one too. Raises `SpecError` or
     `click.ClickException` for what cannot be asked.
     """
@@ -120,8 +121,7 @@ def _as_run(results: Sequence[Fitted], state: SessionState) -> list[Fitted]:
 
 def _render(results: Sequence[Fitted], format_: str) -> str:
     if format_ == "json":
-        documents = [fit_document(result) for result in results]
-        return to_json(documents[0] if len(documents) == 1 else {"fits": documents})
+        return to_json({"fits": [fit_document(result) for result in results]})
     if format_ == "table":
         return plain(fit_table(results))
     text = render_all([fit_table(results)], format_)

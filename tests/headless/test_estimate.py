@@ -44,8 +44,19 @@ def fit(gpu: str | None = "H100", **more: Any) -> int:
     return fit_command(gpu=gpu, **(options | more))
 
 
-def test_one_cell_is_one_object_with_every_key() -> None:
-    found = json.loads(estimate())
+def the_estimate(**options: Any) -> Any:
+    """The one estimate of `options`, read from JSON."""
+    (found,) = json.loads(estimate(**options))["estimates"]
+    return found
+
+
+def the_fit(printed: str) -> Any:
+    (found,) = json.loads(printed)["fits"]
+    return found
+
+
+def test_one_cell_has_every_key() -> None:
+    found = the_estimate()
     asked = {
         "num_params", "num_params_without_head", "flops", "flops_by_phase", "peak_bytes", "forward_end_bytes",
         "by_category", "forward_end_by_category", "residual_stream_bytes", "fits", "free_bytes", "capacity_bytes",
@@ -58,6 +69,19 @@ def test_one_cell_is_one_object_with_every_key() -> None:
     assert sum(found["by_category"].values()) == found["peak_bytes"]
     assert sum(found["forward_end_by_category"].values()) == found["forward_end_bytes"]
     assert found["spec"]["device"] == "cuda:0"
+
+
+def test_json_has_one_shape_for_one_cell_and_for_several(capsys: pytest.CaptureFixture[str]) -> None:
+    one, several = (json.loads(estimate(batches=batches)) for batches in ((1,), (1, 2)))
+    assert one.keys() == several.keys() == {"estimates", "total_low_s", "total_high_s"}
+    assert one["estimates"] == several["estimates"][:1]
+    assert one["total_low_s"] == one["estimates"][0]["run_low_s"]
+    fits = []
+    for passes in (("forward",), ("forward", "train-step")):
+        assert fit(passes=passes) == 0
+        fits.append(json.loads(capsys.readouterr().out))
+    assert fits[0].keys() == fits[1].keys() == {"fits"}
+    assert fits[0]["fits"] == fits[1]["fits"][:1]
 
 
 def test_several_cells_are_a_list_with_their_sum() -> None:
@@ -99,17 +123,17 @@ def test_other_formats(format_: str) -> None:
 def test_it_goes_to_a_file_and_never_in_anothers_place(tmp_path: Path) -> None:
     path = tmp_path / "estimate.json"
     assert estimate(output=path) == ""
-    assert json.loads(path.read_text())["fits"] is True
+    assert json.loads(path.read_text())["estimates"][0]["fits"] is True
     with pytest.raises(click.UsageError, match="already exists"):
         estimate(output=path)
     assert estimate(output=path, force=True) == ""
 
 
 def test_without_a_gpu_it_is_for_this_machines_best_device() -> None:
-    found = json.loads(estimate(gpu=None))
+    found = the_estimate(gpu=None)
     assert (found["device"], found["gpu"]) == ("NVIDIA H100 80GB HBM3", "H100 SXM 80GB")
     assert found["capacity_bytes"] == 85_029_158_912
-    cpu = json.loads(estimate(gpu=None, devices=("cpu",)))
+    cpu = the_estimate(gpu=None, devices=("cpu",))
     assert (cpu["device"], cpu["free_bytes"]) == ("Some CPU 9000", 500_000_000_000)
     assert cpu["low_s"] is None
 
@@ -121,19 +145,19 @@ def test_every_device_gets_a_table_of_its_own() -> None:
 
 def test_what_nothing_can_hold_is_predicted_and_said_not_to_fit() -> None:
     huge = MadePredictor(lambda spec: made_prediction(spec, peak_bytes=10**12))
-    found = json.loads(estimate(predictor=huge))
+    found = the_estimate(predictor=huge)
     assert found["fits"] is False
     assert found["margin_bytes"] < -900 * 10**9
     assert "does not fit, by 916 GB" in estimate("table", predictor=huge)
 
 
 def test_a_pass_without_backward_says_that_it_has_no_gradients() -> None:
-    assert json.loads(estimate(passes=("forward",)))["note"] == "forward has no gradients"
+    assert the_estimate(passes=("forward",))["note"] == "forward has no gradients"
     assert "forward has no gradients" in estimate("table", passes=("forward",))
 
 
 def test_a_stated_peak() -> None:
-    found = json.loads(estimate(peak=100.0))
+    found = the_estimate(peak=100.0)
     assert found["low_s"] == pytest.approx(found["flops"] / 100e12)
 
 
@@ -141,7 +165,7 @@ def test_a_sessions_cells_tell_how_fast_the_gpu_is(tmp_path: Path) -> None:
     log = tmp_path / "one.jsonl"
     log.write_bytes(b"".join(map(to_line, events_of(cell([0.1, 0.1], pass_="train-step")))))
     predictor = MadePredictor()
-    found = json.loads(estimate(session="last", session_dir=tmp_path, batches=(8,), predictor=predictor))
+    found = the_estimate(session="last", session_dir=tmp_path, batches=(8,), predictor=predictor)
     assert found["low_s"] == found["high_s"] == pytest.approx(0.2)
     assert found["basis"].startswith("from 1 measured cell: ")
     assert [spec.batch_size for spec in predictor.asked] == [8, 4]
@@ -180,13 +204,13 @@ def test_a_prediction_that_fails_is_one_line() -> None:
 def test_the_largest_batch_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
     predictor = MadePredictor()
     assert fit(predictor=predictor) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = the_fit(capsys.readouterr().out)
     room = found["free_bytes"] - found["context_bytes"]
     assert found["peak_bytes"] <= room < found["next_peak_bytes"]
     assert found["spec"]["batch_size"] == found["largest"] == found["next"] - 1
     assert len(predictor.asked) == found["predictions"] <= 5
     assert fit(by="context") == 0
-    assert json.loads(capsys.readouterr().out)["largest"] % 16 == 0
+    assert the_fit(capsys.readouterr().out)["largest"] % 16 == 0
 
 
 def test_what_does_not_fit_at_all_is_told_by_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,7 +248,7 @@ def test_what_was_found_is_run_if_asked(tmp_path: Path, capfd: pytest.CaptureFix
     """On a CPU, where nothing larger is tried; of the smallest size with the real predictor and bench."""
     code = fit(gpu=None, confirm=True, limit=2, devices=("cpu",), sizes=("tiny",), contexts=(16,), passes=("forward",),
                session_dir=tmp_path, predictor=None)  # fmt: skip
-    found = json.loads(capfd.readouterr().out)
+    found = the_fit(capfd.readouterr().out)
     assert (code, found["largest"], found["status"], found["next_status"]) == (0, 2, "ok", None)
     (ran,) = store.load(store.find("last", tmp_path)).cells.values()
     assert (ran.spec.batch_size, ran.spec.warmup_steps, ran.spec.measure_steps) == (2, 1, 2)
@@ -244,6 +268,6 @@ def test_a_gpu_that_is_not_here_is_predicted_for() -> None:
     spec: RunSpec = sweep_from(devices=("cuda",)).cells()[0]
     with predicting(Asked((spec,), {})) as predictor:
         (prediction,) = predictor.predict([spec])
-    found = json.loads(estimate(predictor=None, sizes=("tiny",), passes=(spec.pass_,)))
+    found = the_estimate(predictor=None, sizes=("tiny",), passes=(spec.pass_,))
     assert found["peak_bytes"] == prediction.peak_bytes
     assert found["num_params"] == prediction.num_params
