@@ -21,6 +21,8 @@ _FROM_AMPERE: tuple[Precision, ...] = ("fp32", "tf32", "bf16-mixed", "fp16-mixed
 _BEFORE_AMPERE: tuple[Precision, ...] = ("fp32", "fp16-mixed")
 _AMPERE = (8, 0)
 """The first compute capability with TF32, and with bf16 in hardware."""
+_TELLS_APART = frozenset(("laptop", "pro"))
+"""Words that make another GPU of the same number: what bears them is not meant without them."""
 _SAYS_NOTHING = frozenset(("nvidia", "geforce", "tesla", "gpu", "tensor", "core", "generation"))
 
 
@@ -89,14 +91,16 @@ def gpu_of_label(label: str) -> GpuModel | None:
     """The GPU that torch or NVML calls so; None for one that is not in the table, and for a slice (MIG) of one."""
     said = _words(label)
     for gpu in known_gpus():
-        if _model_word(gpu) in said and said <= _words(gpu.name) | set(gpu.words):
+        if _model_words(gpu) <= said <= _words(gpu.name) | set(gpu.words):
             return gpu
     return None
 
 
-def _model_word(gpu: GpuModel) -> str:
-    """The word without which no name means this GPU: ``h100``, ``4090``."""
-    return gpu.name.lower().removeprefix("rtx ").split()[0]
+def _model_words(gpu: GpuModel) -> set[str]:
+    """The words without which no name means this GPU: ``h100``; ``4070`` and ``laptop``."""
+    words = gpu.name.lower().removeprefix("rtx ").split()
+    number = next(word for word in words if word not in _TELLS_APART)
+    return {number, *_TELLS_APART.intersection(words)}
 
 
 def _words(name: str) -> set[str]:

@@ -28,6 +28,15 @@ from cs336_tui.spec import PRECISIONS
         ("V100 32GB", "V100 SXM2 32GB"),
         ("6000 Ada", "RTX 6000 Ada 48GB"),
         ("A6000", "RTX A6000 48GB"),
+        ("A5000", "RTX A5000 24GB"),
+        ("rtx3080", "RTX 3080 10GB"),
+        ("4070 laptop", "RTX 4070 Laptop 8GB"),
+        ("RTX PRO 6000", "RTX PRO 6000 Workstation 96GB"),
+        ("RTX PRO 6000 Server", "RTX PRO 6000 Server 96GB"),
+        ("RTX 6000", "RTX 6000 Ada 48GB"),
+        ("gb200", "GB200 186GB"),
+        ("L40", "L40 48GB"),
+        ("a30", "A30 24GB"),
     ],
 )
 def test_people_need_not_know_the_whole_name(said: str, meant: str) -> None:
@@ -55,6 +64,14 @@ def test_people_need_not_know_the_whole_name(said: str, meant: str) -> None:
         ("NVIDIA GeForce RTX 5090", "RTX 5090 32GB"),
         ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada 48GB"),
         ("NVIDIA RTX A6000", "RTX A6000 48GB"),
+        ("NVIDIA GB200", "GB200 186GB"),
+        ("NVIDIA L40", "L40 48GB"),
+        ("NVIDIA A30", "A30 24GB"),
+        ("NVIDIA RTX A5000", "RTX A5000 24GB"),
+        ("NVIDIA GeForce RTX 3080", "RTX 3080 10GB"),
+        ("NVIDIA GeForce RTX 4070 Laptop GPU", "RTX 4070 Laptop 8GB"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000 Workstation 96GB"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Server 96GB"),
         ("Tesla T4", "T4 16GB"),
         ("Tesla V100-SXM2-16GB", "V100 SXM2 16GB"),
         ("Tesla V100-PCIE-32GB", "V100 PCIe 32GB"),
@@ -72,7 +89,14 @@ def test_torchs_own_names_are_known(label: str, meant: str) -> None:
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
         "Quadro RTX 6000",
-        "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        "NVIDIA GeForce RTX 4070",
+        "NVIDIA GeForce RTX 4070 Ti",
+        "NVIDIA GeForce RTX 3080 Ti",
+        "NVIDIA GeForce RTX 3080 Laptop GPU",
+        "NVIDIA RTX A5000 Laptop GPU",
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+        "NVIDIA RTX PRO 5000 Blackwell",
+        "NVIDIA A30X",
         "H300",
         "80GB",
         "RTX",
@@ -106,6 +130,23 @@ def test_peaks_are_dense_and_by_the_format_of_the_matrix_products() -> None:
     assert 79 * 2**30 < h100.memory_bytes < 80 * 2**30
 
 
+def test_of_two_products_with_one_chip_each_has_its_own_figures() -> None:
+    """NVIDIA's Blackwell data sheet: 7.7 TB/s and 75 TFLOP/s of a GPU of HGX B200, 8 and 80 of one of GB200 NVL72."""
+    b200, gb200 = find_gpu("B200"), find_gpu("GB200")
+    assert (b200.bandwidth_gb_per_s, b200.tflops["fp32"]) == (7700, 75)
+    assert (gb200.bandwidth_gb_per_s, gb200.tflops["fp32"]) == (8000, 80)
+    assert "HGX B200" in b200.source
+    assert "GB200 NVL72" in gb200.source
+
+
+def test_dense_figures_keep_the_ratios_of_their_architecture() -> None:
+    """A format of half the width has twice the rate, whatever the chip; a figure with sparsity would show here."""
+    for gpu in known_gpus():
+        for wide, narrow in (("tf32", "bf16"), ("bf16", "fp8")):
+            if {wide, narrow} <= gpu.tflops.keys():
+                assert gpu.tflops[narrow] == pytest.approx(2 * gpu.tflops[wide], rel=0.05), gpu.name
+
+
 @pytest.mark.parametrize("name", ["T4", "V100"])
 def test_before_ampere_there_is_neither_tf32_nor_bf16(name: str) -> None:
     gpu = find_gpu(name)
@@ -129,6 +170,6 @@ def test_figures_are_plausible() -> None:
     for gpu in known_gpus():
         nominal = int(gpu.name.split()[-1].removesuffix("GB"))
         assert 0.85 * nominal <= gpu.memory_gib <= nominal, gpu.name
-        assert 10 <= gpu.tflops["fp32"] <= 110 or gpu.name == "T4 16GB"
+        assert 10 <= gpu.tflops["fp32"] <= 130 or gpu.name == "T4 16GB"
         formats = [gpu.tflops[name] for name in ("fp32", "tf32", "bf16") if name in gpu.tflops]
         assert formats == sorted(formats), gpu.name

@@ -47,6 +47,12 @@ def test_a_published_run_of_an_xl_model() -> None:
     prediction = predict(named_spec("xl", pass_="train-step"))
     assert prediction.forward_end_bytes / GB == pytest.approx(46, rel=0.02)
     assert prediction.peak_bytes / GB == pytest.approx(55, rel=0.02)
+    for_loop = predict(
+        named_spec("xl", pass_="train-step", optimizer="adamw-for-loop", device="cuda:0", threads=None),
+        capability=(9, 0),
+    )
+    # These two are in docs/benchmarks.md, under "Predicted peak of memory".
+    assert (round(for_loop.forward_end_bytes / GB, 2), round(for_loop.peak_bytes / GB, 2)) == (46.13, 55.41)
 
 
 @given(small_cells())
