@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -30,8 +31,9 @@ class Autocast(TorchFunctionMode):
 
     After PyTorch's autocast op reference; of its operations, those that a language model may call are known here.
     Everything else runs in the dtypes that it is given. fp32 parameters are cast once a context, and the copies live
-    until it ends; under inference mode each use casts anew. CUDA's softmax and log-softmax read fp16 as it is (but a
-    copy of bf16) to give fp32: ``softmax`` and ``log_softmax`` in aten/src/ATen/native/SoftMax.cpp.
+    until it ends; under inference mode each use casts anew where torch's own autocast does. CUDA's softmax and
+    log-softmax read fp16 as it is (but a copy of bf16) to give fp32: ``softmax`` and ``log_softmax`` in
+    aten/src/ATen/native/SoftMax.cpp.
     """
 
     def __init__(self, device_type: str, dtype: torch.dtype) -> None:
@@ -67,11 +69,25 @@ class Autocast(TorchFunctionMode):
     def _lowered(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dtype not in (torch.float32, *_LOW) or value.dtype is self._dtype:
             return value
-        if not (value.is_leaf and value.requires_grad) or torch.is_inference_mode_enabled():
+        keeps = value.is_leaf and value.requires_grad
+        if not keeps or (torch.is_inference_mode_enabled() and not _keeps_copies_in_inference()):
             return value.to(self._dtype)
         if id(value) not in self._copies:
             self._copies[id(value)] = value.to(self._dtype)
         return self._copies[id(value)]
+
+
+@cache
+def _keeps_copies_in_inference() -> bool:
+    """Whether torch's own autocast keeps its copies of parameters under inference mode, as it did until 2025.
+
+    What was kept still has the value that the parameter had.
+    """
+    weight, one = torch.nn.Parameter(torch.zeros(1, 1)), torch.ones(1, 1)
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        F.linear(one, weight)
+        weight.data.fill_(1)
+        return not F.linear(one, weight)
 
 
 def _raised(value: Any) -> Any:

@@ -37,6 +37,8 @@ _COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (\w+)')
 _TRIED_WITHOUT_DATA = re.compile(r"got (?P<kind>\w+)\((['\"])(?P<said>.+)\2\)")
 """How torch.compile tells of frames in the model, and of an operation that failed when it tried it without data."""
+_FAILED_RUNNING = re.compile(r"\AFailed running [^\n]*:\n(?P<said>[^\n]+)")
+"""How it tells of that up to torch 2.7, which names the error's kind nowhere."""
 _WITHIN_CACHE = {"TRITON_CACHE_DIR": "triton"}
 """Variables of caches that lie inside torch.compile's own."""
 _HEADER_FOLDERS = {"_HEADER_DIR": "headers", "_HEADER_LOCK_DIR": "headers/locks"}
@@ -189,9 +191,22 @@ def _problem_of(error: Exception) -> Exception | None:
     frames = _FRAME.findall(text)
     own = [frame for frame in frames if is_users_file(frame[0])] or frames
     place = f" ({Path(own[-1][0]).name}:{own[-1][1]} in {own[-1][2]})" if own else ""
-    if found := _TRIED_WITHOUT_DATA.search(text):  # which would fail without torch.compile, too
-        return ImportProblem(f"{found['kind']}: {found['said'].rstrip('.')}{place}")
+    if tried := _tried_without_data(error):  # which would fail without torch.compile, too
+        return ImportProblem(f"{tried.rstrip('.')}{place}")
     return CompileError(f"{_in_one_line(chain[-1])}{place}; choose --compile off to run the model as it is written")
+
+
+def _tried_without_data(error: Exception) -> str | None:
+    """What an operation of the model raised when torch.compile tried it without data; None for any other error."""
+    text = str(error)
+    if found := _TRIED_WITHOUT_DATA.search(text):
+        return f"{found['kind']}: {found['said']}"
+    if found := _FAILED_RUNNING.search(text):
+        first = error.__context__ or error
+        while first.__cause__ is not None:
+            first = first.__cause__
+        return f"{type(first).__name__}: {found['said']}"
+    return None
 
 
 def _chain(error: BaseException | None) -> Iterator[Exception]:

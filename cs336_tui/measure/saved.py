@@ -110,9 +110,11 @@ class _Watch:
         saved = _Saved(len(self._saved), tensor)
         self._saved.append(saved)
         self._sequences.append(torch.autograd._get_sequence_nr() - 1)  # a node takes its number before it saves
-        storage = tensor.untyped_storage()._cdata
-        if storage not in self._counted:
-            self._counted.add(storage)
+        storage = tensor.untyped_storage()
+        if (
+            storage.nbytes() and storage._cdata not in self._counted
+        ):  # checkpointing saved an empty tensor up to torch 2.6
+            self._counted.add(storage._cdata)
             self._places[saved.number] = _Place(self._module, self._ranges[-1] if self._ranges else NO_RANGE)
         return saved
 

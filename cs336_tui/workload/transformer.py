@@ -61,7 +61,8 @@ class RMSNorm(nn.Module):
 
     def __init__(self, width: int, *, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width, device=device, dtype=dtype))
+        weight = torch.empty(width, device=device, dtype=dtype)
+        self.weight = nn.Parameter(weight if device.type == "meta" else weight.fill_(1))
 
     def forward(self, x: Tensor) -> Tensor:
         exact = x.float()
@@ -100,11 +101,11 @@ class Rotary(nn.Module):
 
 def causal_mask(length: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Added to scores: 0 for a token's past and itself, minus infinity for its future. (T, T)."""
-    mask = torch.zeros(length, length, device=device, dtype=dtype)
+    mask = torch.empty(length, length, device=device, dtype=dtype)
     if device.type == "meta":
         return mask
     position = torch.arange(length, device=device)
-    return mask.masked_fill_(position > position[:, None], -math.inf)
+    return mask.zero_().masked_fill_(position > position[:, None], -math.inf)
 
 
 class Attention(nn.Module):

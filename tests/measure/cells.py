@@ -6,9 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+import torch
+
 from cs336_tui.events import CellFinished, Event, ModelBuilt, StageChanged, StepsTimed
 from cs336_tui.measure.cell import run_cell
 from cs336_tui.spec import RunSpec
+
+multiplies_float8 = pytest.mark.skipif(
+    not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm", "CPU"),
+    reason="this torch multiplies in float8 on CUDA alone",
+)
 
 
 def small_spec(**changes: Any) -> RunSpec:

@@ -20,6 +20,7 @@ from cs336_tui.measure import peak as module
 from cs336_tui.measure.peak import cpu_cache_bytes, measure_peak, median_interval
 from cs336_tui.peaks import DevicePeak
 from cs336_tui.spec import Precision, SpecError
+from tests.measure.cells import multiplies_float8
 
 MIB = 2**20
 
@@ -202,6 +203,7 @@ def test_the_copied_array_is_larger_than_the_caches() -> None:
     assert size >= 4 * cpu_cache_bytes() or note
 
 
+@multiplies_float8
 def test_the_peak_of_float8_is_measured_with_float8_products_where_there_are_any() -> None:
     with pytest.raises(ValueError, match="precision fp8-mixed: cpu cannot do it, only cuda can"):
         quick("fp8-mixed")

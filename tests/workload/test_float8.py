@@ -11,6 +11,7 @@ from cs336_tui.spec import ModelDims
 from cs336_tui.workload.checkpointing import checkpoint_blocks
 from cs336_tui.workload.float8 import FORMAT, GRADIENT_FORMAT, float8_in_words, linear, to_float8, use_float8
 from cs336_tui.workload.transformer import Transformer
+from tests.measure.cells import multiplies_float8
 
 VOCAB = 48
 
@@ -64,6 +65,7 @@ def test_zeros_stay_zeros_and_what_is_not_finite_is_seen() -> None:
     assert bool((small.float() * scale).isnan().any())
 
 
+@multiplies_float8
 @pytest.mark.parametrize("shape", [(32, 64), (4, 8, 64), (3, 5, 64), (1, 64)])
 @pytest.mark.parametrize("bias", [False, True])
 def test_products_and_gradients_come_near_the_exact_ones(shape: tuple[int, ...], bias: bool) -> None:
@@ -86,6 +88,7 @@ def test_products_and_gradients_come_near_the_exact_ones(shape: tuple[int, ...],
     assert relative_error(out, exact_out) > 0.01
 
 
+@multiplies_float8
 @pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
 def test_every_layer_of_the_reference_but_the_head_is_changed_and_nothing_else(arch: str) -> None:
     model = a_transformer(arch=arch)
@@ -105,6 +108,7 @@ def test_every_layer_of_the_reference_but_the_head_is_changed_and_nothing_else(a
     assert logits.dtype == torch.bfloat16
 
 
+@multiplies_float8
 def test_a_model_in_float8_learns_as_one_in_bfloat16_does() -> None:
     tokens = torch.randint(0, VOCAB, (4, 8), generator=torch.Generator().manual_seed(2))
 
@@ -162,6 +166,7 @@ class OwnLinear(nn.Linear):
         return super().forward(x).relu()
 
 
+@multiplies_float8
 def test_a_users_layers_are_changed_where_they_can_be() -> None:
     model = Own(32)
     use_float8(model, VOCAB)
@@ -197,6 +202,7 @@ def test_the_reference_with_odd_sides_is_refused() -> None:
         use_float8(a_transformer(d_model=24, d_ff=40), VOCAB)
 
 
+@multiplies_float8
 def test_torch_compile_follows_it_without_a_break() -> None:
     torch.compiler.reset()
     random = torch.Generator().manual_seed(3)
@@ -211,6 +217,7 @@ def test_torch_compile_follows_it_without_a_break() -> None:
         assert relative_error(followed, written) < 0.01
 
 
+@multiplies_float8
 def test_checkpointed_blocks_stay_in_float8() -> None:
     plain, model = a_transformer(), a_transformer()
     tokens = torch.zeros(2, 8, dtype=torch.int64)
