@@ -109,12 +109,21 @@ def _words(name: str) -> set[str]:
     return set(re.findall(r"[a-z0-9]+", text)) - _SAYS_NOTHING
 
 
-def cublas_workspace_bytes(capability: tuple[int, int]) -> int:
-    """What torch allocates for cuBLAS per handle, and there is one for each thread that multiplies matrices.
+_LARGE_WORKSPACES = {9: (0, 0), 10: (2, 12), 11: (2, 14), 12: (2, 12)}
+"""The first torch that gives cuBLAS 32 MiB, by the major number of the compute capability: Hopper from the beginning,
+Blackwell since pytorch/pytorch#175344, Thor since #189312."""
 
-    ``getChosenWorkspaceSize`` in aten/src/ATen/cuda/CublasHandlePool.cpp: 32 MiB from Hopper on, 8 MiB and 128 KiB
-    before, or as ``CUBLAS_WORKSPACE_CONFIG`` says (``:KiB:count``, any number of times).
+
+def cublas_workspace_bytes(capability: tuple[int, int], torch: str) -> int:
+    """What this version of torch allocates for cuBLAS per handle, and there is one for each thread that multiplies.
+
+    ``parseChosenWorkspaceSize`` in aten/src/ATen/cuda/CublasHandlePool.cpp: 32 MiB on the GPUs of `_LARGE_WORKSPACES`,
+    8 MiB and 128 KiB on all others, or as ``CUBLAS_WORKSPACE_CONFIG`` says (``:KiB:count``, any number of times).
+    A version that cannot be read is taken for the newest.
     """
     if pairs := re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")):
         return sum(int(size) * 1024 * int(count) for size, count in pairs)
-    return 32 * 2**20 if capability >= HOPPER else 8 * 2**20 + 128 * 1024
+    said = re.match(r"(\d+)\.(\d+)", torch)
+    version = (int(said[1]), int(said[2])) if said else (99, 0)
+    large = version >= _LARGE_WORKSPACES.get(capability[0], (100, 0))
+    return 32 * 2**20 if large else 8 * 2**20 + 128 * 1024

@@ -93,7 +93,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     workspaces: int = 0
     """How many workspaces of cuBLAS are among what is temporary, all the time."""
     workspace_bytes: int = 0
-    """Of one, which differs between kinds of GPU."""
+    """Of one, which differs between kinds of GPU and versions of torch."""
+    torch: str = ""
+    """Version of the torch whose step it is; empty in old logs."""
     recomputed_flops: int = 0
     """Of `flops`, what backward computes again because forward did not keep its activations."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cs336_tui.estimate.rehearsal import Rehearsal, cublas_workspaces, rehearse
+import torch
+
+from cs336_tui.estimate.rehearsal import Rehearsal, cublas_workspaces, rehearse, workspace_bytes
 from cs336_tui.flops import least_bytes, unread_rows
-from cs336_tui.gpus import HOPPER, cublas_workspace_bytes
+from cs336_tui.gpus import HOPPER
 from cs336_tui.reports import RANGES, Prediction, prediction_note
 from cs336_tui.spec import RunSpec
 from cs336_tui.variants import REFERENCE
@@ -50,7 +52,8 @@ def predict(spec: RunSpec, *, capability: tuple[int, int] | None = None) -> Pred
         largest=timeline.largest(peak),
         note=prediction_note(spec),
         workspaces=cublas_workspaces(spec),
-        workspace_bytes=cublas_workspace_bytes(capability or HOPPER),
+        workspace_bytes=workspace_bytes(capability or HOPPER),
+        torch=str(torch.__version__),
         recomputed_flops=rehearsed.recomputed_flops,
     )
 

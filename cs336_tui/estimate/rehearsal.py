@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple
@@ -62,7 +62,7 @@ def rehearse(spec: RunSpec, *, capability: tuple[int, int] = HOPPER) -> Rehearsa
         rehearsed = _Cell(spec).run(FusedAttention(spec.device.partition(":")[0], capability))
     if not spec.device.startswith("cuda"):
         return rehearsed
-    workspaces = [cublas_workspace_bytes(capability)] * cublas_workspaces(spec)
+    workspaces = [workspace_bytes(capability)] * cublas_workspaces(spec)
     timeline = rehearsed.timeline.preceded_by(WORKSPACE_OP, workspaces)
     return rehearsed._replace(timeline=as_cached(timeline))
 
@@ -70,6 +70,15 @@ def rehearse(spec: RunSpec, *, capability: tuple[int, int] = HOPPER) -> Rehearsa
 def cublas_workspaces(spec: RunSpec) -> int:
     """How many cuBLAS has: one for each thread that multiplies on CUDA, and backward has a thread of its own."""
     return (2 if "backward" in PHASES[spec.pass_] else 1) if spec.device.startswith("cuda") else 0
+
+
+def workspace_bytes(capability: tuple[int, int]) -> int:
+    """Of one workspace of cuBLAS: torch's own word where it uses such a GPU now and has one (from 2.13 on), else what
+    is known of its version."""
+    ask: Callable[[], int] | None = getattr(torch._C, "_cuda_getCublasWorkspaceSize", None)
+    if ask and torch.cuda.is_initialized() and torch.cuda.get_device_capability() == capability:
+        return ask()
+    return cublas_workspace_bytes(capability, str(torch.__version__))
 
 
 class _Cell:

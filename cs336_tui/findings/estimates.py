@@ -253,7 +253,7 @@ def for_target(prediction: Prediction, target: Target) -> Prediction:
     """The prediction with cuBLAS workspaces as they are on the target's GPU, where that is known."""
     if not (prediction.workspaces and target.gpu):
         return prediction
-    workspace = cublas_workspace_bytes(capability_pair(target.gpu.capability))
+    workspace = cublas_workspace_bytes(capability_pair(target.gpu.capability), prediction.torch)
     more = prediction.workspaces * (workspace - prediction.workspace_bytes)
 
     def shifted(by_category: dict[str, int]) -> dict[str, int]:

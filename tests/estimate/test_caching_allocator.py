@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.estimate.caching_allocator import CachingAllocator, as_cached
+from cs336_tui.estimate.rehearsal import workspace_bytes
 from cs336_tui.estimate.timeline import Allocation, with_phases
 from cs336_tui.gpus import cublas_workspace_bytes
 from cs336_tui.reports import Site
@@ -85,7 +87,23 @@ def test_a_timeline_keeps_everything_but_its_sizes() -> None:
 
 def test_workspaces_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    assert cublas_workspace_bytes((9, 0)) == cublas_workspace_bytes((10, 0)) == 32 * MIB
-    assert cublas_workspace_bytes((8, 0)) == 8 * MIB + 128 * 1024
+    small, large = 8_519_680, 32 * MIB
+    by_torch = {
+        (7, 0): (small, small, small), (8, 9): (small, small, small), (9, 0): (large, large, large),
+        (10, 0): (small, small, large), (10, 3): (small, small, large), (12, 0): (small, small, large),
+    }  # fmt: skip
+    for capability, expected in by_torch.items():
+        found = tuple(cublas_workspace_bytes(capability, f"{version}.0+cu126") for version in ("2.6", "2.11", "2.12"))
+        assert found == expected, capability
+    assert cublas_workspace_bytes((10, 0), "") == large, "the newest torch where none is known"
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
-    assert cublas_workspace_bytes((9, 0)) == 8 * MIB + 128 * 1024
+    assert cublas_workspace_bytes((9, 0), "2.6.0") == 8 * MIB + 128 * 1024
+
+
+def test_torchs_own_word_on_workspaces_goes_first_where_it_uses_that_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCublasWorkspaceSize", lambda: 5 * MIB, raising=False)
+    assert workspace_bytes((8, 0)) == 8_519_680, "CUDA is not in use"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    assert (workspace_bytes((8, 0)), workspace_bytes((9, 0))) == (5 * MIB, 32 * MIB)

@@ -16,6 +16,7 @@ from cs336_tui.findings.estimates import (
     NOT_MEASURED,
     Target,
     duration_range,
+    for_target,
     judge,
     judge_all,
     measured_cells,
@@ -289,3 +290,17 @@ def test_longer_times_in_words() -> None:
     assert duration_range(65, None) == "at least 1:05"
     assert duration_range(65.1, 65.2) == "1:05"
     assert duration_range(None, None) == "n/a"
+
+
+@pytest.mark.parametrize(("torch", "workspace"), [("2.11.0+cu128", 8_519_680), ("2.12.0+cu130", 32 * 2**20)])
+def test_a_named_gpu_has_the_workspaces_that_this_torch_gives_it(
+    torch: str, workspace: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    made = msgspec.structs.replace(
+        made_prediction(a_spec(device="cuda:0")), workspaces=2, workspace_bytes=32 * 2**20, torch=torch
+    )
+    found = for_target(made, named_target(find_gpu("B200")))
+    assert found.workspace_bytes == workspace
+    assert made.peak_bytes - found.peak_bytes == 2 * (32 * 2**20 - workspace)
+    assert sum(found.by_category.values()) == found.peak_bytes
