@@ -39,6 +39,8 @@ class Cuda(Protocol):
     def graph_pool_handle(self) -> Callable[[], Any]: ...
     @property
     def memory(self) -> Any: ...
+    @property
+    def default_generators(self) -> Any: ...
 
 
 class CaptureError(ValueError):
@@ -139,7 +141,7 @@ def captured(step: Step, device: torch.device, cuda: Cuda = torch.cuda) -> Captu
             _capture(step)
     except Exception as error:
         cuda.set_stream(before)
-        _end_allocating(pool, cuda)
+        _forget(graph, pool, cuda)
         # Ending a capture that has failed raises an error of its own on top.
         for first in (error, error.__context__):
             if isinstance(first, CaptureError | torch.OutOfMemoryError):
@@ -164,16 +166,27 @@ def _workspaces_of_its_own() -> Iterator[None]:
         clear()
 
 
-def _end_allocating(pool: Any, cuda: Cuda) -> None:
-    """Have the allocator know that a capture is over whose end raised an error.
+END_ALLOCATING = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
+"""What `torch.cuda.memory` calls it, the latter before torch 2.7."""
 
-    ``CUDAGraph::capture_end`` does that only after CUDA has ended the capture well. Else the allocator takes it to be
-    under way for as long as the process lives: it gives no memory back, not even where it runs out, and `empty_cache`
-    fails. torch before 2.7 has no name for it; there only the end of the process helps.
+
+def _forget(graph: Any, pool: Any, cuda: Cuda) -> None:
+    """Have torch know that a capture is over whose end raised an error.
+
+    ``CUDAGraph::capture_end`` does that only after CUDA has ended the capture well. Else, for as long as the process
+    lives, the allocator takes it to be under way: it gives no memory back, not even where it runs out, and `empty_cache`
+    fails. So does the device's default generator: whatever draws from it, such as dropout, raises. It gets a copy of its
+    state, which no capture has had, and goes on from where it was.
     """
-    with suppress(RuntimeError, AttributeError):  # the capture itself ended well
-        cuda.memory._cuda_endAllocateToPool(cuda.current_device(), pool)
-        cuda.memory._cuda_releasePool(cuda.current_device(), pool)
+    memory, device = cuda.memory, cuda.current_device()
+    end = next(getattr(memory, name) for name in END_ALLOCATING if hasattr(memory, name))
+    with suppress(RuntimeError):  # the capture itself ended well
+        end(device, pool)
+        memory._cuda_releasePool(device, pool)
+    with suppress(RuntimeError):
+        graph.reset()
+        generator = cuda.default_generators[device]
+        generator.graphsafe_set_state(generator.clone_state())
 
 
 def _run(step: Step) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,14 @@ from torch import Tensor, nn
 
 from cs336_tui.spec import ModelDims, Pass
 from cs336_tui.workload.batch import random_batch
-from cs336_tui.workload.cuda_graph import WARMUP_STEPS, CapturedStep, CaptureError, captured, why_no_graph
+from cs336_tui.workload.cuda_graph import (
+    END_ALLOCATING,
+    WARMUP_STEPS,
+    CapturedStep,
+    CaptureError,
+    captured,
+    why_no_graph,
+)
 from cs336_tui.workload.optimizers import make_optimizer
 from cs336_tui.workload.passes import Step, Training
 from cs336_tui.workload.transformer import Transformer
@@ -24,11 +32,38 @@ POOL = (0, 7)
 CAPTURED_PASSES: tuple[Pass, ...] = ("inference", "forward", "forward+backward", "train-step")
 
 
+class CapturedGenerator:
+    """A real generator whose state a capture takes, as it does of CUDA's. A clone of a state is in no capture."""
+
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        self.generator = generator or torch.Generator().manual_seed(0)
+        self.is_captured = False
+
+    def begin_capture(self) -> None:
+        self.is_captured = True
+
+    def end_capture(self) -> None:
+        self.is_captured = False
+
+    def clone_state(self) -> CapturedGenerator:
+        return CapturedGenerator(self.generator.clone_state())
+
+    def graphsafe_set_state(self, other: CapturedGenerator) -> None:
+        self.generator, self.is_captured = other.generator, other.is_captured
+
+    def draw(self) -> float:
+        if self.is_captured:
+            raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
+        return torch.rand((), generator=self.generator).item()
+
+
 class Recorder:
     """As much of `torch.cuda` as a capture needs, telling in `said` what was asked of it."""
 
-    def __init__(self, ending: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, ending: Callable[[], None] = lambda: None, end_allocating: str = END_ALLOCATING[0]) -> None:
         self.said: list[str] = []
+        self.default_generators = (CapturedGenerator(),)
+        self._end_allocating = end_allocating
         self._ending = ending
         self._stream = "main"
 
@@ -69,18 +104,16 @@ class Recorder:
     def memory(self) -> Any:
         said, ended = self.said, self._allocating_ended
 
-        class Memory:
-            """Ending twice what a capture began is an error, as it is in torch."""
+        def end_allocating(device: int, pool: object) -> None:
+            """Doing so twice is an error, as it is in torch."""
+            if ended():
+                raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+            said.append(f"{device} allocates no more to {pool}")
 
-            def _cuda_endAllocateToPool(self, device: int, pool: object) -> None:
-                if ended():
-                    raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
-                said.append(f"{device} allocates no more to {pool}")
+        def release(device: int, pool: object) -> None:
+            said.append(f"{device} releases {pool}")
 
-            def _cuda_releasePool(self, device: int, pool: object) -> None:
-                said.append(f"{device} releases {pool}")
-
-        return Memory()
+        return SimpleNamespace(**{self._end_allocating: end_allocating, "_cuda_releasePool": release})
 
     def current_device(self) -> int:
         return 0
@@ -95,6 +128,9 @@ class Recorder:
             def replay(self) -> None:
                 said.append("replay")
 
+            def reset(self) -> None:
+                said.append("reset")
+
         return Graph()
 
     @contextmanager
@@ -103,10 +139,13 @@ class Recorder:
         assert pool == POOL
         before, self._stream = self._stream, str(stream)
         self.said.append(f"capture on {stream}")
+        (generator,) = self.default_generators
+        generator.begin_capture()
         try:
             yield
         finally:
             self._ending()
+            generator.end_capture()
             self.said.append("captured")
             self._stream = before
 
@@ -226,19 +265,29 @@ def test_what_cannot_be_captured_is_one_line_that_says_what_was_wrong_first_and_
     assert "\n" not in said
 
 
-def test_a_broken_capture_leaves_neither_its_stream_nor_its_pool_in_force() -> None:
-    """torch leaves both, and its allocator then refuses `empty_cache` for as long as the process lives."""
-    cuda = Recorder(ending_fails)
+@pytest.mark.parametrize("name", END_ALLOCATING)
+def test_a_broken_capture_leaves_neither_its_stream_nor_its_pool_nor_its_generator_in_force(name: str) -> None:
+    """torch leaves all of them: its allocator then refuses `empty_cache` for as long as the process lives, and its
+    default generator to draw."""
+    cuda = Recorder(ending_fails, name)
     with pytest.raises(CaptureError):
         captured(a_step("forward", cuda.said), DEVICE, cuda)
-    assert cuda.said[-3:] == ["back on main", f"0 allocates no more to {POOL}", f"0 releases {POOL}"]
+    assert cuda.said[-4:] == ["back on main", f"0 allocates no more to {POOL}", f"0 releases {POOL}", "reset"]
+    (generator,) = cuda.default_generators
+    assert generator.draw() == CapturedGenerator().draw(), "it goes on from where it was"
+
+
+def test_this_torch_has_what_ends_a_broken_capture() -> None:
+    assert any(hasattr(torch.cuda.memory, name) for name in END_ALLOCATING)
+    assert hasattr(torch.cuda.memory, "_cuda_releasePool")
+    assert all(hasattr(torch.Generator, name) for name in ("clone_state", "graphsafe_set_state"))
 
 
 def test_a_capture_that_ended_well_has_nothing_left_to_end() -> None:
     cuda = Recorder()
     with pytest.raises(CaptureError, match="the mask"):
         captured(a_step("forward", cuda.said, Syncs(cuda, ValueError("the mask"))), DEVICE, cuda)
-    assert cuda.said[-1] == "back on main"
+    assert cuda.said[-2:] == ["back on main", "reset"]
 
 
 def test_the_error_that_a_users_own_error_came_from_is_not_taken_for_it() -> None:
