@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import sys
 from collections.abc import Sequence
@@ -79,7 +80,8 @@ def bench(**options: Any) -> NoReturn:
     """Run every combination of the given choices, one cell after another.
 
     Comma lists make a sweep. Progress goes to standard error. Exits with 0 when all cells have a result
-    (out-of-memory is one), 1 when a cell failed, 2 on bad usage, 130 when interrupted.
+    (out-of-memory is one), 1 when a cell failed or something could not be written, 2 on bad usage, 130 when
+    interrupted.
     """
     from cs336_tui.headless.bench import bench_command
 
@@ -306,10 +308,14 @@ def _open_app(*, replay: Path | None, **options: Any) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Entry point. Bad usage is one line on standard error and exit code 2."""
+    """Entry point. What cannot be done is one line on standard error: with exit code 2 for bad usage, else 1."""
     from cs336_tui.spec import SpecError
+    from cs336_tui.streams import in_one_line, settle_streams
 
+    settle_streams()
     try:
+        if arguments is None:
+            _check_encodable(sys.argv[1:])
         cli.main(args=arguments, prog_name="cs336-tui", standalone_mode=False)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
@@ -317,7 +323,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(str(error), 2)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except OSError as error:
+        _fail(in_one_line(error), 2 if error.errno == errno.ENAMETOOLONG else 1)
     sys.exit(0)
+
+
+def _check_encodable(words: Sequence[str]) -> None:
+    for number, word in enumerate(words, 1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise click.UsageError(f"argument {number}, {ascii(word)[:80]}: not valid UTF-8") from None
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -7,7 +7,7 @@ session. On the pipe events travel as msgpack, in the log as one JSON object per
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -362,6 +362,8 @@ def pack(event: Event) -> bytes:
         return _PACK.encode(event)
     except OverflowError:
         return _JSON.encode(event)
+    except UnicodeEncodeError:
+        return pack(_encodable(event))
 
 
 def unpack(data: bytes) -> Event:
@@ -371,7 +373,26 @@ def unpack(data: bytes) -> Event:
 
 def to_line(event: Event) -> bytes:
     """The event as one line of the log, newline included."""
-    return _JSON.encode(event) + b"\n"
+    try:
+        return _JSON.encode(event) + b"\n"
+    except UnicodeEncodeError:
+        return to_line(_encodable(event))
+
+
+def _encodable(event: Event) -> Event:
+    """The event with lone surrogates, which UTF-8 has no place for, written out as ``\\udc80``."""
+    encodable: Event = msgspec.convert(_without_surrogates(msgspec.to_builtins(event)), Event)
+    return encodable
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(each) for each in value]
+    return value
 
 
 def from_line(line: bytes) -> Event:

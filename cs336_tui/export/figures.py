@@ -7,9 +7,12 @@ A drawing is the same bytes every time: its file holds no date. What colours tel
 from __future__ import annotations
 
 import io
+import logging
 import math
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -53,6 +56,7 @@ _STYLE: Any = {
     "legend.frameon": False,
     "hatch.linewidth": 0.5,
     "svg.fonttype": "none",
+    "text.parse_math": False,  # a $ in a name is a dollar sign
     "svg.hashsalt": "cs336-tui",
     "pdf.fonttype": 42,
 }
@@ -71,6 +75,10 @@ class Drawing(NamedTuple):
 
     def render(self, format_: str, dpi: float = 150) -> bytes:
         """The figure as a file of one of `FIGURE_FORMATS`."""
+        with _without_remarks():
+            return self._rendered(format_, dpi)
+
+    def _rendered(self, format_: str, dpi: float) -> bytes:
         import matplotlib as mpl
         from matplotlib.figure import Figure
 
@@ -82,6 +90,20 @@ class Drawing(NamedTuple):
             file = io.BytesIO()
             figure.savefig(file, format=format_, dpi=dpi, metadata=_NO_DATE[format_])
         return file.getvalue()
+
+
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Keep to itself what matplotlib says of fonts, glyphs and caches: nobody asked, and no number depends on it."""
+    logger = logging.getLogger("matplotlib")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 class Absent(NamedTuple):

@@ -25,6 +25,10 @@ class AlreadyThere(ExportError):
         super().__init__(path, "already exists", "choose another name, or allow overwriting (--force)")
 
 
+class NoRoom(ExportError):
+    """The disk or the quota is full."""
+
+
 def write_atomically(path: Path, content: str | bytes, *, overwrite: bool = False) -> None:
     """Write bytes, or text as UTF-8, to a temporary file beside `path` and rename it; no reader sees half of it.
 
@@ -112,4 +116,6 @@ def _clear_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        raise ExportError(path, reason.lower(), f"free some space or {elsewhere}" if full else elsewhere) from None
+        if full:
+            raise NoRoom(path, reason.lower(), f"free some space or {elsewhere}") from None
+        raise ExportError(path, reason.lower(), elsewhere) from None

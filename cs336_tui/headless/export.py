@@ -12,7 +12,7 @@ import click
 from cs336_tui.export.comparisons import comparison_table
 from cs336_tui.export.data import documents_to_csv, documents_to_json
 from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing
-from cs336_tui.export.files import ExportError, write_atomically
+from cs336_tui.export.files import ExportError, NoRoom, write_atomically
 from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.formats import page, render_all
 from cs336_tui.export.notation import Notation, Unit
@@ -155,6 +155,8 @@ def read(sessions: Sequence[str], session_dir: Path | None) -> list[Source]:
 def _bad_usage() -> Iterator[None]:
     try:
         yield
+    except NoRoom as error:
+        raise click.ClickException(f"not written: {error}") from None
     except (LogError, PivotError, TableError, ReferenceFileError, ExportError) as error:
         raise click.UsageError(str(error)) from None
 

@@ -11,7 +11,7 @@ import msgspec
 
 from cs336_tui.choices import sweep_from
 from cs336_tui.export.figures import FIGURE_FORMATS
-from cs336_tui.export.files import ExportError, check_writable, write_atomically
+from cs336_tui.export.files import ExportError, NoRoom, check_writable, write_atomically
 from cs336_tui.export.formats import page, render_all
 from cs336_tui.export.kernel_tables import kernel_table
 from cs336_tui.export.reports import document_of_report, drawings_of_report, tables_of_reports
@@ -123,5 +123,7 @@ def _write_figures(reports: Sequence[Report], folder: Path, *, overwrite: bool) 
                 path = folder / f"{drawing.name}.{format_}"
                 write_atomically(path, drawing.render(format_), overwrite=overwrite)
                 click.echo(f"wrote {path}", err=True)
-    except (OSError, ExportError) as error:
+    except NoRoom as error:
+        raise click.ClickException(f"not written: {error}") from None
+    except ExportError as error:
         raise click.UsageError(str(error)) from None

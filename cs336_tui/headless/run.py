@@ -12,16 +12,17 @@ from pathlib import Path
 import click
 
 from cs336_tui.events import CellFinished, Event, Notice, ReportFinished, SessionEnded
-from cs336_tui.export.files import ExportError, LivingFile
+from cs336_tui.export.files import ExportError, LivingFile, NoRoom
 from cs336_tui.export.trust import get_ready
 from cs336_tui.headless.progress import Progress
 from cs336_tui.headless.signals import StopOnSignal
 from cs336_tui.runner.bench import Bench
-from cs336_tui.session.log import LogError
+from cs336_tui.session.log import LogError, NoRoomForLog
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 
 EXIT_OK, EXIT_CELL_FAILED, EXIT_INTERRUPTED = 0, 1, 130
+"""The second also where something could not be written."""
 
 Render = Callable[[SessionState], str]
 """Turns a session into the text of an export."""
@@ -46,30 +47,57 @@ class Outputs:
         return found
 
 
+class _Kept:
+    """A file that is rewritten as the session goes on, and why it does not hold what it should."""
+
+    def __init__(self, path: Path, render: Render, *, overwrite: bool) -> None:
+        self._file, self._render = LivingFile(path, overwrite=overwrite), render
+        self.problem: str | None = "nothing was written to it"
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    def write(self, state: SessionState) -> str | None:
+        """Write the session as it is now; returns a problem that was not there before."""
+        before, self.problem = self.problem, None
+        try:
+            self._file.write(self._render(state))
+        except ExportError as error:
+            self.problem = str(error)
+        return self.problem if self.problem != before else None
+
+
 class HeadlessRun:
     """The sink of a headless run: folds events, shows progress, rewrites its files after every finished cell."""
 
     def __init__(self) -> None:
         self.state = SessionState()
         self._progress = Progress(self.state, sys.stderr)
-        self._files: list[tuple[LivingFile, Render]] = []
+        self._files: list[_Kept] = []
         self.stopped = False
         """Whether somebody stopped it before all was done."""
 
     def keep(self, path: Path, render: Render, *, overwrite: bool) -> None:
         """Keep a rendering of the session in `path`. Raises `ExportError` when it cannot be written."""
-        self._files.append((LivingFile(path, overwrite=overwrite), render))
+        self._files.append(_Kept(path, render, overwrite=overwrite))
 
     def sink(self, events: Sequence[Event]) -> None:
         for event in events:
             self.state.apply(event)
             self._progress.show(event)
         if any(isinstance(event, CellFinished | ReportFinished | SessionEnded) for event in events):
-            for file, render in self._files:
-                try:
-                    file.write(render(self.state))
-                except ExportError as error:  # the run goes on; the log still has everything
-                    self._progress.show(Notice(at=time.time(), text=str(error)))
+            for file in self._files:
+                if problem := file.write(self.state):  # the run goes on, and there may be room again later
+                    self._progress.show(Notice(at=time.time(), text=problem))
+
+    def settle_files(self) -> tuple[dict[Path, str], list[Path]]:
+        """The files that do not hold all of the session, each with the reason, and those that do. Tries them again."""
+        for file in self._files:
+            if file.problem:
+                file.write(self.state)
+        unwritten = {file.path: file.problem for file in self._files if file.problem}
+        return unwritten, [file.path for file in self._files if not file.problem]
 
     def recall(self, events: Iterable[Event]) -> None:
         """Take what happened before, without showing it as news."""
@@ -106,7 +134,8 @@ class HeadlessRun:
 def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs: Outputs) -> int:
     """Let `work` run cells on the bench, then print or write the data; returns the exit code.
 
-    Raises `click.UsageError` when a file or the session's log cannot be had.
+    Data that a file does not take is printed. What was lost makes an exit code 1 of a 0. Raises `click.UsageError` when
+    a file or the session's log cannot be had, and OSError when standard output cannot be written to.
     """
     files = outputs.files(bench.session)
 
@@ -128,17 +157,26 @@ def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs:
             if not run.stopped:
                 with contextlib.suppress(KeyboardInterrupt):  # the times are there and must be written
                     bench.predict_afterwards(run.without_flops)
+    except (NoRoom, NoRoomForLog) as error:
+        raise click.ClickException(str(error)) from None
     except (LogError, ExportError) as error:
         raise click.UsageError(str(error)) from None
     finally:
         bench.close(interrupted=run.exit_code == EXIT_INTERRUPTED)
         run.clear_progress()
-    if outputs.output is None:
-        click.echo(outputs.render(run.state), nl=False)
-    for path, _ in files:
-        click.echo(f"wrote {path}", err=True)
-    click.echo(f"session log: {bench.log_path}", err=True)
-    return run.exit_code
+    unwritten, written = run.settle_files()
+    try:
+        if outputs.output is None or outputs.output in unwritten:
+            click.echo(outputs.render(run.state), nl=False)
+    finally:
+        for path in written:
+            click.echo(f"wrote {path}", err=True)
+        for problem in unwritten.values():
+            click.echo(f"not written: {problem}", err=True)
+        if bench.log_problem:
+            click.echo(f"not saved as asked: {bench.log_problem}", err=True)
+        click.echo(f"session log: {bench.log_path}", err=True)
+    return run.exit_code or (EXIT_CELL_FAILED if unwritten or bench.log_problem else EXIT_OK)
 
 
 def _renderer(format_: str) -> Render:

@@ -15,7 +15,7 @@ import msgspec
 
 from cs336_tui.environment import Environment, capability_pair
 from cs336_tui.events import DeviceSampled
-from cs336_tui.export.files import ExportError, write_atomically
+from cs336_tui.export.files import ExportError, NoRoom, write_atomically
 from cs336_tui.findings.estimates import Target, named_target, target_here
 from cs336_tui.gpus import GpuModel, UnknownGpu, find_gpu
 from cs336_tui.reports import Prediction
@@ -183,11 +183,18 @@ class Counter:
 
 
 def deliver(text: str, output: Path | None, *, force: bool) -> str:
-    """The text, or nothing when it went to the file. Raises `click.UsageError` when it cannot be written."""
+    """The text, or nothing when it went to the file.
+
+    Raises `click.UsageError` when it cannot be written; where the disk is full, prints it and raises
+    `click.ClickException`.
+    """
     if output is None:
         return text
     try:
         write_atomically(output, text, overwrite=force)
+    except NoRoom as error:
+        click.echo(text, nl=False)
+        raise click.ClickException(f"not written: {error}") from None
     except ExportError as error:
         raise click.UsageError(str(error)) from None
     click.echo(f"wrote {output}", err=True)

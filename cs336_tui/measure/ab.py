@@ -28,6 +28,7 @@ from cs336_tui.spec import RunSpec
 from cs336_tui.workload.building import Workload, build, settle_torch
 from cs336_tui.workload.compiling import forget_sizes
 from cs336_tui.workload.imported.finding import Aside, put_aside, take_up
+from cs336_tui.workload.imported.problems import is_interrupt
 from cs336_tui.workload.passes import Step
 
 
@@ -199,7 +200,9 @@ class _Round:
         except _Cancelled:
             for side in self._sides:
                 side.status = "cancelled"
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             self._turn.fail(error)
             self._end_other()
 

@@ -29,6 +29,7 @@ from cs336_tui.measure.timing import StepTime, StepTimer, WindowBroken, time_win
 from cs336_tui.measure.waiting import CpuWait
 from cs336_tui.spec import RunSpec
 from cs336_tui.workload.building import Workload, build, settle_torch
+from cs336_tui.workload.imported.problems import is_interrupt
 from cs336_tui.workload.passes import Step
 
 
@@ -98,7 +99,9 @@ class _Run:
                 self.tell.before_backward_bytes = before_backward_bytes(written, workload, device)
         except _Cancelled:
             return "cancelled", None
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             return self.tell.failed(error, step)
         return "ok", None
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from cs336_tui.workload.imported.problems import ImportProblem, in_one_line, print_traceback
+from cs336_tui.workload.imported.problems import ImportProblem, print_traceback, said_by, text_of, told
 
 _OUT_OF_MEMORY = (
     "DefaultCPUAllocator: can't allocate memory",
@@ -31,13 +31,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     error = _behind(error)
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and any(text in text_of(error) for text in _OUT_OF_MEMORY)
 
 
 def failed_allocation(error: BaseException) -> int | None:
     """Bytes that could not be allocated, where torch's message says; None for any other error."""
     error = _behind(error)
-    found = _TRIED.search(str(error)) if is_out_of_memory(error) else None
+    found = _TRIED.search(text_of(error)) if is_out_of_memory(error) else None
     if found is None:
         return None
     unit = found["unit"][0].upper()
@@ -51,11 +51,10 @@ def outcome_of(error: BaseException) -> tuple[Literal["oom", "failed"], str]:
     A failure's traceback goes to standard error. SystemExit is a failure: a model has no business to end the program.
     """
     if is_out_of_memory(error):
-        lines = _ALLOCATOR_PREFIX.sub("", str(_behind(error)).strip()).splitlines()
-        return "oom", lines[0] if lines else "out of memory"
+        return "oom", _ALLOCATOR_PREFIX.sub("", said_by(_behind(error))) or "out of memory"
     if not isinstance(error, ImportProblem):
         print_traceback(error)
-        return "failed", f"the model {in_one_line(error)}" if isinstance(error, SystemExit) else in_one_line(error)
+        return "failed", told(error)
     if error.__cause__ is not None:
         print_traceback(error.__cause__)
     return "failed", str(error)

@@ -24,6 +24,7 @@ from cs336_tui.measure.report import Progress
 from cs336_tui.reports import FUSED, NO_RANGE, KernelGroup, KernelReport, Prediction, ReportRequest
 from cs336_tui.spec import RunSpec
 from cs336_tui.workload.building import build, settle_torch
+from cs336_tui.workload.imported.problems import is_interrupt
 from cs336_tui.workload.passes import Step
 
 WARMUP_STEPS = 2
@@ -177,5 +178,7 @@ def _predict(spec: RunSpec) -> tuple[Prediction | None, str]:
         from cs336_tui.estimate.predict import predict
 
         return predict(spec), ""
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         return None, f"There are no FLOPs beside the times: {outcome_of(error)[1]}."

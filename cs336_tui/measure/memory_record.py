@@ -23,6 +23,7 @@ from cs336_tui.measure.saved import saved_for_backward
 from cs336_tui.reports import MemoryReport, Prediction, ReportRequest, SavedBlock
 from cs336_tui.spec import RunSpec
 from cs336_tui.workload.building import Workload, build, settle_torch
+from cs336_tui.workload.imported.problems import is_interrupt
 from cs336_tui.workload.passes import PHASES, Step
 from cs336_tui.workload.ranges import name_parts
 
@@ -114,7 +115,9 @@ def predicted(spec: RunSpec, device: torch.device) -> tuple[Prediction | None, s
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     try:
         return predict(spec, capability=capability), ""
-    except (Exception, SystemExit) as error:  # the measurement stands without it
+    except BaseException as error:  # the measurement stands without it
+        if is_interrupt(error):
+            raise
         return None, no_prediction(error)
 
 

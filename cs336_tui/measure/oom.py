@@ -25,6 +25,7 @@ from cs336_tui.measure.report import Progress
 from cs336_tui.reports import CATEGORIES, Block, Category, OomReport, ReportRequest
 from cs336_tui.spec import RunSpec
 from cs336_tui.workload.building import Workload, build, settle_torch
+from cs336_tui.workload.imported.problems import is_interrupt
 from cs336_tui.workload.passes import Step
 from cs336_tui.workload.ranges import name_parts
 
@@ -169,7 +170,9 @@ def _predicted_moment(request: ReportRequest, device: torch.device) -> tuple[_Mo
     known = {"capability": torch.cuda.get_device_capability(device)} if device.type == "cuda" else {}
     try:
         timeline = rehearse(request.spec, **known).timeline
-    except (Exception, SystemExit) as error:  # what happened is known without it
+    except BaseException as error:  # what happened is known without it
+        if is_interrupt(error):
+            raise
         return _Moment(request.failed_phase, None, 0, dict.fromkeys(CATEGORIES, 0), ()), no_prediction(error)
     return predicted_moment(timeline, request.capacity_bytes)
 

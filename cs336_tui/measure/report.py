@@ -9,6 +9,7 @@ from cs336_tui.events import Event, ReportFinished, ReportStage
 from cs336_tui.measure.failures import outcome_of
 from cs336_tui.measure.surroundings import no_garbage_collection, restored_settings
 from cs336_tui.reports import Report, ReportRequest
+from cs336_tui.workload.imported.problems import is_interrupt
 
 
 class Stopped(Exception):
@@ -43,7 +44,9 @@ def make_report(
             ended = ReportFinished(at=time.time(), report=report, status="ok", content=content)
         except Stopped:
             ended = ReportFinished(at=time.time(), report=report, status="cancelled", error="stopped by the user")
-        except (Exception, SystemExit) as error:  # a user's model may call sys.exit
+        except BaseException as error:  # a user's model may call sys.exit
+            if is_interrupt(error):
+                raise
             status, text = outcome_of(error)
             ended = ReportFinished(at=time.time(), report=report, status=status, error=text)
     emit(ended)

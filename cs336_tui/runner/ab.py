@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.events import CellFinished, CellStarted, Event, Stage, StageChanged, StepsTimed
-from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.queue import NOT_STARTED, CellQueue, Waiting
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
@@ -105,8 +105,8 @@ def _run_round(sides: tuple[Waiting, Waiting], means: Means, *, b_first: bool) -
     started_at = time.time()
     try:
         child = means.launcher.start_round((a.cell, b.cell), (a.spec, b.spec), b_first=b_first)
-    except (OSError, EOFError) as error:
-        why = f"no process could be started: {error or type(error).__name__}"
+    except StartError as error:
+        why = str(error)
         ends = [CellFinished(at=time.time(), cell=side.cell, status="failed", error=why) for side in sides]
         return _told(means.record, a.cell, *ends)
     pid = child.process.pid

@@ -26,7 +26,7 @@ from cs336_tui.reports import ReportKind, ReportRequest
 from cs336_tui.runner.ab import Means, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.cells import Cells
 from cs336_tui.runner.device_watch import DeviceWatch
-from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.leave_out import without_impossible
 from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.peak import PeakRequests, Tell
@@ -116,6 +116,11 @@ class Bench:
         """Where this session's log is, or will be once something has run."""
         return self._recorder.path
 
+    @property
+    def log_problem(self) -> str | None:
+        """What has become of the log, where it could not be written to its end."""
+        return self._recorder.problem
+
     def prepare(self) -> None:
         """What must happen while the standard streams are still the terminal's; takes milliseconds."""
         if not self._in_process:
@@ -144,15 +149,22 @@ class Bench:
                 self._environment = environment
             return self._environment
 
+    def _probe_for_cells(self) -> Environment:
+        environment = self.probe()
+        if not environment.devices:
+            raise StartError("; ".join(environment.problems) or "torch offers no device here")
+        return environment
+
     def resolve(self, sweep: Sweep, may_leave_out: Collection[str] = ()) -> Sweep:
         """The sweep with ``auto`` replaced by this machine's best device. Blocks like `probe`.
 
         Values of the fields in `may_leave_out` that no cell can have here are left out, and notices say so. Raises the
-        first `SpecError` of the sweep or of what else this machine cannot do, so that nothing starts in vain.
+        first `SpecError` of the sweep or of what else this machine cannot do, so that nothing starts in vain, and
+        `StartError` when no child process could tell what it can do.
         """
-        environment = self.probe()
+        environment = self._probe_for_cells()
         resolved = sweep.with_devices(environment.resolve(sweep.devices))
-        if may_leave_out and environment.devices:
+        if may_leave_out:
             resolved, said = without_impossible(resolved, environment, may_leave_out)
             self._recorder.pass_on([Notice(at=time.time(), text=text) for text in said])
         for spec in resolved.cells():
@@ -187,11 +199,11 @@ class Bench:
     def ask_report(self, kind: ReportKind, spec: RunSpec, cell: int | None = None) -> None:
         """Let a report wait, to be made by `work` before the next cell; of `cell`, where it is one of the session's.
 
-        Raises like `add`, and `SpecError` when this machine cannot run the spec.
+        Raises like `add`, and like `resolve` when this machine cannot run the spec.
         """
         if self._closed:
             return
-        environment = self.probe()
+        environment = self._probe_for_cells()
         environment.check(spec)
         self._open_log(environment)
         self._predictions.add([spec])
@@ -287,9 +299,9 @@ class Bench:
 
         Those are the cells without a result, and with `failed` those that failed or were killed. What the log holds
         goes to `sink`, or to the one that takes all events. Raises `LogError` when the log cannot be read or another
-        process writes it, `SpecError` when this machine cannot run a cell; then the log is as it was.
+        process writes it, like `resolve` when this machine cannot run a cell; then the log is as it was.
         """
-        environment = self.probe()
+        environment = self._probe_for_cells()
         with self._opening:
             if self._closed:
                 return ()

@@ -11,7 +11,7 @@ from cs336_tui.events import CellFinished, CellStarted, Event, StageChanged
 from cs336_tui.runner import door
 from cs336_tui.runner.device_watch import DeviceWatch
 from cs336_tui.runner.fit_check import why_not_in_turns, why_not_tried
-from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
@@ -95,8 +95,8 @@ class Cells:
         started_at = time.time()
         try:
             child = launcher.start_cell(cell, spec, nvtx=self._nvtx)
-        except (OSError, EOFError) as error:
-            self._fail(cell, f"no process could be started: {error or type(error).__name__}")
+        except StartError as error:
+            self._fail(cell, str(error))
             return
         self._recorder.record([CellStarted(at=started_at, cell=cell, pid=child.process.pid)])
         self._watch.point(environment.device(spec.device), child.process.pid)

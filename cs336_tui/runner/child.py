@@ -145,7 +145,7 @@ def run_predictions(events: Connection, output: str, asked: bytes) -> None:
     for spec, capability in msgspec.msgpack.decode(asked, type=tuple[tuple[RunSpec, tuple[int, int] | None], ...]):
         try:
             answer = PredictionAnswer(spec, door.predict(spec, capability))
-        except (Exception, SystemExit) as error:  # a user's model may call sys.exit
+        except BaseException as error:  # a user's model may raise anything, and call sys.exit
             answer = PredictionAnswer(spec, None, _why_unpredictable(error))
         _send(events, msgspec.json.encode(answer))  # FLOPs of the largest do not fit msgpack's 64 bits
     _leave(0)
@@ -195,8 +195,8 @@ def _settle(output: str) -> None:
     os.dup2(fd, 2)
     os.close(fd)
     # The parent's interface may have replaced these objects; give the child plain ones on the descriptors.
-    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
     # What a child that is killed leaves among temporary files goes with the runner's folder.
     tempfile.tempdir = os.environ["TMPDIR"] = str(Path(output).parent)
     faulthandler.enable(sys.stderr)

@@ -21,6 +21,7 @@ from cs336_tui.runner import child
 from cs336_tui.runner.door import PRELOAD
 from cs336_tui.runner.frames import FrameReader, enlarge
 from cs336_tui.runner.leftovers import end_offspring, end_orphans, offspring_of
+from cs336_tui.runner.output import last_line
 from cs336_tui.spec import Precision, RunSpec
 
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ StartMethod = Literal["forkserver", "spawn"]
 SERVER_DYING_S = 2.0
 """How long a start is tried again when the fork server does not answer."""
 SERVER_OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
+SERVER_LOG = "server.log"
+
+
+class StartError(OSError):
+    """No child process can be started; the message says why, in one line."""
+
 
 _knowing = threading.Lock()
 """Held while a child is started, until its pid is known, and while those that are not known are ended."""
@@ -122,7 +129,7 @@ class Launcher:
         if self.method == "forkserver":
             from multiprocessing import forkserver
 
-            os.environ[SERVER_OUTPUT_VARIABLE] = str(self._output_dir / "server.log")
+            os.environ[SERVER_OUTPUT_VARIABLE] = str(self._output_dir / SERVER_LOG)
             # Keeps a queue.py or profile.py in the user's folder from being imported in place of Python's own. It
             # stays set for the server that replaces one that died.
             os.environ["PYTHONSAFEPATH"] = "1"
@@ -135,23 +142,20 @@ class Launcher:
         self.method = "spawn"
 
     def start_cell(self, cell: int, spec: RunSpec, *, nvtx: bool = False) -> Child:
-        """Start a process that runs the cell. Raises OSError or EOFError when no process can be made."""
+        """Start a process that runs the cell. Raises `StartError` when no process can be made."""
         output = self._output_dir / f"cell-{cell}.log"
-        output.unlink(missing_ok=True)  # of an attempt before
         packed = msgspec.msgpack.encode(spec)
         return self._start(child.run_cell, output, str(output), cell, packed, nvtx, commands=True)
 
     def start_round(self, cells: tuple[int, int], specs: tuple[RunSpec, RunSpec], *, b_first: bool = False) -> Child:
         """Start a process that runs two cells in turns. Raises like `start_cell`."""
         output = self._output_dir / f"cell-{cells[0]}.log"
-        output.unlink(missing_ok=True)
         packed = msgspec.msgpack.encode(specs)
         return self._start(child.run_round, output, str(output), cells, packed, b_first, commands=True)
 
     def start_report(self, report: int, request: ReportRequest) -> Child:
         """Start a process that makes a report. Raises like `start_cell`."""
         output = self._output_dir / f"report-{report}.log"
-        output.unlink(missing_ok=True)
         packed = msgspec.msgpack.encode(request)
         return self._start(child.run_report, output, str(output), report, packed, commands=True)
 
@@ -179,12 +183,20 @@ class Launcher:
         while True:
             try:
                 self._output_dir.mkdir(mode=0o700, exist_ok=True)  # systems clear away what is old and temporary
+                if commands:
+                    output.unlink(missing_ok=True)  # of an attempt before
                 return self._start_once(target, output, *args, commands=commands)
-            except (EOFError, OSError):
+            except (EOFError, OSError) as error:
                 # A fork server that is dying still takes requests; once it is dead, the next one starts another.
                 if time.monotonic() >= give_up_at:
-                    raise
+                    raise StartError(f"no child process can be started: {self._why(error)}") from None
                 time.sleep(0.02)
+
+    def _why(self, error: EOFError | OSError) -> str:
+        if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+            return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        last = last_line(self._output_dir / SERVER_LOG)
+        return f"the fork server ended: {last or 'it was killed, as the kernel does when memory runs out'}"
 
     def _start_once(self, target: Callable[..., None], output: Path, *args: Any, commands: bool) -> Child:
         context: Any = get_context(self.method)

@@ -14,7 +14,8 @@ from cs336_tui import __version__
 from cs336_tui.environment import Environment, TorchEnvironment
 from cs336_tui.runner import door
 from cs336_tui.runner.child import ProbeReport
-from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.launcher import Launcher, StartError
+from cs336_tui.runner.output import last_line
 
 PROBE_TIMEOUT_S = 120.0
 
@@ -38,7 +39,10 @@ def probe_machine(launcher: Launcher | None) -> Environment:
 
 
 def _ask_child(launcher: Launcher) -> ProbeReport:
-    child = launcher.start_probe()
+    try:
+        child = launcher.start_probe()
+    except StartError as error:
+        return ProbeReport(None, False, str(error))
     try:
         if child.events.poll(PROBE_TIMEOUT_S):
             frames = child.frames()
@@ -47,8 +51,7 @@ def _ask_child(launcher: Launcher) -> ProbeReport:
                     return msgspec.msgpack.decode(payload, type=ProbeReport)
         child.process.kill()
         child.process.join()
-        output = child.output.read_text(errors="replace").strip() if child.output.exists() else ""
-        reason = output.splitlines()[-1] if output else f"exit code {child.process.exitcode}"
+        reason = last_line(child.output) or f"exit code {child.process.exitcode}"
         return ProbeReport(None, False, f"torch could not be asked what this machine offers: {reason}")
     finally:
         child.close()

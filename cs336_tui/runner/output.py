@@ -33,3 +33,14 @@ class OutputTail:
         if self._offset >= CELL_LIMIT:
             text += f"\n(output cut here: more than {CELL_LIMIT >> 20} MiB)\n"
         return text
+
+
+def last_line(path: Path) -> str:
+    """The last line that says something in a file of output, at most 300 characters of it; empty when none does."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - (1 << 16)))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")

@@ -12,7 +12,7 @@ import msgspec
 
 from cs336_tui.peaks import DevicePeak, PeakError
 from cs336_tui.runner.child import PeakAnswer
-from cs336_tui.runner.launcher import Child, Launcher
+from cs336_tui.runner.launcher import Child, Launcher, StartError
 from cs336_tui.spec import Precision
 
 
@@ -30,8 +30,8 @@ def measure_peak(
     """
     try:
         child = launcher.start_peak(device, precision, threads)
-    except (OSError, EOFError) as error:
-        raise PeakError(f"no process could be started: {error or type(error).__name__}") from None
+    except StartError as error:
+        raise PeakError(str(error)) from None
     try:
         started(child)
         frames = child.frames()

@@ -18,7 +18,7 @@ import platformdirs
 import cs336_tui
 from cs336_tui.reports import Prediction, predicted_for, prediction_key
 from cs336_tui.runner.child import PredictionAnswer
-from cs336_tui.runner.launcher import Child, Launcher
+from cs336_tui.runner.launcher import Child, Launcher, StartError
 from cs336_tui.runner.sources import Fingerprint, fingerprint
 from cs336_tui.spec import RunSpec
 
@@ -333,8 +333,8 @@ class Predictor:
     def _start(self, specs: Sequence[RunSpec]) -> Child:
         try:
             return self._launcher.start_predictions([(spec, self._capability_of(spec)) for spec in specs])
-        except (OSError, EOFError) as error:
-            raise PredictionError(f"no process could be started: {error or type(error).__name__}") from None
+        except StartError as error:
+            raise PredictionError(str(error)) from None
 
     def _start_interruptible(self, specs: Sequence[RunSpec]) -> Child:
         """As `_start`, which may take seconds, while nobody who asks, holds or closes has to wait for a lock."""

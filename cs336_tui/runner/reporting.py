@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from cs336_tui.events import Event, ReportFinished, ReportStarted
 from cs336_tui.reports import ReportRequest
 from cs336_tui.runner import door
-from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 
@@ -36,8 +36,8 @@ def make_report(
         return
     try:
         child = launcher.start_report(number, request)
-    except (OSError, EOFError) as error:
-        why = f"no process could be started: {error or type(error).__name__}"
+    except StartError as error:
+        why = str(error)
         record([ReportFinished(at=time.time(), report=number, status="failed", error=why)])
         return
     watch(child.process.pid)

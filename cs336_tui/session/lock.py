@@ -84,8 +84,9 @@ class SessionLock:
         )
         # Written whole before it gets its name, so that nobody reads half a lock.
         draft = self.path.with_suffix(f".writer-{own.token}")
-        draft.write_bytes(msgspec.json.encode(own))
         try:
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(msgspec.json.encode(own))
             for _ in range(2):
                 try:
                     _name(draft, self.path)

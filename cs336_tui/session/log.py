@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import time
@@ -34,6 +35,18 @@ class LogError(Exception):
     """A log that cannot be read or written; the message names the file, the place and the remedy."""
 
 
+class NoRoomForLog(LogError):
+    """A log that cannot be begun, or gone on with, because the disk or the quota is full."""
+
+
+class LogLost(LogError):
+    """A log that cannot be written any more; `reason` says why, without the path."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"session log {path}: {reason}; later steps are not saved")
+
+
 def default_session_dir() -> Path:
     """Where this platform keeps user data."""
     return platformdirs.user_data_path("cs336-tui", appauthor=False) / "sessions"
@@ -52,27 +65,34 @@ def line_prefix(kind: type[msgspec.Struct]) -> bytes:
 class SessionLog:
     """Appends events to a session's file, unbuffered, so that a killed app loses no written step.
 
-    A new log never reuses an existing file. With `resume` an existing one goes on; a last line that was cut while
-    being written is removed from it. One process at a time writes a log: `take_over` says that the one that is named
-    as its writer is known to be gone. Raises `LogError` when the file cannot be had or a write fails. A failed write
-    leaves no half line behind.
+    A new log never reuses an existing file; only its owner can read it, and a folder that is made for it. With `resume`
+    an existing one goes on; a last line that was cut while being written is removed from it. One process at a time
+    writes a log: `take_over` says that the one that is named as its writer is known to be gone. Raises `LogError` when
+    the file cannot be had.
     """
 
     def __init__(self, path: Path, *, resume: bool = False, take_over: bool = False) -> None:
         self.path = path
-        self._lock = SessionLock(path)
+        self._absolute = path.absolute()
+        """Where it is also after a model that runs in this process has gone to another folder."""
+        self._lock = SessionLock(self._absolute)
         try:
             if not resume:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock.acquire(take_over=take_over)
-            self._file = path.open("r+b" if resume else "xb", buffering=0)
+            flags = os.O_RDWR if resume else os.O_RDWR | os.O_CREAT | os.O_EXCL
+            self._file = os.fdopen(os.open(path, flags, 0o600), "r+b", buffering=0)
         except SessionInUse as error:
             raise LogError(
                 f"session {path.stem} {error}; stop that one first, or if it is surely gone: --take-over"
             ) from None
         except OSError as error:
             self._lock.release()
-            raise LogError(f"session log {path}: {error.strerror}; choose another --session-dir") from None
+            elsewhere = "" if resume else "choose another --session-dir"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                remedy = f"free some space{elsewhere and ' or '}{elsewhere}"
+                raise NoRoomForLog(f"session log {path}: {error.strerror}; {remedy}") from None
+            raise LogError(f"session log {path}: {error.strerror}{elsewhere and '; '}{elsewhere}") from None
         if resume:
             try:
                 next(iter(LogReader(path)))  # nothing is done to a file that is no session log
@@ -80,6 +100,8 @@ class SessionLog:
             except (LogError, OSError) as error:
                 self.close()
                 raise error if isinstance(error, LogError) else LogError(f"{path}: {error.strerror}") from None
+        self._end = self._file.tell()
+        """Where the last whole write ended."""
 
     def _mend(self) -> None:
         """Put the file's end after its last whole event."""
@@ -101,8 +123,10 @@ class SessionLog:
                 self._file.write(b"\n")
 
     def write(self, events: Iterable[Event]) -> None:
+        """Append the events. Raises `LogLost` when they are not all in the file; no half line is left behind then."""
         data = b"".join(map(to_line, events))
-        start, written = self._file.tell(), 0
+        start, written = self._end, 0
+        self._check_there()
         try:
             while written < len(data):
                 written += self._file.write(data[written:])
@@ -110,7 +134,39 @@ class SessionLog:
             with contextlib.suppress(OSError):
                 self._file.seek(start + data.rfind(b"\n", 0, written) + 1)
                 self._file.truncate()
-            raise LogError(f"session log {self.path}: {error.strerror}; later steps are not saved") from None
+            raise LogLost(self.path, error.strerror or str(error)) from None
+        self._end = start + written
+
+    def _check_there(self) -> None:
+        """Raise `LogLost` where what is written would go into a file that nobody can open any more, or into a hole."""
+        opened = os.fstat(self._file.fileno())
+        try:
+            is_there = os.path.samestat(opened, os.stat(self._absolute))  # noqa: PTH116
+        except (FileNotFoundError, NotADirectoryError):
+            is_there = False
+        except OSError:  # a folder that cannot be looked at says nothing of the file
+            is_there = True
+        if not is_there:
+            raise LogLost(self.path, "it was removed while it was written")
+        if opened.st_size < self._end:
+            raise LogLost(self.path, "another program has shortened it")
+
+    def copied_to(self, path: Path) -> SessionLog:
+        """A new log with all that was written to this one before a write failed. Raises `LogError`."""
+        copy = SessionLog(path)
+        try:
+            while copy._end < self._end:
+                data = os.pread(self._file.fileno(), min(1 << 20, self._end - copy._end), copy._end)
+                if not data:
+                    raise LogLost(self.path, "its beginning is gone")
+                copy._end += os.write(copy._file.fileno(), data)
+        except BaseException as error:
+            copy.close()
+            path.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise LogLost(path, error.strerror or str(error)) from None
+            raise
+        return copy
 
     def sync(self) -> None:
         """Ask the system to put what was written on the disk."""

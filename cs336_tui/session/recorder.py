@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from cs336_tui.events import Event, Notice
-from cs336_tui.session.log import LogError, SessionLog
+from cs336_tui.session.log import LogError, LogLost, SessionLog, default_session_dir
 
 Sink = Callable[[Sequence[Event]], None]
 
@@ -16,40 +18,68 @@ Sink = Callable[[Sequence[Event]], None]
 class Recorder:
     """Writes events to the session's log and hands them on to `sink`, in one order, from any thread.
 
-    The log file is made by `open`, not before. When a later write fails, the run goes on unsaved and one notice
-    says so.
+    The log file is made by `open`, not before. When a later write fails, or finds that somebody has removed the file,
+    the log goes on elsewhere with all that came before: in the first of `refuges` that takes it. When none does, the
+    run goes on unsaved. One notice says so, and `problem` keeps it.
     """
 
-    def __init__(self, directory: Path, session: str, sink: Sink) -> None:
+    def __init__(
+        self, directory: Path, session: str, sink: Sink, *, refuges: Callable[[Path], Iterable[Path]] | None = None
+    ) -> None:
         self._directory, self.session, self._sink = directory, session, sink
+        self._refuges = refuges or refuges_from
         self._lock = threading.Lock()
         self._log: SessionLog | None = None
+        self.is_open = False
+        """Whether there is a session whose events are recorded, or would be if the log were not lost."""
+        self.problem: str | None = None
+        """What has become of the log that could not be written to its end."""
 
     @property
     def path(self) -> Path:
-        """The log's path, also before it exists."""
+        """The log's path, also before it exists; another one from where it goes on elsewhere."""
         return self._directory / f"{self.session}.jsonl"
-
-    @property
-    def is_open(self) -> bool:
-        return self._log is not None
 
     def open(self, *, resume: bool = False, take_over: bool = False) -> None:
         """Create the log, or with `resume` go on with the one that is there. Raises `LogError`."""
         with self._lock:
             if self._log is None:
                 self._log = SessionLog(self.path, resume=resume, take_over=take_over)
+                self.is_open = True
 
     def record(self, events: Sequence[Event]) -> None:
         with self._lock:
             if self._log is not None:
                 try:
                     self._log.write(events)
-                except LogError as error:
-                    self._log.close()
-                    self._log = None
-                    events = [*events, Notice(at=time.time(), text=str(error))]
+                except LogLost as lost:
+                    events = [*events, self._go_on_elsewhere(self._log, lost, events)]
             self._sink(events)
+
+    def _go_on_elsewhere(self, log: SessionLog, lost: LogLost, events: Sequence[Event]) -> Notice:
+        """Have these events, and the notice that is returned, in a copy of the log, if there is a place for one."""
+        self._log = None
+        for folder in self._refuges(self._directory):
+            text = f"session log {log.path}: {lost.reason}; all of it and what follows is in {folder / log.path.name}"
+            notice = Notice(at=time.time(), text=text)
+            try:
+                copy = log.copied_to(folder / log.path.name)
+            except LogError:
+                continue
+            try:
+                copy.write([*events, notice])
+            except LogLost:
+                copy.close()
+                copy.path.unlink(missing_ok=True)
+                continue
+            self._log, self._directory = copy, folder
+            break
+        else:
+            notice = Notice(at=time.time(), text=str(lost))
+        self.problem = notice.text
+        with contextlib.suppress(OSError):  # what cannot be written is known
+            log.close()
+        return notice
 
     def pass_on(self, events: Sequence[Event]) -> None:
         """Hand events to the watcher only, in order with those that are recorded."""
@@ -58,6 +88,24 @@ class Recorder:
 
     def close(self) -> None:
         with self._lock:
+            self.is_open = False
             if self._log is not None:
-                self._log.close()
+                try:
+                    self._log.close()
+                except OSError as error:  # a network file system may say only now that it is full
+                    self.problem = f"session log {self.path}: {error.strerror}; its end may be missing"
                 self._log = None
+
+
+def refuges_from(folder: Path) -> Iterator[Path]:
+    """Where a log may go on that cannot be in this folder: where logs usually are, then a new temporary folder."""
+    usual = default_session_dir()
+    if usual.absolute() != folder.absolute():
+        yield usual
+    with contextlib.suppress(OSError):
+        temporary = Path(tempfile.mkdtemp(prefix="cs336-tui-session-"))
+        try:
+            yield temporary
+        finally:
+            with contextlib.suppress(OSError):  # it stays where there is something in it
+                temporary.rmdir()

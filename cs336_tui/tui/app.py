@@ -123,6 +123,7 @@ class Cs336App(Running):
             case ReportFinished() if not self.replaying:
                 self._reports.finished(event)
             case Notice() if event.at >= self.live.news_since:
+                self.live.follow_log()
                 self.notify(event.text, severity="warning", markup=False)
             case _:
                 pass
@@ -212,9 +213,8 @@ class Cs336App(Running):
             return False
         bench = self._bench_factory(lambda events: self._take(session, events), log)
         session.source = LiveSource(bench, self.post_message)
-        session.path = session.source.log_path
-        session.book.where = str(session.path)
-        self._desk.use_folder(session.path.parent)
+        session.follow_log()
+        self._desk.use_folder(session.source.log_path.parent)
         return True
 
     def view(self) -> View:
@@ -335,13 +335,23 @@ class Cs336App(Running):
 
         dialogs.ask_quit(self)
 
+    @property
+    def log_problems(self) -> list[str]:
+        """What has become of the logs that could not be written to their ends."""
+        return [source.log_problem for source in self._live_sources if source.log_problem]
+
+    @property
+    def _live_sources(self) -> list[LiveSource]:
+        return [source for source in (self.live.source, *self._desk.other_sources) if source is not None]
+
     async def on_unmount(self) -> None:
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
         """End the run, its processes, the log and the summary; blocks up to some seconds. Safe to call twice."""
-        for source in (self.live.source, *self._desk.other_sources, self._replay):
-            if source is not None:
-                source.close()
+        for source in self._live_sources:
+            source.close()
+        if self._replay is not None:
+            self._replay.close()
         if self._keeper is not None:
             self._keeper.close()

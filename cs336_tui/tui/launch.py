@@ -81,4 +81,6 @@ def open_app(
         app.run()
     finally:
         app.close()
-    return app.return_code or 0
+    for problem in app.log_problems:
+        click.echo(f"cs336-tui: not saved as asked: {problem}", err=True)
+    return app.return_code or int(bool(app.log_problems))

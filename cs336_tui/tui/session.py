@@ -55,6 +55,12 @@ class Session:
         """The cell that runs, else the one that was looked at last."""
         return self.state.running_cell or self.state.cells.get(-1 if self.looked_at is None else self.looked_at)
 
+    def follow_log(self) -> None:
+        """Know where its source writes the log, which may go on elsewhere."""
+        if self.source is not None:
+            self.path = self.source.log_path
+            self.book.where = str(self.path)
+
     def fold(self, events: Sequence[Event]) -> None:
         """Bring it up to date with what happened."""
         for event in events:

@@ -70,6 +70,11 @@ class LiveSource:
         return self._bench.log_path
 
     @property
+    def log_problem(self) -> str | None:
+        """What has become of the log, where it could not be written to its end."""
+        return self._bench.log_problem
+
+    @property
     def queue(self) -> CellQueue:
         """What waits to run; its methods return at once."""
         return self._bench.queue
@@ -151,7 +156,7 @@ class LiveSource:
         try:
             self._bench.probe()
         except Exception as error:  # the person must hear of it, whatever it was
-            self._post(Trouble(f"this machine could not be examined: {error}"))
+            self._post(Trouble(f"this machine could not be examined: {error or type(error).__name__}"))
 
     def _add(self, sweep: Sweep, options: RunOptions) -> None:
         with self._once_asked():
@@ -205,7 +210,7 @@ class LiveSource:
         try:
             begin()
             self._bench.work()
-        except (LogError, SpecError) as refused:
+        except (LogError, SpecError, OSError) as refused:
             error = str(refused)
         except Exception as broken:  # a run must end on the screen too
             error = f"the run broke off: {type(broken).__name__}: {broken}"

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from cs336_tui.spec import Pass
 from cs336_tui.workload.batch import Batch
-from cs336_tui.workload.imported.problems import ImportProblem, in_one_line, place_of
+from cs336_tui.workload.imported.problems import ImportProblem, is_interrupt, place_of, told
 
 PHASES: dict[Pass, tuple[str, ...]] = {
     "inference": ("forward",),
@@ -176,12 +176,11 @@ class Step:
             if phase == "loss" and (problem := self._logits_problem()):
                 raise ImportProblem(problem) from error
             raise
-        except SystemExit as error:  # for a user's model to end the program is a failure as any other
+        except BaseException as error:  # for a user's model to end the program is a failure as any other
             self.failed_in = phase
-            raise ImportProblem(f"the model {in_one_line(error)}") from error
-        except BaseException:
-            self.failed_in = phase
-            raise
+            if is_interrupt(error):
+                raise
+            raise ImportProblem(told(error)) from error
 
     def check(self) -> None:
         """Raise `ImportProblem` if the first step that was cleared gave no logits (B, T, V) or no finite loss.

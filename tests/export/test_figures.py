@@ -1,5 +1,8 @@
 """Figures are files that others can read, the same each time, and absent where there is nothing to draw."""
 
+import os
+import subprocess
+import sys
 import warnings
 from xml.etree import ElementTree
 
@@ -117,3 +120,30 @@ def test_names_that_are_long_leave_room_for_what_is_drawn() -> None:
         for figure, most in ((by_precision(results), 60), (by_context(results), 80)):
             assert max(map(len, texts(figure).splitlines())) <= most, figure.name
             assert "transformer:" in texts(figure)
+
+
+def test_any_name_is_drawn_as_it_is_written_and_matplotlib_says_nothing(
+    recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half a formula would end in an error, and no font at hand has the last letter."""
+    figure = step_times(merged(grid(by([SMALL]))))
+    assert isinstance(figure, Drawing)
+    assert "$a_{$" in texts(figure._replace(title="cost $a_{$ 机"))
+    assert figure._replace(title="机").render("png", dpi=20)
+    assert not list(recwarn)
+    assert not caplog.records
+
+
+def test_without_a_folder_for_its_caches_matplotlib_says_nothing() -> None:
+    code = """
+from tests.export.grids import SMALL, by, grid, merged
+from cs336_tui.export.figures import step_times
+step_times(merged(grid(by([SMALL])))).render("svg")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"MPLCONFIGDIR": "/dev/null/none"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

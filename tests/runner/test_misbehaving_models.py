@@ -152,3 +152,40 @@ class Broken(torch.autograd.Function):
     output = state.cells[0].output
     assert "wrong.py" in output
     assert "cs336_tui" not in output
+
+
+def test_whatever_a_model_raises_keeps_its_message(own: Own) -> None:
+    unreadable = "class Unreadable(ValueError):\n    def __str__(self): raise KeyError('no text')"
+    no_stderr = "sys.stderr.close(); raise ValueError('after that')"
+    bad = {
+        "huge": ("", "raise ValueError('x' * 5_000_000)", f"ValueError: {'x' * 1000} ... (huge.py:19 in forward)"),
+        "surrogate": ("", r"raise ValueError('a \udc80 b')", r"ValueError: a \udc80 b (surrogate.py:19 in forward)"),
+        "ctrl_c": ("", "raise KeyboardInterrupt('mine')", "KeyboardInterrupt: mine (ctrl_c.py:19 in forward)"),
+        "generator": ("", "raise GeneratorExit('done')", "GeneratorExit: done (generator.py:19 in forward)"),
+        "stop": ("", "raise StopIteration('no more')", "StopIteration: no more (stop.py:19 in forward)"),
+        "exit": ("", r"sys.exit('\udc80')", r"the model called sys.exit('\udc80') (exit.py:19 in forward)"),
+        "unreadable": (
+            unreadable,
+            "raise Unreadable",
+            "Unreadable: (its message cannot be read: KeyError) (unreadable.py:20 in forward)",
+        ),
+        "silenced": ("", no_stderr, "ValueError: after that (silenced.py:19 in forward)"),
+        "base": (
+            "class Rude(BaseException): pass",
+            "raise Rude('text')",
+            "Rude: text (base.py:19 in forward)",
+        ),
+    }
+    specs = [own.spec(name, at_import=top, in_forward=body) for name, (top, body, _) in bad.items()]
+    built = own.spec("built", at_start="raise KeyboardInterrupt('in building')")
+    prints = own.spec("prints", in_forward=r"print('\udc80')")
+    state = own.run(*specs, built, prints, small_spec())
+    cells = list(state.cells.values())
+    assert [cell.finished.error for cell in cells] == [
+        *(line for _, _, line in bad.values()),
+        "LM: KeyboardInterrupt: in building (built.py:15 in __init__)",
+        None,
+        None,
+    ]
+    assert [cell.status for cell in cells] == ["failed"] * (len(bad) + 1) + ["ok", "ok"]
+    assert r"\udc80" in cells[-2].output

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cs336_tui.events import SCHEMA, Event, Notice, SessionStarted, to_line
-from cs336_tui.session.log import LogError, LogReader, SessionLog, default_session_dir, new_session_id
+from cs336_tui.session.log import LogError, LogLost, LogReader, SessionLog, default_session_dir, new_session_id
 from tests.samples import HEADER, mixed_session
 from tests.strategies import any_event
 
@@ -213,3 +214,38 @@ def test_session_names_sort_by_time_and_differ() -> None:
     assert earlier < later
     assert len({new_session_id(0.0) for _ in range(20)}) > 1
     assert default_session_dir().name == "sessions"
+
+
+def test_only_its_owner_may_read_a_log_and_a_folder_made_for_it(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        log = SessionLog(tmp_path / "sessions" / "s.jsonl")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "sessions").iterdir()}
+    log.close()
+    assert modes == {"s.jsonl": 0o600, "s.writer": 0o600}
+    assert stat.S_IMODE((tmp_path / "sessions").stat().st_mode) == 0o700
+
+
+def test_a_folder_that_is_there_keeps_its_permissions(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o755)
+    SessionLog(tmp_path / "shared" / "s.jsonl").close()
+    assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o755
+
+
+def test_a_log_that_was_replaced_or_shortened_is_lost(tmp_path: Path) -> None:
+    removed, replaced, shortened = (SessionLog(tmp_path / f"{name}.jsonl") for name in "abc")
+    for log in (removed, replaced, shortened):
+        log.write([HEADER])
+    removed.path.unlink()
+    replaced.path.rename(tmp_path / "old")
+    replaced.path.write_text("another's")
+    os.truncate(shortened.path, 3)
+    for log, reason in ((removed, "removed"), (replaced, "removed"), (shortened, "shortened")):
+        with pytest.raises(LogLost, match=reason):
+            log.write([HEADER])
+        log.close()
+    assert replaced.path.read_text() == "another's"
+    assert shortened.path.stat().st_size == 3

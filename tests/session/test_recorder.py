@@ -108,3 +108,34 @@ def test_when_the_disk_fills_the_run_goes_on_and_one_notice_says_so(tmp_path: Pa
     assert len(told) == 1
     assert "not saved" in told[0]
     assert 2 <= len(list(LogReader(tmp_path / "s.jsonl"))) < 11
+
+
+def test_a_log_that_is_removed_goes_on_in_the_first_place_that_takes_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    places = [tmp_path / "file", tmp_path / "second", tmp_path / "third"]
+    watcher = Watcher()
+    recorder = Recorder(tmp_path / "first", "s", watcher, refuges=lambda _: places)
+    recorder.open()
+    recorder.record([HEADER])
+    recorder.path.unlink()
+    recorder.record([Notice(at=1.0, text="a")])
+    recorder.record([Notice(at=2.0, text="b")])
+    recorder.close()
+    assert recorder.path == tmp_path / "second" / "s.jsonl"
+    assert list(LogReader(recorder.path)) == watcher.events
+    assert [event.text for event in watcher.events[1:]] == ["a", recorder.problem, "b"]
+    assert sorted(path.name for path in tmp_path.rglob("s.*")) == ["s.jsonl"]
+
+
+def test_a_log_that_no_place_takes_is_told_of_once(tmp_path: Path) -> None:
+    watcher = Watcher()
+    recorder = Recorder(tmp_path, "s", watcher, refuges=lambda _: [])
+    recorder.open()
+    recorder.record([HEADER])
+    recorder.path.unlink()
+    for number in range(3):
+        recorder.record([Notice(at=float(number), text="a")])
+    assert recorder.is_open
+    recorder.close()
+    assert not recorder.is_open
+    assert [event.text for event in watcher.events[1:]] == ["a", recorder.problem, "a", "a"]

@@ -14,7 +14,7 @@ from cs336_tui.variants import short
 from cs336_tui.workload.compiling import nothing_compiled
 from cs336_tui.workload.imported.finding import find
 from cs336_tui.workload.imported.matching import parameters_of, signature_in_words
-from cs336_tui.workload.imported.problems import ImportProblem, a_kind, explained, in_one_line
+from cs336_tui.workload.imported.problems import ImportProblem, a_kind, explained, in_one_line, is_interrupt
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Logits (B, T, V) and targets (B, T) to a number."""
@@ -77,7 +77,9 @@ def _tried(name: str, loss: Loss, logits: Tensor, targets: Tensor) -> tuple[floa
     try:
         with torch.no_grad():
             found: Any = loss(logits, targets)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         problem = ImportProblem(f"loss {short(name)}: {in_one_line(error)}")
         problem.__cause__ = error
         return None, problem

@@ -13,7 +13,7 @@ from cs336_tui.variants import short
 from cs336_tui.workload.batch import Batch
 from cs336_tui.workload.imported.finding import find
 from cs336_tui.workload.imported.matching import call, dims_not_taken, names_unseen, values_of
-from cs336_tui.workload.imported.problems import ImportProblem, a_kind, explained, of_code
+from cs336_tui.workload.imported.problems import ImportProblem, a_kind, explained, of_code, text_of
 
 
 class ImportedModel(NamedTuple):
@@ -96,9 +96,9 @@ def _batch(
 
 def _hint(factory: Callable[..., Any], device: torch.device) -> Callable[[BaseException], str]:
     def hint(error: BaseException) -> str:
-        if device.type != "cuda" and ("CUDA" in str(error) or "NVIDIA driver" in str(error)):
+        if device.type != "cuda" and ("CUDA" in text_of(error) or "NVIDIA driver" in text_of(error)):
             return f"; it asks for CUDA itself, though this cell runs on {device}: let it take device as an argument"
-        if isinstance(error, TypeError) and "missing" in str(error) and names_unseen(factory):
+        if isinstance(error, TypeError) and "missing" in text_of(error) and names_unseen(factory):
             return "; what it hands on by ** cannot be seen: let it name the dimensions that it wants"
         return ""
 

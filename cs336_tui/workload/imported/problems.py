@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -21,6 +22,10 @@ SITES = ("site-packages", "dist-packages")
 """What folders of installed packages are called."""
 _NEVER = tuple(os.path.realpath(Path(package.__file__ or "").parent) for package in (torch, cs336_tui))
 """Folders whose files are not a user's, wherever they lie."""
+
+
+_MOST_CHARACTERS = 1000
+"""Of what an error says; the rest is cut off."""
 
 
 class ImportProblem(Exception):
@@ -71,20 +76,50 @@ def _is_installed(path: str) -> bool:
     return any(part in SITES for part in Path(path).parts)
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether the error is Ctrl-C, which ends the program; where Ctrl-C is ignored, as in a child, code raised it."""
+    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+def text_of(error: BaseException) -> str:
+    """What the error says, as text that can be encoded, its first 65,536 characters."""
+    return _encodable(lambda: str(error))
+
+
+def said_by(error: BaseException) -> str:
+    """The first line of what the error says, at most 1,000 characters of it."""
+    return _shortened(next(iter(text_of(error).strip().splitlines()), ""))
+
+
+def _encodable(read: Callable[[], str]) -> str:
+    try:
+        return read()[: 1 << 16].encode(errors="backslashreplace").decode()
+    except BaseException as broken:  # a user's class may raise anything where it is to say what it is
+        return f"(its message cannot be read: {type(broken).__name__})"
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]} ..."
+
+
 def in_one_line(error: BaseException) -> str:
     """``ValueError: bad shape (model.py:42 in forward)``; without a place where none of the user's is known."""
     if isinstance(error, SystemExit):
-        said = f"called sys.exit({'' if error.code is None else repr(error.code)})"
+        said = f"called sys.exit({'' if error.code is None else _shortened(_encodable(lambda: repr(error.code)))})"
         return f"{said}{_in_brackets(_place(error))}"
     if isinstance(error, SyntaxError) and error.filename and is_users_file(error.filename):
         place = f"{Path(error.filename).name}:{error.lineno}"
         return f"{type(error).__name__}: {error.msg}{_in_brackets(place)}"
     if isinstance(error, OwnWords):  # the user's line is what helps, and stands where nothing cuts it off
         own_line = _place(error)
-        return f"{own_line}: {error}" if own_line else str(error)
-    lines = str(error).strip().splitlines()
-    name = type(error).__name__
-    return f"{name}: {lines[0]}{_in_brackets(_place(error))}" if lines else f"{name}{_in_brackets(_place(error))}"
+        return f"{own_line}: {said_by(error)}" if own_line else said_by(error)
+    said = said_by(error)
+    return f"{type(error).__name__}{f': {said}' if said else ''}{_in_brackets(_place(error))}"
+
+
+def told(error: BaseException) -> str:
+    """As `in_one_line`, with a subject where that is a verb."""
+    return f"the model {in_one_line(error)}" if isinstance(error, SystemExit) else in_one_line(error)
 
 
 def place_of(function: Callable[..., Any]) -> str:
@@ -103,12 +138,13 @@ def print_traceback(error: BaseException) -> None:
     shown = error.__traceback__ if trace is None else trace
     if isinstance(error, SyntaxError):  # it says itself where, and the frames are the import system's
         shown = None
-    traceback.print_exception(type(error), error, shown, file=sys.stderr)
+    with suppress(Exception):  # standard error may be full, closed or replaced, and the line above all counts
+        traceback.print_exception(type(error), error, shown, file=sys.stderr)
 
 
 @contextmanager
 def explained(what: str, hint: Callable[[BaseException], str] = lambda _: "") -> Iterator[None]:
-    """Make an `ImportProblem` that begins with `what` of whatever a user's code raises inside, sys.exit included.
+    """Make an `ImportProblem` that begins with `what` of whatever a user's code raises inside, Ctrl-C excepted.
 
     `hint` may add a few words.
     """
@@ -116,7 +152,9 @@ def explained(what: str, hint: Callable[[BaseException], str] = lambda _: "") ->
         yield
     except ImportProblem:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise ImportProblem(f"{what}: {in_one_line(error)}{hint(error)}") from error
 
 

@@ -1,0 +1,73 @@
+"""The standard streams of a command: there in any case, and what is lost on them is heard of or does not matter."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from typing import TextIO
+
+
+def settle_streams() -> None:
+    """Have all three streams, also those that were closed; to be called before anything else is opened.
+
+    Writing to a standard output that is closed, full or gone raises OSError with ``standard output`` as its file name.
+    What standard error does not take is dropped: a run is worth more than the lines beside it. Streams that somebody
+    has replaced stay as they are.
+    """
+    for fd, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):  # so that writing to 1 is an error
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, flags)  # takes the lowest number that is free
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = _Output(open(1, "wb", closefd=False), *_encoding_of(sys.stdout), line_buffering=os.isatty(1))  # noqa: SIM115
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _Errors(open(2, "wb", closefd=False), *_encoding_of(sys.stderr), line_buffering=True)  # noqa: SIM115
+
+
+def in_one_line(error: OSError) -> str:
+    """``results.md: No space left on device``, of a name longer than 80 characters its ends."""
+    names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    shown = [name if len(name) <= 80 else f"{name[:60]}...{name[-16:]}" for name in names]
+    return ": ".join([*shown, error.strerror or str(error)])
+
+
+class _Output(io.TextIOWrapper):
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: OSError) -> OSError:
+        with contextlib.suppress(OSError):  # what is left in the buffer must not fail again when the interpreter ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return OSError(error.errno, error.strerror, "standard output")
+
+
+class _Errors(io.TextIOWrapper):
+    def write(self, text: str, /) -> int:
+        with contextlib.suppress(OSError):
+            return super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            super().flush()
+
+
+def _encoding_of(stream: TextIO | None) -> tuple[str, str]:
+    """That of the stream, so that every text can be written."""
+    if stream is None:
+        return "utf-8", "backslashreplace"
+    return stream.encoding, "surrogateescape" if stream.errors == "surrogateescape" else "backslashreplace"
