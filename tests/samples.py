@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
+
 from cs336_tui.environment import DeviceInfo, Environment
 from cs336_tui.events import (
     SCHEMA,
@@ -16,6 +18,7 @@ from cs336_tui.events import (
     Event,
     InForce,
     ModelBuilt,
+    ModelPrepared,
     Notice,
     SessionEnded,
     SessionStarted,
@@ -119,6 +122,21 @@ def steps(cell: int, warmup_s: Iterable[float] = (), measured_s: Iterable[float]
             yield StepsTimed(
                 at=at, cell=cell, kind=kind, first=first, times_s=(time_s,), phases_s=phases, host_s=(time_s / 10,)
             )
+
+
+def without_gaps(events: Iterable[Event]) -> Iterator[Event]:
+    """The events of a session in which nothing takes time but steps and compiling, and waiting for a notice."""
+    at, before = START, START
+    for event in events:
+        match event:
+            case StepsTimed():
+                at += sum(event.times_s)
+            case ModelPrepared():
+                at += event.compile_s or 0.0
+            case Notice():
+                at += event.at - before
+        before = event.at
+        yield msgspec.structs.replace(event, at=at)
 
 
 def cell_end(cell: int, status: str = "ok", **more: Any) -> Event:

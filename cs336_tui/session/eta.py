@@ -1,11 +1,18 @@
-"""How long each cell and the rest of a session will take, from the steps that were timed so far."""
+"""How long each cell and the rest of a session will take, from the steps that were timed so far.
+
+A single stall must not be taken for what is to come, so every price is a median: of a cell's steps, of the cells most
+like the one that is priced. What a cell takes beside its steps (start, cold step, stalls) is a mean in which no cell
+counts for more than three times what is usual.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain
-from typing import NamedTuple
+from itertools import accumulate, chain
+from statistics import fmean, median
+from typing import NamedTuple, TypeVar
 
 from cs336_tui.order import relative_work, variant_kind
 from cs336_tui.session.cell_state import CellState
@@ -13,6 +20,21 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 
 _work = lru_cache(maxsize=1 << 15)(relative_work)
+RECENT = 9
+"""So many of the latest cells of a kind tell the price of one."""
+_RECENT_STEPS = 31
+_BEND = 0.85
+"""Where launches bound small cells, larger ones than any that was timed use the device better: their steps are taken to
+grow with this power of the work."""
+_FADES = 0.8
+"""By which a cell's weight is multiplied for each later one of its kind."""
+_MOST_EXTRA = 3.0
+"""What cells take beside typical steps counts up to so many times the median of it."""
+
+
+def _launches(spec: RunSpec) -> float:
+    """How much there is to launch in a step, in arbitrary units: it bounds the steps of small models on a fast GPU."""
+    return spec.num_layers * (1.0 if spec.pass_ in ("inference", "forward") else 3.0)
 
 
 class Counts(NamedTuple):
@@ -32,6 +54,7 @@ class Counts(NamedTuple):
         return spec.measure_steps if likely is None else min(likely, spec.measure_steps)
 
 
+T = TypeVar("T")
 Kind = tuple[object, ...]
 """What decides, beside the work, how long a step takes."""
 
@@ -46,31 +69,86 @@ def _near_kind(spec: RunSpec) -> Kind:
     return spec.device, spec.precision, spec.workload, spec.model, spec.attention, spec.compile, spec.cuda_graph
 
 
-class Prices(NamedTuple):
-    """Seconds of a step per unit of work, by the kind of cell, by what is near it, and of whichever was timed last."""
+class Timed(NamedTuple):
+    """What a step of a cell came to: seconds, its work, and how much there is to launch."""
 
-    alike: dict[Kind, float]
-    near: dict[Kind, float]
-    any: float | None
-    compiling: dict[str, float]
-    """Seconds that compiling took last, by torch.compile's mode."""
+    s: float
+    work: float
+    launches: float
+
+
+class Cost(NamedTuple):
+    """What a step takes: so many seconds a unit of work, or a launch, whichever is more. No step of more work than
+    `most_work` was timed."""
+
+    per_work_s: float
+    per_launch_s: float
+    most_work: float
+
+    def of(self, work: float, launches: float) -> float:
+        if self.per_launch_s and work > self.most_work:
+            work = self.most_work * (work / self.most_work) ** _BEND
+        return max(self.per_work_s * work, self.per_launch_s * launches)
+
+    @classmethod
+    def least(cls, timed: Sequence[Timed]) -> Cost:
+        """By the quickest of several. Launches count when a cell shows that they bound it, and not its work."""
+        per_work_s, per_launch_s = (
+            min(each.s / each.work for each in timed),
+            min(each.s / each.launches for each in timed),
+        )
+        is_bound = any(
+            each.s > 1.25 * per_work_s * each.work and each.s < 2 * per_launch_s * each.launches for each in timed
+        )
+        return cls(per_work_s, per_launch_s if is_bound else 0.0, max(each.work for each in timed))
+
+    def fitted_to(self, timed: Sequence[Timed]) -> Cost:
+        """As many times as much as these took: the weighted median, in which the later ones, which come first, weigh
+        more."""
+        weighed = sorted((each.s / self.of(each.work, each.launches), _FADES**age) for age, each in enumerate(timed))
+        half = sum(weight for _, weight in weighed) / 2
+        passed = list(accumulate(weight for _, weight in weighed))
+        factor = weighed[min(bisect_left(passed, half), len(passed) - 1)][0]
+        return self._replace(per_work_s=self.per_work_s * factor, per_launch_s=self.per_launch_s * factor)
+
+
+class Prices(NamedTuple):
+    """What the latest cells took: a step of a kind of cell, of what is near it, of whichever; compiling; the rest."""
+
+    alike: dict[Kind, Cost]
+    near: dict[Kind, Cost]
+    any: Cost | None
+    compiling: dict[str, list[float]]
+    """Seconds that compiling took, the latest first, by torch.compile's mode."""
+    extra_s: float = 0.0
+    """Seconds that a cell takes beside compiling and its steps."""
+    stalling: float = 1.0
+    """The mean of steps as a share of a typical one."""
     counts: Counts = Counts()
 
     def of(self, spec: RunSpec) -> float | None:
-        """Seconds that a run of this cell will take, compiling and all its steps; None before anything like it was
-        timed or compiled. Automatic counts are taken to come to what they came to last."""
-        steps_s, compile_s = self.steps_of(spec), self.compiling_of(spec)
-        return None if steps_s is None or compile_s is None else steps_s + compile_s
+        """Seconds that a run of this cell will take, starting, compiling and all its steps; None before anything like
+        it was timed or compiled. Automatic counts are taken to come to what they came to last."""
+        step_s, compile_s = self.step_of(spec), self.compiling_of(spec)
+        if step_s is None or compile_s is None:
+            return None
+        return (
+            self.extra_s
+            + compile_s
+            + self.stalling * step_s * (self.counts.warmup_of(spec) + self.counts.measured_of(spec))
+        )
 
-    def steps_of(self, spec: RunSpec) -> float | None:
-        """Seconds of all its steps."""
-        rate = self.alike.get(_kind(spec), self.near.get(_near_kind(spec), self.any))
-        steps = self.counts.warmup_of(spec) + self.counts.measured_of(spec)
-        return None if rate is None else rate * _work(spec) * steps
+    def step_of(self, spec: RunSpec) -> float | None:
+        """Seconds of one of its steps."""
+        cost = self.alike.get(_kind(spec)) or self.near.get(_near_kind(spec)) or self.any
+        return cost.of(_work(spec), _launches(spec)) if cost else None
 
     def compiling_of(self, spec: RunSpec) -> float | None:
         """Seconds before its first step; None while no cell has been compiled in its mode."""
-        return 0.0 if spec.compile == "off" else self.compiling.get(spec.compile)
+        if spec.compile == "off":
+            return 0.0
+        taken_s = self.compiling.get(spec.compile, [])
+        return median(taken_s) if len(taken_s) > 2 else next(iter(taken_s), None)
 
 
 def prices(state: SessionState) -> Prices:
@@ -82,26 +160,79 @@ def prices(state: SessionState) -> Prices:
     modes = {spec.compile for spec in ahead} - {"off"}
     warmup_wanted = any(spec.warmup_auto for spec in ahead)
     measured_wanted = any(spec.steps_auto is not None for spec in ahead)
-    alike: dict[Kind, float] = {}
-    near: dict[Kind, float] = {}
-    compiling: dict[str, float] = {}
-    latest: float | None = None
+    found = _Found()
     counts = Counts()
     for cell in reversed(state.cells.values()):
         counted = (counts.warmup is not None or not warmup_wanted) and (
             counts.measured is not None or not measured_wanted
         )
-        if latest is not None and wanted <= alike.keys() and modes <= compiling.keys() and counted:
+        known = (
+            len(found.any) == RECENT and wanted <= {kind for _, kind in found.alike} and modes <= found.compiling.keys()
+        )
+        if counted and known:
             break
         counts = _with_counts_of(cell, counts)
-        if cell.prepared is not None and cell.prepared.compile_s is not None:
-            compiling.setdefault(cell.spec.compile, cell.prepared.compile_s)
-        if cell.started_at is not None and (step_s := _typical_step(cell)) is not None:
-            rate = step_s / _work(cell.spec)
-            latest = rate if latest is None else latest
-            alike.setdefault(_kind(cell.spec), rate)
-            near.setdefault(_near_kind(cell.spec), rate)
-    return Prices(alike, near, latest, compiling, counts)
+        found.learn(cell)
+    if not found.any and running and (few := _warm_steps(running) or running.warmup_times_s):
+        found.add_step(running.spec, median(few))  # even a cold one is better than none
+    return found.prices(counts)
+
+
+class _Found:
+    """What cells took, the latest first: they are to be added in this order."""
+
+    def __init__(self) -> None:
+        self.alike: dict[tuple[Kind, Kind], list[Timed]] = {}
+        """By what is near and by the kind itself."""
+        self.near: dict[Kind, list[Timed]] = {}
+        self.any: list[Timed] = []
+        self.compiling: dict[str, list[float]] = {}
+        self.extras: list[float] = []
+        self.stalling: list[float] = []
+
+    def learn(self, cell: CellState) -> None:
+        if cell.started_at is None:
+            return
+        compile_s = (cell.prepared.compile_s if cell.prepared else None) or 0.0
+        if compile_s:
+            _add(self.compiling.setdefault(cell.spec.compile, []), compile_s)
+        step_s = _typical_step(cell)
+        if step_s is None:
+            return
+        self.add_step(cell.spec, step_s)
+        if cell.finished is not None and cell.status == "ok" and not cell.in_turns:
+            steps_s = step_s * cell.steps_done + (cell.running.mean - step_s) * cell.running.n
+            _add(self.stalling, cell.running.mean / step_s if cell.running.n else 1.0)
+            _add(self.extras, max(cell.finished.at - cell.started_at - compile_s - steps_s, 0.0))
+
+    def add_step(self, spec: RunSpec, step_s: float) -> None:
+        timed = Timed(step_s, _work(spec), _launches(spec))
+        _add(self.any, timed)
+        _add(self.alike.setdefault((_near_kind(spec), _kind(spec)), []), timed)
+        _add(self.near.setdefault(_near_kind(spec), []), timed, 2 * RECENT)
+
+    def prices(self, counts: Counts) -> Prices:
+        least = {near: Cost.least(timed) for near, timed in self.near.items()}
+        return Prices(
+            alike={kind: least[near].fitted_to(timed) for (near, kind), timed in self.alike.items()},
+            near={near: least[near].fitted_to(timed) for near, timed in self.near.items()},
+            any=Cost.least(self.any).fitted_to(self.any) if self.any else None,
+            compiling=self.compiling,
+            extra_s=_usual_mean(self.extras),
+            stalling=_usual_mean(self.stalling) or 1.0,
+            counts=counts,
+        )
+
+
+def _usual_mean(values: list[float]) -> float:
+    """The mean, but that none counts for more than `_MOST_EXTRA` times the median; 0 of none."""
+    most = _MOST_EXTRA * median(values) if values else 0.0
+    return fmean(min(value, most) for value in values) if values else 0.0
+
+
+def _add(values: list[T], value: T, most: int = RECENT) -> None:
+    if len(values) < most:
+        values.append(value)
 
 
 def left_of_running_s(state: SessionState, known: Prices) -> float | None:
@@ -109,11 +240,26 @@ def left_of_running_s(state: SessionState, known: Prices) -> float | None:
     cell = state.running_cell
     if cell is None:
         return 0.0
-    own = _typical_step(cell)
-    if own is not None:
-        return own * _steps_left(cell, known.counts)
-    steps_s, compile_s = known.steps_of(cell.spec), _left_of_compiling_s(cell, known, state.last_at)
-    return None if steps_s is None or compile_s is None else steps_s + compile_s
+    step_s, compile_s = _step_of_running(cell, known), _left_of_compiling_s(cell, known, state.last_at)
+    if step_s is None:
+        return None
+    if cell.steps_done:
+        return known.stalling * step_s * _steps_left(cell, known.counts)
+    if compile_s is None:
+        return None
+    passed_s = (state.last_at or 0.0) - (cell.started_at or 0.0) if cell.spec.compile == "off" else 0.0
+    return known.stalling * step_s * _steps_left(cell, known.counts) + compile_s + max(known.extra_s - passed_s, 0.0)
+
+
+def _step_of_running(cell: CellState, known: Prices) -> float | None:
+    """Seconds of its typical step. While it has less than three warm ones, what cells of its kind came to counts for
+    two more, and twice what cells near it came to is the most."""
+    own, priced = _warm_steps(cell), known.step_of(cell.spec)
+    if not own:
+        return priced or next(iter(cell.warmup_times_s), None)
+    if priced is None or len(own) > 2:
+        return median(own)
+    return median([*own, priced, priced]) if _kind(cell.spec) in known.alike else min(median(own), 2 * priced)
 
 
 def _left_of_compiling_s(cell: CellState, known: Prices, now: float | None) -> float | None:
@@ -165,8 +311,20 @@ def _with_counts_of(cell: CellState, counts: Counts) -> Counts:
     return counts
 
 
+def _warm_steps(cell: CellState) -> list[float]:
+    """Its latest measured steps, with warm-up steps where those are few; not the first of all, which is cold."""
+    measured = cell.step_times_s[-_RECENT_STEPS:]
+    return measured if len(measured) >= RECENT else [*cell.warmup_times_s[1:], *measured][-_RECENT_STEPS:]
+
+
 def _typical_step(cell: CellState) -> float | None:
-    """The mean of the measured steps, else the latest warm-up step: the first of all is cold and says little."""
-    if cell.running.n:
-        return cell.running.mean
-    return cell.warmup_times_s[-1] if cell.warmup_times_s else None
+    """The median of the measured steps, else of the warm-up steps but the first, which is cold and says little, unless
+    a cell that is over has no other. None as long as a single stall may be what is typical of a running one."""
+    if cell.finished is not None and (summary := cell.finished.summary) is not None and summary.median_s is not None:
+        return summary.median_s
+    steps = _warm_steps(cell)
+    if cell.is_over:
+        steps = steps or cell.warmup_times_s
+    elif len(steps) < 3:
+        return None
+    return median(steps) if steps else None

@@ -128,7 +128,7 @@ _NUMBERS = (
     ("graph breaks", "where torch.compile could not go on and the model fell into several graphs."),
     ("before backward", "memory of tensors between forward and backward, of attention alone."),
     ("checkpoint k", "activations of every k blocks are computed again in backward instead of being kept."),
-    ("ETA", "steps left, priced by the timed steps most like them, and compiling, by what it took last in that mode."),
+    ("ETA", "steps left, priced by the timed steps most like them, compiling, and what cells take beside their steps."),
     ("prediction", "what a cell will need, worked out on tensors without data before anything runs."),
     ("peak by category", "what memory is held for when most of it is: activations are what forward and loss leave for "
      "backward, temporary is what is let go within its phase."),

@@ -1,17 +1,24 @@
 """The time that is left, from the steps timed so far."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 
-from cs336_tui.events import ModelPrepared, Notice, StageChanged
+from cs336_tui.events import Event, ModelPrepared, Notice, StageChanged
 from cs336_tui.order import relative_work
 from cs336_tui.session.eta import remaining_s
+from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
-from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps
+from tests import samples
+from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, steps, without_gaps
 from tests.strategies import run_specs
+
+
+def state_of(events: Iterable[Event]) -> SessionState:
+    return samples.state_of(without_gaps(events))
 
 
 def test_before_the_first_step_nothing_is_known() -> None:

@@ -36,7 +36,7 @@ def live(state: SessionState, cell: int, width: int = 60, height: int = 30) -> s
 def test_the_live_pane_shows_where_a_run_is() -> None:
     shown = live(state_of(demo(in_the_middle)), 5)
     assert "large · ctx 512 · train-step · fp32 · cuda:0" in shown
-    assert "cell 6/18 · measuring 6/10 · ETA 1:38" in shown
+    assert "cell 6/18 · measuring 6/10 · ETA 1:52" in shown
     assert "86/270 steps" in shown
     assert "347.64 ms ± 0.76 std (n=6)" in shown
     assert "5.89k tokens/s" in shown
