@@ -12,7 +12,7 @@ import torch
 from cs336_tui.events import Event, Stage, Status, StepKind
 from cs336_tui.measure.clock import clock_for
 from cs336_tui.measure.compiling import fresh_compiler
-from cs336_tui.measure.memory import PeakMeter, Peaks
+from cs336_tui.measure.memory import PeakMeter, Peaks, spilled
 from cs336_tui.measure.preparing import ReadyStep, allocates_in_steps, prepare
 from cs336_tui.measure.settings import Settings, read_settings, restore
 from cs336_tui.measure.surroundings import (
@@ -167,6 +167,8 @@ class _Side:
         self.tell.look_again(self._workload, "while it was measured")
         done = len(self.tell.times_s["measured"])
         self.tell.remark_skipped(self._skipped.of(done), done)
+        if text := spilled(self._peaks, self._device):
+            self.tell.notice(text)
         self.tell.remark_recompilations()
 
     def let_go(self) -> None:

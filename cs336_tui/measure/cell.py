@@ -15,7 +15,7 @@ from cs336_tui.measure.clock import Clock, clock_for
 from cs336_tui.measure.compiling import fresh_compiler
 from cs336_tui.measure.enough import AFTER_LOOK, are_enough, step_looks, still_warming, warmup_looks, why_stopped
 from cs336_tui.measure.held import before_backward_bytes
-from cs336_tui.measure.memory import PeakMeter, Peaks
+from cs336_tui.measure.memory import PeakMeter, Peaks, spilled
 from cs336_tui.measure.nvtx import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
 from cs336_tui.measure.preparing import ReadyStep, allocates_in_steps, prepare
 from cs336_tui.measure.surroundings import (
@@ -110,6 +110,8 @@ class _Run:
         if not self._is_finishing:
             self._is_finishing = True
             self.peaks = self._meter.read() if self._meter else None
+            if text := spilled(self.peaks, torch.device(self.spec.device)):
+                self.tell.notice(text)
             self.tell.enter("finishing")
 
     def _build(self) -> tuple[Workload, torch.device]:

@@ -23,7 +23,7 @@ import torch
 from cs336_tui import compile_cache
 from cs336_tui.events import StepKind
 from cs336_tui.measure.clock import clock_for
-from cs336_tui.measure.failures import is_out_of_memory
+from cs336_tui.measure.failures import chain_of, says_out_of_memory
 from cs336_tui.variants import Compile
 from cs336_tui.workload.compiling import break_reasons, captures, compilations, forget_compiled
 from cs336_tui.workload.imported.problems import ImportProblem, is_users_file
@@ -107,7 +107,7 @@ def compile_ahead(step: Step, device: torch.device, mode: Compile, go_on: Callab
                 _run_once(step)
                 clock.synchronize()
             except Exception as error:
-                if (found := next(filter(is_out_of_memory, _chain(error)), None)) is not None:
+                if (found := next(filter(says_out_of_memory, chain_of(error)), None)) is not None:
                     raise found from None
                 if (problem := _problem_of(error)) is not None:
                     raise problem from error
@@ -184,7 +184,7 @@ def _run_once(step: Step) -> None:
 
 def _problem_of(error: Exception) -> Exception | None:
     """In one line, what torch.compile could not do, or found wrong with the model; None for an error of neither."""
-    chain = list(_chain(error))
+    chain = list(chain_of(error))
     if not any(type(each).__module__.startswith(_COMPILERS) for each in chain):
         return None
     text = str(error)
@@ -207,15 +207,6 @@ def _tried_without_data(error: Exception) -> str | None:
             first = first.__cause__
         return f"{type(first).__name__}: {found['said']}"
     return None
-
-
-def _chain(error: BaseException | None) -> Iterator[Exception]:
-    """The error and those behind it, down to the first."""
-    seen: set[int] = set()
-    while isinstance(error, Exception) and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = getattr(error, "inner_exception", None) or error.__cause__
 
 
 def _in_one_line(error: Exception) -> str:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import torch
 
+from cs336_tui.quantities import gigabytes
+
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _STATUS = Path("/proc/self/status")
 
@@ -58,6 +60,25 @@ class PeakMeter:
         if self._device.type != "cuda":
             return 0
         return int(torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0))
+
+
+def spilled(peaks: Peaks | None, device: torch.device) -> str | None:
+    """In words, that torch took more of a CUDA device's memory than it has; None where it did not, or nobody tells.
+
+    A driver that moves memory to the host instead of running out, as on WSL2 and Windows, lets it.
+    """
+    if peaks is None or peaks.reserved is None:
+        return None
+    try:
+        total = int(torch.cuda.get_device_properties(device).total_memory)
+    except Exception:
+        return None
+    if peaks.reserved <= total:
+        return None
+    return (
+        f"torch took {gigabytes(peaks.reserved)} GB of a device that has {gigabytes(total)} GB: the driver moved the "
+        f"rest to the host's memory, as on WSL2, and steps that use it are many times slower"
+    )
 
 
 def _peak_rss() -> int:

@@ -174,9 +174,9 @@ def _forget(graph: Any, pool: Any, cuda: Cuda) -> None:
     """Have torch know that a capture is over whose end raised an error.
 
     ``CUDAGraph::capture_end`` does that only after CUDA has ended the capture well. Else, for as long as the process
-    lives, the allocator takes it to be under way: it gives no memory back, not even where it runs out, and `empty_cache`
-    fails. So does the device's default generator: whatever draws from it, such as dropout, raises. It gets a copy of its
-    state, which no capture has had, and goes on from where it was.
+    lives, the allocator takes it to be under way: it gives no memory back, not even where it runs out, and
+    `empty_cache` fails. So does the device's default generator: whatever draws from it, such as dropout, raises. It
+    gets a copy of its state, which no capture has had, and goes on from where it was.
     """
     memory, device = cuda.memory, cuda.current_device()
     end = next(getattr(memory, name) for name in END_ALLOCATING if hasattr(memory, name))

@@ -1,11 +1,14 @@
 """Peaks of resident memory on this machine."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from cs336_tui.measure.memory import PeakMeter
+from cs336_tui.measure import cell
+from cs336_tui.measure.memory import PeakMeter, Peaks, spilled
+from tests.measure.cells import run, small_spec
 
 MEGABYTE = 1024**2
 
@@ -35,3 +38,19 @@ def test_a_reset_forgets_the_peak() -> None:
 def test_a_cpu_has_no_allocator_peaks() -> None:
     peaks = PeakMeter(torch.device("cpu")).read()
     assert (peaks.allocated, peaks.reserved, peaks.num_alloc_retries) == (None, None, None)
+
+
+def test_more_memory_than_the_device_has_is_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As WSL2's driver lets torch take, from the host."""
+    cuda = torch.device("cuda:0")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(total_memory=24 * 10**9))
+    assert spilled(Peaks(23 * 10**9, 24 * 10**9, 1, 0), cuda) is None
+    text = spilled(Peaks(23 * 10**9, 26 * 10**9, 1, 0), cuda)
+    assert text is not None
+    assert text.startswith("torch took 26.0 GB of a device that has 24.0 GB: the driver moved the rest to the host's")
+    assert spilled(PeakMeter(torch.device("cpu")).read(), torch.device("cpu")) is None
+
+
+def test_a_cell_says_so_beside_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell, "spilled", lambda _peaks, device: f"too much of {device}")
+    assert run(small_spec()).finished.remarks == ("too much of cpu",)

@@ -86,9 +86,10 @@ def text_of(error: BaseException) -> str:
     return _encodable(lambda: str(error))
 
 
-def said_by(error: BaseException) -> str:
-    """The first line of what the error says, at most 1,000 characters of it."""
-    return _shortened(next(iter(text_of(error).strip().splitlines()), ""))
+def said_by(error: BaseException, telling: Callable[[str], object] = bool) -> str:
+    """The first line of what the error says for which `telling` holds, else the first; at most 1,000 characters."""
+    lines = text_of(error).strip().splitlines() or [""]
+    return _shortened(next(filter(telling, lines), lines[0]))
 
 
 def _encodable(read: Callable[[], str]) -> str:
