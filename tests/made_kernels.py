@@ -33,6 +33,22 @@ ADAM = (
     "TensorListMetadata<4>, at::native::(anonymous namespace)::PointwiseOpScalarListFunctor<float, 4, 3, 0>, "
     "std::divides<float>, float>(at::native::TensorListMetadata<4>)"
 )
+FUSED_ADAM = (
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
+    "FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4, "
+    "(at::native::ADAM_MODE)1, false>, float const*, double, double, double, double, double, bool, float const*, "
+    "float const*>(at::native::(anonymous namespace)::FusedOptimizerTensorListMetadata<4>, bool)"
+)
+"""As torch 2.6 names it."""
+GEMV = (
+    "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, float, float, float, false, true, "
+    "false, false, 7, false, cublasGemvParamsEx<int, float const, float const, float, float> >(int)"
+)
+MASKED_FILL = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::masked_fill_kernel("
+    "at::TensorIterator&, c10::Scalar const&)::{lambda()#1}::operator()() const::{lambda(float, bool)#1}, "
+    "std::array<char*, 3ul> >(int)"
+)
 COPY = "Memcpy DtoD (Device -> Device)"
 
 _PHASE_ORDER = ("zero_grad", "forward", "loss", "backward", "optimizer")

@@ -8,24 +8,32 @@ from collections.abc import Mapping
 from cs336_tui.reports import Kind
 
 # In this order: a copy is an elementwise kernel by its template, the sum of a split matrix product a reduction.
-_KERNELS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+_RULES: tuple[tuple[Kind, str], ...] = (
     # torch.compile's own, named by template and by what they fuse.
-    ("matrix multiply", re.compile(r"^triton_tem_")),
-    ("softmax", re.compile(r"^triton_(red|per)_.*softmax")),
-    ("reduction", re.compile(r"^triton_(red|per|split_scan)_")),
-    ("elementwise", re.compile(r"^triton_(poi|for)_")),
-    ("copy", re.compile(r"^(Memcpy|Memset)")),
-    ("other", re.compile(r"fmha|flash|attention", re.IGNORECASE)),  # matrix products and softmax in one
+    ("matrix multiply", r"^triton_tem_"),
+    ("softmax", r"^triton_(red|per)_.*softmax"),
+    ("reduction", r"^triton_(red|per|split_scan)_"),
+    ("elementwise", r"^triton_(poi|for)_"),
+    ("copy", r"^(Memcpy|Memset)|reshape_and_cache|(?<![a-z])_?copy_page"),
+    ("other", r"fmha|flash|attention"),  # matrix products and softmax in one
+    ("other", r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"),  # between GPUs
+    ("other", r"fprop|dgrad|wgrad|winograd|scudnn|conv\dd|convolv"),  # convolutions
+    ("matrix multiply", r"gemm|gemv|cutlass|xmma|cublas|nvjet|wgmma|matmul|splitKreduce|dot_kernel|^bmm_"),
+    ("softmax", r"softmax"),
+    ("optimizer", r"multi_tensor_apply|FusedAdam|fused_adam|(?<![a-z])amp_(non_finite|update)"),
+    ("elementwise", r"masked_(fill|scatter|scale)|scatter_(gather|fill)"),
+    ("copy", r"_copy_kernel|copy_kernel_cuda|FillFunctor|CatArrayBatchedCopy|fill_kernel|nchwToNhwc|nhwcToNchw"),
+    ("elementwise", r"^(void )?at::native::(vectorized|unrolled|index)?_?elementwise_kernel"),
+    ("reduction", r"reduce|DeviceScan|_scan_|_norm_|batch_?norm|layer_?norm|group_?norm|\bbn_[fb]w_"),
+    ("reduction", r"RowwiseMoments|GammaBeta|InternalGradients"),  # parts of normalisations
     (
-        "matrix multiply",
-        re.compile(r"gemm|gemv|cutlass|xmma|cublas|nvjet|wgmma|matmul|splitKreduce|dot_kernel", re.IGNORECASE),
+        "elementwise",
+        r"elementwise|vectorized|unrolled|index|gather|scatter|embedding|dropout|triu_tril|distribution",
     ),
-    ("softmax", re.compile(r"softmax", re.IGNORECASE)),
-    ("optimizer", re.compile(r"multi_tensor_apply|FusedAdam|fused_adam", re.IGNORECASE)),
-    ("copy", re.compile(r"_copy_kernel|copy_kernel_cuda|FillFunctor|CatArrayBatchedCopy|fill_kernel", re.IGNORECASE)),
-    ("reduction", re.compile(r"reduce|ReduceOp|DeviceScan|layer_norm|_norm_", re.IGNORECASE)),
-    ("elementwise", re.compile(r"elementwise|vectorized|unrolled|index|gather|scatter|embedding", re.IGNORECASE)),
 )
+_KERNELS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _RULES)
+_DTYPES = re.compile(r"\bcutlass::\w+_t\b")
+"""A library's names of numbers, which others use too."""
 
 _OPERATORS: Mapping[Kind, str] = {
     "matrix multiply": "mm bmm addmm addbmm baddbmm mv addmv dot vdot addr outer _addmm_activation mkldnn_linear "
@@ -48,7 +56,8 @@ _LIST_OF_TENSORS = ("_foreach_", "_fused_adam", "_amp_foreach_")
 
 def kernel_kind(name: str) -> Kind:
     """Kind of a GPU's kernel or memory operation. Kernels that fuse attention are ``other``."""
-    return next((kind for kind, pattern in _KERNELS if pattern.search(name)), "other")
+    said = _DTYPES.sub("", name)
+    return next((kind for kind, pattern in _KERNELS if pattern.search(said)), "other")
 
 
 def operator_kind(name: str) -> Kind:

@@ -20,6 +20,16 @@ from tests import made_kernels
         (made_kernels.ADD, "elementwise"),
         (made_kernels.MEAN, "reduction"),
         (made_kernels.ADAM, "optimizer"),
+        (made_kernels.FUSED_ADAM, "optimizer"),
+        (made_kernels.GEMV, "matrix multiply"),
+        (made_kernels.MASKED_FILL, "elementwise"),
+        ("void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernel_32x32<float, float>(long)", "reduction"),
+        (
+            "void at::native::elementwise_kernel<128, 4, X<at::native::ReduceAdd>(int)::{lambda(int)#1}>(i)",
+            "elementwise",
+        ),
+        ("void at::native::_scatter_gather_elementwise_kernel<128, 8, ReduceAdd>(int)", "elementwise"),
+        ("void at::native::amp_update_scale_cuda_kernel(float*, int*, float const*, double)", "optimizer"),
         ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, X>(int)", "copy"),
         (
             "void at::native::elementwise_kernel<2, at::native::direct_copy_kernel_cuda(at::T&)::{lambda()#3}>(i)",
