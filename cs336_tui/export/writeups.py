@@ -6,6 +6,7 @@ a cell are pooled: a row is over the steps of all its runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -40,7 +41,9 @@ def layout_tables(
         raise TableError(f"layout {layout}: expected one of {', '.join(LAYOUTS)}")
     if not measured(results):
         raise TableError("no cell has measured steps")
-    tables = LAYOUTS[layout].make([result for result in results if result.cell.is_over], decimals)
+    tables = LAYOUTS[layout].make(
+        [result for result in results if result.cell.is_over or result.cell.is_skipped], decimals
+    )
     if not tables:
         raise TableError(f"layout {layout}: no cell with pass {' or '.join(_FORWARDS)}")
     several = len(tables) > 1
@@ -91,8 +94,8 @@ def _raw_steps(results: Sequence[Result], decimals: int | None) -> tuple[Table, 
 
         return LayoutColumn(
             f"{title} steps (ms)",
-            lambda row: tuple(time_s * 1e3 for run in row.runs for time_s in read(run)),
-            lambda row: " ".join(text(row, run) for run in row.runs),
+            lambda row: tuple(time_s * 1e3 for run in measured(row.runs) for time_s in read(run)),
+            lambda row: " ".join(text(row, run) for run in measured(row.runs)) or row.first.ending,
             "left",
         )
 
@@ -104,7 +107,7 @@ def _raw_steps(results: Sequence[Result], decimals: int | None) -> tuple[Table, 
         times("measured", lambda run: run.cell.step_times_s),
     )
     notes = ("a cell that ran several times has an array for each run", *not_timed(results))
-    return tables_of(measured(results), columns, "Every step's time", notes, rows_by=("size", "pass", "warmup"))
+    return tables_of(results, columns, "Every step's time", notes, rows_by=("size", "pass", "warmup"))
 
 
 def _warm_up(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
@@ -114,12 +117,12 @@ def _warm_up(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
         """A figure of every run."""
 
         def values(row: Row) -> tuple[float | None, ...]:
-            return tuple(read(trace(run)) for run in row.runs)
+            return tuple(read(trace(run)) for run in measured(row.runs))
 
         return LayoutColumn(
             header,
             lambda row: tuple(value for value in values(row) if value is not None),
-            lambda row: ", ".join(UNKNOWN if value is None else show(value) for value in values(row)),
+            lambda row: ", ".join(UNKNOWN if value is None else show(value) for value in values(row)) or NONE,
         )
 
     columns = (
@@ -139,33 +142,36 @@ def _warm_up(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
         "a cell that ran several times has these for each run",
         *not_timed(results),
     )
-    return tables_of(measured(results), columns, "What warming up does", notes, rows_by=("size", "pass", "warmup"))
+    return tables_of(results, columns, "What warming up does", notes, rows_by=("size", "pass", "warmup"))
 
 
 def _by_mean(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
     notation = Notation("s", decimals)
     names = telling(results, but=("pass",)) or ("size",)
-    timed = measured(results)
     columns = (
         LayoutColumn("name", lambda row: label(row.first, names), align="left"),
         setting("computation", "pass", "left"),
-        LayoutColumn("times", lambda row: row.times_s, lambda row: _seconds(row, notation), "left"),
+        LayoutColumn(
+            "times", lambda row: row.times_s, lambda row: _seconds(row, notation) if row.times_s else NONE, "left"
+        ),
         statistic("mean_time", "mean_s", notation),
         statistic("median_time", "median_s", notation),
         statistic("std_dev", "std_s", notation),
         statistic("min_time", "min_s", notation),
         statistic("max_time", "max_s", notation),
-        LayoutColumn("total_time", lambda row: sum(row.times_s), lambda row: f"{sum(row.times_s):.4g}"),
+        LayoutColumn(
+            "total_time", lambda row: sum(row.times_s), lambda row: f"{sum(row.times_s):.4g}" if row.times_s else NONE
+        ),
         LayoutColumn("profile_steps", lambda row: len(row.times_s)),
     )
     notes = ("all times in seconds; total_time: of the measured steps", *not_timed(results))
     return tables_of(
-        timed,
+        results,
         columns,
         "Step times in seconds, sorted by mean",
         notes,
         rows_by=(*names, "pass"),
-        sort=lambda row: (row.summary and row.summary.mean_s) or 0.0,
+        sort=lambda row: (row.summary and row.summary.mean_s) or math.inf,
     )
 
 

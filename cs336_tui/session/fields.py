@@ -248,9 +248,13 @@ def _device_order(result: Result) -> tuple[int, int]:
 
 
 def _threads(result: Result) -> int:
-    """torch's intra-op threads as asked for, else as read back, else 0: unknown."""
-    in_force = result.cell.in_force
-    return result.spec.threads or (in_force.threads if in_force else None) or 0
+    """torch's intra-op threads as asked for, else as read back, else 0: unknown.
+
+    Of a cell that did not get so far, what its neighbours had, else torch's default: it is of the same sweep.
+    """
+    spec, in_force, environment = result.spec, result.cell.in_force, result.environment
+    known = in_force.threads if in_force else result.state.default_threads.get((spec.device, spec.model))
+    return spec.threads or known or (environment.threads if environment else None) or 0
 
 
 def _torch(result: Result) -> str:

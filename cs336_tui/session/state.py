@@ -91,6 +91,8 @@ class SessionState:
         """The cells that run, as keys in the order of their starts: one, or several that take turns."""
         self._together: dict[int, None] = {}
         """The cells that were started since none ran, as ordered keys."""
+        self.default_threads: dict[tuple[str, str], int] = {}
+        """torch's intra-op threads as read back last from a cell that asked for none, by its device and its model."""
         self.predictions: dict[RunSpec, Prediction] = {}
         """What cells will need, by `prediction_key`."""
         self.unpredictable: dict[RunSpec, str] = {}
@@ -262,6 +264,8 @@ class SessionState:
                 cell.num_params = event.num_params
                 cell.num_params_without_head = event.num_params_without_head
                 cell.in_force = event.in_force
+                if event.in_force and event.in_force.threads and not cell.spec.threads:
+                    self.default_threads[cell.spec.device, cell.spec.model] = event.in_force.threads
             case ModelPrepared():
                 cell.prepared = event
             case StepsTimed():

@@ -1,0 +1,101 @@
+"""Cells that have no result stay in the table of their sweep, wherever they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from cs336_tui.events import CellFinished, CellSkipped, CellsQueued, CellStarted, EnvironmentRead, Event, ModelBuilt
+from cs336_tui.export.table import results_of
+from cs336_tui.export.writeups import LAYOUTS
+from cs336_tui.session.fields import FIELDS, varies
+from cs336_tui.session.pivot import pivot, suggest
+from cs336_tui.session.state import SessionState
+from cs336_tui.spec import RunSpec
+from tests.samples import ENVIRONMENT, START, a_spec, state_of
+from tests.session.made import Cell, events_of
+
+ENDS = ("failed", "oom", "killed", "skipped", "queued", "cancelled")
+SWEEPS: dict[str, tuple[RunSpec, ...]] = {
+    "sizes": tuple(a_spec(d_model=96 * n, size=size) for n, size in enumerate(("small", "medium", "large"), 1)),
+    "passes": tuple(a_spec(pass_=name) for name in ("forward", "forward+backward", "train-step")),
+    "checkpoint": tuple(a_spec(pass_="train-step", checkpoint=number) for number in (0, 1, 2)),
+    "compiled": tuple(
+        a_spec(compile=mode, pass_=name) for name in ("forward", "inference") for mode in ("off", "default")
+    ),
+    "attention": tuple(a_spec(workload="attention", num_layers=1, context_length=64 * n) for n in (1, 2, 4)),
+    "own model": tuple(a_spec(model="mine:Model", batch_size=n) for n in (1, 2, 4)),
+}
+
+
+def session(specs: Sequence[RunSpec], ends: str | None) -> SessionState:
+    """A session whose last cell ended so before its model was built; None: it has a result, too."""
+    cells = [Cell(spec, (0.1,) * 5) for spec in specs]
+    events: list[Event] = list(events_of(*cells))
+    if ends is None:
+        return state_of(events)
+    last = len(specs) - 1
+    kept = [each for each in events if getattr(each, "cell", None) != last or isinstance(each, CellStarted)]
+    if ends in ("skipped", "queued"):
+        kept = [each for each in kept if getattr(each, "cell", None) != last]
+    if ends == "skipped":
+        kept.append(CellSkipped(at=START + 99, cell=last, reason="no room"))
+    elif ends != "queued":
+        kept.append(CellFinished(at=START + 99, cell=last, status=ends, error="no reason", stage="building"))
+    return state_of(kept)
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_one_sweep_makes_as_many_tables_as_if_every_cell_had_a_result(sweep: str, ends: str) -> None:
+    whole, broken = (results_of(session(SWEEPS[sweep], how)) for how in (None, ends))
+    tried = 0
+    for name, layout in LAYOUTS.items():
+        try:
+            expected = layout.make(whole, None)
+        except ValueError:
+            continue  # this sweep is not what the layout shows
+        found = layout.make(broken, None)
+        whole_form, form = ([(table.label, len(table.rows)) for table in tables] for tables in (expected, found))
+        assert form == whole_form, name
+        assert not any("threads" in table.caption for table in found), name
+        tried += 1
+    assert tried >= 4
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_nothing_that_a_cell_never_told_tells_it_apart(ends: str) -> None:
+    results = results_of(session(SWEEPS["sizes"], ends))
+    for key in ("threads", "torch", "machine"):
+        assert not varies(results, key), FIELDS[key].show(results[-1])
+    rows, columns = suggest(results)
+    assert "threads" not in (*rows, *columns)
+    assert len(pivot(results, rows, columns).figures) == 3
+
+
+def test_threads_that_a_users_model_set_are_those_of_its_cell_that_failed() -> None:
+    specs = SWEEPS["own model"]
+    events = list(events_of(*(Cell(spec, (0.1,) * 5) for spec in specs)))
+    built = next(each for each in events if isinstance(each, ModelBuilt))
+    assert built.in_force is not None
+    assert built.in_force.threads == ENVIRONMENT.threads == 32
+    change = msgspec.structs.replace
+    events = [
+        change(each, in_force=change(each.in_force, threads=4)) if isinstance(each, ModelBuilt) else each
+        for each in events
+        if getattr(each, "cell", None) != 2
+    ]
+    results = results_of(state_of(events))
+    assert [FIELDS["threads"].show(result) for result in results] == ["4"] * 3
+
+
+def test_threads_are_unknown_only_where_nothing_tells() -> None:
+    bare = msgspec.structs.replace(ENVIRONMENT, threads=None)
+    events: list[Event] = [
+        EnvironmentRead(at=START, environment=bare),
+        CellsQueued(at=START, first=0, specs=(a_spec(), a_spec(threads=3))),
+    ]
+    results = results_of(state_of(events))
+    assert [FIELDS["threads"].show(result) for result in results] == ["unknown", "3"]
