@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
 
+from cs336_tui.environment import DeviceInfo
 from cs336_tui.measure.kernels import profile_kernels
+from cs336_tui.measure.probe import probe
 from cs336_tui.measure.report import Progress
 from cs336_tui.reports import KernelReport, ReportRequest
-from cs336_tui.spec import RunSpec
+from cs336_tui.spec import Precision, RunSpec
 from tests.measure.cells import Report, small_spec
 
 LAYERS = 4
 """Of `shallow_spec`."""
+
+
+@cache
+def the_gpu() -> DeviceInfo:
+    (found,) = (device for device in probe().devices if device.name == "cuda:0")
+    return found
+
+
+def needs(precision: str) -> None:
+    """Skip the test on a GPU whose hardware has no such format, as a T4 and a V100 have no bf16."""
+    if precision not in the_gpu().precisions:
+        pytest.skip(f"{the_gpu().label} cannot do {precision}")
+
+
+def low_precision() -> Precision:
+    """Mixed with bf16, or with fp16 on a GPU without it."""
+    return "bf16-mixed" if "bf16-mixed" in the_gpu().precisions else "fp16-mixed"
 
 
 def gpu_spec(**changes: Any) -> RunSpec:

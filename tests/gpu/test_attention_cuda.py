@@ -9,11 +9,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from cs336_tui.estimate.predict import predict
-from cs336_tui.measure.probe import probe
 from cs336_tui.sizes import dims_of
 from cs336_tui.workload.attention import attentions_on, core_of
 from cs336_tui.workload.building import build, settle_torch
 from cs336_tui.workload.transformer import Transformer
+from tests.gpu.cells import low_precision, needs, the_gpu
 from tests.measure.cells import small_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -27,9 +27,10 @@ def there() -> tuple[str, ...]:
     return attentions_on(GPU) if torch.cuda.is_available() else ()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16-mixed", "bf16-mixed", "bf16"])
 @pytest.mark.parametrize("attention", ["sdpa", *FUSED, "math"])
 def test_a_kernel_agrees_with_the_naive_one_or_is_refused(attention: str, precision: str) -> None:
+    needs(precision)
     spec = small_spec(**WIDE, attention=attention, precision=precision)
     settle_torch(spec)
     if attention not in there() or (precision == "fp32" and attention in ("flash", "cudnn")):
@@ -67,26 +68,36 @@ def test_torchs_own_reason_is_told_for_a_width_that_it_cannot() -> None:
 def test_the_kernel_that_is_said_to_run_runs(attention: str) -> None:
     if attention not in there():
         pytest.skip(f"this GPU has no {attention}")
-    workload = build(small_spec(**WIDE, attention=attention, precision="bf16"), GPU)
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    workload = build(small_spec(**WIDE, attention=attention, precision=low_precision()), GPU)
+    with profile(activities=[ProfilerActivity.CPU]) as profiler, workload.autocast():
         workload.model(workload.batch.inputs)
     ran = {event.name for event in profiler.events() if event.name.startswith("aten::_scaled_dot_product")}
-    said = workload.facts.attention.removeprefix("sdpa: ")
-    word = {"flash": "flash", "memory-efficient": "efficient", "cudnn": "cudnn"}[said]
+    said = workload.facts.attention.removeprefix("sdpa: ").split()[0]
+    word = {"flash": "flash", "memory-efficient": "efficient", "cudnn": "cudnn", "math": "math"}[said]
     assert any(word in name for name in ran), (said, ran)
 
 
 def test_the_probe_lists_what_can_be_built() -> None:
-    device = next(device for device in probe().devices if device.name == "cuda:0")
-    assert {"naive", "sdpa", "math"} <= set(device.attentions)
-    for attention in device.attentions:
-        assert attention == "naive" or core_of(small_spec(**WIDE, attention=attention, precision="bf16"), GPU)
+    assert {"naive", "sdpa", "math"} <= set(the_gpu().attentions)
+    for attention in the_gpu().attentions:
+        assert attention == "naive" or core_of(small_spec(**WIDE, attention=attention, precision=low_precision()), GPU)
+
+
+def test_a_kernel_that_lacks_only_the_dtype_is_refused_with_a_precision_that_it_has() -> None:
+    """A T4 and a V100 have memory-efficient attention, but not in bf16."""
+    if "bf16" in the_gpu().precisions or "memory-efficient" not in there():
+        pytest.skip("needs a GPU without bf16, with memory-efficient attention")
+    with pytest.raises(
+        ValueError, match=r"attention memory-efficient in bf16-mixed: .* needs .*fp16.*; choose fp16-mixed"
+    ):
+        core_of(small_spec(**WIDE, attention="memory-efficient", precision="bf16-mixed"), GPU)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed"])
 @pytest.mark.parametrize("attention", ["sdpa", *FUSED, "math"])
 def test_what_is_kept_for_backward_is_predicted(attention: str, precision: str) -> None:
     """After a forward, beside what was there before it; cuBLAS's workspace is in both."""
+    needs(precision)
     spec = small_spec(**{**WIDE, "context_length": 1024, "num_layers": 4}, attention=attention, precision=precision)
     settle_torch(spec)
     try:

@@ -9,13 +9,14 @@ from cs336_tui.estimate.predict import predict
 from cs336_tui.spec import Precision, RunSpec
 from cs336_tui.variants import OPTIMIZERS
 from cs336_tui.workload.building import build, settle_torch
-from tests.gpu.cells import gpu_spec
+from tests.gpu.cells import gpu_spec, low_precision, needs
 from tests.measure.cells import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
 def assert_peak_as_predicted(spec: RunSpec) -> None:
+    needs(spec.precision)
     # cuBLAS keeps its workspaces between cells of one process, whichever thread they were made for.
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
@@ -49,7 +50,7 @@ def test_gradients_of_recomputed_blocks_under_autocast() -> None:
     """Backward has a thread of its own on CUDA, where autocast must be in force again."""
 
     def gradients(every: int) -> list[torch.Tensor]:
-        spec = gpu_spec(pass_="forward+backward", precision="bf16-mixed", num_layers=2, checkpoint=every)
+        spec = gpu_spec(pass_="forward+backward", precision=low_precision(), num_layers=2, checkpoint=every)
         workload = build(spec, settle_torch(spec))
         step = workload.step(spec)
         for phase in step.phases:

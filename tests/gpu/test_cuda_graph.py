@@ -3,7 +3,6 @@ cannot be captured is told in one line."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -15,9 +14,10 @@ from cs336_tui.events import ModelPrepared
 from cs336_tui.spec import Pass, RunSpec
 from cs336_tui.workload.batch import random_batch
 from cs336_tui.workload.building import build
+from cs336_tui.workload.compiling import why_cannot_compile
 from cs336_tui.workload.cuda_graph import WARMUP_STEPS, CaptureError, captured
 from cs336_tui.workload.passes import Step
-from tests.gpu.cells import assert_ok
+from tests.gpu.cells import assert_ok, low_precision, needs
 from tests.measure.cells import run, small_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -80,6 +80,7 @@ def test_replays_train_the_model_as_steps_do(precision: str) -> None:
     Both sides have the optimizer that can be captured, whose bias corrections are numbers of the device: the other one
     rounds differently, which in bfloat16 moves a parameter as far as a step does.
     """
+    needs(precision)
     replays = 5
     spec = graph_spec(pass_="train-step", precision=precision, num_layers=2)
 
@@ -164,7 +165,7 @@ def test_a_step_that_waits_for_the_device_is_refused_in_one_line_and_poisons_not
 
 def test_a_graph_bears_that_others_clear_the_workspaces_of_matrix_products() -> None:
     """As torch.compile does where it captures graphs: in `ab` it may do so between two replays."""
-    spec = graph_spec(pass_="forward+backward", precision="bf16-mixed")
+    spec = graph_spec(pass_="forward+backward", precision=low_precision())
     workload = build(spec, DEVICE)
     step = workload.step(spec)
     ready = captured(step, DEVICE)
@@ -183,7 +184,7 @@ def test_running_out_of_memory_stays_that() -> None:
     assert_ok(run(graph_spec(measure_steps=1)))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+@pytest.mark.skipif(why_cannot_compile("cuda") is not None, reason="torch.compile cannot work here")
 def test_a_compiled_model_can_be_captured() -> None:
     report = assert_ok(run(graph_spec(compile="default", num_layers=1, pass_="train-step")))
     (prepared,) = (event for event in report.events if isinstance(event, ModelPrepared))

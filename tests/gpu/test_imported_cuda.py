@@ -16,6 +16,7 @@ from cs336_tui.spec import PASSES
 from cs336_tui.workload.imported import import_model
 from cs336_tui.workload.imported.finding import look_in
 from cs336_tui.workload.passes import Training
+from tests.gpu.cells import needs
 from tests.measure.cells import run, small_spec
 from tests.workload.own_code import LM, Folder
 
@@ -36,6 +37,7 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16"])
 def test_every_pass_and_precision_runs(folder: Folder, pass_: Any, precision: Any) -> None:
+    needs(precision)
     spec = small_spec(
         model=f"{folder.write(LM)}:LM", model_path=folder.paths, device="cuda:0", pass_=pass_, precision=precision
     )

@@ -18,7 +18,7 @@ from cs336_tui.workload.optimizers import make_optimizer
 from cs336_tui.workload.passes import PHASES, Step, Training
 from cs336_tui.workload.precision import RECIPES, autocast_for, set_matmul
 from cs336_tui.workload.transformer import Transformer
-from tests.gpu.cells import assert_ok, gpu_spec
+from tests.gpu.cells import assert_ok, gpu_spec, needs
 from tests.measure.cells import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -46,11 +46,6 @@ def gpu_step(spec: RunSpec) -> Step:
 
 def median(times: list[float]) -> float:
     return sorted(times)[len(times) // 2]
-
-
-def supported() -> tuple[str, ...]:
-    (device,) = (device for device in probe().devices if device.name == "cuda:0")
-    return device.precisions
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +83,7 @@ def test_no_step_waits_for_the_device(pass_: Pass) -> None:
 
 
 def test_the_host_runs_ahead_of_a_busy_device() -> None:
-    report = assert_ok(run(gpu_spec(context_length=1024, batch_size=8)))
+    report = assert_ok(run(gpu_spec(context_length=1024)))
     for event in report.steps("measured"):
         assert event.host_s[0] < 0.9 * event.times_s[0]
 
@@ -186,8 +181,7 @@ def test_out_of_memory_is_a_result_and_poisons_nothing(stage: str) -> None:
 
 @pytest.mark.parametrize("precision", RECIPES)
 def test_the_precision_asked_for_is_in_force(precision: Precision) -> None:
-    if precision not in supported():
-        pytest.skip(f"this GPU cannot do {precision}")
+    needs(precision)
     report = assert_ok(run(gpu_spec(pass_="train-step", precision=precision)))
     found = report.built.in_force
     assert found.allow_tf32 == (precision == "tf32")
@@ -204,8 +198,7 @@ def test_the_precision_asked_for_is_in_force(precision: Precision) -> None:
 
 
 def test_tf32_changes_the_arithmetic_and_fp32_does_not() -> None:
-    if "tf32" not in supported():
-        pytest.skip("this GPU has no TF32")
+    needs("tf32")
     a, b = (torch.randn(1024, 1024, device=DEVICE) for _ in range(2))
     exact = a.double() @ b.double()
     errors = {}

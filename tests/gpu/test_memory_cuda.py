@@ -15,6 +15,7 @@ from cs336_tui.measure.oom import explain_oom
 from cs336_tui.measure.report import Progress
 from cs336_tui.reports import MemoryReport, ReportRequest
 from cs336_tui.spec import PASSES, RunSpec
+from tests.gpu.cells import needs
 from tests.measure.cells import small_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -44,6 +45,7 @@ def record(spec: RunSpec, folder: Path | None = None) -> MemoryReport:
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
 def test_the_recorded_peak_is_what_the_allocator_counts(pass_: str, precision: str) -> None:
+    needs(precision)
     report = record(gpu_spec(pass_=pass_, precision=precision))
     assert report.recorder == "CUDA allocator history"
     assert report.allocator_peak_bytes

@@ -13,7 +13,8 @@ import torch
 
 from cs336_tui.device.clocks import clock_reasons
 from cs336_tui.device.gpu import GpuReader
-from cs336_tui.device.nvml import Nvml, nvml_driver, nvml_report
+from cs336_tui.device.nvml import Nvml, nvml_report
+from cs336_tui.measure.devices import nvml_uuid
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -32,7 +33,9 @@ def reader(nvml: Nvml) -> GpuReader:
 
 
 def uuid_of(index: int) -> str:
-    return f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+    """As NVML spells it; of a slice of a GPU the slice's."""
+    uuid = nvml_uuid(index, torch.cuda.get_device_properties(index))
+    return uuid or pytest.skip("this torch knows no UUIDs")
 
 
 def work(seconds: float) -> None:
@@ -55,7 +58,7 @@ def test_every_device_of_torch_is_found_by_its_uuid(nvml: Nvml) -> None:
 def test_the_report_names_driver_and_gpus() -> None:
     report = nvml_report()
     assert report.why is None
-    assert report.driver == nvml_driver()
+    assert report.driver == nvml_report(gpus=False).driver
     assert report.driver is not None
     assert report.driver.split(".")[0].isdecimal()
     assert {uuid_of(0).partition("-")[2]} <= {gpu.uuid.partition("-")[2] for gpu in report.gpus}
@@ -72,7 +75,9 @@ def test_memory_is_torchs_memory(reader: GpuReader) -> None:
     if sample.memory_total_bytes is None:
         pytest.skip("this GPU reports no memory (unified memory)")
     assert sample.memory_used_bytes is not None
-    assert sample.memory_total_bytes == pytest.approx(torch.cuda.get_device_properties(0).total_memory, rel=0.05)
+    # What the driver keeps for itself is a GiB at most, which is more than a share of a laptop's 8 GB.
+    total = torch.cuda.get_device_properties(0).total_memory
+    assert sample.memory_total_bytes == pytest.approx(total, abs=max(0.05 * total, 2**30))
     assert held.nbytes <= sample.memory_used_bytes <= sample.memory_total_bytes
 
 

@@ -5,20 +5,28 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cs336_tui.gpus import gpu_of_label
+from cs336_tui.gpus import GpuModel, gpu_of_label
 from cs336_tui.measure.peak import measure_peak
-from cs336_tui.measure.probe import probe
 from cs336_tui.peaks import DevicePeak
 from cs336_tui.spec import Precision
+from tests.gpu.cells import needs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
+LITTLE_POWER = ("T4 ", "L4 ", "RTX 4070 Laptop ")
+"""GPUs of 70 W and the like, which hold the clock that their data sheet's peak is of for moments only."""
+
+
 def measured(precision: Precision) -> DevicePeak:
-    (device,) = (device for device in probe().devices if device.name == "cuda:0")
-    if precision not in device.precisions:
-        pytest.skip(f"this GPU cannot do {precision}")
+    needs(precision)
     return measure_peak("cuda:0", precision)
+
+
+def plausible_shares(gpu: GpuModel) -> tuple[float, float]:
+    """Of the data sheet's peak. It is of the boost clock, above which a card that has power to spare goes on its own:
+    an RTX 4090 at 3.0 GHz instead of 2.52 does 1.19 of it."""
+    return 0.2 if gpu.name.startswith(LITTLE_POWER) else 0.4, 1.2 if gpu.name.startswith("RTX") else 1.1
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16-mixed"])
@@ -30,17 +38,26 @@ def test_the_peak_is_below_the_data_sheets_and_in_its_neighbourhood(precision: P
     print(f"copy {found.copy_bytes_per_s / 1e9:.0f} GB/s, stated {gpu.bandwidth_gb_per_s if gpu else None}")
     if gpu is None or stated is None:
         pytest.skip(f"{found.device_name} is in no table")
-    assert 0.4 * stated < found.matmul_flops < 1.1 * stated
+    least, most = plausible_shares(gpu)
+    assert least * stated < found.matmul_flops < most * stated
     assert 0.5 * gpu.bandwidth_bytes_per_s < found.copy_bytes_per_s < 1.05 * gpu.bandwidth_bytes_per_s
 
 
-def test_tf32_is_faster_than_fp32_and_both_say_what_was_in_force() -> None:
+def test_tf32_is_as_much_faster_as_it_should_be_and_both_say_what_was_in_force() -> None:
     tf32, fp32 = measured("tf32"), measured("fp32")
     assert (tf32.allow_tf32, fp32.allow_tf32) == (True, False)
-    assert tf32.matmul_flops > 1.5 * fp32.matmul_flops
+    # By how much, the data sheet says: on consumer cards both have the same peak, on an H100 one has seven times it.
+    gpu = gpu_of_label(tf32.device_name)
+    stated = gpu and (gpu.peak_flops("tf32"), gpu.peak_flops("fp32"))
+    if stated and stated[0] and stated[1]:
+        assert tf32.matmul_flops > 0.6 * stated[0] / stated[1] * fp32.matmul_flops
 
 
 def test_memory_is_given_back() -> None:
-    before = torch.cuda.memory_allocated()
+    def allocated() -> int:
+        torch._C._cuda_clearCublasWorkspaces()  # which the first matrix product of a process makes
+        return torch.cuda.memory_allocated()
+
+    before = allocated()
     measured("fp32")
-    assert torch.cuda.memory_allocated() == before
+    assert allocated() == before

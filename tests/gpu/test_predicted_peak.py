@@ -7,7 +7,7 @@ import torch
 
 from cs336_tui.estimate.predict import predict
 from cs336_tui.spec import PASSES, Pass, Precision
-from tests.gpu.cells import gpu_spec
+from tests.gpu.cells import gpu_spec, low_precision, needs
 from tests.measure.cells import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 def test_the_predicted_peak_is_within_3_percent_of_max_memory_allocated(
     pass_: Pass, precision: Precision, arch: str
 ) -> None:
+    needs(precision)
     spec = gpu_spec(pass_=pass_, precision=precision, arch=arch, warmup_steps=2, measure_steps=2)
     # cuBLAS keeps its workspaces between cells of one process, whichever thread they were made for.
     torch._C._cuda_clearCublasWorkspaces()
@@ -32,7 +33,7 @@ def test_the_predicted_peak_is_within_3_percent_of_max_memory_allocated(
 def test_the_predicted_end_of_forward_is_what_is_allocated_then() -> None:
     from cs336_tui.workload.building import build, settle_torch
 
-    spec = gpu_spec(pass_="train-step", precision="bf16-mixed")
+    spec = gpu_spec(pass_="train-step", precision=low_precision())
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     step = build(spec, settle_torch(spec)).step(spec)

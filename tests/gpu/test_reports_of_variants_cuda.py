@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from cs336_tui.measure.memory_record import record_memory
 from cs336_tui.measure.report import Progress
 from cs336_tui.reports import FUSED, MemoryReport, ReportRequest
 from cs336_tui.spec import RunSpec
-from tests.gpu.cells import profiled, shallow_spec
+from cs336_tui.workload.compiling import why_cannot_compile
+from tests.gpu.cells import low_precision, profiled, shallow_spec
 from tests.workload.own_code import Folder
 from tests.workload.own_models import BASICS
 
@@ -53,12 +53,12 @@ def test_recomputed_kernels_keep_their_parts() -> None:
 
 
 def test_fused_attention_is_one_part() -> None:
-    report = profiled(shallow_spec(pass_="train-step", precision="bf16-mixed", attention="sdpa"))
+    report = profiled(shallow_spec(pass_="train-step", precision=low_precision(), attention="sdpa"))
     assert "attention core" in {share.name for share in by_range(report)}
     assert all(split.fused and split.softmax_ns is None for split in attention_split(report))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="torch.compile needs Triton")
+@pytest.mark.skipif(why_cannot_compile("cuda") is not None, reason="torch.compile cannot work here")
 def test_a_compiled_step_is_profiled_compiled() -> None:
     report = profiled(shallow_spec(pass_="train-step", compile="default", num_layers=1))
     assert FUSED in {share.name for share in by_range(report)}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import pytest
 import torch
 
 from cs336_tui.events import ModelPrepared
-from cs336_tui.measure.probe import probe
 from cs336_tui.spec import Pass, RunSpec
 from cs336_tui.variants import ATTENTIONS, COMPILES, OPTIMIZERS
+from cs336_tui.workload.compiling import why_cannot_compile
+from tests.gpu.cells import low_precision, needs, the_gpu
 from tests.measure.cells import Report, run, small_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -27,16 +27,11 @@ def variant(**changes: Any) -> RunSpec:
         "vocab_size": 512,
         "context_length": 128,
         "pass_": "train-step",
-        "precision": "bf16-mixed" if "bf16-mixed" in offered() else "fp16-mixed",
+        "precision": low_precision(),
         "device": "cuda:0",
         "threads": None,
     }
     return small_spec(**(fields | changes))
-
-
-def offered() -> tuple[str, ...]:
-    (device,) = (device for device in probe().devices if device.name == "cuda:0")
-    return device.precisions
 
 
 def ran(spec: RunSpec) -> Report:
@@ -48,9 +43,8 @@ def ran(spec: RunSpec) -> Report:
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_attentions(attention: str) -> None:
-    (device,) = (device for device in probe().devices if device.name == "cuda:0")
     spec = variant(attention=attention)
-    if attention not in device.attentions:
+    if attention not in the_gpu().attentions:
         finished = run(spec).finished
         assert finished.status == "failed"
         assert finished.error
@@ -70,7 +64,7 @@ def test_attention_alone(attention: str) -> None:
     assert report.finished.before_backward_bytes
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+@pytest.mark.skipif(why_cannot_compile("cuda") is not None, reason="torch.compile cannot work here")
 @pytest.mark.parametrize("mode", [mode for mode in COMPILES if mode != "off"])
 def test_compile_modes(mode: str) -> None:
     report = ran(variant(compile=mode, num_layers=1))
@@ -109,7 +103,6 @@ def test_cuda_graphs_of_attentions_and_checkpoints(attention: str, pass_: Pass) 
 
 
 def test_float8() -> None:
-    if "fp8-mixed" not in offered():
-        pytest.skip("this GPU has no float8")
+    needs("fp8-mixed")
     report = ran(variant(precision="fp8-mixed", attention="sdpa", checkpoint=1))
     assert report.built.in_force.float8
