@@ -11,12 +11,19 @@ import torch
 import torch.utils.checkpoint as checkpointing
 from torch.overrides import _get_current_function_mode_stack
 
+_GENERATOR = next(
+    name
+    for name in ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
+    if hasattr(checkpointing, name)
+)
+"""What runs a forward that is not reentrant; the first of these is there from torch 2.15 on."""
+
 
 @contextmanager
 def modes_kept_for_recomputation() -> Iterator[None]:
     """Whatever `torch.utils.checkpoint` computes again runs in the modes of its forward, whoever calls it and under
     whichever name, reentrant or not."""
-    generator, function = checkpointing._checkpoint_without_reentrant_generator, checkpointing.CheckpointFunction
+    generator, function = getattr(checkpointing, _GENERATOR), checkpointing.CheckpointFunction
 
     def with_modes(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return generator(_in_modes_of_now(run), *args, **kwargs)
@@ -26,12 +33,12 @@ def modes_kept_for_recomputation() -> Iterator[None]:
         def apply(run: Callable[..., Any], *args: Any) -> Any:
             return function.apply(_in_modes_of_now(run), *args)
 
-    checkpointing._checkpoint_without_reentrant_generator = with_modes
+    setattr(checkpointing, _GENERATOR, with_modes)
     checkpointing.CheckpointFunction = WithModes
     try:
         yield
     finally:
-        checkpointing._checkpoint_without_reentrant_generator = generator
+        setattr(checkpointing, _GENERATOR, generator)
         checkpointing.CheckpointFunction = function
 
 

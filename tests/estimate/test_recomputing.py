@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.estimate.predict import predict
+from cs336_tui.estimate.recomputing import _GENERATOR
 from cs336_tui.spec import RunSpec
 from cs336_tui.workload.building import build, settle_torch
 from cs336_tui.workload.imported.finding import look_in
@@ -67,7 +68,7 @@ def counted(spec: RunSpec) -> dict[str, int]:
 @pytest.mark.parametrize("reentrant", ["yes", "no"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
 def test_a_model_that_checkpoints_itself_is_predicted_as_it_runs(folder: str, precision: str, reentrant: str) -> None:
-    torchs_own = torchs._checkpoint_without_reentrant_generator, torchs.CheckpointFunction
+    torchs_own = getattr(torchs, _GENERATOR), torchs.CheckpointFunction
     spec = small_spec(
         model="checkpoints_itself:LM", model_args=(("reentrant", reentrant),), model_path=(folder,),
         precision=precision, d_model=64, num_heads=4, num_layers=3, vocab_size=100, context_length=128,
@@ -77,5 +78,5 @@ def test_a_model_that_checkpoints_itself_is_predicted_as_it_runs(folder: str, pr
     assert found.recomputed_flops > found.flops["forward"] / 2
     # What the kernels take for themselves is not seen; the scores of one layer would be half as much again.
     assert found.peak_bytes == pytest.approx(cpu_peak(spec), rel=0.1)
-    assert (torchs._checkpoint_without_reentrant_generator, torchs.CheckpointFunction) == torchs_own
+    assert (getattr(torchs, _GENERATOR), torchs.CheckpointFunction) == torchs_own
     assert torch.is_grad_enabled()

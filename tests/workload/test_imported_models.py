@@ -252,7 +252,7 @@ def test_errors_while_importing_and_making_end_with_the_users_frame(folder: Fold
     )
     assert re.fullmatch(r"importing own_\d+: SyntaxError: .* \(own_\d+\.py:2\)", problem(folder, "x = 1\ny = = 2\n"))
     line = problem(folder, "import torch\n\ndef LM(d_model):\n    return torch.ones(2, 3) @ torch.ones(2, 3)\n")
-    assert re.fullmatch(r"LM: RuntimeError: mat1 and mat2 .* \(own_\d+\.py:4 in LM\)", line)
+    assert re.fullmatch(r"LM: RuntimeError: (mm: )?mat1 and mat2 .* \(own_\d+\.py:4 in LM\)", line)
     line = problem(folder, "import sys\nsys.exit(3)\n")
     assert re.fullmatch(r"importing own_\d+: called sys.exit\(3\) \(own_\d+\.py:2\)", line)
     assert problem(folder, "def LM(): return 3\n") == (
