@@ -126,6 +126,9 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
     """torch.compile's backend and what its mode set in it; None for a model that runs as it is written."""
     allocator: str | None = None
     """The allocator of the device's memory and its settings."""
+    variables: tuple[str, ...] | None = None
+    """Environment variables that are set and change step times (`cs336_tui.timing_variables`), as ``NAME=value``; None
+    in logs that do not tell."""
     device_name: str | None = None
     model_revision: str | None = None
     """Revision of an imported model's source; None for the built-in one, which is of the app's version."""

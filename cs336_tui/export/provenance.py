@@ -16,7 +16,7 @@ from cs336_tui.quantities import count, gigabytes
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.fields import OWN, shown_of
 from cs336_tui.session.merge import Result, title_of
-from cs336_tui.session.mixed_provenance import SETTINGS_IN_FORCE, mixed_provenance
+from cs336_tui.session.mixed_provenance import NONE, SETTINGS_IN_FORCE, mixed_provenance
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.variants import is_imported
@@ -100,7 +100,8 @@ def _agreed(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
     """Settings of which nothing is known but one value."""
     results = [Result(0, "", state, cell) for cell in cells]
     for aspect in SETTINGS_IN_FORCE:
-        if len(values := {value for result in results if (value := aspect.read(result)) is not None}) == 1:
+        values = {value for result in results if (value := aspect.read(result)) is not None}
+        if len(values) == 1 and values != {NONE}:
             yield f"{aspect.name} {values.pop()}"
 
 

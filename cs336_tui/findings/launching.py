@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from cs336_tui.findings.window import milliseconds, percent
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.timing_variables import BLOCKING, slowing
 
 LEAST_SHARE = 0.9
 """Share of a step in which the host was enqueuing it."""
@@ -62,6 +63,8 @@ def launching(cell: CellState, idle: float | None = None) -> Launching:
         return Launching(None, "the host's time to enqueue a step was not recorded")
     if spec.pass_ == "train-step" and cell.in_force is not None and cell.in_force.grad_scaler:
         return Launching(None, "the gradient scaler has the host wait for the backward in every step")
+    if cell.in_force and any(said.startswith(f"{BLOCKING}=") for said in slowing(cell.in_force.variables or ())):
+        return Launching(None, f"{BLOCKING} has the host wait for every kernel")
     mean_s = _mean(times_s)
     if mean_s <= 0:
         return Launching(None, "the mean step time is not above 0 s")

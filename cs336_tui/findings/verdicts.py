@@ -14,6 +14,7 @@ from cs336_tui.findings.window import percent, samples, unseen
 from cs336_tui.intervals import MeanInterval, mean_interval
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.steadiness.steady import FEWEST, Class, Steadiness, classify, enough_warmup, still_falling
+from cs336_tui.timing_variables import slowing
 
 VerdictName = Literal[
     "steady",
@@ -26,6 +27,7 @@ VerdictName = Literal[
     "contended",
     "launch-bound",
     "allocator-retry",
+    "slowed-by-settings",
 ]
 """What can be said of a number. `steady` and `launch-bound` describe it; all others are reasons to doubt it."""
 
@@ -158,6 +160,7 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
             Check(name="contended", **contention(cell)._asdict()),
             Check(name="launch-bound", **launching(cell, idle)._asdict()),
             _allocator_retry(cell),
+            _slowed(cell),
         ),
         notes=(*cell.finished.remarks, *_notes(cell, steadiness)),
         warmup_advice=_warmup_advice(cell, steadiness, warming),
@@ -315,6 +318,20 @@ def _allocator_retry(cell: CellState) -> Check:
     return Check(
         name="allocator-retry", holds=True, evidence=text, advice="memory is nearly full: a smaller batch or context"
     )
+
+
+def _slowed(cell: CellState) -> Check:
+    """By variables of the environment that have it do more than the step asks for."""
+    variables = cell.in_force.variables if cell.in_force else None
+    if variables is None:
+        why = "environment variables were not recorded"
+        return Check(name="slowed-by-settings", holds=None, evidence=why, unknown_because="not recorded")
+    if not (found := slowing(variables)):
+        text = "no environment variable is set that makes steps slower"
+        return Check(name="slowed-by-settings", holds=False, evidence=text)
+    text = ", and ".join(f"{said} is set: {how}" for said, how in found.items())
+    names = ", ".join(said.partition("=")[0] for said in found)
+    return Check(name="slowed-by-settings", holds=True, evidence=text, advice=f"unset {names} and repeat it")
 
 
 def _notes(cell: CellState, steadiness: Steadiness | None) -> Iterator[str]:

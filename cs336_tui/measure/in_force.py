@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ import torch
 from cs336_tui.events import InForce
 from cs336_tui.measure.devices import device_label
 from cs336_tui.measure.malloc import malloc_in_force, settings_of
+from cs336_tui.timing_variables import set_variables
 from cs336_tui.workload.building import Workload
 from cs336_tui.workload.compiling import compiler_in_force
 from cs336_tui.workload.float8 import float8_in_words
@@ -44,6 +46,7 @@ def read_in_force(workload: Workload) -> InForce:
         interop_threads=_told(torch.get_num_interop_threads, None),
         attention=workload.facts.attention,
         compiler=_told(lambda: compiler_in_force(workload.runs), None),
+        variables=set_variables(device.type, os.environ),
         allocator=_told(lambda: allocator_in_force(device), None),
         device_name=_told(lambda: device_label(device), None),
         model_revision=workload.facts.revision,

@@ -274,10 +274,10 @@ def _time(work: Callable[[], object], synchronize: Callable[[], None], one_s: fl
 
 def _copied_bytes(device: torch.device) -> tuple[int, str]:
     """How large an array to copy, and a note where memory is too small for one that caches cannot hold."""
-    caches = cpu_cache_bytes() if device.type == "cpu" else 0
-    wanted = max(_LEAST_COPIED[device.type], _TIMES_CACHES * caches)
+    outside = _TIMES_CACHES * cache_bytes(device)
+    wanted = max(_LEAST_COPIED[device.type], outside)
     size = min(wanted, _free_bytes(device) // 8)
-    return size, "" if size == wanted else "little memory is free: the copied array may lie in caches"
+    return size, "" if size >= (outside or wanted) else "little memory is free: the copied array may lie in caches"
 
 
 class _Others:
@@ -306,6 +306,13 @@ def _free_bytes(device: torch.device) -> int:
     if device.type == "mps":
         return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     return psutil.virtual_memory().available
+
+
+def cache_bytes(device: torch.device) -> int:
+    """Of the device's last-level caches; 0 where nobody tells, as Metal."""
+    if device.type == "cuda":
+        return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
+    return cpu_cache_bytes() if device.type == "cpu" else 0
 
 
 def cpu_cache_bytes(folder: Path = Path("/sys/devices/system/cpu")) -> int:

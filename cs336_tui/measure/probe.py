@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from cs336_tui.environment import DeviceInfo, TorchEnvironment
 from cs336_tui.measure.devices import device_label, nvml_uuid
 from cs336_tui.spec import ModelDims, Precision
+from cs336_tui.timing_variables import set_variables, slowing
 from cs336_tui.workload.attention import attentions_on
 from cs336_tui.workload.batch import random_batch
 from cs336_tui.workload.compiling import why_cannot_compile
@@ -39,6 +41,11 @@ def probe() -> TorchEnvironment:
     if (override := tf32_override()) is not None and any(device.name.startswith("cuda") for device in devices):
         lost = "tf32 cannot be had" if override == "0" else "fp32 would be TF32 in truth"
         problems.append(f"NVIDIA_TF32_OVERRIDE={override} is set: {lost}; unset it to choose")
+    kinds = {device.name.partition(":")[0] for device in devices}
+    variables = dict.fromkeys(said for kind in kinds for said in set_variables(kind, os.environ))
+    problems += (
+        f"{said} is set: {how}, so that steps are slower; unset it" for said, how in slowing(variables).items()
+    )
     return TorchEnvironment(
         torch=str(torch.__version__),
         cuda=torch.version.cuda,

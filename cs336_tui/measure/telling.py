@@ -34,7 +34,12 @@ from cs336_tui.workload.imported import ImportProblem
 from cs336_tui.workload.passes import Training
 from cs336_tui.workload.precision import dtype_name
 
-_LABELS = {"allow_tf32": "TF32", "parameter_dtype": "parameters", "autocast_dtype": "autocast"}
+_LABELS = {
+    "variables": "environment variables",
+    "allow_tf32": "TF32",
+    "parameter_dtype": "parameters",
+    "autocast_dtype": "autocast",
+}
 
 
 class Teller:
@@ -223,4 +228,6 @@ class SkippedSteps:
 def _words(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, tuple):
+        return " ".join(value) or "none"
     return "none" if value is None else str(value)

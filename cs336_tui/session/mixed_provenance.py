@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from cs336_tui.session.merge import Result
 
+NONE = "none"
+"""Of several things, that there is not one."""
+
 
 class Aspect(NamedTuple):
     """One thing in which results may differ.
@@ -77,6 +80,8 @@ def _attention(result: Result) -> tuple[str, ...]:
 def _words(value: object, none: str | None = None) -> str | None:
     if value is None:
         return none
+    if isinstance(value, tuple):
+        return " ".join(value) or NONE
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
@@ -85,6 +90,7 @@ SETTINGS_IN_FORCE = (
     Aspect("inter-op threads", _in_force("interop_threads")),
     Aspect("attention", _in_force("attention"), _attention),
     Aspect("allocator", _in_force("allocator"), _device_type),
+    Aspect("environment variables", _in_force("variables"), _device_type),
     Aspect("persistence mode", _persistence, _device),
     Aspect("compiler", _in_force("compiler"), lambda result: (result.spec.compile, _device_type(result))),
     Aspect("model revision", _in_force("model_revision"), _own_code),

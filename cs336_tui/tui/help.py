@@ -154,6 +154,7 @@ _VERDICTS: tuple[tuple[VerdictName, str], ...] = (
     ("contended", "other processes used the device or the cores while it measured."),
     ("launch-bound", "the host's launching takes as long as the step: a faster GPU would not help; no doubt."),
     ("allocator-retry", "memory was nearly full, and the allocator gave its cache back within a step."),
+    ("slowed-by-settings", "an environment variable, such as CUDA_LAUNCH_BLOCKING, makes steps slower than they are."),
 )
 
 

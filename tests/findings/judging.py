@@ -78,7 +78,7 @@ def evidence(judgement: Judgement, name: VerdictName) -> tuple[bool | None, str]
 
 
 SERIES: tuple[VerdictName, ...] = ("steady", "still-warming", "drifting", "two-levels", "outliers", "too-few-steps")
-VERDICTS = (*SERIES, "throttled", "contended", "launch-bound", "allocator-retry")
+VERDICTS = (*SERIES, "throttled", "contended", "launch-bound", "allocator-retry", "slowed-by-settings")
 
 
 def host(**changes: Any) -> Event:

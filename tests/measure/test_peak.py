@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -195,6 +196,25 @@ def test_last_level_caches_are_summed_each_once(tmp_path: Path) -> None:
         made_cache(tmp_path, cpu, 3, 3, "16384K", "0-1" if cpu < 2 else "2-3")
     assert cpu_cache_bytes(tmp_path) == 32 * MIB
     assert cpu_cache_bytes(tmp_path / "nowhere") == 0
+
+
+@pytest.mark.parametrize(
+    ("free", "l2", "copied", "doubted"),
+    [
+        (8 * 10**9, 32 * MIB, 10**9, False),  # an RTX 4060's 8 GB: less than is wanted, but far more than its cache
+        (10**9, 32 * MIB, 125 * 10**6, True),
+        (80 * 10**9, 50 * MIB, 2**30, False),
+        (8 * 10**9, 0, 10**9, True),  # whose cache is not known
+    ],
+)
+def test_a_gpus_copied_array_is_held_against_its_own_cache(
+    free: int, l2: int, copied: int, monkeypatch: pytest.MonkeyPatch, *, doubted: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (free, free))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(L2_cache_size=l2))
+    size, note = module._copied_bytes(torch.device("cuda:0"))
+    assert size == copied
+    assert ("may lie in caches" in note) == doubted
 
 
 def test_the_copied_array_is_larger_than_the_caches() -> None:

@@ -169,6 +169,7 @@ def _cell(machine: _Machine, cell: int, spec: RunSpec) -> Iterator[Event]:
         optimizer="AdamW" if spec.pass_ == "train-step" else None,
         threads=26,
         attention="naive (scores materialised)",
+        variables=(),
         device_name="NVIDIA H100 80GB HBM3",
     )
     yield ModelBuilt(

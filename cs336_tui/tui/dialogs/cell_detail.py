@@ -168,6 +168,7 @@ def _in_force(real: InForce, width: int) -> list[Line]:
         "attention": real.attention,
         "compiler": real.compiler,
         "allocator": real.allocator,
+        "variables": " ".join(real.variables or ()) or None,
         "threads": real.threads,
         "interop threads": real.interop_threads,
         "model revision": real.model_revision,
