@@ -120,6 +120,7 @@ class Launcher:
         interface replaces the standard streams."""
         from multiprocessing import resource_tracker
 
+        _import_from_safe_path()
         resource_tracker.ensure_running()
 
     def start(self) -> None:
@@ -130,9 +131,7 @@ class Launcher:
             from multiprocessing import forkserver
 
             os.environ[SERVER_OUTPUT_VARIABLE] = str(self._output_dir / SERVER_LOG)
-            # Keeps a queue.py or profile.py in the user's folder from being imported in place of Python's own. It
-            # stays set for the server that replaces one that died.
-            os.environ["PYTHONSAFEPATH"] = "1"
+            _import_from_safe_path()
             # A child imports the program's main module, which for an installed script imports the cli.
             get_context("forkserver").set_forkserver_preload([PRELOAD, "cs336_tui.cli"])
             forkserver.ensure_running()
@@ -217,3 +216,11 @@ class Launcher:
             child_events.close()
             child_commands.close()
         return Child(process, events, command_pipe, output, self.method)
+
+
+def _import_from_safe_path() -> None:
+    """Keep a queue.py or signal.py in the user's folder from being imported in place of Python's own.
+
+    That holds for every Python that this process starts from here on, also for those that replace one that died.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"

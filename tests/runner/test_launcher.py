@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from cs336_tui.events import CellFinished
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
+from tests.commands import SMALL
 from tests.watching import Watch, small_spec
 
 
@@ -60,9 +62,32 @@ def test_a_server_whose_imports_woke_the_cuda_driver_is_not_forked_from(tmp_path
     assert "cpu " in told
 
 
-@pytest.mark.parametrize("name", ["queue.py", "profile.py"])
-def test_files_of_the_users_folder_are_not_taken_for_pythons_own(tmp_path: Path, name: str):
-    (tmp_path / name).write_text("raise SystemExit('imported in place of the standard library')\n")
-    told = doctor(tmp_path)
-    assert "fp32" in told
-    assert "imported in place" not in told
+SHADOWING = "json _json queue profile multiprocessing pickle platform runpy selectors signal site subprocess threading"
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "as a module"])
+def test_no_process_imports_files_of_the_users_folder_in_place_of_pythons_own(tmp_path: Path, method: str):
+    """Not the app, nor the fork server, its resource tracker, the children, or what these start."""
+    for name in [*SHADOWING.split(), "click", "torch", "psutil", "sitecustomize"]:
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write({name!r} + '\\n')\n")
+    started = [sys.executable, "-m", "cs336_tui"] if method == "as a module" else [sys.executable, "-c", BENCH, method]
+    words = [*SMALL, "--pass", "forward", "--session-dir", "s", "--format", "json"]
+    done = subprocess.run([*started, "bench", *words], cwd=tmp_path, env=os.environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["runs"]
+    assert result["status"] == "ok"
+    assert not (tmp_path / "imported").exists(), (tmp_path / "imported").read_text()
+
+
+BENCH = """
+import sys
+del sys.path[0]  # as of an installed script, whose own folder is not the user's
+from cs336_tui.cli import main
+from cs336_tui.runner.launcher import Launcher
+if __name__ == "__main__":
+    method = sys.argv.pop(1)
+    if method == "spawn":
+        made = Launcher.__init__
+        Launcher.__init__ = lambda self, folder: (made(self, folder), self.use_spawn())[0]
+    main()
+"""
