@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +38,8 @@ class Terminal:
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
         self._changed = threading.Condition()
+        self._reads = threading.Event()
+        self._reads.set()
         self.bytes_written = 0
         self.is_over = False
         self.started_at = time.perf_counter()
@@ -46,6 +50,7 @@ class Terminal:
 
     def _read(self) -> None:
         while True:
+            self._reads.wait()
             try:
                 data = self.process.read(65536)
             except (EOFError, OSError, ValueError):  # the last is a terminal closed on our side
@@ -97,6 +102,29 @@ class Terminal:
         with self._changed:
             self._screen.resize(rows, columns)
         self.process.setwinsize(rows, columns)
+
+    def stall(self, press: str, quiet_s: float = 1.0) -> None:
+        """Read no more, as a connection that hangs, and press these keys until nothing more can be written."""
+        self._reads.clear()
+        waiting, since = -1, time.monotonic()
+        while time.monotonic() - since < quiet_s:
+            self.send(press)
+            time.sleep(0.05)
+            before, waiting = (
+                waiting,
+                int.from_bytes(fcntl.ioctl(self.process.fd, termios.FIONREAD, bytes(4)), "little"),
+            )
+            if waiting != before:
+                since = time.monotonic()
+
+    def read_on(self) -> None:
+        """The opposite of `stall`."""
+        self._reads.set()
+
+    def takes_lines(self) -> bool:
+        """Whether the terminal shows what is typed and hands it on line by line, as at a shell's prompt."""
+        modes = termios.tcgetattr(self.process.fd)[3]
+        return bool(modes & termios.ECHO and modes & termios.ICANON)
 
     def hang_up(self) -> None:
         """Close the terminal under the process, as a lost connection does."""

@@ -6,7 +6,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.app import SystemCommand
@@ -40,6 +40,7 @@ from cs336_tui.tui.possible import ALL
 from cs336_tui.tui.running import Running
 from cs336_tui.tui.screen import View
 from cs336_tui.tui.session import Session
+from cs336_tui.tui.signals import EndOnSignals
 from cs336_tui.tui.sources import LiveSource, ReplaySource, Sink, sweep_of
 from cs336_tui.tui.theme_choice import ThemeChoice
 
@@ -181,17 +182,19 @@ class Cs336App(Running):
         """Names of our own and the person's themes."""
         return self._themes.names
 
+    def run(self, *arguments: Any, **options: Any) -> None:
+        """Run it until it is quit or a signal ends it, as Textual does."""
+        with EndOnSignals(lambda code: self.exit(return_code=code), self.close):
+            super().run(*arguments, **options)
+
     def on_mount(self) -> None:
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
         """What may wait until something is on the screen."""
-        from cs336_tui.tui.signals import end_on_signals
-
         if not gc.isenabled():  # as `cs336-tui` starts
             gc.freeze()
             gc.enable()
-        end_on_signals(lambda code: self.exit(return_code=code))
         if problems := self._themes.load():
             self.report("\n".join(problems))
         if self._low_bandwidth:

@@ -1,51 +1,146 @@
-"""SIGTERM and a closed terminal end the app in good order, and for certain."""
+"""SIGTERM, SIGHUP, SIGINT and a closed terminal end the app in good order, and for certain."""
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
 import select
 import signal
 import sys
+import termios
 import threading
+import time
 from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
-GRACE_S = 5.0
-"""After this long the process ends even if a dead terminal blocks it."""
+REST_S = 1.5
+"""So long after what runs has ended, an app that is still there is stuck in its terminal."""
+LIMIT_S = 8.0
+"""After this long the process ends, whatever blocks it."""
+_NUMBERS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_LEFT = b"\0"
+_PLAIN = (
+    b"\x18"  # ends a sequence that was cut
+    b"\x1b[<u\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1016l\x1b[?1004l\x1b[?2004l\x1b[?2048l"
+    b"\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[0m"
+)
+"""No keyboard protocol, mouse, or reports of focus, paste and size; wrapping, the main screen, a cursor, no colour."""
+_TRIES, _BETWEEN_TRIES_S = 100, 0.005
 
 
-def end_on_signals(end: Callable[[int], None]) -> None:
-    """Call ``end(exit code)`` on the running event loop at the first SIGTERM or SIGHUP.
+class EndOnSignals:
+    """While entered, the first SIGTERM, SIGHUP or SIGINT, or the end of the terminal, ends the app.
 
-    Does nothing outside the main thread, where Python cannot handle signals.
+    That works whatever the event loop is doing, as a thread hears of signals: a terminal that takes nothing, as that of
+    a dropped connection, blocks whoever writes to it. The thread calls ``ask(exit code)``, which must not block, and
+    ``close()``, which ends what runs. An app that is still there then leaves its terminal, as far as that can be, and
+    ends. Does nothing outside the main thread, where Python cannot handle signals.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, _end, number, end)
-    if sys.__stdin__ is not None and sys.__stdin__.isatty():
-        fd = sys.__stdin__.fileno()
-        threading.Thread(target=_hang_up_with, args=(fd,), name="terminal-watch", daemon=True).start()
+
+    def __init__(self, ask: Callable[[int], object], close: Callable[[], object]) -> None:
+        self._ask, self._close = ask, close
+        self._left = threading.Event()
+        self._before: dict[int, Any] = {}
+        self._fd_before = -1
+
+    def __enter__(self) -> EndOnSignals:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        self._terminal = _Terminal()
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in _NUMBERS:
+            self._before[number] = signal.signal(number, _heard_elsewhere)
+        self._thread = threading.Thread(target=self._listen, name="cs336-signals", daemon=True)
+        self._thread.start()
+        if self._terminal.is_there:
+            threading.Thread(target=self._watch_terminal, name="terminal-watch", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._before:
+            return
+        self._left.set()
+        signal.set_wakeup_fd(self._fd_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        with contextlib.suppress(OSError):
+            os.write(self._write, _LEFT)
+        self._thread.join()
+
+    def _listen(self) -> None:
+        while (byte := os.read(self._read, 1)) != _LEFT:
+            if byte[0] in _NUMBERS:
+                self._end(128 + byte[0])
+                return
+
+    def _end(self, code: int) -> None:
+        limit = threading.Timer(LIMIT_S, self._end_now, (code,))
+        limit.daemon = True
+        limit.start()
+        self._ask(code)
+        try:
+            self._close()
+        finally:
+            if not self._left.wait(REST_S):
+                self._end_now(code)
+
+    def _end_now(self, code: int) -> None:
+        if not self._left.is_set():
+            self._terminal.give_back()
+        os._exit(code)
+
+    def _watch_terminal(self) -> None:
+        """When the terminal goes, say what the system may not: under `make` no SIGHUP reaches the app."""
+        poll = select.poll()
+        poll.register(0, 0)
+        events = poll.poll()  # nothing but the end of the terminal wakes this
+        if any(event & select.POLLHUP for _, event in events):
+            with contextlib.suppress(OSError):
+                os.write(self._write, bytes([signal.SIGHUP]))
 
 
-def _hang_up_with(fd: int) -> None:
-    """When the terminal goes, send what the system may not: under `make` no SIGHUP reaches the app."""
-    poll = select.poll()
-    poll.register(fd, 0)
-    events = poll.poll()  # nothing but the end of the terminal wakes this
-    if any(event & select.POLLHUP for _, event in events):
-        _watchdog(128 + signal.SIGHUP)  # the main thread may be stuck writing to what is gone
-        os.kill(os.getpid(), signal.SIGHUP)
+def _heard_elsewhere(_number: int, _frame: FrameType | None) -> None:
+    """Does nothing; that there is a handler has the interpreter tell the thread."""
 
 
-def _watchdog(code: int) -> None:
-    timer = threading.Timer(GRACE_S, os._exit, (code,))
-    timer.daemon = True
-    timer.start()
+class _Terminal:
+    """The terminal as it was before the app."""
+
+    def __init__(self) -> None:
+        self._attributes: list[Any] | None = None
+        if sys.__stdin__ is not None and sys.__stdin__.isatty():
+            with contextlib.suppress(termios.error):
+                self._attributes = termios.tcgetattr(0)
+
+    @property
+    def is_there(self) -> bool:
+        return self._attributes is not None
+
+    def give_back(self) -> None:
+        """Put it as it was, without waiting for it: what it has not taken yet is dropped."""
+        if self._attributes is None:
+            return
+        # Else a process in the background would be stopped here.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+        with contextlib.suppress(OSError, termios.error):
+            out = os.open(os.ttyname(0), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where the app still writes to
+            termios.tcsetattr(0, termios.TCSANOW, self._attributes)
+            for _ in range(_TRIES):
+                _interrupt_writes()
+                termios.tcflush(out, termios.TCOFLUSH)
+                with contextlib.suppress(BlockingIOError):
+                    if os.write(out, _PLAIN) == len(_PLAIN):
+                        return
+                time.sleep(_BETWEEN_TRIES_S)
 
 
-def _end(number: signal.Signals, end: Callable[[int], None]) -> None:
-    code = 128 + number
-    _watchdog(code)
-    end(code)
+def _interrupt_writes() -> None:
+    """Have system calls of other threads begun anew: a write holds the terminal until all of its text is taken."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and thread.ident is not None:
+            with contextlib.suppress(OSError):
+                signal.pthread_kill(thread.ident, signal.SIGHUP)

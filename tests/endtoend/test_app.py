@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,6 +173,23 @@ def test_a_signal_ends_everything_in_good_order(start, number):
     assert all(wait_gone(process.pid) for process in family)
     assert isinstance(app.logged()[-1], SessionEnded)
     assert b"\x1b[?1049l" in app.terminal.raw[-4000:]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_everything_though_the_terminal_takes_nothing(start, number):
+    app = running(start(*ENDLESS))
+    family = app.family()
+    app.terminal.stall("34?\x1b")
+    began = time.monotonic()
+    os.kill(app.terminal.pid, number)
+    assert all(wait_gone(process.pid) for process in family)
+    assert app.terminal.process.wait() is not None
+    assert time.monotonic() - began < 10.0
+    assert app.terminal.process.exitstatus == 128 + number
+    assert isinstance(app.logged()[-1], SessionEnded)
+    assert app.terminal.takes_lines()
+    app.terminal.read_on()
+    app.terminal.until_bytes(b"\x1b[?1049l\x1b[?25h")
 
 
 def test_kill_9_leaves_no_orphan_and_a_log_that_replays(start):
