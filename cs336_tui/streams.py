@@ -5,16 +5,25 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import select
+import stat
 import sys
-from typing import TextIO
+import time
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+PATIENCE_S = 1.0
+"""How long a standard error that takes nothing is waited for; once it has taken nothing, no longer at all."""
 
 
 def settle_streams() -> None:
     """Have all three streams, also those that were closed; to be called before anything else is opened.
 
     Writing to a standard output that is closed, full or gone raises OSError with ``standard output`` as its file name.
-    What standard error does not take is dropped: a run is worth more than the lines beside it. Streams that somebody
-    has replaced stay as they are.
+    What standard error does not take, as a terminal whose connection hangs, is dropped: a run is worth more than the
+    lines beside it. Streams that somebody has replaced stay as they are.
     """
     for fd, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):  # so that writing to 1 is an error
         try:
@@ -26,7 +35,7 @@ def settle_streams() -> None:
     if sys.stdout is sys.__stdout__:
         sys.stdout = _Output(open(1, "wb", closefd=False), *_encoding_of(sys.stdout), line_buffering=os.isatty(1))  # noqa: SIM115
     if sys.stderr is sys.__stderr__:
-        sys.stderr = _Errors(open(2, "wb", closefd=False), *_encoding_of(sys.stderr), line_buffering=True)  # noqa: SIM115
+        sys.stderr = io.TextIOWrapper(_Errors(), *_encoding_of(sys.stderr), write_through=True)
 
 
 def in_one_line(error: OSError) -> str:
@@ -55,15 +64,39 @@ class _Output(io.TextIOWrapper):
         return OSError(error.errno, error.strerror, "standard output")
 
 
-class _Errors(io.TextIOWrapper):
-    def write(self, text: str, /) -> int:
-        with contextlib.suppress(OSError):
-            return super().write(text)
-        return len(text)
+class _Errors(io.RawIOBase):
+    """Standard error that nobody is held up by: what it has no room for within `PATIENCE_S` is dropped."""
 
-    def flush(self) -> None:
+    def __init__(self) -> None:
+        self._fd = 2
+        with contextlib.suppress(OSError):  # opened anew, as others share the one that is there
+            if os.isatty(2) or stat.S_ISFIFO(os.fstat(2).st_mode):
+                name = os.ttyname(2) if os.isatty(2) else "/dev/fd/2"
+                self._fd = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        self._is_stalled = False
+
+    def write(self, data: Buffer, /) -> int:
+        left = memoryview(data).cast("B")
+        size, give_up_at = len(left), time.monotonic() + (0.0 if self._is_stalled else PATIENCE_S)
         with contextlib.suppress(OSError):
-            super().flush()
+            while left:
+                try:
+                    left = left[os.write(self._fd, left) :]
+                except BlockingIOError:
+                    rest_s = give_up_at - time.monotonic()
+                    if rest_s <= 0 or not select.select([], [self._fd], [], rest_s)[1]:
+                        break
+        self._is_stalled = bool(left)
+        return size
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+    def isatty(self) -> bool:
+        return os.isatty(2)
 
 
 def _encoding_of(stream: TextIO | None) -> tuple[str, str]:

@@ -143,9 +143,9 @@ class Bench:
             if self._environment is None:
                 environment = probe_machine(None if self._in_process else self._launcher)
                 self._recorder.record([EnvironmentRead(at=time.time(), environment=environment)])
-                self._say_once(*environment.problems)
                 if not environment.devices:
                     return environment  # whatever went wrong may have passed when we are asked again
+                self._say_once(*environment.problems)
                 self._environment = environment
             return self._environment
 

@@ -154,7 +154,9 @@ class LiveSource:
 
     def _probe(self) -> None:
         try:
-            self._bench.probe()
+            environment = self._bench.probe()
+            if not environment.devices and environment.problems:
+                self._post(Trouble("; ".join(environment.problems)))
         except Exception as error:  # the person must hear of it, whatever it was
             self._post(Trouble(f"this machine could not be examined: {error or type(error).__name__}"))
 

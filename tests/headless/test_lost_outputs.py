@@ -9,10 +9,11 @@ import re
 import resource
 import shlex
 import shutil
+import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -22,7 +23,7 @@ from cs336_tui.events import SessionEnded, SessionStarted, StepsTimed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogReader
 from tests.commands import COMMAND, DIMS, run
-from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec
+from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec, wait_gone
 
 DEMO = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
 MANY_STEPS = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 1000 --device cpu --threads 1 --pass forward".split()]
@@ -224,3 +225,61 @@ def test_with_too_little_memory_for_torch_the_reason_is_one_line(kilobytes: int,
     done = on_streams(f"ulimit -v {kilobytes}; cs336-tui bench {words}", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(r"cs336-tui: \S.*\n", done.stderr)
+
+
+ENDLESS = [*MANY_STEPS, "--steps", "10000000", "--session-dir", "s"]
+
+
+def once_measuring(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Wait until measured steps are logged; the log is the event here."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not any(b'"kind":"measured"' in log.read_bytes() for log in folder.glob("*.jsonl")):
+        assert process.poll() is None
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("stalled", [os.openpty, os.pipe])
+def test_standard_error_that_takes_nothing_holds_up_neither_run_nor_end(
+    stalled: Callable[[], tuple[int, int]], tmp_path: Path
+) -> None:
+    _, write = stalled()
+    os.set_blocking(write, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write, b"x" * 1000)
+    os.set_blocking(write, True)
+    process = subprocess.Popen(
+        [COMMAND, "bench", *ENDLESS], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=write
+    )
+    try:
+        once_measuring(process, tmp_path / "s")
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        out, _ = process.communicate(timeout=10.0)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert b"cancelled" in out
+    assert all(wait_gone(each.pid) for each in family)
+
+
+def test_under_nohup_a_hang_up_is_not_heard(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        ["nohup", COMMAND, "bench", *ENDLESS],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    once_measuring(process, tmp_path / "s")
+    (log,) = (tmp_path / "s").glob("*.jsonl")
+    process.send_signal(signal.SIGHUP)
+    size = log.stat().st_size
+    give_up_at = time.monotonic() + PATIENCE_S
+    while process.poll() is None and log.stat().st_size < size + 1000 and time.monotonic() < give_up_at:
+        time.sleep(0.05)
+    assert process.poll() is None
+    process.terminate()
+    assert process.wait(PATIENCE_S) == 130
+    assert log.stat().st_size > size
