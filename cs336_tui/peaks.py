@@ -13,6 +13,15 @@ import platformdirs
 from cs336_tui.environment import Environment
 from cs336_tui.spec import Precision
 
+BUSY_CORES = 0.25
+"""From this many cores in use by others on, what was measured on a CPU may be less than its peak."""
+WRONG_PEAK = 1.05
+"""A cell that achieves more than this share of a measured peak shows that the peak is wrong."""
+_BUSY_SHARE = 0.05
+"""Where they are no larger share of the cores that were used, it is kept all the same."""
+_AGREE = 0.1
+"""Two measurements further apart than this share are of no peak."""
+
 
 class PeakError(Exception):
     """A peak could not be measured; one line says why."""
@@ -80,6 +89,25 @@ class DevicePeak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How many cores other processes kept busy meanwhile, on average; None where the device is not the CPU."""
     note: str = ""
     """Such as why larger sizes were not tried."""
+    disagreement: float | None = None
+    """By which share the slower of two measurements, some seconds apart, fell short of the faster; of products and of
+    the copy the larger. None where it was measured once."""
+    uuid: str | None = None
+    """A GPU's."""
+    others: int | None = None
+    """Processes of others on the GPU when it was measured; None where that was not observed."""
+
+    @property
+    def disturbance(self) -> str:
+        """Why it is no peak to be kept, in a few words; empty where the machine was quiet and it could be repeated."""
+        found = []
+        if self.busy_cores is not None and self.busy_cores >= max(BUSY_CORES, _BUSY_SHARE * self.threads):
+            found.append(f"other processes kept {self.busy_cores:.1f} cores busy meanwhile")
+        if self.others:
+            found.append(f"processes of others on the GPU: {self.others}")
+        if self.disagreement is not None and self.disagreement > _AGREE:
+            found.append(f"measured twice, it came out {self.disagreement * 100:.0f} % lower once")
+        return "; ".join(found)
 
     @property
     def best(self) -> MatmulTrial:
@@ -138,7 +166,8 @@ class _Entry(msgspec.Struct, frozen=True):
 class PeakCache:
     """Measured peaks in memory and as small files in the user's cache folder.
 
-    A folder that cannot be written or read only means that they are measured again.
+    None that was disturbed (`DevicePeak.disturbance`) is kept. A folder that cannot be written or read only means that
+    they are measured again.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -146,14 +175,18 @@ class PeakCache:
         self._known: dict[PeakKey, DevicePeak] = {}
 
     def get(self, key: PeakKey) -> DevicePeak | None:
+        """None, too, of one that was kept before it was asked whether it had been disturbed."""
         if key not in self._known:
             with contextlib.suppress(OSError, msgspec.MsgspecError):
                 entry = msgspec.json.decode(self._path(key).read_bytes(), type=_Entry)
-                self._known[key] = entry.peak
+                if not entry.peak.disturbance:
+                    self._known[key] = entry.peak
         return self._known.get(key)
 
     def put(self, key: PeakKey, peak: DevicePeak) -> None:
-        """Keep it in place of one that was measured before."""
+        """Keep it in place of one that was measured before, unless it was disturbed."""
+        if peak.disturbance:
+            return
         self._known[key] = peak
         path = self._path(key)
         with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ from cs336_tui.environment import DeviceInfo
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.findings.roofline import doubt, sheet_ceiling
 from cs336_tui.findings.window import threads
-from cs336_tui.peaks import DevicePeak
+from cs336_tui.peaks import WRONG_PEAK, DevicePeak
 from cs336_tui.quantities import UNKNOWN
 from cs336_tui.spec import Precision
 
@@ -46,6 +46,11 @@ class Rate(NamedTuple):
 def percent(share: float | None, unknown: str = UNKNOWN) -> str:
     """A share in %, without the sign, to three digits."""
     return unknown if share is None else f"{share * 100:.3g}"
+
+
+def percent_of_measured(share: float | None, unknown: str = UNKNOWN) -> str:
+    """The same of a measured peak, and that this is wrong where it must be."""
+    return percent(share, unknown) + (" (wrong peak)" if (share or 0) > WRONG_PEAK else "")
 
 
 def bandwidth(bytes_per_s: float | None, unknown: str = UNKNOWN) -> str:
@@ -113,6 +118,9 @@ def peak_table(rows: Sequence[PeakRow], caption: str = "Peaks measured on the sp
             "torch": peak.torch if peak else None,
             "at": peak.at if peak else None,
             "busy_cores": peak.busy_cores if peak else None,
+            "others_on_gpu": peak.others if peak else None,
+            "disagreement": peak.disagreement if peak else None,
+            "kept": not peak.disturbance if peak else None,
             "note": "; ".join(_said(row)),
         })  # fmt: skip
     return Table(
@@ -143,8 +151,10 @@ def _notes(rows: Sequence[PeakRow]) -> Iterator[str]:
 
 def _said(row: PeakRow) -> tuple[str, ...]:
     """What else is to be known of it."""
-    found = (row.error, doubt(row.peak) if row.peak else "", row.peak.note if row.peak else "")
-    return tuple(filter(None, found))
+    if (peak := row.peak) is None:
+        return (row.error,) if row.error else ()
+    kept = f"not kept: {peak.disturbance}" if peak.disturbance else ""
+    return tuple(filter(None, (row.error, kept, doubt(peak), peak.note)))
 
 
 def _in_force(row: PeakRow) -> str:

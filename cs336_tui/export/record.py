@@ -81,6 +81,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of the FLOP/s that the device's data sheet states for the precision in force."""
     share_of_measured_peak: float | None
     """Of the FLOP/s that the device was measured to reach in the precision in force."""
+    measured_peak_doubt: str | None
+    """Why that may be too low, or that it is wrong; empty where nothing speaks for it."""
     joules_per_step: float | None
     tokens_per_joule: float | None
     energy_unknown_because: str | None
@@ -180,6 +182,7 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         flops_per_s=limit.flops_per_s,
         share_of_sheet_peak=limit.share_of_sheet,
         share_of_measured_peak=limit.share_of_measured,
+        measured_peak_doubt=limit.measured.doubt if limit.measured else None,
         joules_per_step=energy.joules_per_step,
         tokens_per_joule=energy.tokens_per_joule,
         energy_unknown_because=energy.why or None,

@@ -10,7 +10,7 @@ from cs336_tui.export.cells import has_result, shows_allocated, shows_rss, statu
 from cs336_tui.export.footnotes import machine_marks, results_notes
 from cs336_tui.export.markdown import Align
 from cs336_tui.export.notation import MILLISECONDS, Notation
-from cs336_tui.export.peaks import UNSTATED, Rate, bandwidth, percent
+from cs336_tui.export.peaks import UNSTATED, Rate, bandwidth, percent, percent_of_measured
 from cs336_tui.export.provenance import SETTINGS
 from cs336_tui.export.roofline import ACHIEVED, NOT_MEASURED, ceiling_notes
 from cs336_tui.export.tables import Column, Table, Value
@@ -156,8 +156,10 @@ def _judged(header: str, name: str, read: Callable[[Judgement], str]) -> _Source
 def _share(header: str, name: str, read: Callable[[Limit], float | None], unknown: str) -> _Source:
     """A share of a peak, in %; `unknown` where a measured cell has no such peak."""
 
+    in_words = percent_of_measured if name == "share_of_measured_peak" else percent
+
     def show(row: _Row) -> str:
-        return percent(read(row.limit), unknown if row.limit.flops_per_s else UNKNOWN)
+        return in_words(read(row.limit), unknown if row.limit.flops_per_s else UNKNOWN)
 
     return _Source(header, show, name, lambda row: read(row.limit))
 
@@ -195,6 +197,12 @@ def _compile_time(row: _Row) -> str:
     return UNKNOWN if compile_s is None else f"{compile_s:.1f}"
 
 
+def _doubt(row: _Row) -> str | None:
+    return row.limit.measured.doubt if row.limit.measured else None
+
+
+_DOUBT = _Source("measured peak in doubt", lambda row: _doubt(row) or UNKNOWN, "measured_peak_doubt", _doubt, "left")
+"""Goes into the data wherever a share of the measured peak does."""
 _threads = SETTINGS["threads"]
 COLUMNS: Mapping[str, _Source] = {
     **{key: _field(key) for key in FIELDS},
@@ -228,6 +236,7 @@ COLUMNS: Mapping[str, _Source] = {
     ),
     "sheet": _share("% of data sheet", "share_of_sheet_peak", lambda limit: limit.share_of_sheet, UNSTATED),
     "peak": _share("% of measured peak", "share_of_measured_peak", lambda limit: limit.share_of_measured, NOT_MEASURED),
+    "peak_doubt": _DOUBT,
     "bandwidth": _Source("bandwidth (GB/s)", _show_bandwidth, "min_bytes_per_s", _bandwidth),
     "energy": _Source("energy (J/step)", _joules, "joules_per_step", lambda row: row.energy.joules_per_step),
     "tokens_per_joule": _Source(
@@ -272,7 +281,10 @@ def results_table(
         first, *rest = (source.show(row) for source in sources)
         mark = marks.of(row.result)
         rows.append((f"{first} {mark}" if mark else first, *rest))
-        records.append({source.name: source.read(row) for source in sources})
+        record = {source.name: source.read(row) for source in sources}
+        if "peak" in keys:
+            record[_DOUBT.name] = _DOUBT.read(row)
+        records.append(record)
     units = {"unit": notation.symbol, "rate": found[0].rate.name}
     work_notes = _work_notes(found, keys, by_default=columns is None)
     return Table(

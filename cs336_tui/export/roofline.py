@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cs336_tui.export.figures import Absent, Drawing
 from cs336_tui.export.grouping import SHARED, TELLING, label, shared, telling
-from cs336_tui.export.peaks import UNSTATED, Rate, bandwidth, percent
+from cs336_tui.export.peaks import UNSTATED, Rate, bandwidth, percent, percent_of_measured
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.findings.roofline import Ceiling, RooflinePoint, why_unknown
+from cs336_tui.peaks import WRONG_PEAK
 from cs336_tui.quantities import UNKNOWN
 from cs336_tui.session.fields import FIELDS, OWN, VARIANTS
 from cs336_tui.session.merge import Result, measured
@@ -100,7 +101,7 @@ def _row(point: RooflinePoint, keys: Sequence[str], device: str, rate: Rate) -> 
         device,
         rate.show(point.flops_per_s),
         percent(point.share_of_sheet, UNSTATED),
-        percent(point.share_of_measured, NOT_MEASURED),
+        percent_of_measured(point.share_of_measured, NOT_MEASURED),
         f"{point.intensity:.4g}",
         point.bound or UNKNOWN,
     )
@@ -133,6 +134,8 @@ def _record(point: RooflinePoint) -> dict[str, Value]:
         "share_of_sheet": point.share_of_sheet,
         "measured_flops_per_s": measured.flops_per_s if measured else None,
         "measured_bytes_per_s": measured.bytes_per_s if measured else None,
+        "measured_source": measured.source if measured else None,
+        "measured_doubt": measured.doubt if measured else None,
         "share_of_measured": point.share_of_measured,
         "intensity": point.intensity,
         "bound": point.bound,
@@ -173,7 +176,7 @@ def _measured_notes(points: Sequence[RooflinePoint]) -> Iterator[str]:
             yield f"{name}, {precision}: {rates}, {ceiling.source}"
     if any(point.measured is None and point.precision for point in points):
         yield "not measured: run cs336-tui peak on the machine of these cells"
-    if any((point.share_of_measured or 0) > 1 for point in points):
+    if any(1 < (point.share_of_measured or 0) <= WRONG_PEAK for point in points):
         yield (
             "above 100 % of the measured peak: the device was slower when that was measured; "
             "repeat it with cs336-tui peak --refresh"

@@ -16,7 +16,7 @@ from cs336_tui.findings.estimates import timed_flops
 from cs336_tui.findings.window import cores, threads
 from cs336_tui.flops import least_bytes, step_flops
 from cs336_tui.gpus import gpu_of_label
-from cs336_tui.peaks import DevicePeak, PeakKey, peak_key
+from cs336_tui.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
 from cs336_tui.reports import prediction_key
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.fields import device_label, machine
@@ -26,11 +26,11 @@ from cs336_tui.variants import is_imported, short
 
 Bound = Literal["compute", "bandwidth"]
 
-BUSY_CORES = 0.25
-"""From this many cores in use by others on, what was measured on a CPU may be less than its peak."""
-
 _DOUBT_OF_CPU = "may be too low: others used the cores"
-_DOUBT_OF_GPU = "others on the device not observed"
+_DOUBT_OF_GPU = "throttling not observed"
+_UNSEEN_ON_GPU = "others on the device not observed"
+
+AGAIN = "measure it again with cs336-tui peak --refresh when the machine is idle"
 
 PeakLookup = Callable[[PeakKey], DevicePeak | None]
 """Such as `PeakCache.get`, or a dict's."""
@@ -45,6 +45,16 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     doubt: str = ""
     """Why it may be too low, in a few words; empty where nothing speaks for it."""
+    is_wrong: bool = False
+    """Whether a cell achieved more, which no peak allows."""
+
+    def held_against(self, flops_per_s: float) -> Ceiling:
+        """The same, or what it is after a cell achieved this many FLOP/s."""
+        share = flops_per_s / self.flops_per_s if self.flops_per_s else 0.0
+        if share <= WRONG_PEAK:
+            return self
+        said = f"this peak is wrong: a cell achieved {share * 100:.3g} % of it"
+        return msgspec.structs.replace(self, is_wrong=True, doubt=said, source=f"{self.source}; {said}, {AGAIN}")
 
     @property
     def ridge(self) -> float | None:
@@ -114,8 +124,9 @@ class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ceiling(self) -> Ceiling | None:
-        """The one that tells the bound: the measured, else the data sheet's."""
-        return next((each for each in (self.measured, self.sheet) if each and each.ridge is not None), None)
+        """The one that tells the bound: the measured unless it is wrong, else the data sheet's."""
+        known = [each for each in (self.measured, self.sheet) if each and each.ridge is not None]
+        return next((each for each in known if not each.is_wrong), None)
 
     @property
     def bound(self) -> Bound | None:
@@ -205,7 +216,7 @@ def point_of(result: Result, peaks: PeakLookup) -> RooflinePoint | None:
         bytes_moved=work.bytes_moved,
         step_s=result.cell.running.mean,
         sheet=sheet_ceiling(info, precision) if info and precision else None,
-        measured=measured_ceiling(peak) if peak else None,
+        measured=measured_ceiling(peak).held_against(work.flops / result.cell.running.mean) if peak else None,
     )
 
 
@@ -249,7 +260,7 @@ def measured_ceiling(peak: DevicePeak) -> Ceiling:
         source += f", {threads(peak.threads)}"
     if said := doubt(peak):
         source += f"; {said}"
-    few = _DOUBT_OF_CPU if peak.device == "cpu" else _DOUBT_OF_GPU
+    few = _DOUBT_OF_CPU if peak.device == "cpu" else _DOUBT_OF_GPU if peak.others == 0 else _UNSEEN_ON_GPU
     return Ceiling(
         flops_per_s=peak.matmul_flops, bytes_per_s=peak.copy_bytes_per_s, source=source, doubt=few if said else ""
     )
@@ -257,11 +268,16 @@ def measured_ceiling(peak: DevicePeak) -> Ceiling:
 
 def doubt(peak: DevicePeak) -> str:
     """Why the device may do better than was measured; empty where nothing speaks for it."""
-    if peak.device != "cpu":
-        return "whether others used the device meanwhile, or it was throttled, was not observed"
-    if peak.busy_cores is None or peak.busy_cores < BUSY_CORES:
-        return ""
-    return (
-        f"other processes kept {cores(peak.busy_cores)} busy meanwhile, so that it may be too low: "
-        "measure again with --refresh when the machine is idle"
-    )
+    found = []
+    if peak.device != "cpu" and peak.others is None:
+        found.append("whether others used the device meanwhile, or it was throttled, was not observed")
+    elif peak.device != "cpu":
+        found.append("whether it was throttled was not observed")
+    if peak.others:
+        found.append(f"processes of others on the GPU: {peak.others}, so that it may be too low")
+    if peak.busy_cores is not None and peak.busy_cores >= BUSY_CORES:
+        found.append(
+            f"other processes kept {cores(peak.busy_cores)} busy meanwhile, so that it may be too low: "
+            "measure again with --refresh when the machine is idle"
+        )
+    return "; ".join(found)

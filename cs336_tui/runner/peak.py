@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -40,10 +41,24 @@ def measure_peak(
                 answer = msgspec.json.decode(payload, type=PeakAnswer)
                 if answer.peak is None:
                     raise PeakError(answer.error or "no reason was given")
-                return answer.peak
+                return with_others(answer.peak, child.process.pid)
         raise PeakError("the process that measures ended early")
     finally:
         child.close()
+
+
+def with_others(peak: DevicePeak, pid: int | None) -> DevicePeak:
+    """With how many processes of others NVML sees on the GPU, as soon as the one with this PID has measured."""
+    if peak.uuid is None:
+        return peak
+    from cs336_tui.device.gpu import GpuMonitor
+
+    monitor = GpuMonitor()
+    monitor.follow(peak.uuid)
+    sample, _ = monitor.sample(time.monotonic(), pid, fresh=True)
+    monitor.close()
+    seen = sample.other_processes if sample else None
+    return msgspec.structs.replace(peak, others=None if seen is None else len(seen))
 
 
 Tell = Callable[[DevicePeak | PeakError], object]

@@ -92,7 +92,7 @@ def test_sources_of_both_ceilings_are_below() -> None:
 
 def test_more_than_the_measured_peak_is_shown_and_explained() -> None:
     table = roofline_table(made(Cell(a_spec(), [0.01])))
-    assert column(table, "% of measured peak") == ["200"]
+    assert column(table, "% of measured peak") == ["200 (wrong peak)"]
     assert any("cs336-tui peak --refresh" in note for note in table.footnotes)
 
 

@@ -83,4 +83,6 @@ class PeakDesk:
             # By the threads that were in force, so that it is never taken for a peak with others.
             key = peak_key(environment, wanted.device, wanted.precision, found.threads)
             self._app.judging.take_peak(key, found)
+            if found.disturbance:
+                self._problem = f"{wanted.device} {wanted.precision}: not kept, {found.disturbance}"
         self._app.refresh_panes()

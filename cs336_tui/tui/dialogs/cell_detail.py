@@ -11,7 +11,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.dialogs.asked import asked, row, rows
 from cs336_tui.tui.drawing.phase_bars import phase_bars
 from cs336_tui.tui.judging import Assessment
-from cs336_tui.tui.pages.judgement import TOO_MUCH, all_checks, energy_words, half_width_words
+from cs336_tui.tui.pages.judgement import all_checks, energy_words, half_width_words, too_much
 from cs336_tui.tui.pages.page import wrapped
 from cs336_tui.tui.panes import status
 from cs336_tui.tui.panes.live import phase_means
@@ -121,7 +121,7 @@ def _share(share: float | None, unknown: str = "") -> str:
 
 
 def _too_much(share: float | None) -> str:
-    return f" ({TOO_MUCH})" if share is not None and share > 1 else ""
+    return f" ({too_much(share)})" if share is not None and share > 1 else ""
 
 
 def _judgement(found: Assessment | None, width: int) -> list[Line]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, set_cell_size
 
 from cs336_tui.export.trust import half_width
+from cs336_tui.peaks import WRONG_PEAK
 from cs336_tui.quantities import count
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.tui import format
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 _INDENT = "  "
 _ALWAYS = 2
 """Rows that are kept for what could not be observed, and more, beside long verdicts."""
-TOO_MUCH = "more than it: measure the peak again"
-"""Beside a share of the measured peak above 100 %."""
+
+
+def too_much(share: float) -> str:
+    """What to say beside a share of the measured peak above 100 %."""
+    return f"{'the peak is wrong' if share > WRONG_PEAK else 'more than it'}: measure the peak again"
 
 
 def judgement_lines(cell: CellState, found: Assessment | None, width: int, height: int) -> list[Line]:
@@ -74,7 +78,8 @@ def _short(found: Assessment, width: int) -> str:
     if limit is not None and limit.flops_per_s is not None:
         rates.append(f"{format.flops(limit.flops_per_s)}FLOP/s")
         if limit.share_of_measured is not None:
-            rates.append(f"{limit.share_of_measured * 100:.3g} % of peak")
+            peak = "a wrong peak" if limit.share_of_measured > WRONG_PEAK else "peak"
+            rates.append(f"{limit.share_of_measured * 100:.3g} % of {peak}")
         elif limit.share_of_sheet is not None:
             rates.append(f"{limit.share_of_sheet * 100:.3g} % of data sheet")
         else:
@@ -150,7 +155,7 @@ def _limit(found: Assessment) -> Iterator[str]:
         return
     measured, sheet = limit.share_of_measured, limit.share_of_sheet
     if measured is not None and measured > 1:
-        yield f"{measured * 100:.3g} % of the measured peak ({TOO_MUCH})"
+        yield f"{measured * 100:.3g} % of the measured peak ({too_much(measured)})"
     if measured is not None and sheet is not None:
         yield f"{sheet * 100:.3g} % of the data sheet's peak"
     if limit.share_of_bandwidth is not None:

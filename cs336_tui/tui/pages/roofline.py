@@ -11,8 +11,8 @@ from cs336_tui.export.grouping import TELLING, label, shown, telling
 from cs336_tui.export.peaks import NOISY, Rate, bandwidth
 from cs336_tui.export.roofline import NOT_MEASURED, left_out, roofline_table
 from cs336_tui.export.tables import Table
-from cs336_tui.findings.roofline import BUSY_CORES, Ceiling, PeakLookup, RooflinePoint, doubt, points
-from cs336_tui.peaks import DevicePeak, PeakKey, peak_key
+from cs336_tui.findings.roofline import AGAIN, Ceiling, PeakLookup, RooflinePoint, doubt, points
+from cs336_tui.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
 from cs336_tui.session.merge import Result, merge, title_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
@@ -145,6 +145,7 @@ def _notes(table: Table, peaks: Sequence[DevicePeak | None]) -> list[str]:
     """The table's footnotes, without what is advised above the drawing."""
     said = {doubt(peak): disturbed for peak in peaks if peak and (disturbed := _disturbed(peak))}
     notes = [note for note in table.footnotes if not note.startswith("above 100 % of the measured peak")]
+    notes = [note.replace(f", {AGAIN}", "") for note in notes]
     for advised, plain in said.items():
         notes = [note.replace(advised, plain) for note in notes]
     return notes
@@ -226,8 +227,11 @@ def doubts(roofline: Roofline, chosen: int, *, can_measure: bool, width: int) ->
     peak, here = roofline.peaks[chosen], roofline.points[chosen]
     said = [_disturbed(peak), _unsettled(peak)] if peak else []
     alike = [each for each in roofline.points if (each.machine, each.precision) == (here.machine, here.precision)]
-    above = any((point.share_of_measured or 0) > 1 for point in alike)
-    said += ["above 100 %: the device was slower when its peak was measured"] * above
+    most = max((point.share_of_measured or 0 for point in alike), default=0.0)
+    if most > WRONG_PEAK:
+        said.append(f"it is wrong: a cell achieved {most * 100:.3g} % of it")
+    elif most > 1:
+        said.append("above 100 %: the device was slower when its peak was measured")
     if not any(said):
         return []
     again = "n measures it again" if can_measure else "measure it again on its machine"

@@ -8,6 +8,7 @@ import textwrap
 from typing import NamedTuple
 
 from cs336_tui import quantities
+from cs336_tui.peaks import WRONG_PEAK
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.eta import remaining_s
 from cs336_tui.session.state import SessionState
@@ -179,7 +180,8 @@ def _rates(state: SessionState, cell: CellState, found: Assessment | None) -> Li
     if cell.tokens_per_s:
         parts.append(f"{format.rate(cell.tokens_per_s)} tokens/s")
     if found and not cell.is_over and (share := found.share_of_peak(cell.running.mean)) is not None:
-        parts.append(f"{format.percent(share)} of " + ("peak" if found.peak_is_measured else "data sheet"))
+        peak = "a wrong peak" if share > WRONG_PEAK else "peak"
+        parts.append(f"{format.percent(share)} of " + (peak if found.peak_is_measured else "data sheet"))
     if (prepared := cell.prepared) and prepared.compile_s is not None:
         parts.append(f"compiled in {prepared.compile_s:.1f} s")
     if prepared and prepared.capture_s is not None:

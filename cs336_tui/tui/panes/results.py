@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from cs336_tui.events import CellFinished
+from cs336_tui.peaks import WRONG_PEAK
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.fields import FIELDS, shown_of
 from cs336_tui.session.state import SessionState
@@ -65,7 +66,9 @@ def _share(_: SessionState, cell: CellState, found: Assessment | None) -> str:
     share = found.share_of_peak(cell.running.mean) if found and cell.is_over else None
     if share is None or found is None:
         return "–"
-    return f"{share * 100:.3g}" + ("" if found.peak_is_measured else " of sheet")
+    if found.peak_is_measured:
+        return f"{share * 100:.3g}" + " of wrong peak" * (share > WRONG_PEAK)
+    return f"{share * 100:.3g} of sheet"
 
 
 VERDICT = Column("verdict", left=True, rank=2)
