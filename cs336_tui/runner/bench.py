@@ -102,7 +102,6 @@ class Bench:
         self._running = threading.Lock()
         self._opening = threading.Lock()
         self._environment: Environment | None = None
-        self._said: set[str] = set()
         self._has_begun = False
         self._was_cancelled = False
         self._closed = False
@@ -145,7 +144,7 @@ class Bench:
                 self._recorder.record([EnvironmentRead(at=time.time(), environment=environment)])
                 if not environment.devices:
                     return environment  # whatever went wrong may have passed when we are asked again
-                self._say_once(*environment.problems)
+                self._recorder.say_once(*environment.problems)
                 self._environment = environment
             return self._environment
 
@@ -412,11 +411,4 @@ class Bench:
         # While nothing runs samples are for the eye only; the log tells of runs.
         (self._recorder.pass_on if self.queue.current is None else self._recorder.record)([sample])
         if sample.why and sample.gpu is not None:  # of a GPU that was there
-            self._say_once(sample.why)
-
-    def _say_once(self, *texts: str) -> None:
-        """A notice of each that was not said before."""
-        new = [text for text in texts if text not in self._said]
-        self._said.update(new)
-        if new:
-            self._recorder.pass_on([Notice(at=time.time(), text=text) for text in new])
+            self._recorder.say_once(sample.why)

@@ -29,6 +29,7 @@ class Recorder:
         self._directory, self.session, self._sink = directory, session, sink
         self._refuges = refuges or refuges_from
         self._lock = threading.Lock()
+        self._said: set[str] = set()
         self._log: SessionLog | None = None
         self.is_open = False
         """Whether there is a session whose events are recorded, or would be if the log were not lost."""
@@ -80,6 +81,12 @@ class Recorder:
         with contextlib.suppress(OSError):  # what cannot be written is known
             log.close()
         return notice
+
+    def say_once(self, *texts: str) -> None:
+        """Pass on a notice of each text that was not said so before."""
+        if new := [text for text in texts if text not in self._said]:
+            self._said.update(new)
+            self.pass_on([Notice(at=time.time(), text=text) for text in new])
 
     def pass_on(self, events: Sequence[Event]) -> None:
         """Hand events to the watcher only, in order with those that are recorded."""
