@@ -1,17 +1,20 @@
 """A host that enqueues a training step through a launch queue of limited length, and what is judged of it.
 
-    python -m benchmarks.launch_queue [--queue 1024] [--launch-us 6]
+    python -m benchmarks.launch_queue [--queue 1024] [--launch-us 6] [--random 2000]
 
 A model of the driver, not a measurement: each launch takes the host some microseconds; where the queue is full the host
 first waits for a place in it; the device runs kernels in order, none before it was launched. For sizes, contexts and
 passes of the course the table shows the host's share of the step as a host measures it, waiting included, its share
-without waiting, which is the truth, and the verdict. Exit status 1 if a verdict is wrong.
+without waiting, which is the truth, and the verdict. Then come random steps, whose phases are of one kind or of any.
+Exit status 1 if a verdict is wrong, but for a denial where phases are of any kind, which the verdict does not promise.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import deque
+import math
+import random
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -163,12 +166,59 @@ def training_step(
     }
 
 
+def random_step(dice: random.Random, *, alike: bool) -> dict[str, list[Launch]]:
+    """A step of random launches. Where phases are `alike`, forward, loss and backward are of one kind."""
+
+    def kind() -> tuple[float, float]:
+        """What a launch takes the host, 2.5 to 20 us, and its kernel the device, 1.5 to 500 us."""
+        return math.exp(dice.uniform(-12.9, -10.8)), math.exp(dice.uniform(-13.4, -7.6))
+
+    def launches(launch_s: float, kernel_s: float) -> list[Launch]:
+        spread = dice.choice((0.0, 0.5, 1.5))
+        return [
+            Launch(
+                launch_s * dice.uniform(0.7, 1.3),
+                max(1.2e-6, kernel_s * dice.lognormvariate(-spread * spread / 2, spread)),
+            )
+            for _ in range(int(math.exp(dice.uniform(0, 8))))
+        ]
+
+    def phase(kind: tuple[float, float]) -> list[Launch]:
+        launch_s, kernel_s = kind
+        return launches(launch_s * dice.uniform(0.6, 1.1), kernel_s * dice.uniform(0.8, 1.3))
+
+    shared = kind()
+    found = {name: phase(shared if alike else kind()) for name in ("forward", "loss", "backward")}
+    return found | {"optimizer": launches(*kind())}
+
+
+def _judge_random(count: int, queue: int) -> int:
+    """Judge so many random steps of either sort and print how they fared; how many verdicts were wrong."""
+    wrong = 0
+    for alike in (True, False):
+        dice = random.Random(count)
+        fared = Counter[tuple[bool | None, bool]]()
+        for _ in range(count):
+            found = simulate(random_step(dice, alike=alike), queue)
+            fared[judged(found).holds, found.is_bound] += 1
+        said, denied = fared[True, False], fared[False, True]
+        untold = fared[None, True] + fared[None, False]
+        print(
+            f"{count} random steps, phases {'alike' if alike else 'of any kind'}: {fared[True, True]} of "
+            f"{sum(number for (_, bound), number in fared.items() if bound)} launch-bound ones found, "
+            f"{said} falsely said, {denied} falsely denied, {untold} cannot be told"
+        )
+        wrong += said + denied * alike
+    return wrong
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--queue", type=int, default=1024, help="launches that the driver's queue holds")
     parser.add_argument("--launch-us", type=float, default=6.0, help="what a launch takes the host, in microseconds")
+    parser.add_argument("--random", type=int, default=2000, help="random steps of either sort")
     asked = parser.parse_args()
-    wrong = 0
+    wrong = by_share = rows = 0
     print("size   context  precision  optimizer   step (ms)  host  without waiting  verdict")
     for size in ("small", "medium", "large", "xl"):
         for context in (128, 256, 512, 1024):
@@ -181,13 +231,14 @@ def main() -> int:
                     holds = judged(found).holds
                     wrong += holds is not None and holds != found.is_bound
                     host, pure = sum(found.host_s.values()) / found.step_s, found.enqueuing_s / found.step_s
+                    rows, by_share = rows + 1, by_share + ((host >= LEAST_SHARE) != found.is_bound)
                     said = {True: "launch-bound", False: "not launch-bound", None: "cannot be told"}[holds]
                     print(
                         f"{size:<7}{context:>7}  {precision:<9}  {optimizer:<9}  {found.step_s * 1e3:>10.1f}  "
                         f"{host:.2f}  {pure:>15.2f}  {said}"
                     )
-    print(f"wrong verdicts: {wrong}")
-    return wrong > 0
+    print(f"wrong verdicts: {wrong} of {rows}; by the host's share alone there would be {by_share}")
+    return wrong + _judge_random(asked.random, asked.queue) > 0
 
 
 if __name__ == "__main__":

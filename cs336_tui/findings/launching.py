@@ -16,6 +16,8 @@ QUEUE = 1000
 """Launches that a CUDA driver holds at least; at one more the host waits until the device has begun an earlier one."""
 _LEAST_LAUNCH_S = 2e-6
 """Less than any launch takes the host. A queue fills only with kernels that take the device longer than that."""
+_UNLIKE = 1.5
+"""How many times as much launching a second of a later phase may take as one of the first that fills the queue."""
 FULL_S = QUEUE * _LEAST_LAUNCH_S
 """What a full queue keeps the device busy for at least. Where the device has less to do, the host is not waiting."""
 
@@ -106,9 +108,9 @@ def enqueuing(phases: Sequence[Phase]) -> Enqueuing:
 
     The host waits where the queue is full, and then it is ahead of the device by all that the queue holds. Where it was
     ahead by less than `FULL_S` at the end of a phase, it waited within it for no longer than it was ahead at its
-    beginning. Of a phase at whose end it was further ahead only the most is known: what it took, and what it would take
-    at the rate of the first such phase, which began with an empty queue. A phase is taken to be of one kind: one that
-    fills the queue and then drains it cannot be told.
+    beginning. Of a phase at whose end it was further ahead only the most is known: what it took, and half as much again
+    as it would take at the rate of the first such phase, which began with an empty queue. A phase is taken to be of one
+    kind: one that fills the queue and then drains it cannot be told.
     """
     least_s = most_s = ahead_s = 0.0
     rate: float | None = None
@@ -120,7 +122,7 @@ def enqueuing(phases: Sequence[Phase]) -> Enqueuing:
             least_s += max(phase.host_s - waited_s, 0.0)
             most_s += phase.host_s
             continue
-        rate = phase.host_s / phase.device_s if rate is None else rate
+        rate = _UNLIKE * phase.host_s / phase.device_s if rate is None else rate
         most_s += min(phase.host_s, rate * phase.device_s)
         if furthest is None or ahead_s > furthest[1]:
             furthest = phase.name, ahead_s
@@ -128,12 +130,15 @@ def enqueuing(phases: Sequence[Phase]) -> Enqueuing:
 
 
 def _phases(cell: CellState, steps: int) -> list[Phase]:
-    """Means over the first `steps` steps; none where it was not recorded how long the host took for each."""
+    """Means over the first `steps` steps; none where it was not recorded how long the host took for each, or what was
+    recorded cannot be."""
     device_s = cell.phase_times_s
     host_s = cell.host_phase_times_s or (dict.fromkeys(device_s, cell.host_times_s) if len(device_s) == 1 else {})
-    if host_s.keys() != device_s.keys() or any(len(host_s[name]) != len(device_s[name]) for name in device_s):
+    count = len(cell.step_times_s)
+    if host_s.keys() != device_s.keys() or any(len(each) != count for each in (*host_s.values(), *device_s.values())):
         return []
-    return [Phase(name, _mean(host_s[name][:steps]), _mean(device_s[name][:steps])) for name in device_s]
+    found = [Phase(name, _mean(host_s[name][:steps]), _mean(device_s[name][:steps])) for name in device_s]
+    return found if all(phase.host_s >= 0 and phase.device_s >= 0 for phase in found) else []
 
 
 def _mean(times_s: Sequence[float]) -> float:

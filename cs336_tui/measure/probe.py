@@ -41,7 +41,7 @@ def probe() -> TorchEnvironment:
     if (override := tf32_override()) is not None and any(device.name.startswith("cuda") for device in devices):
         lost = "tf32 cannot be had" if override == "0" else "fp32 would be TF32 in truth"
         problems.append(f"NVIDIA_TF32_OVERRIDE={override} is set: {lost}; unset it to choose")
-    kinds = {device.name.partition(":")[0] for device in devices}
+    kinds = sorted({device.name.partition(":")[0] for device in devices})
     variables = dict.fromkeys(said for kind in kinds for said in set_variables(kind, os.environ))
     problems += (
         f"{said} is set: {how}, so that steps are slower; unset it" for said, how in slowing(variables).items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from typing import Any
 
@@ -10,52 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.launch_queue import H100_BF16, H100_FP32, Device, Launch, judged, simulate, training_step
+from benchmarks.launch_queue import H100_BF16, H100_FP32, Device, Launch, judged, random_step, simulate, training_step
 from cs336_tui.findings.launching import FULL_S, LEAST_SHARE, Phase, enqueuing, launching
 from cs336_tui.sizes import dims_of
 from tests.findings.judging import FLAT, a_cell
 
-TRAINING = ("forward", "loss", "backward", "optimizer")
 QUEUES = (1000, 1024, 2048)
 
 
-def some_launches(dice: random.Random, launch_s: float, kernel_s: float) -> list[Launch]:
-    spread = dice.choice((0.0, 0.5, 1.5))
-    return [
-        Launch(
-            launch_s * dice.uniform(0.7, 1.3),
-            max(1.2e-6, kernel_s * dice.lognormvariate(-spread * spread / 2, spread)),
-        )
-        for _ in range(int(math.exp(dice.uniform(0, math.log(3000)))))
-    ]
-
-
-def some_kind(dice: random.Random) -> tuple[float, float]:
-    """What a launch takes the host, and its kernel the device, in seconds."""
-    return math.exp(dice.uniform(math.log(2.5e-6), math.log(2e-5))), math.exp(dice.uniform(-13.4, -7.6))
-
-
-@given(st.integers(0, 2**32), st.sampled_from(QUEUES), st.sampled_from((("forward",), TRAINING)))
-def test_it_is_said_only_where_enqueuing_alone_takes_nearly_the_whole_step(
-    seed: int, queue: int, names: tuple[str, ...]
-) -> None:
-    dice = random.Random(seed)
-    found = simulate({name: some_launches(dice, *some_kind(dice)) for name in names}, queue)
-    if judged(found).holds:
-        assert found.is_bound
+@given(st.integers(0, 2**32), st.sampled_from(QUEUES))
+def test_it_is_said_only_where_enqueuing_alone_takes_nearly_the_whole_step(seed: int, queue: int) -> None:
+    step = random_step(random.Random(seed), alike=False)
+    for phases in (step, {"forward": step["backward"]}):
+        found = simulate(phases, queue)
+        assert found.is_bound or not judged(found).holds
 
 
 @given(st.integers(0, 2**32), st.sampled_from(QUEUES))
 def test_it_is_denied_only_where_it_does_not_where_backward_is_of_forwards_kind(seed: int, queue: int) -> None:
-    dice = random.Random(seed)
-    launch_s, kernel_s = some_kind(dice)
-    phases = {
-        name: some_launches(dice, launch_s * dice.uniform(0.6, 1.1), kernel_s * dice.uniform(0.8, 1.3))
-        for name in TRAINING[:-1]
-    }
-    found = simulate(phases | {"optimizer": some_launches(dice, *some_kind(dice))}, queue)
-    if judged(found).holds is False:
-        assert not found.is_bound
+    found = simulate(random_step(random.Random(seed), alike=True), queue)
+    assert not found.is_bound or judged(found).holds is not False
 
 
 @pytest.mark.parametrize(
@@ -115,3 +88,22 @@ def test_a_log_that_does_not_tell_the_hosts_time_in_each_phase_leaves_it_open() 
     assert said(("forward",), 0.95).holds is True, "the step's time is that of its only phase"
     assert said(("forward", "backward"), 0.95).unknown_because == "the host's time in each phase was not recorded"
     assert said(("forward", "backward"), 0.5).holds is False
+
+
+@pytest.mark.parametrize("host", [(-1.0, -1.0, -1.0), (0.01,), (0.01,) * 4])
+def test_what_cannot_be_is_not_judged_by(host: tuple[float, ...]) -> None:
+    """A log may be from anywhere."""
+    cell = a_cell([0.01] * 3, spec={"device": "cuda:0"}, host_share=0.95)
+    cell.host_phase_times_s["forward"] = [*host]
+    assert launching(cell).unknown_because == "the host's time in each phase was not recorded"
+
+
+def test_of_a_window_the_first_step_tells_whose_queue_is_empty_when_it_begins() -> None:
+    def said(first_forward_s: float) -> bool | None:
+        cell = a_cell([0.1] * 4, spec={"device": "cuda:0", "sync": "pipelined"}, host_share=0.95)
+        cell.phase_times_s.update(forward=[0.05] * 4, backward=[0.05] * 4)
+        cell.host_phase_times_s.update(forward=[first_forward_s, *[0.0475] * 3], backward=[0.0495] * 4)
+        return launching(cell).holds
+
+    assert said(0.05) is True
+    assert said(0.01) is not True

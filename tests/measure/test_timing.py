@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from cs336_tui import events as told_of
 from cs336_tui.measure.clock import Clock, EventMark, HostMark, MetalMark
+from cs336_tui.measure.telling import Teller
 from cs336_tui.measure.timing import StepTimer, WindowBroken, time_window
 
 
@@ -109,6 +113,23 @@ def test_a_window_is_waited_for_once() -> None:
     assert [time.phases_s for time in times] == [pytest.approx((0.03, 0.05))] * 4
     assert all(0 < time.host_s < 0.03 for time in times)
     assert all(len(time.host_phases_s) == 2 and min(time.host_phases_s) > 0 for time in times)
+
+
+def test_the_hosts_time_in_each_phase_is_told_where_the_device_has_its_own_clock() -> None:
+    def told(clock: Clock, phases: dict[str, float]) -> list[told_of.StepsTimed]:
+        events: list[told_of.Event] = []
+        step = SimpleNamespace(phases=tuple(phases), logits_dtype=torch.float32)
+        timed = StepTimer(Step(Device(), phases), clock).time()
+        Teller(0, events.append).steps_ended(step, "measured", 0, [timed])  # type: ignore[arg-type]
+        return [event for event in events if isinstance(event, told_of.StepsTimed)]
+
+    two, one = {"forward": 30.0, "backward": 50.0}, {"forward": 30.0}
+    device = Device()
+    (event,) = told(device.clock(), two)
+    assert event.host_phases_s.keys() == two.keys()
+    assert sum(times[0] for times in event.host_phases_s.values()) == pytest.approx(event.host_s[0])
+    assert told(device.clock(), one)[0].host_phases_s == {}
+    assert told(Clock(HostMark, device.wait), two)[0].host_phases_s == {}
 
 
 def test_a_window_leaves_out_what_lies_between_steps() -> None:
