@@ -14,6 +14,11 @@ from click.testing import CliRunner
 from benchmarks import gpu_check
 from benchmarks.gpu_check import PARTS, Part, run
 from benchmarks.reporting import app
+from cs336_tui.environment import DeviceInfo
+from cs336_tui.estimate.predict import predict
+from cs336_tui.gpus import find_gpu
+from cs336_tui.spec import PRECISIONS
+from tests.gpu import cells
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = [part.arguments for part in PARTS if part.arguments[1].startswith("benchmarks.")]
@@ -100,3 +105,33 @@ def test_a_part_that_fails_fails_the_whole(tmp_path: Path, monkeypatch: pytest.M
     done = CliRunner().invoke(gpu_check.main, ["--output", str(report)])
     assert done.exit_code == 1
     assert "broken" in report.read_text()
+
+
+@pytest.mark.parametrize(
+    ("card", "cannot", "low"),
+    [
+        ("T4", {"tf32", "bf16-mixed", "bf16", "fp8-mixed"}, "fp16-mixed"),
+        ("V100", {"tf32", "bf16-mixed", "bf16", "fp8-mixed"}, "fp16-mixed"),
+        ("A100", {"fp8-mixed"}, "bf16-mixed"),
+        ("RTX 4090", set(), "bf16-mixed"),
+        ("H100", set(), "bf16-mixed"),
+        ("B200", set(), "bf16-mixed"),
+    ],
+)
+def test_gpu_tests_ask_a_card_for_what_it_can_do(
+    card: str, cannot: set[str], low: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = DeviceInfo(name="cuda:0", label=card, precisions=find_gpu(card).precisions)
+    monkeypatch.setattr(cells, "the_gpu", lambda: info)
+    assert cells.low_precision() == low
+    for precision in PRECISIONS:
+        if precision in cannot:
+            with pytest.raises(pytest.skip.Exception, match=f"{card} cannot do {precision}"):
+                cells.needs(precision)
+        else:
+            cells.needs(precision)
+
+
+def test_the_largest_cell_of_the_gpu_tests_fits_a_t4() -> None:
+    largest = predict(cells.gpu_spec(context_length=1024, pass_="train-step"), capability=(7, 5))
+    assert largest.peak_bytes < 0.7 * find_gpu("T4").memory_bytes
