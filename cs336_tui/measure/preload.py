@@ -36,7 +36,6 @@ _OPTIONAL = (
     "cs336_tui.measure.report",
 )
 _NEEDED = (
-    "torch",
     "cs336_tui.measure.cell",
     "cs336_tui.measure.driver",
     "cs336_tui.measure.probe",
@@ -72,8 +71,29 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
             del os.environ[name]
 
 
+class _FailsAgain:
+    """Has every later import of torch fail as the first did: from 2.15 on torch says of the second one only that it is
+    the second."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+        if name == "torch":
+            raise self._error
+
+
+def _import_torch() -> None:
+    try:
+        importlib.import_module("torch")
+    except Exception as error:
+        sys.meta_path.insert(0, _FailsAgain(error))
+        raise
+
+
 def _import_everything() -> None:
     with _environment(_WHILE_IMPORTING):
+        _import_torch()
         for name in _OPTIONAL:  # some releases of torch lack some of them, and none is worth losing the others
             with contextlib.suppress(Exception):
                 importlib.import_module(name)

@@ -119,3 +119,25 @@ def test_no_driver_is_not_awake() -> None:
     assert not driver_initialised("libno-such-driver.so.1")
     if ctypes.util.find_library("cuda") is None:
         assert not driver_initialised()
+
+
+def test_each_child_meets_the_error_that_importing_torch_met_first(tmp_path: Path) -> None:
+    """From 2.15 on torch may be imported but once in a process, and says of the second time only that."""
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import sys\n"
+        "first, sys.torch_began = not hasattr(sys, 'torch_began'), True\n"
+        "raise OSError('no room') if first else ImportError('once per process')\n"
+    )
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import cs336_tui.measure.preload
+try:
+    import torch
+except Exception as error:
+    open(sys.argv[1] + "/met", "w").write(repr(error))
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, cwd=ROOT, capture_output=True)
+    assert (tmp_path / "met").read_text() == "OSError('no room')"
