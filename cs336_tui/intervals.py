@@ -132,13 +132,14 @@ def mean_interval(times: Sequence[float], level: float = LEVEL) -> MeanInterval 
     of a single large spike there are series without any, and their t says little of the mean. The draws are always the
     same, and so is the interval of the same times.
 
-    How often it holds the mean is simulated by `benchmarks/steady_state.py`. Below 10 times, and of equal ones, it is
-    `t_interval`'s. None below 3 times or when one is not finite. Raises ValueError for a level outside of 0 to 1.
+    How often it holds the mean is simulated by `benchmarks/steady_state.py`. Of equal times it is `t_interval`'s. None
+    below 10 times, which do not tell how alike neighbours are, and when one is not finite. Raises ValueError for a
+    level outside of 0 to 1.
     """
     t_tail(level)
-    if len(times) < 3 or not all(map(math.isfinite, times)):
+    if len(times) < FEWEST or not all(map(math.isfinite, times)):
         return None
-    if len(times) < FEWEST or (sample := sample_of(times)).variance == 0:
+    if (sample := sample_of(times)).variance == 0:
         return t_interval(times, level)
     farthest = FARTHEST * t_quantile(t_tail(level), sample.df)
     low, high = _t_of_series_like(times, sample, level)

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from cs336_tui.intervals import Sample, sample_of, t_interval, t_tail
+from cs336_tui.intervals import FEWEST, Sample, sample_of, t_interval, t_tail
 from cs336_tui.student import LEVEL as LEVEL
 from cs336_tui.student import t_quantile
 
@@ -30,6 +30,9 @@ FAR = 4.0
 """Robust standard deviations from its round's median beyond which a pair is a spike."""
 MOST_FAR = 0.05
 """Where more than this share of all pairs are spikes, they are a habit of a side, and none is held."""
+WIDEST = 4.0
+"""An interval that would reach further than this factor to either side is not given: it says nothing."""
+NO_INTERVAL = "(no interval)"
 _ROUNDING = 1e-9
 
 
@@ -47,19 +50,27 @@ class Ratio(msgspec.Struct, frozen=True):
     """Mean time of A over mean time of B, with its confidence interval; below 1, A is faster.
 
     `method` says in words how the interval was made (`FROM_RUNS`, `FROM_STEPS`, `FROM_PAIRS`, `FROM_ONE_ROUND`); of
-    pairs also how many were held, and whether the interval was widened.
+    pairs also how many were held, and whether the interval was widened. Where the steps fix no interval, `low` and
+    `high` are None and `method` says why.
     """
 
     ratio: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     level: float
     method: str
 
     def __str__(self) -> str:
         """``0.8312 [0.8290, 0.8335]``: four significant digits each."""
-        ratio, low, high = (f"{value:#.4g}".rstrip(".") for value in (self.ratio, self.low, self.high))
-        return f"{ratio} [{low}, {high}]"
+        return f"{_digits(self.ratio)} {self.bounds()}"
+
+    def bounds(self, spec: str = "") -> str:
+        """``[0.8290, 0.8335]``, each to four significant digits or by this format; ``(no interval)`` where there is
+        none."""
+        if self.low is None or self.high is None:
+            return NO_INTERVAL
+        low, high = (format(value, spec) if spec else _digits(value) for value in (self.low, self.high))
+        return f"[{low}, {high}]"
 
 
 def interval(times_s: Sequence[float], level: float = LEVEL) -> Interval | None:
@@ -88,6 +99,9 @@ def ratio_of(
     the effective numbers of its steps. From two runs a side it is a little wide: simulated, it holds the true ratio 97
     times in 100. It is of no width where no value varies, and swapping A and B gives its reciprocal.
 
+    No interval where a side of steps has fewer than 10 of them, which do not tell how alike neighbours are, and where
+    it would reach further than a factor of 4 to either side.
+
     None when a side has fewer than 2 steps, a time is not finite or a mean is not above 0. Raises ValueError for a
     level outside of 0 to 1.
     """
@@ -103,13 +117,15 @@ def ratio_of(
     x, y = (_independent(values) if by_run else sample_of(values) for values in (a_values, b_values))
     if x.mean <= 0 or y.mean <= 0:
         return None
+    if not by_run and (few := min(len(a_values), len(b_values))) < FEWEST:
+        return without_interval(math.log(x.mean / y.mean), level, f"{few} steps, and {FEWEST} a side are needed")
     u, v = (sample.variance / sample.mean**2 for sample in (x, y))
     half = 0.0
     if u + v > 0:
         share = u / (u + v)
         df = 1 / (share**2 / x.df + (1 - share) ** 2 / y.df)
         half = t_quantile(upper, df) * math.sqrt(u + v)
-    return _around(math.log(x.mean / y.mean), half, level, FROM_RUNS if by_run else FROM_STEPS)
+    return around(math.log(x.mean / y.mean), half, level, FROM_RUNS if by_run else FROM_STEPS)
 
 
 def paired_ratio(rounds: Sequence[Sequence[tuple[float, float]]], level: float = LEVEL) -> Ratio | None:
@@ -128,7 +144,7 @@ def paired_ratio(rounds: Sequence[Sequence[tuple[float, float]]], level: float =
     interval is the mean of the rounds' values ± t(level, rounds - 1) · std / √rounds. A few rounds may be alike by
     chance, so it is never narrower than the one that the pairs alone imply, from the variance of every round's value
     (Huber 1964) by its effective number of pairs (`intervals.sample_of`). One round has that interval only, which
-    leaves out what differs from process to process.
+    leaves out what differs from process to process; of fewer than 10 pairs there is none.
 
     Rounds without pairs do not count. None without a pair, with one round of a single pair, and when a time is not
     finite or not above 0. Raises ValueError for a level outside of 0 to 1.
@@ -155,7 +171,9 @@ def paired_ratio(rounds: Sequence[Sequence[tuple[float, float]]], level: float =
     kept = f"{sum(held) or 'none'} of {total} pairs held to {HOLD:g} robust deviations"
     if is_habit:
         kept = f"none of {total} pairs held, as {far} lie farther than {FAR:g} robust deviations off"
-    found = _around(mean, half, level, f"{FROM_PAIRS if count > 1 else FROM_ONE_ROUND}; {kept}")
+    if count == 1 and total < FEWEST:
+        return without_interval(mean, level, f"{total} pairs, and {FEWEST} are needed in one round")
+    found = around(mean, half, level, f"{FROM_PAIRS if count > 1 else FROM_ONE_ROUND}; {kept}")
     return _reaching(found, _of_means([pair for pairs in taken for pair in pairs]))
 
 
@@ -167,9 +185,9 @@ def verdict(ratio: Ratio | None, margin: float = MARGIN) -> Verdict:
     - same: the interval is wholly within 1 ± margin, so that any difference is too small to matter;
     - ambiguous: everything else. The interval holds 1 and reaches past the margin; or it leaves 1 out, but the
       difference measured is below the margin and the interval reaches past it, so that nobody can tell whether it
-      matters. More steps or repeats narrow the interval. Without a ratio the verdict is ambiguous too.
+      matters. More steps or repeats narrow the interval. Without a ratio or an interval it is ambiguous too.
     """
-    if ratio is None:
+    if ratio is None or ratio.low is None or ratio.high is None:
         return "ambiguous"
     if ratio.high < 1 and ratio.ratio <= 1 - margin:
         return "faster"
@@ -187,6 +205,8 @@ def explain(
     if ratio is None:
         return f"{a} and {b} cannot be compared: each needs at least 2 measured steps."
     takes = f"{a} takes {ratio} times as long as {b}"
+    if ratio.low is None or ratio.high is None:
+        return f"{a} takes {_digits(ratio.ratio)} times as long as {b}: ambiguous, {ratio.method}; {more}."
     percent, near = f"{ratio.level * 100:g} %", f"1 ± {margin * 100:g} %"
     match verdict(ratio, margin):
         case "faster":
@@ -202,10 +222,23 @@ def explain(
             return f"{takes}: ambiguous, {small}; {more}."
 
 
-def _around(log_ratio: float, half: float, level: float, method: str) -> Ratio:
-    """The ratio whose logarithm is known to ± `half`."""
-    ratio, factor = math.exp(log_ratio), math.exp(min(half, 700.0))  # e^710 is past the largest float
+def around(log_ratio: float, half: float, level: float, method: str) -> Ratio:
+    """The ratio whose logarithm is known to ± `half`; without an interval where that is more than `WIDEST`."""
+    if half > math.log(WIDEST):
+        why = f"it would reach further than a factor of {WIDEST:g}, as the times wander or are too few"
+        return without_interval(log_ratio, level, why)
+    ratio, factor = math.exp(log_ratio), math.exp(half)
     return Ratio(ratio, ratio / factor, ratio * factor, level, method)
+
+
+def without_interval(log_ratio: float, level: float, why: str) -> Ratio:
+    """The ratio whose logarithm has no interval."""
+    return Ratio(math.exp(log_ratio), None, None, level, f"no interval: {why}")
+
+
+def _digits(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:#.4g}".rstrip(".")
 
 
 def _independent(values: Sequence[float]) -> Sample:
@@ -224,7 +257,7 @@ def _of_means(pairs: Sequence[tuple[float, float]]) -> float:
 
 def _reaching(found: Ratio, ratio: float) -> Ratio:
     """With an interval that holds this ratio of mean times, too."""
-    if found.low * (1 - _ROUNDING) <= ratio <= found.high * (1 + _ROUNDING):
+    if found.low is None or found.high is None or found.low * (1 - _ROUNDING) <= ratio <= found.high * (1 + _ROUNDING):
         return found
     return msgspec.structs.replace(
         found,

@@ -52,7 +52,7 @@ def _row(
         notation.mean_and_std(b) if b else UNKNOWN,
         str(a.n) if a and b and a.n == b.n else UNKNOWN,
         f"{ratio.ratio:.4f}" if ratio else UNKNOWN,
-        f"[{ratio.low:.4f}, {ratio.high:.4f}]" if ratio else "",
+        ratio.bounds(".4f") if ratio else "",
         note,
     )
 

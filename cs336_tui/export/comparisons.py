@@ -43,7 +43,7 @@ def _row(pair: Pair, notation: Notation) -> tuple[str, ...]:
         _mean(pair.a, notation),
         _mean(pair.b, notation),
         f"{ratio.ratio:.4g}" if ratio else UNKNOWN,
-        f"[{ratio.low:.4g}, {ratio.high:.4g}]" if ratio else "",
+        ratio.bounds(".4g") if ratio else "",
         pair.verdict if ratio else "",
     )
 

@@ -119,12 +119,13 @@ def _speedup(row: Row, mode: str) -> Ratio | None:
 
 
 def _ratio_numbers(ratio: Ratio | None) -> tuple[float, ...]:
-    return (ratio.ratio, ratio.low, ratio.high) if ratio else (math.nan,) * 3
+    bounds = (ratio.low, ratio.high) if ratio else (None, None)
+    return (ratio.ratio if ratio else math.nan, *(math.nan if bound is None else bound for bound in bounds))
 
 
 def _shown(row: Row, mode: str) -> str:
     ratio = _speedup(row, mode)
-    return f"{ratio.ratio:.3g} [{ratio.low:.3g}, {ratio.high:.3g}]" if ratio else UNKNOWN
+    return f"{ratio.ratio:.3g} {ratio.bounds('.3g')}" if ratio else UNKNOWN
 
 
 def _prepared(runs: Sequence[Result], mode: str) -> list[ModelPrepared]:

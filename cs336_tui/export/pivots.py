@@ -12,6 +12,7 @@ from cs336_tui.export.results import LEFT, data_value
 from cs336_tui.export.settings import settings_of
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.quantities import UNKNOWN, count, gigabytes
+from cs336_tui.ratio import NO_INTERVAL
 from cs336_tui.session.fields import FIELDS
 from cs336_tui.session.merge import Result
 from cs336_tui.session.pivot import VALUES, WHOLE_PROCESS, Figure, Key, Pivot
@@ -107,7 +108,7 @@ def _speedup(figure: Figure, value: float) -> str:
     if figure.is_baseline:
         return "1 (baseline)"
     if figure.low is None or figure.high is None:
-        return f"{value:.2f}"
+        return f"{value:.2f} {NO_INTERVAL}"
     half = (figure.high - figure.low) / 2
     decimals = min(max(1 - math.floor(math.log10(half)), 2), 4) if half > 0 else 4
     return f"{value:.{decimals}f} [{figure.low:.{decimals}f}, {figure.high:.{decimals}f}]"

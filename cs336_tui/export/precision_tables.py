@@ -173,7 +173,7 @@ def _speedup_row(each: SpeedUp, notation: Notation) -> tuple[str, ...]:
         _mean(each.fp32, notation),
         _mean(each.other, notation),
         f"{ratio.ratio:.4g}" if ratio else UNKNOWN,
-        f"[{ratio.low:.4g}, {ratio.high:.4g}]" if ratio else "",
+        ratio.bounds(".4g") if ratio else "",
         each.verdict if ratio else "",
         gigabytes(each.fp32.peak_bytes),
         gigabytes(each.other.peak_bytes),

@@ -170,7 +170,7 @@ def _std_mark(marks: Marks) -> str:
 
 
 def _ratio(ratio: Ratio | None) -> str:
-    return UNKNOWN if ratio is None else f"{ratio.ratio:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+    return UNKNOWN if ratio is None else f"{ratio.ratio:.3f} {ratio.bounds('.3f')}"
 
 
 def _time(mean_s: float | None, std_s: float | None) -> str:

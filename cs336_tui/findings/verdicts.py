@@ -21,6 +21,8 @@ VerdictName = Literal[
     "still-warming",
     "drifting",
     "two-levels",
+    "periodic",
+    "quantised",
     "outliers",
     "too-few-steps",
     "throttled",
@@ -38,6 +40,8 @@ EARLY = 1000
 LOOSE = 0.05
 """A mean whose confidence interval reaches this share of it to either side comes from too few steps, where that is so
 also for steps that are independent."""
+HIDING = 0.05
+"""Steps that may hide a lasting change of this share are not called steady."""
 OPEN = 0.5
 """From this share of it on the steps do not fix the mean at all."""
 _POWER_CAP = "software power cap"
@@ -74,7 +78,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     warmup_advice: str
     """On the number of warm-up steps, in a few words."""
     interval: MeanInterval | None
-    """Of the mean step time; None below 3 steps."""
+    """Of the mean step time; None below 10 steps."""
     limited: int = 0
     """How many spikes were limited for the analysis alone; where any were, one of `notes` says so."""
 
@@ -131,6 +135,8 @@ _SERIES = (
     _Series("still-warming", ("warm-up",), "no warm-up"),
     _Series("drifting", ("slowdown", "drift"), "no slowdown and no drift of 1 % or more"),
     _Series("two-levels", ("bimodal",), "one level"),
+    _Series("periodic", ("periodic",), "no regular ups and downs"),
+    _Series("quantised", ("quantised",), "no levels at equal distances"),
     _Series("outliers", ("outliers",), "no step stands out"),
 )
 
@@ -174,11 +180,13 @@ def _series_checks(
 ) -> Iterator[Check]:
     n = len(cell.step_times_s)
     # A series that goes somewhere has a wide interval too, which more steps would not narrow.
-    stays = steadiness is not None and not {"warm-up", "slowdown", "drift", "bimodal"} & {*steadiness.classes}
+    moving = {"warm-up", "slowdown", "drift", "bimodal", "periodic"}
+    stays = steadiness is not None and not moving & {*steadiness.classes}
     # The interval of few steps may be wide for fear that they are alike; independent ones must leave it wide too.
     std_s, mean_s = cell.running.std() or 0.0, cell.running.mean
     at_best = 2 * std_s / (mean_s * n**0.5) if mean_s > 0 else 0.0
     loose = stays and interval is not None and min(interval.half_share, at_best) > LOOSE
+    hides = stays and steadiness is not None and (steadiness.hidden or 0.0) >= HIDING
     if steadiness is None or "too-few" in steadiness.classes:
         few, advice = f"{_steps(n)}, and at least {FEWEST} are needed to tell whether they are steady", "--steps 30"
         why = _TOO_FEW
@@ -193,7 +201,7 @@ def _series_checks(
         # By its share, as a drift that slows down is a slowdown too and need not be told twice.
         found = {finding.share: finding for finding in steadiness.findings if finding.name in verdict.classes}
         texts = [finding.text.removeprefix("flat: ") for finding in found.values()]
-        if found and loose and verdict.name == "steady":
+        if found and (loose or hides) and verdict.name == "steady":
             hidden = f"noise of {percent(steadiness.noise or 0.0)} would hide a change"
             yield Check(name="steady", holds=None, evidence=hidden, unknown_because=_TOO_FEW)
             continue
@@ -213,6 +221,10 @@ def _series_checks(
         if cell.spec.steps_auto is not None:
             more = "a quieter machine, or a larger --steps auto:MAX"
         yield Check(name="too-few-steps", holds=True, evidence=few, advice=more)
+    elif hides:
+        noise, change = percent(steadiness.noise or 0.0), percent(steadiness.hidden or 0.0)
+        few = f"{_steps(n)} with {noise} of noise may hide a change of {change}"
+        yield Check(name="too-few-steps", holds=True, evidence=few, advice="--steps 30 or more")
     else:
         yield Check(name="too-few-steps", holds=False, evidence=f"{_steps(n)}; {FEWEST} are enough to tell")
 
@@ -230,6 +242,10 @@ def _series_advice(name: VerdictName, cell: CellState, steadiness: Steadiness, w
             return "repeat it when the machine is cool and quiet"
         case "two-levels":
             return "the mean lies between the levels and describes neither: look at the single steps"
+        case "periodic":
+            return "the clocks or something else on the machine comes and goes: measure many whole periods"
+        case "quantised":
+            return "the clock is coarse, or the device's clock moves in ticks: give the mean alone, or lock the clocks"
         case "outliers":
             return "give the median beside the mean, or take more steps"
     return ""

@@ -28,7 +28,7 @@ AFTER_LOOK = 2
 LEAST_S = 0.5
 """Measured steps add up to this before an automatic count ends."""
 FEWEST_FOR_NOISE = 50
-_GOING: frozenset[Class] = frozenset(("warm-up", "slowdown", "drift", "bimodal"))
+_GOING: frozenset[Class] = frozenset(("warm-up", "slowdown", "drift", "bimodal", "periodic"))
 SETTLED = 0.05
 """Noise has settled when it varies by less than this share of itself."""
 
@@ -77,8 +77,8 @@ def are_enough(times_s: Sequence[float], share: float) -> bool:
     """Whether these measured steps, in order, are enough: 20 steps and 0.5 s at least, and one of two.
 
     The whole 95 % interval of the mean is narrower than `share` of it (`is_narrow`); or, from 50 steps on, the noise
-    has settled (`noise_has_settled`) and the steps neither warm up, slow down, drift nor go between two levels, so that
-    more of them would find the same.
+    has settled (`noise_has_settled`) and the steps neither warm up, slow down, drift, oscillate nor go between two
+    levels, so that more of them would find the same.
     """
     if len(times_s) < FEWEST["measure_steps"] or fsum(times_s) < LEAST_S:
         return False

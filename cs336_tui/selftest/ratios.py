@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from cs336_tui.ratio import Ratio
+from cs336_tui.ratio import Ratio, around
 from cs336_tui.selftest.programs import BARE, CONTROL
 from cs336_tui.selftest.turns import Round
 from cs336_tui.student import LEVEL, t_quantile
@@ -136,14 +136,13 @@ def log_ratio(starts: Sequence[Sequence[float]]) -> Ratio | None:
         return None
     mean = statistics.fmean(samples)
     half = t_quantile((1 + LEVEL) / 2, len(samples) - 1) * statistics.stdev(samples) / math.sqrt(len(samples))
-    half = min(half, 700.0)  # e^710 is past the largest float
     method = FROM_STARTS if by_start else FROM_ROUNDS
-    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), LEVEL, method)
+    return around(mean, half, LEVEL, method)
 
 
 def _judged(ratio: Ratio | None, low: float, high: float) -> Judged:
     """Where the whole interval lies."""
-    if ratio is None:
+    if ratio is None or ratio.low is None or ratio.high is None:
         return "cannot tell"
     if low <= ratio.low and ratio.high <= high:
         return "pass"

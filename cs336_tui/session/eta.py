@@ -166,7 +166,9 @@ def prices(state: SessionState) -> Prices:
         counted = (counts.warmup is not None or not warmup_wanted) and (
             counts.measured is not None or not measured_wanted
         )
-        known = len(found.any) == RECENT and wanted <= found.kinds and modes <= found.compiling.keys()
+        known = (
+            len(found.any) == RECENT and wanted <= {kind for _, kind in found.alike} and modes <= found.compiling.keys()
+        )
         if counted and known:
             break
         counts = _with_counts_of(cell, counts)
@@ -182,7 +184,6 @@ class _Found:
     def __init__(self) -> None:
         self.alike: dict[tuple[Kind, Kind], list[Timed]] = {}
         """By what is near and by the kind itself."""
-        self.kinds: set[Kind] = set()
         self.near: dict[Kind, list[Timed]] = {}
         self.any: list[Timed] = []
         self.compiling: dict[str, list[float]] = {}
@@ -207,10 +208,8 @@ class _Found:
     def add_step(self, spec: RunSpec, step_s: float) -> None:
         timed = Timed(step_s, _work(spec), _launches(spec))
         _add(self.any, timed)
-        near, kind = _near_kind(spec), _kind(spec)
-        self.kinds.add(kind)
-        _add(self.alike.setdefault((near, kind), []), timed)
-        _add(self.near.setdefault(near, []), timed, 2 * RECENT)
+        _add(self.alike.setdefault((_near_kind(spec), _kind(spec)), []), timed)
+        _add(self.near.setdefault(_near_kind(spec), []), timed, 2 * RECENT)
 
     def prices(self, counts: Counts) -> Prices:
         least = {near: Cost.least(timed) for near, timed in self.near.items()}

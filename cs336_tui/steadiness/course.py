@@ -36,6 +36,8 @@ CLEARLY = 0.8
 """How much likelier a step must be than a ramp in its place, in the penalties' unit."""
 PATIENCE = 2
 """Terms tried beyond the best course yet: strong correlation may explain either of two shifts, and not both."""
+LOST = 10
+"""See `small_sample`."""
 RESOLUTION = 1e-4
 """Noise below this share of the level is none: clocks and printed times are not finer."""
 SAME = 1e-12
@@ -45,9 +47,10 @@ _OF_CORRELATION = -np.log(1 - CORRELATIONS**2) - 2 * np.log(1 - CORRELATIONS)
 """The likelihood's determinant, and a prior density that falls as 1 - correlation: almost a random walk is unusual."""
 
 
-def small_sample(n: int) -> float:
-    """What a penalty is multiplied by: ratios of variances have heavier tails when few values estimate them."""
-    return n / max(n - 8, 1)
+def small_sample(n: int, lost: int = 8) -> float:
+    """What a penalty is multiplied by: ratios of variances have heavier tails when few values estimate them. `lost` is
+    how many of n values the fit uses up, so to say."""
+    return n / max(n - lost, 2.5)
 
 
 class Term(NamedTuple):
@@ -78,6 +81,10 @@ class Course(NamedTuple):
     """The drift, 0 in the middle."""
     correlation: float
     """Of neighbouring noise, from `CORRELATIONS`."""
+    steps: tuple[tuple[int, float], ...]
+    """The first time and the height of each step, in order of time."""
+    cost: float
+    """Minus twice the log likelihood, less what all courses of a series share, and the penalty."""
 
     @property
     def mean(self) -> Series:
@@ -111,10 +118,10 @@ class _Search:
 
     def __init__(self, values: Series) -> None:
         self.n = len(values)
-        self.values = _whitened(values)
+        self.values = whitened(values)
         decays = (Term("decay", tau) for tau in DECAYS if tau <= self.n / 4)
         self.smooth = (RAMP, *decays)
-        self.smooth_columns = _whitened(np.stack([term.values(self.n) for term in self.smooth]))
+        self.smooth_columns = whitened(np.stack([term.values(self.n) for term in self.smooth]))
         self.smooth_squares = _squared(self.smooth_columns)
         self._columns: dict[Term, tuple[Series, Series]] = {}
 
@@ -152,7 +159,7 @@ class _Search:
         """The terms with a ramp instead of a step that is not clearly likelier."""
         for step in terms:
             ramped = tuple(RAMP if term == step else term for term in terms)
-            near = cost + CLEARLY * math.log(self.n) * small_sample(self.n)
+            near = cost + CLEARLY * math.log(self.n) * small_sample(self.n, LOST)
             if step.kind == "step" and RAMP not in terms and self.whole_cost(ramped) <= near:
                 return ramped
         return terms
@@ -204,29 +211,39 @@ class _Search:
     def column(self, term: Term) -> tuple[Series, Series]:
         """A term, whitened and of length 1 (P, n), and its products with the smooth columns (P, m)."""
         if term not in self._columns:
-            column = _whitened(term.values(self.n))
+            column = whitened(term.values(self.n))
             column /= np.sqrt(_squared(column))[:, None]
             self._columns[term] = column, np.einsum("pmn,pn->pm", self.smooth_columns, column)
         return self._columns[term]
 
     def cost(self, squares: Series, terms: tuple[Term, ...]) -> Series:
         """Minus twice the log likelihood, less what all courses share, and the penalty. `squares` is (P) or (P, m)."""
-        variances = np.maximum(squares, 0) / self.n + RESOLUTION**2
-        penalty = sum(PENALTY[term.kind] for term in terms) * math.log(self.n) * small_sample(self.n)
-        cost: Series = self.n * np.log(variances) + penalty + _OF_CORRELATION.reshape(-1, *(1,) * (squares.ndim - 1))
-        return cost
+        penalty = sum(PENALTY[term.kind] for term in terms) * math.log(self.n) * small_sample(self.n, LOST)
+        return likelihood_cost(squares, self.n) + penalty
 
     def course(self, terms: tuple[Term, ...]) -> Course:
         """The course of these terms at the likeliest correlation."""
-        best = int(self.cost(_squared(self.fitted(terms).residuals), terms).argmin())
+        costs = self.cost(_squared(self.fitted(terms).residuals), terms)
+        best = int(costs.argmin())
         columns = np.stack([term.values(self.n) for term in (CONSTANT, *terms)])
-        heights = np.linalg.lstsq(_whitened(columns)[best].T, self.values[best], rcond=None)[0]
+        heights = np.linalg.lstsq(whitened(columns)[best].T, self.values[best], rcond=None)[0]
         is_ramp = np.array([False, *(term.kind == "ramp" for term in terms)])
         parts = heights[:, None] * columns
-        return Course(terms, parts[~is_ramp].sum(axis=0), parts[is_ramp].sum(axis=0), float(CORRELATIONS[best]))
+        found = zip(terms, heights[1:].tolist(), strict=True)
+        steps = tuple(sorted((int(term.at), height) for term, height in found if term.kind == "step"))
+        shape, ramp = parts[~is_ramp].sum(axis=0), parts[is_ramp].sum(axis=0)
+        return Course(terms, shape, ramp, float(CORRELATIONS[best]), steps, float(costs[best]))
 
 
-def _whitened(series: Series) -> Series:
+def likelihood_cost(squares: Series, n: int) -> Series:
+    """Minus twice the log likelihood of n values, less a constant, from the squares that a fit leaves of the whitened
+    ones: (P) or (P, m), for each correlation."""
+    variances = np.maximum(squares, 0) / n + RESOLUTION**2
+    cost: Series = n * np.log(variances) + _OF_CORRELATION.reshape(-1, *(1,) * (squares.ndim - 1))
+    return cost
+
+
+def whitened(series: Series) -> Series:
     """(..., n) to (P, ..., n): less correlation times the time before; the first scaled to the same variance."""
     shape = (-1, *(1,) * series.ndim)
     whitened = np.repeat(series[None], len(CORRELATIONS), axis=0)

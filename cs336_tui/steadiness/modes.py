@@ -14,6 +14,8 @@ Series = npt.NDArray[np.float64]
 
 LEAST_SHARE = 0.1
 """A mode of fewer values than this share is a few outliers."""
+LEAST_VALUES = 3
+"""So are fewer values than this, of however few."""
 LEAST_SEPARATION = 2.5
 """Means this many standard deviations apart; below 2 two equal normals have one peak (Ashman et al. 1994)."""
 LEAST_GAIN = 2.8
@@ -64,7 +66,8 @@ def two_modes(values: Series, least_gap: float) -> Modes | None:
         within = float((upper * (values - high) ** 2 + (1 - upper) * (values - low) ** 2).mean())
         within = max(within, 1e-6 * variance)
     gap = high - low
-    if gap < max(least_gap, LEAST_SEPARATION * math.sqrt(within)) or not LEAST_SHARE <= share <= 1 - LEAST_SHARE:
+    least_share = max(LEAST_SHARE, (LEAST_VALUES - 0.5) / n)
+    if gap < max(least_gap, LEAST_SEPARATION * math.sqrt(within)) or min(share, 1 - share) < least_share:
         return None
     density = (1 - share) * np.exp(-((values - low) ** 2) / (2 * within))
     density += share * np.exp(-((values - high) ** 2) / (2 * within))

@@ -15,6 +15,7 @@ of such noise look like a drift (`benchmarks/steady_state.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -25,8 +26,9 @@ import numpy.typing as npt
 from cs336_tui.ratio import MARGIN
 from cs336_tui.steadiness.course import SHORTEST, Course, course
 from cs336_tui.steadiness.modes import Modes, two_modes
+from cs336_tui.steadiness.waves import Wave, clock_tick, find_levels, find_wave, teeth
 
-Class = Literal["flat", "warm-up", "slowdown", "drift", "bimodal", "outliers", "too-few"]
+Class = Literal["flat", "warm-up", "slowdown", "drift", "bimodal", "periodic", "quantised", "outliers", "too-few"]
 Series = npt.NDArray[np.float64]
 
 FEWEST = 10
@@ -35,15 +37,22 @@ WINDOW = 7
 LIMIT = 3.5
 OUTLYING, LEAST_OUTLYING = 5.0, 0.05
 """An outlier is this many robust standard deviations off, and this share of the step time."""
+MOST_OUTLYING = 0.2
+"""More steps than this share are no outliers, but part of what the steps do."""
 COLD = 0.05
 """Leading steps that are outlying and slower by this share are cold; they are set apart before anything is fitted."""
 LEAST_GAP = 2 * MARGIN
 """Modes are at least this share of the step time apart."""
+BEYOND_TICKS = 1.5
+"""Two neighbouring readings of a coarse clock are not two levels."""
+CLEARER = 1.1
+"""How many times less a wave must leave than two levels do."""
 ALTERNATING = 4
 """A level that rises and falls this many times in all goes between two levels."""
 FOLLOWING = 3
 """A slow step this soon after the warm-up belongs to it."""
 LEAST_LEVEL = 1e-3
+_SEED = 336
 _MAD_TO_STD = 1.4826
 
 
@@ -76,6 +85,8 @@ class Steadiness(msgspec.Struct, frozen=True, kw_only=True):
     """Of neighbouring steps' noise, to the nearest tenth."""
     limited: int
     """How many times were limited, for this analysis only."""
+    hidden: float | None = None
+    """The largest lasting change that the noise may hide, as a share of the step time: see `_hidden`."""
 
     @property
     def classes(self) -> tuple[Class, ...]:
@@ -143,26 +154,38 @@ class _Analysis:
     """Of times over their median."""
 
     def __init__(self, values: Series) -> None:
+        self.tick = clock_tick(values)
+        if self.tick is not None:  # what a reading leaves open, drawn always alike: readings are no levels of the steps
+            values = values + self.tick * np.random.default_rng(_SEED).uniform(-0.5, 0.5, len(values))
         self.values = values
         self.n = len(values)
         self.cold = _cold(values)
-        modes = two_modes(values[self.cold :], LEAST_GAP)
+        gap = max(LEAST_GAP, BEYOND_TICKS * (self.tick or 0.0))
+        modes = two_modes(values[self.cold :], gap)
         if modes is not None and modes.interleaved:  # the first steps may be of the slower mode, and not cold
             self.cold = _leading(values > 2 * modes.high - modes.low)
-            modes = two_modes(values[self.cold :], LEAST_GAP)
+            modes = two_modes(values[self.cold :], gap)
         rest = values[self.cold :]
+        wave = find_wave(limit_spikes(rest))
+        if modes is not None and wave is not None:
+            within = float((_at_one_level(rest, modes)).std())
+            around = float((rest - wave.values).std())
+            wave, modes = (wave, None) if around * CLEARER < within else (None, modes)
         one_level = _at_one_level(rest, modes) if modes is not None and modes.interleaved else rest
         limited = limit_spikes(one_level)
         self.limited = int(np.count_nonzero(limited != one_level))
-        self.course: Course = course(limited)
+        self.course, self.wave = _course_and_wave(limited, wave)
+        self.mean = self.course.mean if self.wave is None else self.course.mean + self.wave.values
         self.shape = np.maximum(self.course.shape, LEAST_LEVEL)
-        self.noise = float((limited - self.course.mean).std())
+        self.noise = float((limited - self.mean).std())
+        self.hidden = _hidden(limited)
         self.falls = _falls(self.shape)
         self.alternates = modes is not None and not modes.interleaved and self.falls.turns >= ALTERNATING
         if modes is None or not (modes.interleaved or self.alternates):
-            modes = two_modes(rest - self.course.mean, LEAST_GAP)
+            modes = two_modes(rest - self.mean, gap)
         self.modes = modes
-        residuals = rest - self.course.mean
+        self.levels = find_levels(limited - self.mean + 1) if modes is None else None
+        residuals = rest - self.mean
         self.residuals = residuals if modes is None else _at_one_level(residuals, modes)
         self.residuals -= np.median(self.residuals)
         self.warmup, self.outlying = self.set_apart()
@@ -170,12 +193,15 @@ class _Analysis:
     def set_apart(self) -> tuple[int, npt.NDArray[np.intp]]:
         """Warm-up steps after the cold ones, with slow ones that follow on them; and which later steps are outliers."""
         reach = max(OUTLYING * _MAD_TO_STD * float(np.median(np.abs(self.residuals))), LEAST_OUTLYING)
+        if self.wave is not None:  # a few harmonics do not follow a sudden reset
+            reach = max(reach, self.wave.size / 2)
         outlying = np.flatnonzero(np.abs(self.residuals) > reach)
         warmup = 0 if self.alternates else self.falls.warmup
         if self.cold + warmup:
             for index in outlying[(outlying >= warmup) & (self.residuals[outlying] > 0)]:
                 warmup = int(index) + 1 if index < warmup + FOLLOWING else warmup
-        return warmup, outlying[outlying >= warmup]
+        outlying = outlying[outlying >= warmup]
+        return warmup, outlying if len(outlying) <= max(MOST_OUTLYING * len(self.residuals), 1) else outlying[:0]
 
     @property
     def warm(self) -> bool:
@@ -184,7 +210,7 @@ class _Analysis:
 
     def steadiness(self) -> Steadiness:
         changes = () if self.alternates else (*self.slowdowns(), *self.drifts())
-        findings = (*self.warmups(), *changes, *self.bimodal(), *self.outliers())
+        findings = (*self.warmups(), *changes, *self.bimodal(), *self.periodic(), *self.quantised(), *self.outliers())
         return Steadiness(
             n=self.n,
             findings=findings or (self.flat(),),
@@ -193,6 +219,7 @@ class _Analysis:
             noise=self.noise,
             correlation=round(self.course.correlation, 1),
             limited=self.limited,
+            hidden=self.hidden,
         )
 
     @property
@@ -211,7 +238,7 @@ class _Analysis:
         return None if self.drift < 0 or not self.warm else self.cold + self.warmup
 
     def steady_after(self) -> int | None:
-        if self.alternates or self.drift:
+        if self.alternates or self.drift or self.wave is not None:
             return None
         shape = self.shape
         moving = np.flatnonzero(np.abs(shape - shape[-1]) >= MARGIN * shape[-1])
@@ -255,6 +282,22 @@ class _Analysis:
         text = f"steps go between two levels {_percent(share)} apart, {of} of them at the slower one"
         return (Finding("bimodal", None, share, text),)
 
+    def periodic(self) -> tuple[Finding, ...]:
+        if self.wave is None:
+            return ()
+        share = self.wave.size / self.level
+        period = f"{self.wave.period:.{0 if self.wave.period >= 9.95 else 1}f}"
+        return (Finding("periodic", None, share, f"steps go up and down by {_percent(share)} every {period} steps"),)
+
+    def quantised(self) -> tuple[Finding, ...]:
+        if self.tick is not None:
+            text = f"the clock ticks every {_percent(self.tick)} of a step"
+            return (Finding("quantised", None, self.tick, text),)
+        if self.levels is not None:
+            text = f"steps lie at levels {_percent(self.levels)} apart"
+            return (Finding("quantised", None, self.levels, text),)
+        return ()
+
     def outliers(self) -> tuple[Finding, ...]:
         outlying = self.outlying
         if not len(outlying):
@@ -277,6 +320,30 @@ def limit_spikes(values: Series) -> Series:
     medians = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, WINDOW), axis=1)
     reach = LIMIT * _MAD_TO_STD * float(np.median(np.abs(values - medians)))
     return np.clip(values, medians - reach, medians + reach)
+
+
+def _course_and_wave(values: Series, wave: Wave | None) -> tuple[Course, Wave | None]:
+    """The course, and a wave where it explains more than the course does, or something beside it."""
+    found = course(values)
+    if wave is None or wave.cost >= found.cost:
+        wave = teeth(found) or (find_wave(values - found.mean + 1) if found.terms else None)
+    if wave is None or wave.size < LEAST_GAP:
+        return found, None
+    return course(values - wave.values), wave
+
+
+def _hidden(values: Series) -> float:
+    """The larger of two: from the least to the greatest of the running means over a tenth of the values (of the values
+    themselves below 20), and a linear trend over all values with two standard errors of it."""
+    n = len(values)
+    over = max(n // 10, 1)
+    sums = np.cumsum(values)
+    means = np.concatenate([sums[over - 1 : over], sums[over:] - sums[:-over]]) / over
+    t = np.linspace(-0.5, 0.5, n)
+    trend = float(t @ values / (t @ t))
+    left = values - values.mean() - trend * t
+    error = math.sqrt(float(left @ left) / (n - 2) / float(t @ t))
+    return max(float(means.max() / means.min() - 1), (abs(trend) + 2 * error) / float(values.mean()))
 
 
 def _cold(values: Series) -> int:

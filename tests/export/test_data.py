@@ -89,7 +89,7 @@ def test_csv_has_the_verdicts_and_what_they_rest_on() -> None:
     assert ";too-few-steps: " in good["verdict_evidence"]
     assert good["verdict_advice"].startswith("too-few-steps: ")
     assert "drifting" in good["not_observable"].split(";")
-    assert float(good["interval_low_s"]) < 0.1532 < float(good["interval_high_s"])
+    assert good["interval_low_s"] == "", "4 steps fix no interval"
     assert float(good["flops_per_s"]) > 0
     assert (oom["verdicts"], oom["verdict_evidence"], oom["interval_low_s"]) == ("", "", "")
 

@@ -22,8 +22,8 @@ from tests.session.made import cell, results_of
 
 REPORT = a_precision_report()
 RESULTS = results_of(
-    cell([0.100, 0.102, 0.098, 0.100]),
-    cell([0.050, 0.051, 0.049, 0.050], precision="bf16-mixed"),
+    cell([0.100, 0.102, 0.098, 0.100] * 3),
+    cell([0.050, 0.051, 0.049, 0.050] * 3, precision="bf16-mixed"),
     cell(status="oom", precision="bf16"),
 )
 
@@ -62,7 +62,7 @@ def test_speed_ups_have_both_times_and_both_peaks() -> None:
     table = speedup_table(RESULTS)
     measured, lost = table.rows
     assert measured[:2] == ("small · ctx 128 · batch 4 · forward+backward · cuda:0", "bf16-mixed")
-    assert measured[2:5] == ("100.0 ± 1.6", "50.00 ± 0.82", "2")
+    assert measured[2:5] == ("100.0 ± 1.5", "50.00 ± 0.74", "2")
     assert measured[6:] == ("faster", "1.00", "1.00", "1.00")
     assert lost[3] == "OOM"
     assert lost[4:7] == ("n/a", "", "")

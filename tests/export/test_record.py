@@ -26,6 +26,8 @@ from tests.samples import (
     state_of,
     steps,
 )
+from tests.session.made import cell
+from tests.session.made import session_of as made_session
 
 SPEC_FIELDS = {
     "size", "edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length",
@@ -104,18 +106,21 @@ def test_a_cell_says_how_far_it_can_be_trusted_and_how_close_to_the_limit_it_cam
     assert all(good.verdict_evidence.values())
     assert "drifting" in good.not_observable
     assert good.warmup_advice
-    assert good.interval_method
     assert good.energy_unknown_because or good.joules_per_step
-    assert good.interval_low_s < good.summary.mean_s < good.interval_high_s
-    assert good.interval_half_share == pytest.approx(
-        (good.interval_high_s - good.interval_low_s) / 2 / good.summary.mean_s
-    )
+    assert (good.interval_low_s, good.interval_half_share) == (None, None), "4 steps fix no interval"
     assert good.flops_per_step == step_flops(a_spec())
     assert good.flops_per_s == pytest.approx(step_flops(a_spec()) / 0.1532)
     assert good.share_of_sheet_peak == pytest.approx(good.flops_per_s / 67e12)
     assert good.share_of_measured_peak == pytest.approx(good.flops_per_s / 50e12)
     assert (oom.verdicts, oom.verdict_evidence, oom.not_observable, oom.warmup_advice) == ((), {}, (), None)
     assert (oom.interval_low_s, oom.interval_half_share, oom.flops_per_s, oom.share_of_sheet_peak) == (None,) * 4
+
+
+def test_from_ten_steps_on_a_cell_has_an_interval() -> None:
+    (run,) = document_of(made_session(cell([0.10, 0.11] * 5))).runs
+    assert run.interval_method
+    assert run.interval_low_s < run.summary.mean_s < run.interval_high_s
+    assert run.interval_half_share == pytest.approx((run.interval_high_s - run.interval_low_s) / 2 / run.summary.mean_s)
 
 
 def test_clocks_and_what_the_cell_waited_for_are_there() -> None:

@@ -106,7 +106,7 @@ def test_what_cannot_be_observed_is_one_line_a_device() -> None:
 def test_what_too_few_steps_hide_is_not_blamed_on_the_device() -> None:
     cells = cell(flat()), cell([0.1, 0.1], seed=1), cell([0.1, 0.0], seed=2)
     said = notes(*cells).split("\n")
-    of_steps = "steady, still-warming, drifting, two-levels, outliers in 1 of 3 cells"
+    of_steps = "steady, still-warming, drifting, two-levels, periodic, quantised, outliers in 1 of 3 cells"
     assert f"too few steps to tell: {of_steps}" in said
     assert f"clock too coarse to tell: {of_steps}" in said
 

@@ -77,7 +77,9 @@ def evidence(judgement: Judgement, name: VerdictName) -> tuple[bool | None, str]
     return check.holds, check.evidence
 
 
-SERIES: tuple[VerdictName, ...] = ("steady", "still-warming", "drifting", "two-levels", "outliers", "too-few-steps")
+SERIES: tuple[VerdictName, ...] = (
+    "steady", "still-warming", "drifting", "two-levels", "periodic", "quantised", "outliers", "too-few-steps",
+)  # fmt: skip
 VERDICTS = (*SERIES, "throttled", "contended", "launch-bound", "allocator-retry", "slowed-by-settings")
 
 

@@ -62,7 +62,10 @@ def test_a_whole_run_and_what_the_session_holds_of_it(begin: Begin, tmp_path: Pa
     assert [row["round"] for row in document["rows"]] == [1, 2, "all"]
     every = document["rows"][2]
     assert every["a_n"] == every["b_n"] == 40
-    assert every["low"] <= every["ratio"] <= every["high"]
+    if every["low"] is None:  # two rounds that differ much fix none, as they may on a busy machine
+        assert every["method"].startswith("no interval: ")
+    else:
+        assert every["low"] <= every["ratio"] <= every["high"]
     assert every["verdict"] in ("faster", "slower", "same", "ambiguous")
     assert "precision: fp32 | bf16" in every["differs"]
     assert [line.partition(":")[0] for line in err.splitlines()] == ["round 1/2", "round 2/2", "session log"]

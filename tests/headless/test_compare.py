@@ -15,7 +15,7 @@ from cs336_tui.headless.compare import compare_command
 from cs336_tui.headless.reference import keep_command, reference_view
 from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, events_of
 
-SLOW, FAST = [0.2000, 0.2001, 0.1999, 0.2000], [0.1000, 0.1001, 0.0999, 0.1000]
+SLOW, FAST = [0.2000, 0.2001, 0.1999, 0.2000] * 3, [0.1000, 0.1001, 0.0999, 0.1000] * 3
 
 
 def put(folder: Path, session: str, *cells: Cell, **more: object) -> Path:
@@ -38,8 +38,8 @@ def test_two_sessions_as_text(folder: Path) -> None:
     assert lines[:2] == ["A  2026-01-01", "B  2026-01-02"]
     assert "  host: gpu-box | other-box" in lines
     row = next(line for line in lines if line.startswith("small") and "forward+backward" in line)
-    assert "200.000 ± 0.082" in row
-    assert "100.000 ± 0.082" in row
+    assert "200.000 ± 0.074" in row
+    assert "100.000 ± 0.074" in row
     assert "slower" in row
     assert "2.000 [" in row
     assert any(line.startswith("same 1: ") for line in lines)
@@ -72,7 +72,7 @@ def test_as_json(folder: Path) -> None:
     assert found["schema"] == 1
     assert [pair["verdict"] for pair in found["pairs"]] == ["slower", "same"]
     assert found["pairs"][0]["ratio"]["ratio"] == pytest.approx(2)
-    assert found["pairs"][0]["a"]["summary"]["n"] == 4
+    assert found["pairs"][0]["a"]["summary"]["n"] == 12
     assert found["pairs"][0]["a"]["spec"]["pass"] == "forward+backward"
 
 

@@ -71,7 +71,7 @@ def test_repeats_are_pooled_into_one_figure() -> None:
 
 def test_a_speed_up_is_the_baselines_time_over_the_figures() -> None:
     results = results_of(
-        cell([0.4, 0.41]), cell([0.1, 0.102], precision="bf16-mixed"),
+        cell([0.4, 0.41] * 5), cell([0.1, 0.102] * 5, precision="bf16-mixed"),
         cell([0.8, 0.81], pass_="forward"), cell([0.4, 0.402], pass_="forward", precision="bf16-mixed"),
     )  # fmt: skip
     found = pivot(results, ["pass"], ["precision"], "speedup", {"precision": "fp32"})
@@ -91,8 +91,8 @@ def test_a_speed_up_is_the_baselines_time_over_the_figures() -> None:
 def test_a_speed_up_over_a_cell_that_did_not_fit_says_so() -> None:
     mixed = {"precision": "bf16-mixed"}
     results = results_of(
-        cell(status="oom"), cell([0.1, 0.102], **mixed), cell([0.3, 0.3], pass_="forward"),
-        cell([0.2, 0.2], pass_="forward", **mixed), cell([0.2, 0.2], pass_="backward", **mixed),
+        cell(status="oom"), cell([0.1, 0.102], **mixed), cell([0.3] * 10, pass_="forward"),
+        cell([0.2] * 10, pass_="forward", **mixed), cell([0.2, 0.2], pass_="backward", **mixed),
     )  # fmt: skip
     found = pivot(results, ["pass"], ["precision"], "speedup", {"precision": "fp32"})
     notes = {key: figure.note for key, figure in found.figures.items()}

@@ -19,9 +19,9 @@ from tests.tui.watched import comes
 
 MIXED = a_spec(precision="bf16-mixed")
 CELLS = (
-    cell([0.100, 0.101, 0.099, 0.100])._replace(peak=5_000_000_000),
-    cell([0.050, 0.051, 0.049, 0.050], precision="bf16-mixed")._replace(peak=3_000_000_000),
-    cell([0.150, 0.151, 0.149, 0.150], precision="bf16"),
+    cell([0.100, 0.101, 0.099, 0.100] * 3)._replace(peak=5_000_000_000),
+    cell([0.050, 0.051, 0.049, 0.050] * 3, precision="bf16-mixed")._replace(peak=3_000_000_000),
+    cell([0.150, 0.151, 0.149, 0.150] * 3, precision="bf16"),
     cell(status="oom", precision="fp16-mixed"),
 )
 

@@ -133,7 +133,7 @@ def _texts(pair: Pair, variants: tuple[str, ...], a_mean: str, b_mean: str) -> t
         a_mean,
         b_mean,
         f"{ratio.ratio:.3f}" if ratio else format.NOT_YET,
-        f"[{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else "",
+        ratio.bounds(".3f") if ratio else "",
     )
 
 

@@ -127,7 +127,7 @@ def _speedup_texts(each: SpeedUp) -> tuple[str, ...]:
         spec.precision,
         f"{_mean(each.fp32)} → {_mean(each.other)}",
         f"{ratio.ratio:.3f}" if ratio else format.NOT_YET,
-        f"[{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else "",
+        ratio.bounds(".3f") if ratio else "",
         f"{_peak(each.fp32)} → {_peak(each.other)}",
         format.NOT_YET if each.memory_ratio is None else f"{each.memory_ratio:.2f}",
     )
