@@ -32,6 +32,8 @@ SERVER_DYING_S = 2.0
 """How long a start is tried again when the fork server does not answer."""
 SERVER_OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
 SERVER_LOG = "server.log"
+_SERVER_ENDED = 255
+"""What `multiprocessing.popen_forkserver` takes for a child's exit code when its server has ended."""
 
 
 class StartError(OSError):
@@ -76,6 +78,11 @@ class Child:
     def has_ended(self) -> bool:
         """Asked of the system where the sentinel may not tell, which what a spawned process forks holds open, too."""
         return self.method == "spawn" and self.process.exitcode is not None
+
+    @property
+    def may_outlive_its_server(self) -> bool:
+        """Whether what was seen is the end of the fork server: multiprocessing then makes up an exit code."""
+        return self.method == "forkserver" and self.process.exitcode == _SERVER_ENDED
 
     def _end_offspring(self) -> list[str]:
         ended = [*self._ended, *end_offspring(self._offspring)]

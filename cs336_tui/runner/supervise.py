@@ -99,6 +99,8 @@ class Supervisor:
                 pause_s = PACE_S - (time.monotonic() - looked_at)
                 self._urgent.poll(max(0.0, pause_s * 1e3))
         self._child.process.join()
+        if self._child.may_outlive_its_server:
+            self._drain_until_closed()
         ends = self._ends or [self._sudden_end()]
         left = self._child.end_leftovers()
         self._record([*self._tell_of(left), *(_remarked(end, left) for end in ends)])
@@ -134,6 +136,12 @@ class Supervisor:
             events.insert(0, ChildOutput(at=time.time(), cell=self._cell, text=text))
         if events:
             self._record(coalesce(events))
+
+    def _drain_until_closed(self) -> None:
+        """Record what arrives until the child is dead too, which the kernel ends a moment after its server."""
+        end_at = time.monotonic() + EXIT_S
+        while self._listening and self._events.poll(max(0.0, end_at - time.monotonic()) * 1e3):
+            self._drain(until_empty=False)
 
     def _note(self, event: Event) -> None:
         match event:

@@ -1,0 +1,378 @@
+"""Children, fork servers, commands and apps killed at random moments, and resumed: no finished step lost or doubled.
+
+What is killed runs small cells of a model that counts its forwards in a file, so that what a child had finished is
+known from outside. Then the session is resumed to its end, and its log is looked through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+from typing import Any
+
+import click
+import psutil
+
+from benchmarks.killed_logs import CELLS, STEPS, WARMUP, lost_steps, wrong_in
+from benchmarks.reporting import app, publish, table
+from cs336_tui.events import CellFinished, CellStarted, Event, StepsTimed
+from cs336_tui.runner.bench import Bench
+from cs336_tui.session.log import LogReader
+from cs336_tui.spec import RunSpec
+from tests.terminal import Terminal
+
+MARK = "CS336_TUI_KILLS"
+"""In the environment of every process that is started here; the folder where forwards are counted."""
+MODEL = f"""
+import os
+from torch import nn
+
+class LM(nn.Module):
+    def __init__(self, vocab_size, d_model):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(vocab_size, d_model), nn.Linear(d_model, vocab_size)
+        self.count = os.open(f"{{os.environ['{MARK}']}}/{{os.getpid()}}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def forward(self, tokens):
+        os.write(self.count, b".")
+        return self.head(self.embed(tokens))
+"""
+GONE_WITHIN_S = 10.0
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass
+class Tally:
+    """What kills came to."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    """By signal; only those that found alive what they were for, and of a child or a server those that cost a cell."""
+    left: Counter[int] = field(default_factory=Counter)
+    """By how many cells had no result then."""
+    wrong: list[str] = field(default_factory=list)
+    slowest_end_s: float = 0.0
+    """The longest that a process outlived the one that was killed."""
+
+
+class Folder:
+    """A folder with the model, its counts and a session's log."""
+
+    def __init__(self, path: Path, tally: Tally) -> None:
+        self.path, self.tally = path, tally
+        self.sessions = path / "sessions"
+        (path / "counted_lm.py").write_text(MODEL)
+
+    def words(self) -> list[str]:
+        """The choices of the sweep, as flags."""
+        sizes = (
+            "--d-model 32 --d-ff 64 --num-layers 1 --num-heads 2 --vocab-size 64 --context 8 --threads 1 --device cpu"
+        )
+        batches = ",".join(str(number + 1) for number in range(CELLS))
+        sweep = f"--batch {batches} --pass forward --warmup {WARMUP} --steps {STEPS} --device-interval 0"
+        model = ["--model", "counted_lm:LM", "--model-path", str(self.path), "--session-dir", str(self.sessions)]
+        return [*sizes.split(), *sweep.split(), *model]
+
+    def specs(self) -> list[RunSpec]:
+        """The same as cells."""
+        return [_spec(self.path, batch + 1) for batch in range(CELLS)]
+
+    @property
+    def log(self) -> Path | None:
+        return next(iter(self.sessions.glob("*.jsonl")), None)
+
+    def run(self, sink: Callable[[Sequence[Event]], None]) -> None:
+        """Run the sweep in this process."""
+        bench = _bench(sink, self.sessions)
+        try:
+            bench.run(self.specs(), "a command")
+        finally:
+            bench.close()
+
+    def resume(self, before: bytes, *, failed: bool = False) -> None:
+        """Go on with the session to its end and look through the log, which began with `before`."""
+        log = self.log
+        if log is None or b'"CellsQueued"' not in before:
+            return  # killed before there was a cell to run
+        finished = {event.cell for event in LogReader(log) if isinstance(event, CellFinished) and event.status == "ok"}
+        self.tally.left[CELLS - len(finished)] += 1
+        bench = _bench(lambda _: None, log.parent, log.stem)
+        try:
+            bench.reopen(failed=failed)
+            bench.work()
+        finally:
+            bench.close()
+        self.tally.wrong += wrong_in(log, before)
+
+
+def _spec(folder: Path, batch: int) -> RunSpec:
+    return RunSpec(
+        size="custom", edition="2026", arch="swiglu-rope", d_model=32, d_ff=64, num_layers=1, num_heads=2,
+        vocab_size=64, context_length=8, batch_size=batch, pass_="forward", precision="fp32", device="cpu",
+        warmup_steps=WARMUP, measure_steps=STEPS, threads=1, model="counted_lm:LM", model_path=(str(folder),),
+    )  # fmt: skip
+
+
+def _bench(sink: Callable[[Sequence[Event]], None], folder: Path, session: str | None = None) -> Bench:
+    bench = Bench(sink, session_dir=folder, session=session, device_interval_s=0, check_fit=False, explain_oom=False)
+    bench.prepare()
+    bench.start()
+    return bench
+
+
+def left_over(mark: str) -> list[psutil.Process]:
+    """Processes that were started here and are none of this program's own."""
+    server: Any = forkserver._forkserver
+    tracker: Any = resource_tracker._resource_tracker
+    own = {os.getpid(), server._forkserver_pid, tracker._pid}
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid not in own and process.environ().get(MARK) == mark:
+                found.append(process)
+    return found
+
+
+def expect_all_gone(tally: Tally, mark: str) -> None:
+    """Wait for the end of whatever a killed process had started."""
+    began = time.monotonic()
+    while (left := left_over(mark)) and time.monotonic() - began < GONE_WITHIN_S:
+        time.sleep(0.02)  # not waited for: some are children of this process, whose end others are to hear of
+    tally.slowest_end_s = max(tally.slowest_end_s, time.monotonic() - began)
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            tally.wrong.append(f"process {process.pid} is left: {' '.join(process.cmdline())[:100]}")
+            process.kill()
+
+
+class Killer:
+    """A sink that kills what each cell runs in at a random moment of its life, until there were so many `kills`."""
+
+    def __init__(
+        self, tally: Tally, chance: random.Random, kills: int, victim: Callable[[CellStarted], int | None]
+    ) -> None:
+        self._tally, self._chance, self._kills, self._victim = tally, chance, kills, victim
+        self._at = 0
+        self._target: psutil.Process | None = None
+        self._timers: list[threading.Timer] = []
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        for event in events:
+            match event:
+                case CellStarted() if self._tally.kills.total() < self._kills:
+                    self._begin(event)
+                case StepsTimed() if self._target is not None and event.first + len(event.times_s) >= self._at > 0:
+                    self._shoot(self._chance.uniform(0, 0.03))
+                case CellFinished():
+                    self._target = None
+                    self._tally.kills["SIGKILL"] += event.status in ("killed", "failed")
+
+    def _begin(self, event: CellStarted) -> None:
+        pid = self._victim(event)
+        self._at = self._chance.choice([0, self._chance.randrange(1, STEPS)])
+        with contextlib.suppress(psutil.Error):
+            self._target = psutil.Process(pid)
+            if not self._at:
+                self._shoot(self._chance.uniform(0, 0.3))
+
+    def _shoot(self, after_s: float) -> None:
+        target, self._target = self._target, None
+        self._timers.append(threading.Timer(after_s, self._kill, (target,)))
+        self._timers[-1].start()
+
+    def _kill(self, target: psutil.Process) -> None:
+        with contextlib.suppress(psutil.Error):
+            target.kill()  # of a process that has ended, and of another one with its pid, nothing comes
+
+    def wait(self) -> None:
+        for timer in self._timers:
+            timer.join()
+
+
+def kill_within(tally: Tally, chance: random.Random, kills: int, victim: Callable[[CellStarted], int | None]) -> None:
+    """Sessions in this process, whose cells or fork servers are killed one after another, then run again."""
+    while tally.kills.total() < kills:
+        with marked_folder() as path:
+            folder = Folder(path, tally)
+            killer = Killer(tally, chance, kills, victim)
+            folder.run(killer)
+            killer.wait()
+            assert folder.log is not None
+            tally.wrong += lost_steps(folder.log, path)
+            folder.resume(folder.log.read_bytes(), failed=True)
+            tally.wrong += lost_steps(folder.log, path)
+            stop_server()
+            expect_all_gone(tally, str(path))
+
+
+def kill_commands(tally: Tally, chance: random.Random, kills: int) -> None:
+    """`cs336-tui bench`, and then perhaps `resume`, killed at a random moment."""
+    while tally.kills.total() < kills:
+        with marked_folder() as path:
+            folder = Folder(path, tally)
+            before = killed_command(folder, chance, [*app(), "bench", *folder.words()])
+            if folder.log is not None and b'"CellsQueued"' in before and chance.random() < 0.3:
+                words = [*app(), "resume", str(folder.log), "--device-interval", "0"]
+                before = killed_command(folder, chance, words)
+            folder.resume(before)
+            stop_server()
+            expect_all_gone(tally, str(path))
+
+
+def killed_command(folder: Folder, chance: random.Random, words: Sequence[str]) -> bytes:
+    """Kill the command at a random moment; returns the whole lines of its log then."""
+    silent = subprocess.DEVNULL
+    process = subprocess.Popen(words, start_new_session=True, stdin=silent, stdout=silent, stderr=silent)
+    await_moment(folder, chance, lambda: process.poll() is not None)
+    if process.poll() is None:
+        process.kill()
+        folder.tally.kills["SIGKILL"] += 1
+    process.wait()
+    expect_all_gone(folder.tally, str(folder.path))
+    return whole_lines(folder.log)
+
+
+def kill_apps(tally: Tally, chance: random.Random, kills: int) -> None:
+    """The app in a terminal, killed at a random moment by signals in turn; after those that it hears the terminal must
+    be as it was."""
+    while tally.kills.total() < kills:
+        with marked_folder() as path:
+            folder = Folder(path, tally)
+            env = {"XDG_CONFIG_HOME": str(path), "XDG_DATA_HOME": str(path)}
+            terminal = Terminal([*app(), *folder.words()], env=env, emulate=False)
+            try:
+                if chance.random() < 0.9:
+                    terminal.until_bytes(b"\x1b[?1049h")
+                    threading.Thread(target=press_run, args=(terminal,), daemon=True).start()
+                await_moment(folder, chance, partial(getattr, terminal, "is_over"))
+                number = SIGNALS[tally.kills.total() % len(SIGNALS)]
+                if not terminal.is_over:
+                    os.kill(terminal.pid, number)
+                    tally.kills[number.name] += 1
+                expect_all_gone(tally, str(path))
+                before = whole_lines(folder.log)
+                if number is not signal.SIGKILL:
+                    tally.wrong += not_restored(terminal, number)
+            finally:
+                terminal.close()
+            folder.resume(before)
+            stop_server()
+            expect_all_gone(tally, str(path))
+
+
+def press_run(terminal: Terminal) -> None:
+    with contextlib.suppress(AssertionError, OSError):
+        terminal.until_bytes(b"Configure")
+        terminal.send("r")
+
+
+def not_restored(terminal: Terminal, number: signal.Signals) -> Iterator[str]:
+    """What an app that has ended leaves of itself in the terminal."""
+    terminal.wait()
+    raw = bytes(terminal.raw)
+    if raw.rfind(b"\x1b[?1049h") > raw.rfind(b"\x1b[?1049l"):
+        yield f"after {number.name} the terminal shows the app's screen"
+    if not terminal.takes_lines():
+        yield f"after {number.name} the terminal is raw"
+
+
+def await_moment(folder: Folder, chance: random.Random, is_over: Callable[[], bool]) -> None:
+    """Wait for a random moment: some time after the start, or after so many lines of the log."""
+    lines = chance.choice([0, 0, *range(1, 5 * CELLS)])
+    after_s = chance.uniform(0, 0.05) if lines else chance.uniform(0, 4.0)
+    began = time.monotonic()
+    while lines and not is_over() and time.monotonic() - began < 60.0:
+        if (log := folder.log) is not None and log.read_bytes().count(b"\n") >= lines:
+            break
+        time.sleep(0.005)
+    end_at = time.monotonic() + after_s
+    while not is_over() and time.monotonic() < end_at:
+        time.sleep(0.005)
+
+
+def whole_lines(log: Path | None) -> bytes:
+    data = log.read_bytes() if log is not None else b""
+    return data[: data.rfind(b"\n") + 1]
+
+
+@contextlib.contextmanager
+def marked_folder() -> Iterator[Path]:
+    """A folder whose path marks the processes that are started meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="kills-") as name:
+        os.environ[MARK] = name
+        yield Path(name)
+
+
+def stop_server() -> None:
+    """End this program's fork server, so that the next one has the next folder in its environment."""
+    server: Any = forkserver._forkserver
+    server._stop()
+
+
+def child_of(event: CellStarted) -> int | None:
+    return event.pid
+
+
+def server_of(_: CellStarted) -> int | None:
+    server: Any = forkserver._forkserver
+    pid: int | None = server._forkserver_pid
+    return pid
+
+
+KINDS: dict[str, Callable[[Tally, random.Random, int], None]] = {
+    "child": lambda tally, chance, kills: kill_within(tally, chance, kills, child_of),
+    "server": lambda tally, chance, kills: kill_within(tally, chance, kills, server_of),
+    "command": kill_commands,
+    "app": kill_apps,
+}
+
+
+def killed(kind: str, kills: int, seed: int) -> Tally:
+    """At least so many kills of one of `KINDS`."""
+    tally = Tally()
+    KINDS[kind](tally, random.Random(f"{kind} {seed}"), kills)
+    return tally
+
+
+@click.command()
+@click.option("--kills", default=200, show_default=True, help="At least so many of each kind.")
+@click.option("--kinds", default=",".join(KINDS), show_default=True)
+@click.option("--seed", default=336, show_default=True)
+@click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
+def main(kills: int, kinds: str, seed: int, output: Path | None) -> None:
+    rows = []
+    for kind in kinds.split(","):
+        began = time.monotonic()
+        tally = killed(kind, kills, seed)
+        for each in tally.wrong:
+            click.echo(f"{kind}: {each}", err=True)
+        signals = ", ".join(f"{count} {name}" for name, count in sorted(tally.kills.items()))
+        left = ", ".join(f"{cells}: {count}" for cells, count in sorted(tally.left.items()))
+        verdict = f"{len(tally.wrong)}; at most 0: {'MISSED' if tally.wrong else 'met'}"
+        rows.append([kind, signals, left, f"{tally.slowest_end_s:.1f}", verdict])
+        click.echo(f"{kind}: {signals}, {len(tally.wrong)} wrong, {time.monotonic() - began:.0f} s", err=True)
+    left_then = f"resumed sessions, by cells then without a result (of {CELLS})"
+    header = [
+        "killed",
+        "signals",
+        left_then,
+        "longest life after it, s",
+        "steps lost or doubled, anything left",
+    ]
+    command = f"python -m benchmarks.kills --kills {kills} --kinds {kinds} --seed {seed}"
+    publish("Killed at random moments and resumed", command, table(header, rows), output)
+
+
+if __name__ == "__main__":
+    main()
