@@ -77,6 +77,11 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     """What is missing or odd, one line each, for people."""
 
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """The problems less what is usual: pip's torch for Linux is built for CUDA, also where there is no driver."""
+        return tuple(problem for problem in self.problems if "no NVIDIA driver" not in problem)
+
     def device(self, name: str) -> DeviceInfo | None:
         return next((d for d in self.devices if d.name == name), None)
 

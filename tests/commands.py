@@ -14,17 +14,9 @@ SMALL = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 3 --device cpu --thre
 
 
 def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
+    return subprocess.run(
         [COMMAND, *words], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
     )
-    done.stderr = less_of_cuda(done.stderr)
-    return done
-
-
-def less_of_cuda(said: str) -> str:
-    """Less what each run says where torch was built for CUDA and the machine has no GPU, as tests may be run."""
-    lines = said.splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("note: torch was built for CUDA"))
 
 
 def bench(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

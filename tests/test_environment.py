@@ -65,3 +65,10 @@ def test_a_cell_that_can_run_is_let_through() -> None:
 
 def test_an_environment_survives_the_wire() -> None:
     assert msgspec.json.decode(msgspec.json.encode(ENVIRONMENT), type=Environment) == ENVIRONMENT
+
+
+def test_a_torch_for_cuda_without_a_driver_is_told_by_doctor_and_no_fault_of_a_run() -> None:
+    usual = "torch was built for CUDA 13.0 but cannot use a GPU: Found no NVIDIA driver on your system"
+    old = "torch was built for CUDA 13.0 but cannot use a GPU: The NVIDIA driver on your system is too old"
+    found = msgspec.structs.replace(ENVIRONMENT, problems=(usual, old))
+    assert found.faults == (old,)

@@ -144,7 +144,7 @@ class Bench:
                 self._recorder.record([EnvironmentRead(at=time.time(), environment=environment)])
                 if not environment.devices:
                     return environment  # whatever went wrong may have passed when we are asked again
-                self._recorder.say_once(*environment.problems)
+                self._recorder.say_once(*environment.faults)
                 self._environment = environment
             return self._environment
 
