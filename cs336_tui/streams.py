@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import select
@@ -40,6 +41,8 @@ def settle_streams() -> None:
 
 def in_one_line(error: OSError) -> str:
     """``results.md: No space left on device``, of a name longer than 80 characters its ends."""
+    if error.errno == errno.ENOENT and error.filename is None and os.stat(os.curdir).st_nlink == 0:  # noqa: PTH116
+        return "the current folder has been removed; go to another one"
     names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
     shown = [name if len(name) <= 80 else f"{name[:60]}...{name[-16:]}" for name in names]
     return ": ".join([*shown, error.strerror or str(error)])

@@ -29,6 +29,14 @@ class NoRoom(ExportError):
     """The disk or the quota is full."""
 
 
+def problem_of(error: OSError, path: Path) -> ExportError:
+    """What the system's refusal comes to, for a path that was to be written."""
+    reason, elsewhere = (error.strerror or str(error)).lower(), "choose another path"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return NoRoom(path, reason, f"free some space or {elsewhere}")
+    return ExportError(path, reason, elsewhere)
+
+
 def write_atomically(path: Path, content: str | bytes, *, overwrite: bool = False) -> None:
     """Write bytes, or text as UTF-8, to a temporary file beside `path` and rename it; no reader sees half of it.
 
@@ -114,8 +122,4 @@ def _clear_errors(path: Path) -> Iterator[None]:
     except PermissionError:
         raise ExportError(path, "not writable by this user", elsewhere) from None
     except OSError as error:
-        reason = error.strerror or str(error)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        if full:
-            raise NoRoom(path, reason.lower(), f"free some space or {elsewhere}") from None
-        raise ExportError(path, reason.lower(), elsewhere) from None
+        raise problem_of(error, path) from None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cs336_tui.export import markdown
 from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing, drawings
-from cs336_tui.export.files import AlreadyThere, ExportError
+from cs336_tui.export.files import AlreadyThere, ExportError, problem_of
 from cs336_tui.export.formats import SUFFIXES, page, render_all
 from cs336_tui.export.pivots import pivot_table
 from cs336_tui.export.references import reference_table
@@ -56,8 +56,7 @@ def write_summary(path: Path, sources: Sequence[Source], *, overwrite: bool = Fa
         _fill(draft, sources)
         _put_in_place(draft, path)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ExportError(path, reason, "choose another path") from None
+        raise problem_of(error, path) from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from cs336_tui.session import store
-from cs336_tui.session.log import LogError, default_session_dir
+from cs336_tui.session.log import LogError, LogLost, NoRoomForLog, default_session_dir
 from cs336_tui.session.store import SessionInfo
 
 
@@ -19,6 +19,8 @@ from cs336_tui.session.store import SessionInfo
 def _bad_usage() -> Iterator[None]:
     try:
         yield
+    except (NoRoomForLog, LogLost) as error:
+        raise click.ClickException(str(error)) from None
     except LogError as error:
         raise click.UsageError(str(error)) from None
 

@@ -283,3 +283,25 @@ def test_under_nohup_a_hang_up_is_not_heard(tmp_path: Path) -> None:
     process.terminate()
     assert process.wait(PATIENCE_S) == 130
     assert log.stat().st_size > size
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ulimit -f 0; cs336-tui rename copy.jsonl x",
+        "ulimit -f 1; cs336-tui export DEMO -o page.html --format html",
+        "ulimit -f 1; cs336-tui export DEMO --figures figures",
+        "ulimit -f 1; cs336-tui summary DEMO -o summary",
+        "mkdir gone; cd gone; rmdir ../gone; cs336-tui bench --size tiny",
+    ],
+)
+def test_what_the_system_refuses_is_one_line(command: str, tmp_path: Path) -> None:
+    shutil.copy(DEMO, tmp_path / "copy.jsonl")
+    done = on_streams(command, tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(
+        r"cs336-tui: [^\n]*(File too large|file too large|folder has been removed)[^\n]*\n", done.stderr
+    )
+    assert {path.name for path in tmp_path.iterdir()} <= {"copy.jsonl", "figures"}
+    assert not list(tmp_path.glob("figures/*"))
+    assert list(LogReader(tmp_path / "copy.jsonl"))
