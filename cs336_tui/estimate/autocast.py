@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 LOWERED = frozenset(
@@ -81,10 +82,11 @@ class Autocast(TorchFunctionMode):
 def _keeps_copies_in_inference() -> bool:
     """Whether torch's own autocast keeps its copies of parameters under inference mode, as it did until 2025.
 
-    What was kept still has the value that the parameter had.
+    What was kept still has the value that the parameter had. The question belongs to no step that is followed.
     """
-    weight, one = torch.nn.Parameter(torch.zeros(1, 1)), torch.ones(1, 1)
-    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+    with _disable_current_modes():
+        weight, one = torch.nn.Parameter(torch.zeros(1, 1)), torch.ones(1, 1)
+    with _disable_current_modes(), torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
         F.linear(one, weight)
         weight.data.fill_(1)
         return not F.linear(one, weight)

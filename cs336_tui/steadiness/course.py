@@ -36,7 +36,7 @@ CLEARLY = 0.8
 """How much likelier a step must be than a ramp in its place, in the penalties' unit."""
 PATIENCE = 2
 """Terms tried beyond the best course yet: strong correlation may explain either of two shifts, and not both."""
-LOST = 10
+LOST: dict[Kind, int] = {"step": 10, "ramp": 10, "decay": 8}
 """See `small_sample`."""
 RESOLUTION = 1e-4
 """Noise below this share of the level is none: clocks and printed times are not finer."""
@@ -159,7 +159,7 @@ class _Search:
         """The terms with a ramp instead of a step that is not clearly likelier."""
         for step in terms:
             ramped = tuple(RAMP if term == step else term for term in terms)
-            near = cost + CLEARLY * math.log(self.n) * small_sample(self.n, LOST)
+            near = cost + CLEARLY * math.log(self.n) * small_sample(self.n, LOST["step"])
             if step.kind == "step" and RAMP not in terms and self.whole_cost(ramped) <= near:
                 return ramped
         return terms
@@ -218,8 +218,8 @@ class _Search:
 
     def cost(self, squares: Series, terms: tuple[Term, ...]) -> Series:
         """Minus twice the log likelihood, less what all courses share, and the penalty. `squares` is (P) or (P, m)."""
-        penalty = sum(PENALTY[term.kind] for term in terms) * math.log(self.n) * small_sample(self.n, LOST)
-        return likelihood_cost(squares, self.n) + penalty
+        penalty = sum(PENALTY[term.kind] * small_sample(self.n, LOST[term.kind]) for term in terms)
+        return likelihood_cost(squares, self.n) + penalty * math.log(self.n)
 
     def course(self, terms: tuple[Term, ...]) -> Course:
         """The course of these terms at the likeliest correlation."""

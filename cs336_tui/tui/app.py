@@ -182,10 +182,10 @@ class Cs336App(Running):
         """Names of our own and the person's themes."""
         return self._themes.names
 
-    def run(self, *arguments: Any, **options: Any) -> None:
-        """Run it until it is quit or a signal ends it, as Textual does."""
+    def run(self, *arguments: Any, **options: Any) -> Any:
+        """Run it until it is quit or a signal ends it; returns what Textual's own `run` does."""
         with EndOnSignals(lambda code: self.exit(return_code=code), self.close):
-            super().run(*arguments, **options)
+            return super().run(*arguments, **options)
 
     def on_mount(self) -> None:
         self.call_after_refresh(self._begin)
