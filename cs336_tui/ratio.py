@@ -32,7 +32,7 @@ MOST_FAR = 0.05
 """Where more than this share of all pairs are spikes, they are a habit of a side, and none is held."""
 WIDEST = 4.0
 """An interval that would reach further than this factor to either side is not given: it says nothing."""
-NO_INTERVAL = "(no interval)"
+NO_INTERVAL, _NONE = "(no interval)", "none: "
 _ROUNDING = 1e-9
 
 
@@ -118,7 +118,8 @@ def ratio_of(
     if x.mean <= 0 or y.mean <= 0:
         return None
     if not by_run and (few := min(len(a_values), len(b_values))) < FEWEST:
-        return without_interval(math.log(x.mean / y.mean), level, f"{few} steps, and {FEWEST} a side are needed")
+        why = f"{few} steps are fewer than the {FEWEST} a side that are needed"
+        return without_interval(math.log(x.mean / y.mean), level, why)
     u, v = (sample.variance / sample.mean**2 for sample in (x, y))
     half = 0.0
     if u + v > 0:
@@ -172,7 +173,7 @@ def paired_ratio(rounds: Sequence[Sequence[tuple[float, float]]], level: float =
     if is_habit:
         kept = f"none of {total} pairs held, as {far} lie farther than {FAR:g} robust deviations off"
     if count == 1 and total < FEWEST:
-        return without_interval(mean, level, f"{total} pairs, and {FEWEST} are needed in one round")
+        return without_interval(mean, level, f"{total} pairs are fewer than the {FEWEST} that one round needs")
     found = around(mean, half, level, f"{FROM_PAIRS if count > 1 else FROM_ONE_ROUND}; {kept}")
     return _reaching(found, _of_means([pair for pairs in taken for pair in pairs]))
 
@@ -206,7 +207,8 @@ def explain(
         return f"{a} and {b} cannot be compared: each needs at least 2 measured steps."
     takes = f"{a} takes {ratio} times as long as {b}"
     if ratio.low is None or ratio.high is None:
-        return f"{a} takes {_digits(ratio.ratio)} times as long as {b}: ambiguous, {ratio.method}; {more}."
+        why = ratio.method.removeprefix(_NONE)
+        return f"{a} takes {_digits(ratio.ratio)} times as long as {b}: ambiguous, no interval as {why}; {more}."
     percent, near = f"{ratio.level * 100:g} %", f"1 ± {margin * 100:g} %"
     match verdict(ratio, margin):
         case "faster":
@@ -233,7 +235,7 @@ def around(log_ratio: float, half: float, level: float, method: str) -> Ratio:
 
 def without_interval(log_ratio: float, level: float, why: str) -> Ratio:
     """The ratio whose logarithm has no interval."""
-    return Ratio(math.exp(log_ratio), None, None, level, f"no interval: {why}")
+    return Ratio(math.exp(log_ratio), None, None, level, f"{_NONE}{why}")
 
 
 def _digits(value: float) -> str:

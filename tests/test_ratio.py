@@ -185,7 +185,8 @@ def test_fewer_than_10_steps_a_side_have_no_interval_and_the_verdict_says_why(st
     few = ratio_of([one], [[0.060] * 20])
     assert few is not None
     assert (few.low, few.high, verdict(few)) == (None, None, "ambiguous")
-    assert f"ambiguous, no interval: {steps} steps, and 10 a side are needed; run more repeats." in explain(few)
+    why = f"{steps} steps are fewer than the 10 a side that are needed"
+    assert f"ambiguous, no interval as {why}; run more repeats." in explain(few)
     assert few.bounds() == "(no interval)"
     pairs = paired_ratio([[(time_s, 0.06) for time_s in one]])
     assert pairs is not None
@@ -197,7 +198,7 @@ def test_times_that_wander_have_no_interval_rather_than_an_endless_one() -> None
     found = ratio_of([wandering], [[0.05, 0.06] * 10])
     assert found is not None
     assert found.low is None
-    assert found.method.startswith("no interval: it would reach further than a factor of 4")
+    assert found.method.startswith("none: it would reach further than a factor of 4")
     assert "e-" not in explain(found)
 
 

@@ -63,7 +63,7 @@ def test_a_whole_run_and_what_the_session_holds_of_it(begin: Begin, tmp_path: Pa
     every = document["rows"][2]
     assert every["a_n"] == every["b_n"] == 40
     if every["low"] is None:  # two rounds that differ much fix none, as they may on a busy machine
-        assert every["method"].startswith("no interval: ")
+        assert every["method"].startswith("none: ")
     else:
         assert every["low"] <= every["ratio"] <= every["high"]
     assert every["verdict"] in ("faster", "slower", "same", "ambiguous")
