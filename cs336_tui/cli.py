@@ -30,6 +30,7 @@ from cs336_tui.flags import (
     session_dir_option,
     timeout_option,
 )
+from cs336_tui.texts import in_brief
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -337,5 +338,5 @@ def _check_encodable(words: Sequence[str]) -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    click.echo(f"cs336-tui: {message}", err=True)
+    click.echo(f"cs336-tui: {in_brief(message)}", err=True)
     sys.exit(code)

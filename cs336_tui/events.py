@@ -6,7 +6,9 @@ session. On the pipe events travel as msgpack, in the log as one JSON object per
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -15,6 +17,13 @@ from cs336_tui.environment import Environment
 from cs336_tui.reports import Prediction, Report, ReportKind
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
+
+LATEST = 253_370_764_800.0
+"""The beginning of the year 9999, Unix seconds: what calendars and clocks bear."""
+LARGEST = 1e30
+"""No number of a log is larger, so that squares and products of them are numbers too."""
+SHORTEST_S, LONGEST_S = 1e-12, 1e9
+"""Between these lies the time of a step or of its part, unless it is 0."""
 
 SCHEMA = 4
 """Version of the log's vocabulary; raised when an old reader would misread a new log."""
@@ -399,8 +408,56 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def from_line(line: bytes) -> Event:
-    """Inverse of `to_line`. Raises `msgspec.MsgspecError`."""
-    return _UNJSON.decode(line)
+    """Inverse of `to_line`, for lines from anywhere. Raises `msgspec.MsgspecError` or `UnicodeDecodeError`.
+
+    What it returns can be computed with: times and other numbers have a size that arithmetic and clocks bear.
+    """
+    try:
+        event = _UNJSON.decode(line)
+        problem = _problem(event, line)
+    except RecursionError:
+        problem = "nested too deeply"
+    if problem:
+        raise msgspec.ValidationError(problem)
+    return event
+
+
+_PERHAPS_LARGE = re.compile(rb"[0-9]{19}|[0-9][eE]\+?[0-9]{2}")
+"""Is in every line that has a number beyond `LARGEST`, and in few others."""
+
+
+def _problem(event: Event, line: bytes) -> str | None:
+    """Why the event, which this line told, cannot be computed with; None when it can."""
+    if not 0 <= event.at <= LATEST:
+        return f"at {event.at}: expected Unix seconds"
+    if isinstance(event, StepsTimed):
+        several = (event.times_s, *event.phases_s.values(), *([event.host_s] if event.host_s else []))
+        if any(len(times_s) != len(event.times_s) for times_s in several):
+            return "times of steps, of phases and of the host differ in number"
+        return _impossible_time(itertools.chain(*several))
+    if isinstance(event, CellFinished) and (summary := event.summary):
+        known = (summary.mean_s, summary.median_s, summary.min_s, summary.max_s, summary.p95_s)
+        if problem := _impossible_time(time_s for time_s in known if time_s is not None):
+            return problem
+    if _PERHAPS_LARGE.search(line) and any(abs(number) > LARGEST for number in _numbers(msgspec.json.decode(line))):
+        return f"a number larger than {LARGEST:g}"
+    return None
+
+
+def _impossible_time(times_s: Iterable[float]) -> str | None:
+    for time_s in times_s:
+        if time_s and not SHORTEST_S <= time_s <= LONGEST_S:
+            return f"a time of {time_s} s: expected {SHORTEST_S:g} to {LONGEST_S:g}, or 0"
+    return None
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    """Every number in a JSON value."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(each)
+    elif isinstance(value, int | float):
+        yield value
 
 
 def coalesce(events: Iterable[Event]) -> list[Event]:

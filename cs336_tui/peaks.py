@@ -11,6 +11,7 @@ import msgspec
 import platformdirs
 
 from cs336_tui.environment import Environment
+from cs336_tui.reading import UNREADABLE, read_small
 from cs336_tui.spec import Precision
 
 BUSY_CORES = 0.25
@@ -177,8 +178,8 @@ class PeakCache:
     def get(self, key: PeakKey) -> DevicePeak | None:
         """None, too, of one that was kept before it was asked whether it had been disturbed."""
         if key not in self._known:
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
-                entry = msgspec.json.decode(self._path(key).read_bytes(), type=_Entry)
+            with contextlib.suppress(*UNREADABLE):
+                entry = msgspec.json.decode(read_small(self._path(key)), type=_Entry)
                 if not entry.peak.disturbance:
                     self._known[key] = entry.peak
         return self._known.get(key)

@@ -8,20 +8,20 @@ there, ``warmup`` and ``steps`` may be ``"auto"`` or ``"auto:50"``, and with the
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import platformdirs
 
+from cs336_tui.reading import TomlError, parse_toml, read_text
 from cs336_tui.spec import ModelDims, SpecError
 from cs336_tui.sweep import INTERVAL, UNRESOLVED, Auto, Counted, Sweep, auto_of, auto_words, share_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)*")
+_DEPTH = 3
+"""Of folders in which presets are looked for, as a link may lead back to where it is."""
 _DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 _LISTS = {
     "size": "sizes", "context": "contexts", "batch": "batches", "pass": "passes", "precision": "precisions",
@@ -86,7 +86,7 @@ def user_preset_dir() -> Path:
 @cache
 def bundled() -> tuple[Preset, ...]:
     """The presets that come with the product, newest edition first."""
-    found = _presets_in(files("cs336_tui") / "data" / "presets")
+    found = _presets_in(Path(__file__).with_name("data") / "presets")
     assert not found.problems, found.problems
     return (QUICK, *sorted(found.presets, key=_edition_rank))
 
@@ -152,9 +152,9 @@ def to_toml(preset: Preset) -> str:
 def from_toml(name: str, text: str) -> Preset:
     """Inverse of `to_toml`. Raises `PresetError` naming the key, the value and what is allowed."""
     try:
-        fields = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise PresetError(f"preset {name}: not TOML: {error}") from None
+        fields = parse_toml(text)
+    except TomlError as error:
+        raise PresetError(f"preset {name}: {error}") from None
     allowed = ("about", *_LISTS, *_SINGLES, *_PAIRS, "interval", *_DIMS)
     if unknown := sorted(fields.keys() - set(allowed)):
         raise PresetError(f"preset {name}: unknown key {unknown[0]}: expected one of {', '.join(allowed)}")
@@ -175,7 +175,8 @@ def _sweep(fields: dict[str, Any]) -> Sweep:
             given[key] = _convert(key, fields[key], _kind(key))
     for key, field in _PAIRS.items():
         if key in fields:
-            given[field] = tuple(_pair(key, text) for text in fields[key])
+            texts = fields[key] if isinstance(fields[key], list) else [fields[key]]
+            given[field] = tuple(_pair(key, text) for text in texts)
     raw = {key: _convert(key, fields[key], int) for key in _DIMS if key in fields}
     if raw:
         if missing := [key for key in _DIMS if key not in raw]:
@@ -235,28 +236,28 @@ def _convert(key: str, value: Any, kind: type[str] | type[int] | type[bool]) -> 
     return value
 
 
-def _presets_in(folder: Traversable) -> PresetSet:
+def _presets_in(folder: Path) -> PresetSet:
     presets: list[Preset] = []
     problems: list[str] = []
     for name, file in _toml_files(folder, ""):
         try:
-            presets.append(from_toml(name, file.read_text(encoding="utf-8")))
+            presets.append(from_toml(name, read_text(file)))
         except PresetError as error:
             problems.append(str(error))
-        except (OSError, UnicodeDecodeError) as error:
-            problems.append(f"preset {name}: cannot be read: {error}")
+        except OSError as error:
+            problems.append(f"preset {name}: cannot be read: {error.strerror}")
     return PresetSet(tuple(presets), tuple(problems))
 
 
-def _toml_files(folder: Traversable, prefix: str) -> list[tuple[str, Traversable]]:
+def _toml_files(folder: Path, prefix: str) -> list[tuple[str, Path]]:
     """Name and file of every preset below a folder, by name; none when there is no such folder."""
     try:
         entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
     except OSError:
         return []
-    found: list[tuple[str, Traversable]] = []
+    found: list[tuple[str, Path]] = []
     for entry in entries:
-        if entry.is_dir():
+        if entry.is_dir() and prefix.count("/") < _DEPTH:
             found += _toml_files(entry, f"{prefix}{entry.name}/")
         elif entry.name.endswith(".toml"):
             found.append((prefix + entry.name.removesuffix(".toml"), entry))

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
+from cs336_tui.reading import UNREADABLE, read_small
 from cs336_tui.sweep import Sweep
 from cs336_tui.variants import is_imported
 
@@ -38,8 +39,8 @@ def models_in(sweep: Sweep) -> tuple[RecentModel, ...]:
 
 def recent_models(file: Path | None = None) -> tuple[RecentModel, ...]:
     """Those that were run lately, newest first; none where the file cannot be read."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((file or _usual_file()).read_bytes(), type=tuple[RecentModel, ...])[:MOST]
+    with contextlib.suppress(*UNREADABLE):
+        return msgspec.json.decode(read_small(file or _usual_file()), type=tuple[RecentModel, ...])[:MOST]
     return ()
 
 

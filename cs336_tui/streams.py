@@ -1,4 +1,7 @@
-"""The standard streams of a command: there in any case, and what is lost on them is heard of or does not matter."""
+"""The standard streams of a command: there in any case, and what is lost on them is heard of or does not matter.
+
+Whatever a command writes goes through them, and what a terminal would obey is taken out there (`texts.plain`).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import stat
 import sys
 import time
 from typing import TYPE_CHECKING, TextIO
+
+from cs336_tui.texts import one_line, plain
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -36,7 +41,7 @@ def settle_streams() -> None:
     if sys.stdout is sys.__stdout__:
         sys.stdout = _Output(open(1, "wb", closefd=False), *_encoding_of(sys.stdout), line_buffering=os.isatty(1))  # noqa: SIM115
     if sys.stderr is sys.__stderr__:
-        sys.stderr = io.TextIOWrapper(_Errors(), *_encoding_of(sys.stderr), write_through=True)
+        sys.stderr = _Plain(_Errors(), *_encoding_of(sys.stderr), write_through=True)
 
 
 def in_one_line(error: OSError) -> str:
@@ -48,10 +53,22 @@ def in_one_line(error: OSError) -> str:
     return ": ".join([*shown, error.strerror or str(error)])
 
 
-class _Output(io.TextIOWrapper):
+class _Plain(io.TextIOWrapper):
+    """Takes out of each text what a terminal would obey."""
+
     def write(self, text: str, /) -> int:
+        self.write_as_is(plain(text))
+        return len(text)
+
+    def write_as_is(self, text: str) -> None:
+        """Write a text of our own, its escape sequences included."""
+        super().write(text)
+
+
+class _Output(_Plain):
+    def write_as_is(self, text: str) -> None:
         try:
-            return super().write(text)
+            super().write_as_is(text)
         except OSError as error:
             raise self._lost(error) from None
 
@@ -95,11 +112,39 @@ class _Errors(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
+    @property
+    def name(self) -> str:
+        return "<stderr>"
+
     def fileno(self) -> int:
         return 2
 
     def isatty(self) -> bool:
         return os.isatty(2)
+
+
+class StatusLine:
+    """One line at the end of a stream, redrawn in place where that is a terminal; elsewhere nothing."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.is_live = stream.isatty()
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        if self.is_live:
+            self._redraw(one_line(text))
+            self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            self._redraw("")
+            self._shown = False
+
+    def _redraw(self, text: str) -> None:
+        write = self._stream.write_as_is if isinstance(self._stream, _Plain) else self._stream.write
+        write(f"\r\x1b[K{text}")
+        self._stream.flush()
 
 
 def _encoding_of(stream: TextIO | None) -> tuple[str, str]:

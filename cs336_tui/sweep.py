@@ -18,6 +18,9 @@ from cs336_tui.variants import CROSS_ENTROPY, REFERENCE, arguments_for, is_impor
 UNRESOLVED = ("auto", "every")
 """Names that only a machine can turn into devices: its best one, and all of them."""
 
+MOST_CELLS = 10_000
+"""Of one sweep."""
+
 Counted = Literal["warmup_steps", "measure_steps"]
 USUAL_MOST: dict[Counted, int] = {"warmup_steps": 100, "measure_steps": 1000}
 """The most steps of an automatic count when nobody says how many."""
@@ -193,6 +196,9 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
                 yield SpecError(field.rstrip("_"), "(none)", "choose at least one")
             if len(set(values)) != len(values):
                 yield SpecError(field.rstrip("_"), ",".join(map(str, values)), "names the same value twice")
+        if len(self) > MOST_CELLS:  # which would take long to look at one by one
+            yield SpecError("cells", len(self), f"these choices make too many; expected at most {MOST_CELLS}")
+            return
         yield from self._ceilings()
         yield from self._arguments_of_nobody()
         own = {field: getattr(self, field) for field in ("model_path", "annotations") if self.own_code}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,41 @@ def test_saving_never_replaces_unasked(tmp_path: Path) -> None:
     assert all_presets(tmp_path).find("lab/mine") == second
     with pytest.raises(PresetError, match=r"preset name '\.\./out'"):
         save(Preset("../out", "", Sweep()), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model_arg = 5", "annotate = 5", "model_arg = { a = 1 }", "about = [1]", "context = [[1]]", "size = { a = 1 }",
+        "batch = 1979-05-27", "warmup = nan", "steps = 1e400", "causal = 'yes'", "seed = " + "9" * 5000,
+        "interval = []",
+        "about = " + "[" * 5000, "about = " + "[" * 5000 + "]" * 5000, "about = " + "{a=" * 5000,
+        ".".join("a" * 60_000),
+        "\n".join(f"{key} = [{', '.join(map(str, range(1, 210)))}]" for key in ("context", "batch", "warmup")),
+        "about = '''" + "x" * 2**21 + "'''", 'model = "\\u0000"', "size = [" + '"x", ' * 5000 + "]",
+    ],
+)  # fmt: skip
+def test_a_bad_preset_is_one_line_in_no_time_and_spoils_only_itself(text: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text(text)
+    (tmp_path / "good.toml").write_text('size = "tiny"')
+    began = time.perf_counter()
+    found = all_presets(tmp_path)
+    assert time.perf_counter() - began < 1
+    assert found.find("good").sweep == Sweep()
+    (problem,) = found.problems
+    assert problem.startswith("preset bad: ")
+    assert "\n" not in problem
+
+
+@pytest.mark.timeout(20)
+def test_presets_are_read_from_regular_files_and_a_loop_of_links_ends(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    (tmp_path / "zero.toml").symlink_to("/dev/zero")
+    (tmp_path / "again").symlink_to(tmp_path)
+    (tmp_path / "more").symlink_to(tmp_path)
+    (tmp_path / "good.toml").write_text('size = "tiny"')
+    found = all_presets(tmp_path)
+    assert found.find("good").sweep == Sweep()
+    assert {problem for problem in found.problems if "/" not in problem.partition(":")[0]} == {
+        "preset pipe: cannot be read: not a regular file", "preset zero: cannot be read: not a regular file",
+    }  # fmt: skip

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from cs336_tui.events import InForce
-from cs336_tui.export.markdown import plain
 from cs336_tui.export.record import RECORD_SCHEMA, RunRecord, SessionDocument, document_of
 from cs336_tui.session.fields import OWN, shown_of
 from cs336_tui.session.state import SessionState
 from cs336_tui.spec import RunSpec
 from cs336_tui.stats import Summary
+from cs336_tui.texts import as_data, plain
 
 _FIRST = ("cell", "status")
 _BY_PHASE = ("phase_times_s", "host_phase_times_s")
@@ -46,8 +46,9 @@ def to_csv(state: SessionState) -> str:
     """One row per finished cell, fields named as in the JSON; times in seconds, sizes in bytes.
 
     Lists (``*_times_s``, of a value per step, verdicts, and texts such as ``verdict_evidence`` and ``graph_breaks``)
-    are joined by ``;``; one inside a text is ``,``, so that a reader can split them. What is unknown is empty; what a
-    model of the user's decides itself, such as its attention, is ``own``.
+    are joined by ``;``; one inside a text is ``,``, so that a reader can split them. A text that a spreadsheet would
+    take for a formula has an apostrophe before it (`as_data`). What is unknown is empty; what a model of the user's
+    decides itself, such as its attention, is ``own``.
     """
     return documents_to_csv([document_of(state)])
 
@@ -101,9 +102,11 @@ def _row(run: RunRecord) -> dict[str, Any]:
 
 def _field(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return ";".join(plain(each).replace(";", ",") if isinstance(each, str) else repr(each) for each in value)
+        texts = [each.replace(";", ",") if isinstance(each, str) else repr(each) for each in value]
+        joined = ";".join(texts)
+        return as_data(joined) if any(isinstance(each, str) for each in value) else joined
     # Older Pythons leave a bare carriage return unquoted, and then cannot read the row back.
-    return plain(value) if isinstance(value, str) else value
+    return as_data(value) if isinstance(value, str) else value
 
 
 def _phase_column(field: str, phase: str) -> str:

@@ -15,6 +15,7 @@ import msgspec
 
 from cs336_tui.export import markdown
 from cs336_tui.export.tables import Table, Value
+from cs336_tui.texts import as_data, one_line
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
@@ -86,24 +87,20 @@ def page(title: str, body: str) -> str:
     """A whole HTML page round a body of HTML; needs nothing but itself."""
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width">\n<title>{html.escape(_line(title))}</title>\n'
+        f'<meta name="viewport" content="width=device-width">\n<title>{html.escape(one_line(title))}</title>\n'
         f"<style>{_CSS}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
     )
 
 
 def latex_escape(text: str) -> str:
     """One line of text that LaTeX sets as itself; needs no package."""
-    found = re.sub("-(?=-)", "-{}", _line(text).translate(_LATEX))
+    found = re.sub("-(?=-)", "-{}", one_line(text).translate(_LATEX))
     # After a line's end a bracket would be an option of it, and a star a form of it.
     return "{}" + found if found.startswith(("[", "*")) else found
 
 
 def _label(table: Table) -> str:
     return "tab:" + re.sub("[^A-Za-z0-9]+", "-", table.label).strip("-")
-
-
-def _line(text: str) -> str:
-    return " ".join(markdown.plain(text).split())
 
 
 def _markdown(table: Table) -> str:
@@ -158,7 +155,7 @@ def _latex(table: Table) -> str:
 def _is_wide(table: Table) -> bool:
     """Whether LaTeX may not fit it into a line of text, by its characters."""
     rows = ([column.header for column in table.columns], *table.rows)
-    widths = [max(map(len, map(_line, cells))) for cells in zip(*rows, strict=True)]
+    widths = [max(map(len, map(one_line, cells))) for cells in zip(*rows, strict=True)]
     return sum(widths) + _LATEX_GAP * len(widths) > _LATEX_LINE
 
 
@@ -172,18 +169,18 @@ def _shrunk(body: str) -> str:
 def _html(table: Table) -> str:
     import pandas as pd
 
-    styler = _styled(table, lambda text: html.escape(_line(text)))
+    styler = _styled(table, lambda text: html.escape(one_line(text)))
     sides = pd.DataFrame([[column.align for column in table.columns]] * len(table.rows), columns=styler.columns)
     styler = styler.set_td_classes(sides)
     if table.caption:
-        styler = styler.set_caption(html.escape(_line(table.caption)))
+        styler = styler.set_caption(html.escape(one_line(table.caption)))
     with _whole():
         body: str = styler.to_html(table_uuid=_label(table))
     body = body[body.index("<table") :]
     for number, column in enumerate(table.columns):
         heading = f'class="col_heading level0 col{number}"'
         body = body.replace(heading, f'class="{column.align}"')
-    notes = "".join(f"<li>{html.escape(_line(note))}</li>\n" for note in table.footnotes)
+    notes = "".join(f"<li>{html.escape(one_line(note))}</li>\n" for note in table.footnotes)
     return body + (f'<ul class="notes">\n{notes}</ul>\n' if notes else "")
 
 
@@ -214,7 +211,7 @@ def _typst(table: Table) -> str:
 
 def _typst_string(text: str) -> str:
     """A string of Typst's, which is shown letter by letter: nothing in it is markup."""
-    return '"' + _line(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return '"' + one_line(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _csv(records: Sequence[dict[str, Value]]) -> str:
@@ -229,7 +226,7 @@ def _csv(records: Sequence[dict[str, Value]]) -> str:
 def _csv_field(value: Value) -> Any:
     if isinstance(value, tuple):
         return ";".join(map(repr, value))
-    return markdown.plain(value) if isinstance(value, str) else value
+    return as_data(value) if isinstance(value, str) else value
 
 
 def _told_apart(table: Table, tables: Sequence[Table]) -> Sequence[dict[str, Value]]:

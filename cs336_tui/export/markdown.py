@@ -6,23 +6,19 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from cs336_tui.texts import one_line, plain
+
 Align = Literal["left", "right"]
 
 _ARRAY = r"\[(?:[\d.]+(?:, [\d.]+)*)?\](?![(\[:])"
 _SPECIAL = re.compile(rf"({_ARRAY})|([\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 """What markdown could take as markup, second group; an underscore inside a word and an array of numbers are not."""
 _OPENING = re.compile(r"^(\d+(?=[.)])|)([-+#=.)])")
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def escape(text: str) -> str:
     """One line of text that renders as itself inside a line or a table cell."""
-    return _SPECIAL.sub(lambda found: found[1] or f"\\{found[2]}", " ".join(plain(text).split()))
-
-
-def plain(text: str) -> str:
-    """Text without terminal escape sequences and control characters, newlines and tabs kept."""
-    return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    return _SPECIAL.sub(lambda found: found[1] or f"\\{found[2]}", one_line(text))
 
 
 def code_block(text: str, language: str = "") -> str:

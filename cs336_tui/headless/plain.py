@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cs336_tui.export.tables import Table
+from cs336_tui.texts import one_line
 
 
 def plain(table: Table) -> str:
@@ -15,8 +16,8 @@ def plain(table: Table) -> str:
     kept = [i for i in range(len(headers)) if i not in shared]
     said = ", ".join(f"{headers[i]} {table.rows[0][i]}" for i in shared)
     lines = tabulate(
-        [[row[i] for i in kept] for row in table.rows],
-        [headers[i] for i in kept],
+        [[one_line(row[i]) for i in kept] for row in table.rows],
+        [one_line(headers[i]) for i in kept],
         tablefmt="simple",
         disable_numparse=True,
         colalign=[table.columns[i].align for i in kept],

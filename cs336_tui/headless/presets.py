@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cs336_tui.presets import all_presets, to_toml, user_preset_dir
+from cs336_tui.texts import one_line
 
 
 def list_text() -> tuple[str, tuple[str, ...]]:
@@ -10,7 +11,7 @@ def list_text() -> tuple[str, tuple[str, ...]]:
     from tabulate import tabulate
 
     found = all_presets()
-    rows = [[preset.name, preset.about] for preset in found.presets]
+    rows = [[one_line(preset.name), one_line(preset.about)] for preset in found.presets]
     text = tabulate(rows, ["preset", "what it runs"], tablefmt="plain", disable_numparse=True)
     return f"{text}\n\nYour own: {user_preset_dir()} (a TOML file each; `presets show NAME` is a start)", found.problems
 

@@ -23,6 +23,7 @@ from cs336_tui.quantities import duration, milliseconds
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.eta import remaining_s
 from cs336_tui.session.state import SessionState
+from cs336_tui.streams import StatusLine
 
 _REDRAW_S = 0.25
 _STAGES = {"compiling": "compiling the model", "capturing": "capturing a CUDA graph"}
@@ -35,9 +36,9 @@ class Progress:
 
     def __init__(self, state: SessionState, stream: TextIO) -> None:
         self._state, self._stream = state, stream
-        self._live = stream.isatty()
+        self._status_line = StatusLine(stream)
+        self._live = self._status_line.is_live
         self._drawn_at = 0.0
-        self._width = 0
 
     def show(self, event: Event) -> None:
         """Say what `event` changed; the state already holds it."""
@@ -67,10 +68,7 @@ class Progress:
             self._write(text)
 
     def clear(self) -> None:
-        if self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
-            self._stream.flush()
-            self._width = 0
+        self._status_line.clear()
 
     def _line(self, text: str) -> None:
         self.clear()
@@ -97,10 +95,8 @@ class Progress:
         self._write(text)
 
     def _write(self, text: str) -> None:
-        self.clear()
-        self._stream.write(text)
-        self._stream.flush()
-        self._width, self._drawn_at = len(text), time.monotonic()
+        self._status_line.show(text)
+        self._drawn_at = time.monotonic()
 
     def _result(self, cell: CellState) -> str:
         again = f" · run {cell.repeat}" if cell.repeat > 1 else ""

@@ -22,6 +22,7 @@ from cs336_tui.selftest.turns import Plan, Progress, take_turns
 from cs336_tui.session.log import default_session_dir, new_session_id
 from cs336_tui.sizes import dims_of
 from cs336_tui.spec import SpecError, canonical_device
+from cs336_tui.streams import StatusLine
 
 EXIT_CODES = {"pass": 0, "fail": 1, "cannot tell": 3}
 FULL, QUICK = Plan(starts=6, rounds=3), Plan(starts=3, rounds=2)
@@ -121,7 +122,7 @@ class _Status:
     """One line on standard error, redrawn in place on a terminal; elsewhere a line a start."""
 
     def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
+        self._line = StatusLine(sys.stderr)
 
     def show(self, progress: Progress) -> None:
         text = f"start {progress.start}/{progress.starts}, "
@@ -130,11 +131,10 @@ class _Status:
             text += f" of turns of {progress.turn_s:.1f} s" if progress.round else ""
         if progress.left_s is not None:
             text += f", ETA {duration(progress.left_s)}"
-        if self._live:
-            click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+        if self._line.is_live:
+            self._line.show(text)
         elif not progress.round or progress.start == progress.round == 1:
             click.echo(text, err=True)
 
     def clear(self) -> None:
-        if self._live:
-            click.echo("\r\x1b[K", err=True, nl=False)
+        self._line.clear()

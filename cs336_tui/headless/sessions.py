@@ -13,6 +13,7 @@ import msgspec
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError, LogLost, NoRoomForLog, default_session_dir
 from cs336_tui.session.store import SessionInfo
+from cs336_tui.texts import in_brief, one_line
 
 
 @contextmanager
@@ -44,15 +45,16 @@ def show_command(session: str, session_dir: Path | None) -> str:
         path = store.find(session, session_dir or default_session_dir())
         state = store.load(path)
     info = store.describe(state, path)
-    lines = [f"session  {info.session}" + (f"  ({info.name})" if info.name else "")]
-    if info.note:
-        lines.append(f"note     {info.note}")
-    lines += [f"begun    {began(info)} on {info.host or 'an unknown machine'}, torch {info.torch or 'unknown'}"]
-    lines += [f"cells    {counts(info)}"]
+    rows = [("session", info.session + (f"  ({info.name})" if info.name else ""))]
+    rows += [("note", info.note)] if info.note else []
+    rows += [("begun", f"{began(info)} on {info.host or 'an unknown machine'}, torch {info.torch or 'unknown'}")]
+    rows += [("cells", counts(info))]
     for report in state.reports.values():
         how = "" if report.status == "ok" else f": {report.status or 'running'}"
-        lines.append(f"report   {report.kind} of {report.spec.title}{how}")
-    lines += [f"log      {path}", "", results_markdown(state).rstrip()]
+        rows.append(("report", f"{report.kind} of {report.spec.title}{how}"))
+    rows.append(("log", str(path)))
+    lines = [f"{label:<9}{in_brief(text, 1000)}" for label, text in rows]
+    lines += ["", results_markdown(state).rstrip()]
     if any(report.content for report in state.reports.values()):
         lines += ["", f"`cs336-tui export {info.session} --report kernels` (or memory, ...) shows what a report found."]
     return "\n".join(lines)
@@ -112,4 +114,5 @@ def _table(infos: list[SessionInfo]) -> str:
     ]
     header = ["session", "name", "begun", "machine", "devices", "cells", "note"]
     kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
-    return tabulate([[row[i] for i in kept] for row in rows], [header[i] for i in kept], tablefmt="plain")
+    cells = [[one_line(row[i]) for i in kept] for row in rows]
+    return tabulate(cells, [header[i] for i in kept], tablefmt="plain", disable_numparse=True)

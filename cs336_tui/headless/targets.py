@@ -21,6 +21,7 @@ from cs336_tui.gpus import GpuModel, UnknownGpu, find_gpu
 from cs336_tui.reports import Prediction
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.spec import RunSpec, SpecError
+from cs336_tui.streams import StatusLine
 from cs336_tui.sweep import UNRESOLVED, Sweep
 
 
@@ -167,19 +168,17 @@ class Counter:
 
     def __init__(self, what: str, total: int | None = None) -> None:
         self._what, self._total, self._done = what, total, 0
-        self._shown = sys.stderr.isatty()
+        self._line = StatusLine(sys.stderr)
 
     def __call__(self, *_: object) -> None:
         self._done += 1
         if self._done == self._total:
             self.clear()
-        elif self._shown:
-            of = f"/{self._total}" if self._total else ""
-            click.echo(f"\r\x1b[K{self._what} {self._done}{of}", err=True, nl=False)
+        else:
+            self._line.show(f"{self._what} {self._done}" + (f"/{self._total}" if self._total else ""))
 
     def clear(self) -> None:
-        if self._shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
+        self._line.clear()
 
 
 def deliver(text: str, output: Path | None, *, force: bool) -> str:

@@ -16,6 +16,7 @@ import msgspec
 import platformdirs
 
 import cs336_tui
+from cs336_tui.reading import UNREADABLE, read_small
 from cs336_tui.reports import Prediction, predicted_for, prediction_key
 from cs336_tui.runner.child import PredictionAnswer
 from cs336_tui.runner.launcher import Child, Launcher, StartError
@@ -58,8 +59,8 @@ class PredictionCache:
         key = _asked(spec)
         found = self._known.get((key[0], capability, key[1]))
         if found is None and not spec.brings_own_code:
-            with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-                found = msgspec.json.decode(self._path(key[0], capability).read_bytes(), type=Prediction)
+            with contextlib.suppress(*UNREADABLE):
+                found = msgspec.json.decode(read_small(self._path(key[0], capability), 1 << 24), type=Prediction)
                 self._known[key[0], capability, key[1]] = found
         return predicted_for(spec, found) if found else None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cs336_tui.events import DeviceSampled, Event, Notice, Stage, StepsTimed, from_line
+from cs336_tui.reading import open_regular
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.log import DAMAGE, TORN, LogError, LogReader, Run, line_prefix
 from cs336_tui.session.state import DEVICE_HISTORY, SessionState
@@ -24,7 +25,7 @@ def load(path: Path) -> SessionState:
     Damage raises `LogError`, except in the lines of steps and device samples: such a line is left out.
     """
     try:
-        file = path.open("rb")  # kept open while steps may be asked for, so that the log may be deleted meanwhile
+        file = open_regular(path)  # kept open while steps may be asked for, so that the log may be deleted meanwhile
     except OSError as error:
         raise LogError(f"{path}: {error.strerror}") from None
     state = SessionState()

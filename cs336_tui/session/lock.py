@@ -10,15 +10,18 @@ import os
 import secrets
 import socket
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+
+from cs336_tui.reading import UNREADABLE, read_small
 
 
 class Writer(msgspec.Struct, frozen=True, kw_only=True):
     """Who writes a session. `since` is when the process began (Unix seconds), as a pid may be given twice."""
 
     host: str
-    pid: int
+    pid: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
     since: float
     token: str
 
@@ -55,11 +58,8 @@ def lock_path(log: Path) -> Path:
 
 def writer_of(log: Path) -> Writer | None:
     """Who writes this log now, None when nobody does. A lock that cannot be read counts as nobody's."""
-    try:
-        writer = msgspec.json.decode(lock_path(log).read_bytes(), type=Writer)
-    except (OSError, msgspec.MsgspecError):
-        return None
-    return writer if writer.may_live else None
+    writer = _read(lock_path(log))
+    return writer if writer and writer.may_live else None
 
 
 class SessionLock:
@@ -102,29 +102,30 @@ class SessionLock:
     def _clear(self, *, take_over: bool) -> None:
         """Remove a dead writer's lock; of two that try at once, only one finds it there."""
         aside = self.path.with_suffix(f".writer-{secrets.token_hex(8)}")
-        before = self._read(self.path)
+        before = _read(self.path)
         if before is not None and before.may_live and not take_over:
             raise SessionInUse(self.path, before)
         with contextlib.suppress(FileNotFoundError):
             self.path.rename(aside)
-            if self._read(aside) != before:  # somebody else was quicker, and this lock is theirs
+            if _read(aside) != before:  # somebody else was quicker, and this lock is theirs
                 with contextlib.suppress(FileExistsError):
                     _name(aside, self.path)
                 aside.unlink()
-                raise SessionInUse(self.path, self._read(self.path))
+                raise SessionInUse(self.path, _read(self.path))
             aside.unlink()
 
-    @staticmethod
-    def _read(path: Path) -> Writer | None:
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=Writer)
-        except (OSError, msgspec.MsgspecError):
-            return None
-
     def release(self) -> None:
-        if self._own is not None and self._read(self.path) == self._own:  # it may have been taken over
+        if self._own is not None and _read(self.path) == self._own:  # it may have been taken over
             self.path.unlink(missing_ok=True)
         self._own = None
+
+
+def _read(path: Path) -> Writer | None:
+    """Who is named in a lock; None where that cannot be read."""
+    try:
+        return msgspec.json.decode(read_small(path), type=Writer)
+    except UNREADABLE:
+        return None
 
 
 def _name(file: Path, path: Path) -> None:

@@ -21,6 +21,7 @@ from cs336_tui.events import (
     from_line,
     to_line,
 )
+from cs336_tui.reading import open_regular
 from cs336_tui.session.lock import SessionInUse, SessionLock
 
 FILES_SUFFIX = ".files"
@@ -205,7 +206,7 @@ class LogReader:
         started = False
         number = end = 0
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 for line in file:
                     number += 1
                     start, end = end, end + len(line)
@@ -252,7 +253,7 @@ class LogReader:
         if not started:
             try:
                 header = msgspec.json.decode(line, type=dict)
-            except msgspec.MsgspecError:
+            except (*DAMAGE, RecursionError):
                 header = {}
             schema = header.get("schema")
             if header.get("type") == "SessionStarted" and isinstance(schema, int) and schema > SCHEMA:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import platformdirs
 
+from cs336_tui.reading import read_text
 from cs336_tui.sizes import dims_of
 from cs336_tui.spec import EDITIONS, PASSES, PRECISIONS, SpecError
 
@@ -77,11 +78,11 @@ def own(path: Path | None = None) -> tuple[Published, ...]:
     """A person's own reference points, none where there is no file. Raises `ReferenceFileError` naming the line."""
     path = path or own_path()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         return ()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReferenceFileError(f"{path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise ReferenceFileError(f"{path}: cannot be read: {error.strerror}") from None
     return tuple(msgspec.structs.replace(row, own=True) for row in parse(text, str(path)))
 
 

@@ -198,7 +198,7 @@ class SessionState:
                 self.running = {}
                 self.reports = {number: report for number, report in self.reports.items() if report.status}
             case SessionAnnotated():
-                self.name = self.name if event.name is None else event.name
+                self.name = self.name if event.name is None else " ".join(event.name.splitlines())
                 self.note = self.note if event.note is None else event.note
             case CellsPredicted():
                 for found in event.predictions:

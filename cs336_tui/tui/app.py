@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import SystemCommand
 from textual.binding import BindingType
+from textual.css.query import NoMatches
 from textual.screen import Screen
+from textual.widget import MountError
+from textual.worker import WorkerFailed
 
 from cs336_tui.events import (
     CellFinished,
@@ -43,8 +47,11 @@ from cs336_tui.tui.session import Session
 from cs336_tui.tui.signals import EndOnSignals
 from cs336_tui.tui.sources import LiveSource, ReplaySource, Sink, sweep_of
 from cs336_tui.tui.theme_choice import ThemeChoice
+from cs336_tui.tui.windows import Palette
 
 if TYPE_CHECKING:
+    from textual.driver import Driver
+
     from cs336_tui.runner.bench import Bench
     from cs336_tui.tui.panes.roofline import RooflinePane
 
@@ -53,6 +60,8 @@ if TYPE_CHECKING:
 
 GET_READY_S = 1.0
 """So long after the machine was read, what judging needs is loaded, unless a cell is being timed by then."""
+OPENED_WITHIN_S = 2.0
+"""So long keys and clicks wait for a window at most."""
 LOW_BANDWIDTH_HZ = 0.5
 LOW_BANDWIDTH_DETAIL_S = 5.0
 """With ``--low-bandwidth``: the most refreshes a second, and seconds between the Live pane's details."""
@@ -106,7 +115,30 @@ class Cs336App(Running):
         self.judging = Judging(self, self._is_timing, self._judged, peaks)
         self._peaks = PeakDesk(self)
 
+    def get_driver_class(self) -> type[Driver]:
+        found = super().get_driver_class()
+        if found.__name__ != "LinuxDriver":  # one that somebody asked for in the environment
+            return found
+        from cs336_tui.tui.driver import Driver as OwnDriver
+
+        return OwnDriver
+
     # What happens.
+
+    async def on_event(self, event: events.Event) -> None:
+        """Keys and clicks wait for a window that is being opened, and mean nothing to an app that is ending."""
+        if isinstance(event, events.InputEvent) and not event.is_forwarded and self.screen_stack:
+            if self._exit:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.screen._mounted_event.wait(), OPENED_WITHIN_S)
+        await super().on_event(event)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """As Textual's; that a handler finds its widgets gone while the app ends is no crash."""
+        cause = error.error if isinstance(error, WorkerFailed) else error
+        if not (self._exit and isinstance(cause, NoMatches | MountError)):
+            super()._handle_exception(error)
 
     def react(self, event: Event) -> None:
         """What an event of the app's session means for the rest of the screen."""
@@ -325,6 +357,11 @@ class Cs336App(Running):
         self.theme = self._themes.next()
         self.clear_notifications()
         self.notify(self.theme, title="Theme", timeout=2)
+
+    def action_command_palette(self) -> None:
+        """Every action by name."""
+        if self.screen.id != "--command-palette":
+            self.push_screen(Palette())
 
     def action_help(self) -> None:
         """Keys, and what each number means."""

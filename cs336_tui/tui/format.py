@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 
-from cs336_tui import quantities
+from cs336_tui import quantities, texts
 
 NOT_YET = "–"
 NOT_AVAILABLE = quantities.UNKNOWN
@@ -78,8 +78,7 @@ def session_time(session: str) -> str:
 
 def plain(text: str) -> str:
     """One line of foreign text made safe for the screen: escapes and control characters dropped, tabs widened."""
-    text = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|.)", "", text)
-    return "".join(char for char in text.expandtabs(4) if char.isprintable())
+    return "".join(char for char in texts.plain(text).expandtabs(4) if char.isprintable())
 
 
 def cut_to_lines(text: str, width: int, most: int) -> list[str]:

@@ -44,4 +44,6 @@ class ThemeChoice:
     def next(self) -> str:
         """The name of the theme after the one that is on."""
         on = self._app.theme
+        if not self.names:  # they are still to be loaded
+            return on
         return self.names[(self.names.index(on) + 1) % len(self.names)] if on in self.names else self.names[0]

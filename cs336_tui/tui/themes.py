@@ -7,7 +7,6 @@ A file that cannot be used is left out and explained in `ThemeSet.problems`; the
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +15,8 @@ from typing import Any
 
 from textual.color import Color, ColorParseError
 from textual.theme import BUILTIN_THEMES, Theme
+
+from cs336_tui.reading import TomlError, parse_toml, read_text
 
 DEFAULT_THEME = "cs336-dark"
 
@@ -101,9 +102,9 @@ def load_user(directory: Path) -> ThemeSet:
 def parse_theme(text: str, default_name: str) -> Theme:
     """The theme that a TOML document describes. Raises `ThemeError`."""
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ThemeError(f"not TOML: {error}") from None
+        document = parse_toml(text)
+    except TomlError as error:
+        raise ThemeError(str(error)) from None
     _known_keys("key", document, _TOP_LEVEL)
     name = _typed(document, "name", str, default_name)
     if not re.fullmatch(r"[\w.-]{1,40}", name):
@@ -138,14 +139,14 @@ def _load(directory: Path, taken: Collection[str]) -> ThemeSet:
     problems: list[str] = []
     for path in sorted(directory.glob("*.toml")):
         try:
-            theme = parse_theme(path.read_text(encoding="utf-8"), path.stem)
+            theme = parse_theme(read_text(path), path.stem)
             if theme.name in taken or theme.name in themes:
                 raise ThemeError(f"name {theme.name!r} is taken by another theme")
             themes[theme.name] = theme
         except ThemeError as error:
             problems.append(f"{path.name}: {error}")
-        except (OSError, UnicodeDecodeError) as error:
-            problems.append(f"{path.name}: cannot be read: {error}")
+        except OSError as error:
+            problems.append(f"{path.name}: cannot be read: {error.strerror}")
     return ThemeSet(tuple(themes.values()), tuple(problems))
 
 

@@ -7,16 +7,19 @@ takes, and over SSH several times its bytes. Rests on Textual's internals, which
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from rich.color import ColorSystem
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.control import Control
+from rich.segment import Segment
 from rich.style import Style
 from textual._compositor import Compositor, CompositorUpdate
 from textual.geometry import Region
 from textual.strip import Strip
+from textual.widget import Widget
 
 
 class _Span(NamedTuple):
@@ -35,7 +38,33 @@ class _Piece(NamedTuple):
     strip: Strip
 
 
-class TightCompositor(Compositor):
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def without_control(strip: Strip) -> Strip:
+    """The strip without control characters: they take no column, and a terminal would obey them."""
+    if not _CONTROL.search(strip.text):
+        return strip
+    return Strip([Segment(_CONTROL.sub("", text), style) for text, style, _ in strip], strip.cell_length)
+
+
+class SteadyCompositor(Compositor):
+    """A compositor that sends the terminal text alone, and that may be asked what is where while a terminal becomes
+    smaller."""
+
+    def _get_renders(self, crop: Region | None = None) -> Iterable[tuple[Region, Region, list[Strip]]]:
+        for region, clip, strips in super()._get_renders(crop):
+            yield region, clip, [*map(without_control, strips)]
+
+    @property
+    def layers_visible(self) -> list[list[tuple[Widget, Region, Region]]]:
+        try:
+            return super().layers_visible
+        except IndexError:  # something still reaches beyond the last row, until the next layout
+            return []
+
+
+class TightCompositor(SteadyCompositor):
     """A compositor whose partial updates hold the changed spans and nothing else."""
 
     def render_partial_update(self) -> TightUpdate | None:  # type: ignore[override]
@@ -64,7 +93,7 @@ class TightCompositor(Compositor):
                 top, bottom = min(span.y for span in mine), max(span.y for span in mine) + 1
                 strips = widget.render_lines(Region(0, top - region.y, region.width, bottom - top))
                 for y, start, stop in mine:
-                    yield _Piece(y, start, strips[y - top].crop(start - region.x, stop - region.x))
+                    yield _Piece(y, start, without_control(strips[y - top].crop(start - region.x, stop - region.x)))
 
 
 class TightUpdate(CompositorUpdate):

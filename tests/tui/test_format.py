@@ -38,7 +38,7 @@ def test_session_names_become_times_without_asking_the_clock() -> None:
 
 
 def test_foreign_text_loses_what_could_drive_the_terminal() -> None:
-    assert format.plain("\x1b[31mred\x1b[0m\x1b]52;c;AAAA\x07 \x07bell\tend") == "red bell   end"
+    assert format.plain("\x1b[31mred\x1b[0m\x1b]52;c;AAAA\x07 \x07bell\tend") == "red bell    end"
     assert format.plain("[bold]not markup[/]") == "[bold]not markup[/]"
 
 

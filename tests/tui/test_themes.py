@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -239,3 +241,28 @@ def test_a_theme_that_loads_can_be_used(line: int, key: str, value: str) -> None
     lines.insert(line, f"{key} = {value}")
     with contextlib.suppress(ThemeError):
         assert parse_theme("\n".join(lines), "any").to_color_system().generate()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name = 5", "dark = [1]", "colors = 3", "variables = '" + "x" * 2**20 + "'", "a=" + "[" * 5000,
+        "a=" + "{a=" * 5000, ".".join("a" * 60_000), "name = " + "9" * 5000, f"{GOOD}ansi = nan",
+    ],
+)  # fmt: skip
+def test_a_bad_theme_is_one_line_in_no_time_and_spoils_only_itself(text: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text(text)
+    (tmp_path / "good.toml").write_text(GOOD)
+    began = time.perf_counter()
+    found = load_user(tmp_path)
+    assert time.perf_counter() - began < 1
+    assert [theme.name for theme in found.themes] == ["good"]
+    (problem,) = found.problems
+    assert problem.startswith("bad.toml: ")
+    assert "\n" not in problem
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_no_theme(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    assert load_user(tmp_path).problems == ("pipe.toml: cannot be read: not a regular file",)

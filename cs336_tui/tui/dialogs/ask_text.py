@@ -9,11 +9,12 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
+from cs336_tui.tui.windows import Dialog
 
-class AskText(ModalScreen[str | None]):
+
+class AskText(Dialog[str | None]):
     """Answers with what was entered, or None on Escape.
 
     `check` says in one line why a text is refused, empty when it is taken. `warn` says what should be known of a text
@@ -50,6 +51,7 @@ class AskText(ModalScreen[str | None]):
         self._title, self._about, self._value = title, about, value
         self._check, self._warn = check, warn
         self._warned_of = ""
+        self._problem = Label("", id="problem", markup=False)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
@@ -60,7 +62,7 @@ class AskText(ModalScreen[str | None]):
             field = Input(self._value, compact=True, max_length=200)
             field.cursor_blink = False
             yield field
-            yield Label("", id="problem", markup=False)
+            yield self._problem
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()
@@ -68,16 +70,16 @@ class AskText(ModalScreen[str | None]):
     @on(Input.Changed)
     def _changed(self) -> None:
         self._warned_of = ""
-        self.query_one("#problem", Label).update("")
+        self._problem.update("")
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
         text = event.value.strip()
         if problem := self._check(text):
-            self.query_one("#problem", Label).update(f"✗ {problem}")
+            self._problem.update(f"✗ {problem}")
         elif (warning := self._warn(text)) and self._warned_of != text:
             self._warned_of = text
-            self.query_one("#problem", Label).update(f"! {warning}")
+            self._problem.update(f"! {warning}")
         else:
             self.dismiss(text)

@@ -7,11 +7,12 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Button, Label
 
+from cs336_tui.tui.windows import Dialog
 
-class Confirm(ModalScreen[bool]):
+
+class Confirm(Dialog[bool]):
     """Answers true for `yes` (also by y) and false for Escape; `q_means` is what q answers, with which people leave."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
@@ -11,10 +12,10 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Button, Checkbox, Input, Label, Select
 
 from cs336_tui.session.state import SessionState
+from cs336_tui.tui.windows import Dialog
 
 RESULTS, SUMMARY, LAYOUT = "Results table", "Session summary", "Tables as in a write-up"
 
@@ -27,7 +28,7 @@ class _Tick(Checkbox):
         return "✓" if self.value else " "
 
 
-class ExportDialog(ModalScreen[str]):
+class ExportDialog(Dialog[str]):
     """Asks which texts to write and where, writes them, and answers with one line that says what was done.
 
     A file that exists is not overwritten before a second, differently labelled press of the button.
@@ -59,42 +60,53 @@ class ExportDialog(ModalScreen[str]):
     """
 
     def __init__(self, state: SessionState, copy: Callable[[str], None]) -> None:
+        from cs336_tui.export.writeups import LAYOUTS
+
         super().__init__()
         self._state, self._copy = state, copy
-        session = state.started.session if state.started else "session"
+        # The name comes from a log, which anybody may have written.
+        session = re.sub(r"[^\w-]+", "-", state.started.session)[:80] if state.started else "session"
         self._paths = {
             RESULTS: Path(f"cs336-tui-results-{session}.md"),
             SUMMARY: Path(f"cs336-tui-summary-{session}.md"),
             LAYOUT: Path(f"cs336-tui-tables-{session}.md"),
         }
         self._may_overwrite: frozenset[Path] = frozenset()
+        self._problem = Label("", id="problem", markup=False)
+        self._save = Button("Save", id="save", variant="primary", compact=True)
+        self._copies = _Tick(f"{RESULTS} to the clipboard", value=False, id="clipboard", compact=True)
+        layouts = [(layout, layout) for layout in LAYOUTS]
+        self._layout = Select(layouts, value=layouts[0][0], allow_blank=False, id="layout", compact=True)
+        self._wanted = [
+            _Tick(f"{name} (markdown) to", value=name != LAYOUT, id=f"want-{index}", compact=True)
+            for index, name in enumerate(self._paths)
+        ]
+        self._fields = [
+            Input(str(path), id=f"path-{index}", compact=True) for index, path in enumerate(self._paths.values())
+        ]
 
     def compose(self) -> ComposeResult:
-        from cs336_tui.export.writeups import LAYOUTS
-
         with Vertical(id="box") as box:
             box.border_title = "Export"
-            for index, (name, path) in enumerate(self._paths.items()):
-                yield _Tick(f"{name} (markdown) to", value=name != LAYOUT, id=f"want-{index}", compact=True)
+            for name, wanted, field in zip(self._paths, self._wanted, self._fields, strict=True):
+                yield wanted
                 if name == LAYOUT:
-                    choices = [(layout, layout) for layout in LAYOUTS]
-                    yield Select(choices, value=next(iter(LAYOUTS)), allow_blank=False, id="layout", compact=True)
-                field = Input(str(path), id=f"path-{index}", compact=True)
+                    yield self._layout
                 field.cursor_blink = False
                 yield field
-            yield _Tick(f"{RESULTS} to the clipboard", value=False, id="clipboard", compact=True)
-            yield Label("", id="problem", markup=False)
+            yield self._copies
+            yield self._problem
             with Horizontal():
                 yield Button("Cancel", id="cancel", compact=True)
-                yield Button("Save", id="save", variant="primary", compact=True)
+                yield self._save
 
     @on(Input.Changed)
     @on(Checkbox.Changed)
     @on(Select.Changed)
     def _reset(self) -> None:
         self._may_overwrite = frozenset()
-        self.query_one("#save", Button).label = "Save"
-        self.query_one("#problem", Label).update("")
+        self._save.label = "Save"
+        self._problem.update("")
 
     @on(Button.Pressed, "#cancel")
     def _cancel(self) -> None:
@@ -108,11 +120,11 @@ class ExportDialog(ModalScreen[str]):
         from cs336_tui.export.results import TableError
 
         wanted = [
-            (name, Path(self.query_one(f"#path-{index}", Input).value).expanduser())
-            for index, name in enumerate(self._paths)
-            if self.query_one(f"#want-{index}", Checkbox).value
+            (name, Path(field.value).expanduser())
+            for name, tick, field in zip(self._paths, self._wanted, self._fields, strict=True)
+            if tick.value
         ]
-        to_clipboard = self.query_one("#clipboard", Checkbox).value
+        to_clipboard = self._copies.value
         paths = [path for _, path in wanted]
         if twice := next((path for path in paths if paths.count(path) > 1), None):
             return self._refuse(f"{twice}: both would be written to the same file; choose two names")
@@ -121,7 +133,7 @@ class ExportDialog(ModalScreen[str]):
         there = frozenset(path for _, path in wanted if path.exists())
         if not there <= self._may_overwrite:
             self._may_overwrite = there
-            self.query_one("#save", Button).label = "Overwrite"
+            self._save.label = "Overwrite"
             names = ", ".join(path.name for path in sorted(there))
             return self._refuse(f"{names} already exists; press Overwrite to replace, or choose another name")
         done: list[str] = []
@@ -145,9 +157,9 @@ class ExportDialog(ModalScreen[str]):
         from cs336_tui.export.writeups import layout_tables
 
         if name == LAYOUT:
-            layout = str(self.query_one("#layout", Select).value)
+            layout = str(self._layout.value)
             return render_all(layout_tables(results_of(self._state), layout), "markdown")
         return {RESULTS: results_markdown, SUMMARY: summary_markdown}[name](self._state)
 
     def _refuse(self, why: str) -> None:
-        self.query_one("#problem", Label).update(f"! {why}")
+        self._problem.update(f"! {why}")

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import ModalScreen
 
 from cs336_tui.tui.widgets.lines import Line, Lines
 from cs336_tui.tui.widgets.rows import Rows
+from cs336_tui.tui.windows import Dialog
 
 
-class Reader(ModalScreen[None]):
+class Reader(Dialog[None]):
     """Shows the lines that `write` makes for the window's width; made anew when the terminal is resized."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -33,13 +33,12 @@ class Reader(ModalScreen[None]):
 
     def __init__(self, title: str, write: Callable[[int], Sequence[Line]]) -> None:
         super().__init__()
-        self._title, self._write = title, write
+        self._write, self._rows = write, Rows()
+        self._rows.border_title = title
+        self._rows.border_subtitle = "↑↓ scroll · Esc close"
 
     def compose(self) -> ComposeResult:
-        rows = Rows()
-        rows.border_title = self._title
-        rows.border_subtitle = "↑↓ scroll · Esc close"
-        yield rows
+        yield self._rows
 
     def on_lines_resized(self, event: Lines.Resized) -> None:
         event.stop()
@@ -47,5 +46,4 @@ class Reader(ModalScreen[None]):
 
     def write(self) -> None:
         """Make the lines anew: more may be known."""
-        rows = self.query_one(Rows)
-        rows.fill(self._write(rows.content_size.width))
+        self._rows.fill(self._write(self._rows.content_size.width))

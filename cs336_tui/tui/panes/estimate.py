@@ -102,19 +102,17 @@ class EstimatePane(Container):
     def __init__(self, *, id: str | None = "estimate") -> None:
         super().__init__(id=id)
         self._shown = Estimated((), "chosen")
+        self._list = EstimateList(cursor=True, id="estimate-list")
+        self._detail = Lines(id="estimate-detail")
 
     def compose(self) -> ComposeResult:
-        yield EstimateList(cursor=True, id="estimate-list")
-        yield Lines(id="estimate-detail")
-
-    @property
-    def _list(self) -> EstimateList:
-        return self.query_one(EstimateList)
+        yield self._list
+        yield self._detail
 
     @property
     def text(self) -> str:
         """What is shown, without styles."""
-        return f"{self._list.text}\n{self.query_one('#estimate-detail', Lines).text}"
+        return f"{self._list.text}\n{self._detail.text}"
 
     @property
     def _has_detail(self) -> bool:
@@ -180,8 +178,7 @@ class EstimatePane(Container):
 
     def _paint_detail(self) -> None:
         if self._has_detail:
-            detail = self.query_one("#estimate-detail", Lines)
-            detail.paint(self._written(detail.content_size.width))
+            self._detail.paint(self._written(self._detail.content_size.width))
 
     def _written(self, width: int) -> list[Line]:
         return page.detail(self._current, width, self._shown.waiting) if self._current else []

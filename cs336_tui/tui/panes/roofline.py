@@ -83,6 +83,8 @@ class RooflinePane(Container):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self._chart = Lines(id="roofline-chart")
+        self._rows = Rows(cursor=True, id="roofline-rows")
         self._counted: _Settled | None = None
         """What the roofline was made from, or is being made from."""
         self._roofline: Roofline | None = None
@@ -92,15 +94,11 @@ class RooflinePane(Container):
         self._laid: tuple[Roofline, int, Laid] | None = None
 
     def compose(self) -> ComposeResult:
-        yield Lines(id="roofline-chart")
-        yield Rows(cursor=True, id="roofline-rows")
+        yield self._chart
+        yield self._rows
 
     def on_resize(self, event: Resize) -> None:
         self.set_class(event.size.width >= _BESIDE, "-beside")
-
-    @property
-    def _rows(self) -> Rows:
-        return self.query_one("#roofline-rows", Rows)
 
     def show(self, state: SessionState, in_sight: CellState | None, view: PeakView) -> None:
         """Paint; the cursor is on the cell `in_sight`, except while somebody moves it."""
@@ -138,7 +136,7 @@ class RooflinePane(Container):
         self.refresh_bindings()
 
     def _paint(self, state: SessionState) -> None:
-        chart, rows, roofline = self.query_one("#roofline-chart", Lines), self._rows, self._roofline
+        chart, rows, roofline = self._chart, self._rows, self._roofline
         width, height = chart.content_size
         if roofline is None:
             chart.paint([line(("working it out ...", "muted"))])

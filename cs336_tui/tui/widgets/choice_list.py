@@ -8,12 +8,13 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from cs336_tui.tui.windows import Dialog
 
-class ChoiceList(ModalScreen[int | None]):
+
+class ChoiceList(Dialog[int | None]):
     """Each choice has a name and, below it, what it is; dismisses with the place of the chosen one, or None on escape.
 
     `at` is the place of the one that is highlighted first.

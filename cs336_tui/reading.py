@@ -1,0 +1,69 @@
+"""Reading files that anybody may have put there: regular files only, small ones where small ones are expected."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+UNREADABLE = (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What reading a file and decoding it raise, whatever it holds."""
+LARGEST_BYTES = 1 << 17
+"""Of a file that people write by hand, such as a preset."""
+MOST_DOTS = 500
+"""Of a key of theirs."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading, without ever waiting for one: a pipe or a device is refused. Raises OSError."""
+    return open(path, "rb", opener=_opened)  # a path's own `open` takes no opener
+
+
+def _opened(path: str, flags: int) -> int:
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, "not a regular file")
+
+
+def read_small(path: Path, limit: int = LARGEST_BYTES) -> bytes:
+    """All of a regular file of at most `limit` bytes. Raises OSError."""
+    with open_regular(path) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit // 1024} KiB")
+    return data
+
+
+def read_text(path: Path) -> str:
+    """The text of a small file. Raises OSError, which says what is wrong with it, also where it is not UTF-8."""
+    try:
+        return read_small(path).decode()
+    except UnicodeDecodeError as error:
+        raise OSError(errno.EILSEQ, f"not UTF-8: byte {error.start}") from None
+
+
+class TomlError(ValueError):
+    """A text that is not TOML; one line says why."""
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The document that a TOML text from anywhere describes. Raises `TomlError`."""
+    if max(part.count(".") for part in re.split("[=\n]", text)) > MOST_DOTS:  # tomllib's time and memory are quadratic
+        raise TomlError(f"not TOML as it is read here: more than {MOST_DOTS} dots in a key or a line")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise TomlError("not TOML: nested too deeply") from None
+    except ValueError as error:  # of which TOML's own error is one; a number of too many digits is another
+        raise TomlError(f"not TOML: {' '.join(str(error).split())}") from None

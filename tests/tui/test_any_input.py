@@ -1,0 +1,146 @@
+"""Whatever is typed, clicked or pasted, and whenever, the app goes on and gives the terminal back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from textual import events
+
+from benchmarks import fuzz_keys
+from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.dialogs.confirm import Confirm
+from cs336_tui.tui.dialogs.export import ExportDialog
+from cs336_tui.tui.driver import Parser
+from cs336_tui.tui.widgets.choice_list import ChoiceList
+from cs336_tui.tui.windows import Palette
+from tests.samples import START, mixed_session
+from tests.tui.watched import SMALL, WIDE, Benches, comes, log_of, screen_text, until
+
+
+def heard(data: str) -> list[str]:
+    """Keys, clicks and sizes that a parser makes of what a terminal sent."""
+    return [
+        message.key if isinstance(message, events.Key) else type(message).__name__ for message in Parser().feed(data)
+    ]
+
+
+@pytest.mark.parametrize(
+    "codes",
+    ["\x1b[99999999999u", "\x1b[1114112u", "\x1b[55296u", "\x1b[97;;99999999999u", "\x1b[97;5;1114112:5u",
+     "\x1b[48;0;0;0;0t", "\x1b[48;99999;99999;1;1t"],
+)  # fmt: skip
+def test_a_code_that_is_no_key_and_no_size_is_left_out(codes: str) -> None:
+    assert heard(f"a{codes}b") == ["a", "b"]
+
+
+def test_a_mouse_is_heard_of_after_a_terminal_said_that_it_has_no_size() -> None:
+    assert heard("\x1b[48;0;0;0;0t\x1b[<0;5;5Mx")[-1] == "x"
+    assert heard("\x1b[<0;5;5M") == ["MouseDown"]
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE])
+async def test_a_double_click_beside_a_window_closes_it_and_nothing_else(size: tuple[int, int]) -> None:
+    app = Cs336App(Benches())
+    async with app.run_test(size=size) as pilot:
+        for _ in range(3):
+            await pilot.press("colon")
+            await comes(pilot, lambda: isinstance(app.screen, Palette) and app.screen.is_mounted)
+            await pilot.click(offset=(0, size[1] - 1), times=2)
+            await comes(pilot, lambda: len(app.screen_stack) == 1)
+
+
+async def test_two_answers_at_once_are_one_answer() -> None:
+    app = Cs336App(Benches())
+    answers: list[bool | None] = []
+    async with app.run_test(size=SMALL) as pilot:
+        dialog = Confirm("Really?", yes="Yes", no="No")
+        app.push_screen(dialog, answers.append)
+        await comes(pilot, lambda: dialog.is_mounted)
+        dialog.dismiss(True)
+        dialog.dismiss(False)
+        await pilot.pause()
+        assert (answers, len(app.screen_stack)) == ([True], 1)
+
+
+async def test_keys_that_come_with_the_one_that_opens_a_window_are_for_the_window() -> None:
+    app = Cs336App(Benches())
+    async with app.run_test(size=WIDE) as pilot:
+        before = app.theme
+        for key in ("colon", "t", "h"):  # as one read of a slow connection brings them
+            app.post_message(events.Key(key, {"colon": ":"}.get(key, key)))
+        await comes(pilot, lambda: isinstance(app.screen, Palette))
+        await until(pilot, lambda text: "th" in text)
+        assert app.theme == before
+
+
+async def test_a_theme_asked_for_before_there_are_any_stays() -> None:
+    app = Cs336App(Benches())
+    assert app._themes.next() == app.theme
+
+
+async def test_a_list_that_has_no_room_has_no_pages() -> None:
+    app = Cs336App(Benches())
+    async with app.run_test(size=(1, 1)) as pilot:
+        app.push_screen(ChoiceList("Presets", [("a", "b")] * 50))
+        await comes(pilot, lambda: isinstance(app.screen, ChoiceList) and app.screen.is_mounted)
+        for key in ("pagedown", "pageup", "end", "pageup"):
+            await pilot.press(key)
+        assert app.is_running
+
+
+@pytest.mark.parametrize("pane", ["estimate", "roofline"])
+async def test_a_pane_may_be_painted_while_it_is_being_made(pane: str, tmp_path: Path) -> None:
+    app = Cs336App(replay=log_of(mixed_session(), tmp_path), speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "at its end")
+        app.main.open(pane)
+        app.paint()  # before anything of the pane is there
+        await asyncio.sleep(0)
+        app.paint()
+        await comes(pilot, lambda: app.main.query_one(f"#{pane}").is_mounted)
+        assert app.is_running
+
+
+async def test_the_name_of_a_session_leads_no_export_out_of_its_folder(tmp_path: Path) -> None:
+    import msgspec
+
+    first, *rest = mixed_session()
+    log = log_of([msgspec.structs.replace(first, session="../../\x1b[2Jetc/passwd"), *rest], tmp_path)  # type: ignore[arg-type]
+    app = Cs336App(replay=log, speed=0)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, "at its end")
+        await pilot.press("e")
+        await comes(pilot, lambda: isinstance(app.screen, ExportDialog))
+        assert isinstance(app.screen, ExportDialog)
+        assert all(path.parent == Path() and "\x1b" not in path.name for path in app.screen._paths.values())
+        assert START
+        assert screen_text(app)
+
+
+@pytest.mark.timeout(60)
+def test_an_app_that_is_left_while_ctrl_s_is_typed_ends(tmp_path: Path) -> None:
+    """Once the terminal has its usual settings, Ctrl+S holds what is written to it."""
+    log = log_of(mixed_session(), tmp_path)
+    with fuzz_keys.an_app(tmp_path, ["--replay", str(log), "--speed", "0"]) as terminal:
+        terminal.until_bytes(b"\x1b[?1049h")
+        fuzz_keys.taken(terminal)
+        fuzz_keys.send(terminal, fuzz_keys.QUIT)
+
+        def type_on() -> None:
+            while not terminal.is_over:
+                fuzz_keys.send(terminal, (b"j" * 60 + b"\x13") * 8)
+
+        threading.Thread(target=type_on, daemon=True).start()
+        terminal.wait(20)
+        assert fuzz_keys.problem_of(terminal, tmp_path) == ""
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("mode", "seed", "count"), [*(("replayed", n, 4250) for n in range(4)), ("live", 4, 3000)])
+def test_tens_of_thousands_of_inputs(mode: str, seed: int, count: int) -> None:
+    played = fuzz_keys.MODES[mode](count, f"{mode} {seed}", batch=500)
+    assert played.problem == ""
+    assert played.inputs >= count
