@@ -22,8 +22,11 @@ from tests.terminal import Terminal
 
 QUIT = b"\x11"
 PATIENCE_S = 120.0
-RESTORED = (b"\x1b[?1049l", b"\x1b[?1000l", b"\x1b[?2004l", b"\x1b[?25h", b"\x1b[<u")
-"""What gives a terminal back: its own screen, no mouse, no bracketed paste, a cursor, its own key codes."""
+TAKEN_AND_RESTORED = (
+    (b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?1000h", b"\x1b[?1000l"), (b"\x1b[?2004h", b"\x1b[?2004l"),
+    (b"\x1b[?25l", b"\x1b[?25h"), (b"\x1b[>", b"\x1b[<u"),
+)  # fmt: skip
+"""What takes a terminal and gives it back: its screen, the mouse, bracketed paste, the cursor, its key codes."""
 _SIZES = ((120, 40), (80, 24), (200, 60), (40, 12), (20, 5), (10, 3), (1, 1), (300, 10), (5, 90), (109, 30))
 _PLAIN = b"1234567890pilrsbecw?:tnxkvfgmoad/+-= \t\t\t\r\r\r\x1b\x1b\x7f\x10"
 _NAMED = (
@@ -148,7 +151,7 @@ def problem_of(terminal: Terminal, home: Path) -> str:
         usual = termios.ICANON | termios.ECHO | termios.ISIG
         if termios.tcgetattr(terminal.process.fd)[3] & usual != usual:
             return "the terminal is still in raw mode"
-    if missing := [code for code in RESTORED if raw.rfind(code) < len(raw) - 4000]:
+    if missing := [code for taken, code in TAKEN_AND_RESTORED if raw.rfind(code) <= raw.rfind(taken)]:
         return f"the terminal was not given back: {missing}"
     return ""
 
