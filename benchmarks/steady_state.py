@@ -256,6 +256,22 @@ def held_ratios(series: int) -> str:
     return table(["ratio of two runs, steps", *(f"r {r:g}" for r in INTERVAL_CORRELATIONS)], rows)
 
 
+def ratios_said(series: int) -> str:
+    """How often two runs of 1 % noise are called faster or slower, as a markdown table."""
+    rows = []
+    for steps in (10, 30, MARKED_STEPS):
+        for correlation in (0.0, 0.3, 0.6):
+            rng = np.random.default_rng([4, steps, round(correlation * 100)])
+            runs = 1 + 0.01 * autoregression(rng, (series, 2, steps), correlation)
+            equal = [difference(ratio_of([a], [b])) for a, b in runs.tolist()]
+            slower = [difference(ratio_of([[1.02 * time_s for time_s in a]], [b])) for a, b in runs.tolist()]
+            wrong = sum(said in ("faster", "slower") for said in equal)
+            rows.append(
+                [str(steps), f"{correlation:g}", f"{wrong / series:.3f}", f"{slower.count('slower') / series:.3f}"]
+            )
+    return table(["two runs, steps", "r", "equal: faster or slower", "2 % more: slower"], rows)
+
+
 def false_alarms(series: int) -> str:
     """Shares of flat series of several lengths and 2 % noise that are not called flat, as a markdown table."""
     rows = []
@@ -293,6 +309,7 @@ def main(seeds: int, first_seed: int, series: int, output: Path | None) -> None:
             false_alarms(seeds),
             held_means(series),
             held_ratios(series),
+            ratios_said(series),
             pairs_told_apart(series),
             table(["steps", "analysis"], times),
         )
