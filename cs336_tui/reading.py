@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 UNREADABLE = (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What reading a file and decoding it raise, whatever it holds."""
+"""Errors of reading and decoding a file, whatever it holds."""
 LARGEST_BYTES = 1 << 17
 """Of a file that people write by hand, such as a preset."""
 MOST_DOTS = 500

@@ -49,7 +49,7 @@ class GpuReader:
         """Raises pynvml's NVMLError when the GPU does not answer, and like `Nvml`."""
         self.identity: GpuIdentity = nvml.identify(handle)
         self.why: str | None = None
-        """What NVML did not answer in time for the latest sample, in one line."""
+        """One line on the NVML calls that gave no answer in time for the latest sample."""
         self._api = nvml.api
         self._now = 0.0
         self._answered = self._unknown = False
@@ -189,7 +189,7 @@ class GpuMonitor:
         self._uuid: str | None = None
         self._nvml: Nvml | None = None
         self._stuck: dict[str | None, Nvml] = {}
-        """What does not answer, by the GPU that it was asked about: another GPU may be followed meanwhile."""
+        """Calls without an answer, by GPU: another GPU may be followed meanwhile."""
         self._reader: GpuReader | None = None
         self._lost: GpuSample | None = None
         self._why: str | None = None

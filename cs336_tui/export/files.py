@@ -30,7 +30,7 @@ class NoRoom(ExportError):
 
 
 def problem_of(error: OSError, path: Path) -> ExportError:
-    """What the system's refusal comes to, for a path that was to be written."""
+    """The system's refusal to write a path, in words."""
     reason, elsewhere = (error.strerror or str(error)).lower(), "choose another path"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return NoRoom(path, reason, f"free some space or {elsewhere}")

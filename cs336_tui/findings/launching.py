@@ -1,4 +1,4 @@
-"""Whether the host's launching decides how long a step takes: by how far it was ahead of the device."""
+"""Launch-bound steps: told by how far the host runs ahead of the device."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Phase(NamedTuple):
 
 
 class Enqueuing(NamedTuple):
-    """What enqueuing takes the host without waiting for the device, in seconds."""
+    """Bounds of the host's time to enqueue a step without waiting for the device, in seconds."""
 
     least_s: float
     most_s: float

@@ -117,7 +117,7 @@ class Bench:
 
     @property
     def log_problem(self) -> str | None:
-        """What has become of the log, where it could not be written to its end."""
+        """One line on a log that could not be written to its end; None where it could."""
         return self._recorder.problem
 
     def prepare(self) -> None:

@@ -70,7 +70,7 @@ def _near_kind(spec: RunSpec) -> Kind:
 
 
 class Timed(NamedTuple):
-    """What a step of a cell came to: seconds, its work, and how much there is to launch."""
+    """One measured step of a cell: seconds, its work, and its launches in arbitrary units."""
 
     s: float
     work: float
@@ -179,7 +179,7 @@ def prices(state: SessionState) -> Prices:
 
 
 class _Found:
-    """What cells took, the latest first: they are to be added in this order."""
+    """Times of cells, the latest first: they are to be added in this order."""
 
     def __init__(self) -> None:
         self.alike: dict[tuple[Kind, Kind], list[Timed]] = {}

@@ -102,7 +102,7 @@ class SessionLog:
                 self.close()
                 raise error if isinstance(error, LogError) else LogError(f"{path}: {error.strerror}") from None
         self._end = self._file.tell()
-        """Where the last whole write ended."""
+        """End of the last whole write, in bytes."""
 
     def _mend(self) -> None:
         """Put the file's end after its last whole event."""

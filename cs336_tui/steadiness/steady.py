@@ -46,7 +46,7 @@ LEAST_GAP = 2 * MARGIN
 BEYOND_TICKS = 1.5
 """Two neighbouring readings of a coarse clock are not two levels."""
 CLEARER = 1.1
-"""How many times less a wave must leave than two levels do."""
+"""Factor by which the residual standard deviation of a wave must be below that of two levels."""
 ALTERNATING = 4
 """A level that rises and falls this many times in all goes between two levels."""
 FOLLOWING = 3

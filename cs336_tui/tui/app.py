@@ -377,7 +377,7 @@ class Cs336App(Running):
 
     @property
     def log_problems(self) -> list[str]:
-        """What has become of the logs that could not be written to their ends."""
+        """One line for each log that could not be written to its end."""
         return [source.log_problem for source in self._live_sources if source.log_problem]
 
     @property

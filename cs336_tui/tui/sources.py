@@ -71,7 +71,7 @@ class LiveSource:
 
     @property
     def log_problem(self) -> str | None:
-        """What has become of the log, where it could not be written to its end."""
+        """One line on a log that could not be written to its end; None where it could."""
         return self._bench.log_problem
 
     @property

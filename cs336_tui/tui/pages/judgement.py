@@ -27,7 +27,7 @@ _ALWAYS = 2
 
 
 def too_much(share: float) -> str:
-    """What to say beside a share of the measured peak above 100 %."""
+    """The remark beside a share of the measured peak above 100 %."""
     return f"{'the peak is wrong' if share > WRONG_PEAK else 'more than it'}: measure the peak again"
 
 
