@@ -97,8 +97,9 @@ class Hand:
         for _ in range(MOST_ROUNDS):
             while self.messages_wait():
                 await asyncio.sleep(0)
+            await self.host.animator.wait_until_complete()
             await self.pilot.pause(0)
-            if not self.messages_wait():
+            if not self.messages_wait() and not self.drawing_waits():
                 return
         raise AssertionError(f"messages go on after {MOST_ROUNDS} rounds")
 
@@ -106,6 +107,20 @@ class Hand:
         """Whether a message waits to be handled, in a queue or looked at already."""
         pumps = (self.host, *self.host.screen.walk_children(with_self=True))
         return any(pump.message_queue_size > 0 or pump._pending_message is not None for pump in pumps)
+
+    def drawing_waits(self) -> bool:
+        """Whether an animation, a layout, a scroll, a repaint or a call after one is still to come."""
+        screen = self.host.screen
+        pumps = (self.host, *screen.walk_children(with_self=True))
+        return bool(
+            self.host.animator._animations
+            or screen._layout_required
+            or screen._scroll_required
+            or screen._repaint_required
+            or screen._dirty_widgets
+            or screen._callbacks
+            or any(pump._next_callbacks for pump in pumps)
+        )
 
     def entry(self, field: str, kind: type[W]) -> W:
         return self.pane.query_one(f"#entry-{field.replace('_', '-')}", kind)
