@@ -17,7 +17,7 @@ test: $(VENV)/.installed-dev lint
 # The tests that run torch, against another release of it: make test-torch TORCH=2.6.0
 TORCH ?= 2.6.0
 OTHER := .venv-torch-$(TORCH)
-TORCH_TESTS ?= tests/workload tests/estimate tests/measure tests/runner tests/selftest tests/headless tests/endtoend
+TORCH_TESTS ?= tests/worker tests/runner tests/selftest tests/cli tests/endtoend
 # Each release of torch asks for these in versions of its own.
 PINNED_BY_TORCH := torch|triton|sympy|mpmath|networkx|fsspec|filelock|Jinja2|typing_extensions|setuptools
 

@@ -16,8 +16,8 @@ import click
 import msgspec
 
 from benchmarks.reporting import publish, spread, table, verdict
-from cs336_tui.choices import sweep_from
-from cs336_tui.flops import step_flops
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.flops import step_flops
 
 COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
 DIMS: dict[str, Any] = {"d_model": 64, "d_ff": 256, "num_heads": 2, "vocab_size": 256}

@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.events import CellFinished, CellsQueued, CellStarted, Event, StageChanged, StepKind, StepsTimed
-from cs336_tui.order import Order, in_order, relative_work
-from cs336_tui.session.eta import remaining_s
+from cs336_tui.analysis.eta import remaining_s
+from cs336_tui.config.order import Order, in_order, relative_work
+from cs336_tui.config.sizes import dims_of
+from cs336_tui.config.spec import Pass, RunSpec
+from cs336_tui.events.events import CellFinished, CellsQueued, CellStarted, Event, StageChanged, StepKind, StepsTimed
 from cs336_tui.session.state import SessionState
-from cs336_tui.sizes import dims_of
-from cs336_tui.spec import Pass, RunSpec
-from cs336_tui.stats import summarize
+from cs336_tui.stats.summaries import summarize
 
 CELLS = 30
 FROM = 0.25

@@ -78,7 +78,7 @@ def _too_long(*_: object) -> None:
 
 def ask(words: Sequence[str]) -> Answer:
     """What the command says to these words, in this process."""
-    from cs336_tui.cli import main
+    from cs336_tui.cli.main import main
 
     raised, code = "", 0
     signal.signal(signal.SIGALRM, _too_long)

@@ -94,7 +94,7 @@ def telling(self, error):
         traceback.print_exception(error, file=file)
     ended(self, error)
 App._handle_exception = telling
-from cs336_tui.cli import main
+from cs336_tui.cli.main import main
 main()
 """
 """Starts the app, which writes why it crashed to a file too: on a small screen a traceback cannot be read."""

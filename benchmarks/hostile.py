@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cs336_tui.events import CellsPredicted, Event, ReportFinished, ReportStarted, SessionAnnotated, to_line
-from cs336_tui.presets import QUICK, to_toml
-from cs336_tui.reports import Report
+from cs336_tui.config.presets import QUICK, to_toml
+from cs336_tui.events.events import CellsPredicted, Event, ReportFinished, ReportStarted, SessionAnnotated, to_line
+from cs336_tui.events.reports import Report
 from cs336_tui.tui.themes import _COLORS as COLOURS
 from cs336_tui.tui.themes import VARIABLE_DEFAULTS
 from tests.made_kernels import a_kernel_report

@@ -11,10 +11,10 @@ import numpy as np
 
 from benchmarks.reporting import publish, spread, table, verdict
 from benchmarks.steady_state import TRUTHS, Condition, synthetic
-from cs336_tui.events import CellFinished, StepsTimed
-from cs336_tui.findings.verdicts import judge
+from cs336_tui.analysis.verdicts import judge
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import CellFinished, StepsTimed
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.spec import RunSpec
 
 STEPS = (10, 100, 1_000, 10_000)
 MARK_S = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from cs336_tui.events import CellFinished, CellStarted, StepsTimed
+from cs336_tui.events.events import CellFinished, CellStarted, StepsTimed
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.store import load
 

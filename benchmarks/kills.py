@@ -27,10 +27,10 @@ import psutil
 
 from benchmarks.killed_logs import CELLS, STEPS, WARMUP, lost_steps, wrong_in
 from benchmarks.reporting import app, publish, table
-from cs336_tui.events import CellFinished, CellStarted, Event, StepsTimed
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import CellFinished, CellStarted, Event, StepsTimed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogReader
-from cs336_tui.spec import RunSpec
 from tests.terminal import Terminal
 
 MARK = "CS336_TUI_KILLS"

@@ -18,8 +18,10 @@ import click
 import msgspec
 
 from benchmarks.reporting import publish, spread, table, verdict
-from cs336_tui.environment import DeviceInfo, Environment
-from cs336_tui.events import (
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.events import (
     SCHEMA,
     CellFinished,
     CellsQueued,
@@ -38,9 +40,7 @@ from cs336_tui.events import (
     StepsTimed,
     to_line,
 )
-from cs336_tui.spec import RunSpec
-from cs336_tui.stats import summarize
-from cs336_tui.sweep import Sweep
+from cs336_tui.stats.summaries import summarize
 from tests.terminal import Terminal
 
 COMMAND = str(Path(sys.executable).with_name("cs336-tui"))

@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.events import StepsTimed
-from cs336_tui.findings.launching import LEAST_SHARE, Launching, launching
+from cs336_tui.analysis.launching import LEAST_SHARE, Launching, launching
+from cs336_tui.config.sizes import dims_of
+from cs336_tui.config.spec import ModelDims, RunSpec
+from cs336_tui.events.events import StepsTimed
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.sizes import dims_of
-from cs336_tui.spec import ModelDims, RunSpec
 
 LATENCY_S = 5e-6
 """From a launch to the kernel's begin on an idle device."""

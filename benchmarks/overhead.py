@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from benchmarks.reporting import app, publish, spread, table, verdict
-from cs336_tui.events import CellFinished, CellStarted, ModelBuilt, StepsTimed
+from cs336_tui.events.events import CellFinished, CellStarted, ModelBuilt, StepsTimed
 from cs336_tui.session.log import LogReader
 
 COMMAND = app()

@@ -1,6 +1,6 @@
 """The reference Transformer as plain PyTorch has it: torch.nn's own modules and functions, one after another.
 
-The same mathematics as `cs336_tui.workload.transformer` of arch ``swiglu-rope`` with its naive attention.
+The same mathematics as `cs336_tui.worker.workload.transformer` of arch ``swiglu-rope`` with its naive attention.
 """
 
 from __future__ import annotations

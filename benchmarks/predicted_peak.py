@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, get_args
 import click
 
 from benchmarks.reporting import publish, table, verdict
-from cs336_tui.sizes import dims_of
-from cs336_tui.spec import Arch, Pass, Precision, RunSpec
+from cs336_tui.config.sizes import dims_of
+from cs336_tui.config.spec import Arch, Pass, Precision, RunSpec
 
 MARK = 0.03
 MARK_S = 3.0
@@ -40,8 +40,8 @@ def cpu_peak(spec: RunSpec) -> int:
     """
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    from cs336_tui.workload.building import build, settle_torch
-    from cs336_tui.workload.passes import Step
+    from cs336_tui.worker.workload.building import build, settle_torch
+    from cs336_tui.worker.workload.passes import Step
 
     def run(step: Step) -> None:
         step.prepare()
@@ -83,8 +83,8 @@ def measure(spec: RunSpec) -> Measured:
     """The peak of a cell's steps after warm-up; in a process of its own."""
     if not spec.device.startswith("cuda"):
         return Measured(cpu_peak(spec), "ok")
-    from cs336_tui.events import CellFinished, Event
-    from cs336_tui.measure.cell import run_cell
+    from cs336_tui.events.events import CellFinished, Event
+    from cs336_tui.worker.measure.cell import run_cell
 
     events: list[Event] = []
     run_cell(spec, 0, events.append, lambda: False)
@@ -102,7 +102,7 @@ def capability(device: str) -> tuple[int, int] | None:
 
 def predict_timed(spec: RunSpec, capability: tuple[int, int] | None) -> tuple[int, float]:
     """Predicted peak, and how many seconds it took once everything is imported; in a process of its own."""
-    from cs336_tui.estimate.predict import predict
+    from cs336_tui.worker.estimate.predict import predict
 
     started = time.perf_counter()
     peak = predict(spec, capability=capability).peak_bytes
@@ -111,7 +111,7 @@ def predict_timed(spec: RunSpec, capability: tuple[int, int] | None) -> tuple[in
 
 def in_child(function: Any, *args: Any) -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["cs336_tui.measure.cell", "cs336_tui.estimate.predict"])
+    context.set_forkserver_preload(["cs336_tui.worker.measure.cell", "cs336_tui.worker.estimate.predict"])
     with ProcessPoolExecutor(1, mp_context=context) as executor:
         return executor.submit(function, *args).result()
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import click
 
 from benchmarks.reporting import publish, spread, table, verdict
-from cs336_tui.events import Event, ReportFinished, ReportStage
+from cs336_tui.config.sizes import dims_of
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import Event, ReportFinished, ReportStage
+from cs336_tui.events.reports import KernelReport, ReportRequest
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.kernel_tables import kernel_tables
-from cs336_tui.reports import KernelReport, ReportRequest
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.reporting import make_report
 from cs336_tui.runner.stop import StopSignal
-from cs336_tui.sizes import dims_of
-from cs336_tui.spec import RunSpec
 
 MARK_S = 10.0
 

@@ -13,8 +13,8 @@ from cs336_basics.model import scaled_dot_product_attention, silu
 from einops import einsum
 from torch import Tensor
 
-from cs336_tui.spec import ModelDims
-from cs336_tui.workload.transformer import Embedding, Linear, SwiGLU, Transformer
+from cs336_tui.config.spec import ModelDims
+from cs336_tui.worker.workload.transformer import Embedding, Linear, SwiGLU, Transformer
 
 
 class CourseAttention:

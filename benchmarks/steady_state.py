@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.reporting import publish, table, verdict
-from cs336_tui.intervals import MeanInterval, mean_interval, t_interval
-from cs336_tui.ratio import MARGIN, Ratio, paired_ratio, ratio_of
-from cs336_tui.ratio import verdict as difference
-from cs336_tui.steadiness.steady import classify
+from cs336_tui.stats.intervals import MeanInterval, mean_interval, t_interval
+from cs336_tui.stats.ratio import MARGIN, Ratio, paired_ratio, ratio_of
+from cs336_tui.stats.ratio import verdict as difference
+from cs336_tui.stats.steadiness.steady import classify
 
 Series = npt.NDArray[np.float64]
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from benchmarks.reporting import publish, table
 from benchmarks.steady_state import autoregression
-from cs336_tui.findings.verdicts import judge
-from tests.findings.judging import a_cell
+from cs336_tui.analysis.verdicts import judge
+from tests.analysis.judging import a_cell
 
 Series = npt.NDArray[np.floating[Any]]
 STEPS = (10, 30, 100, 1000)

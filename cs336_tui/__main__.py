@@ -7,7 +7,7 @@ import sys
 if not sys.flags.safe_path and sys.path[0] == os.getcwd() != os.path.dirname(os.path.dirname(__file__)):  # noqa: PTH109, PTH120
     del sys.path[0]
 
-from cs336_tui.cli import main
+from cs336_tui.cli.main import main
 
 if __name__ == "__main__":
     main()

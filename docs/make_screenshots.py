@@ -10,11 +10,11 @@ import tempfile
 from itertools import takewhile
 from pathlib import Path
 
-from cs336_tui.events import StepsTimed, to_line
-from cs336_tui.reports import ReportKind
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.events import StepsTimed, to_line
+from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogReader
-from cs336_tui.sweep import Sweep
 from cs336_tui.tui.app import Cs336App
 
 ROOT = Path(__file__).parents[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cs336_tui.spec import RunSpec
+from cs336_tui.config.spec import RunSpec
 
 
 def attention_spec(**changes: Any) -> RunSpec:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cs336_tui.reports import KernelGroup, KernelReport, Kind, Prediction
-from cs336_tui.spec import RunSpec
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import KernelGroup, KernelReport, Kind, Prediction
 from tests.samples import a_spec
 
 GEMM = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize2x1x1_execute_segment_k_off_kernel__5x_cublas"  # noqa: E501

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cs336_tui.reports import (
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import (
     CATEGORIES,
     Block,
     Category,
@@ -20,7 +21,6 @@ from cs336_tui.reports import (
     Site,
     TensorForm,
 )
-from cs336_tui.spec import RunSpec
 from tests.samples import a_spec
 
 MB = 10**6

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cs336_tui.peaks import CopyTrial, DevicePeak, MatmulTrial
-from cs336_tui.spec import Precision
+from cs336_tui.config.spec import Precision
+from cs336_tui.events.peaks import CopyTrial, DevicePeak, MatmulTrial
 from tests.samples import START
 
 

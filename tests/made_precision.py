@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cs336_tui.events import Event, ReportFinished, ReportStarted
-from cs336_tui.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
-from cs336_tui.spec import RunSpec
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import Event, ReportFinished, ReportStarted
+from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
 from tests.samples import START, a_spec
 
 

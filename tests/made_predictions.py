@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.order import relative_work
-from cs336_tui.reports import Block, Prediction, Site
-from cs336_tui.spec import RunSpec
+from cs336_tui.config.order import relative_work
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import Block, Prediction, Site
 
 MIB = 2**20
 _PARAMETERS = 500 * MIB

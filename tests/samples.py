@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.environment import DeviceInfo, Environment
-from cs336_tui.events import (
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.events import (
     SCHEMA,
     CellFinished,
     CellsQueued,
@@ -26,8 +27,7 @@ from cs336_tui.events import (
     StepsTimed,
 )
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
-from cs336_tui.stats import Summary, summarize
+from cs336_tui.stats.summaries import Summary, summarize
 
 START = 1_790_000_000.0
 """Unix time at which every sample session starts."""

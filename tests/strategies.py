@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from cs336_tui import events, spec, variants
-from cs336_tui.environment import DeviceInfo, Environment
-from cs336_tui.sizes import size_names
-from cs336_tui.spec import ModelDims, RunSpec
-from cs336_tui.sweep import FEWEST, INTERVAL, Sweep
+from cs336_tui.config import spec, variants
+from cs336_tui.config.sizes import size_names
+from cs336_tui.config.spec import ModelDims, RunSpec
+from cs336_tui.config.sweep import FEWEST, INTERVAL, Sweep
+from cs336_tui.events import events
+from cs336_tui.events.environment import DeviceInfo, Environment
 
 counts = st.integers(1, 10_000)
 times_s = st.floats(1e-7, 1e4)

@@ -6,7 +6,7 @@ from pathlib import Path
 import cs336_tui
 from tests.loading import loaded_with, python
 
-TORCH_SIDE = ("cs336_tui.workload", "cs336_tui.measure", "cs336_tui.estimate")
+TORCH_SIDE = ("cs336_tui.worker.workload", "cs336_tui.worker.measure", "cs336_tui.worker.estimate")
 UI_SIDE = ("cs336_tui.tui",)
 
 
@@ -47,5 +47,5 @@ def test_only_the_user_interface_loads_textual() -> None:
 
 def test_the_core_loads_without_the_heavy_libraries() -> None:
     """The command starts quickly, and the user interface stays small in memory."""
-    core = ["cs336_tui.cli", "cs336_tui.session.state", "cs336_tui.export.summary"]
+    core = ["cs336_tui.cli.main", "cs336_tui.session.state", "cs336_tui.export.summary"]
     assert loaded_with(core, "torch", "textual", "numpy", "pynvml") == set()

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from benchmarks import gpu_check
 from benchmarks.gpu_check import PARTS, Part, run
 from benchmarks.reporting import app
-from cs336_tui.environment import DeviceInfo
-from cs336_tui.estimate.predict import predict
-from cs336_tui.gpus import find_gpu
-from cs336_tui.spec import PRECISIONS
+from cs336_tui.config.spec import PRECISIONS
+from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.gpus import find_gpu
+from cs336_tui.worker.estimate.predict import predict
 from tests.gpu import cells
 
 ROOT = Path(__file__).parent.parent

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.spec import SpecError
+from cs336_tui.config.spec import SpecError
 from tests.samples import a_spec
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import psutil
 
-from cs336_tui.events import Event
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import Event
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
 
 PATIENCE_S = 60.0
 """Far longer than anything should take; a test that reaches it fails."""

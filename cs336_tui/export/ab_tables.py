@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from cs336_tui.analysis.ab import Round, Turns
+from cs336_tui.analysis.comparison import Side
+from cs336_tui.analysis.fields import size_label
+from cs336_tui.analysis.merge import Result
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.findings.ab import Round, Turns
-from cs336_tui.quantities import UNKNOWN
-from cs336_tui.ratio import FROM_ONE_ROUND, Ratio
-from cs336_tui.session.comparison import Side
-from cs336_tui.session.fields import size_label
-from cs336_tui.session.merge import Result
-from cs336_tui.stats import Summary
+from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.stats.ratio import FROM_ONE_ROUND, Ratio
+from cs336_tui.stats.summaries import Summary
 
 
 def turns_table(turns: Turns, results: Sequence[Result], *, notation: Notation = MILLISECONDS) -> Table:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from cs336_tui.quantities import gigabytes
+from cs336_tui.analysis.fields import size_label as size_label
+from cs336_tui.analysis.fields import warmup_done
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.fields import size_label as size_label
-from cs336_tui.session.fields import warmup_done
 from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import gigabytes
 
 
 def cells_with_results(state: SessionState) -> list[CellState]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import Literal, NamedTuple
 
+from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.footnotes import Signs
 from cs336_tui.export.grouping import groups, telling
 from cs336_tui.export.layout import LayoutColumn, Row, not_timed, tables_of
@@ -13,9 +15,7 @@ from cs336_tui.export.memory_tables import ByteUnit
 from cs336_tui.export.notation import NONE, Notation
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table, Value
-from cs336_tui.reports import MemoryReport
-from cs336_tui.session.merge import Result, ddof_of, measured, pooled
-from cs336_tui.stats import Summary
+from cs336_tui.stats.summaries import Summary
 
 Mark = Literal["best", "neighbour"]
 

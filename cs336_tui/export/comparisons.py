@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from cs336_tui.analysis.comparison import Comparison, Pair, Side
+from cs336_tui.analysis.fields import size_label
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.sweep import warmup_words
 from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.provenance import std_kind
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.quantities import UNKNOWN
-from cs336_tui.session.comparison import Comparison, Pair, Side
-from cs336_tui.session.fields import size_label
-from cs336_tui.spec import RunSpec
-from cs336_tui.stats import Summary
-from cs336_tui.sweep import warmup_words
+from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.stats.summaries import Summary
 
 
 def comparison_table(

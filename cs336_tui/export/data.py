@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.events import InForce
+from cs336_tui.analysis.fields import OWN, shown_of
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import InForce
 from cs336_tui.export.record import RECORD_SCHEMA, RunRecord, SessionDocument, document_of
-from cs336_tui.session.fields import OWN, shown_of
+from cs336_tui.export.texts import as_data, plain
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
-from cs336_tui.stats import Summary
-from cs336_tui.texts import as_data, plain
+from cs336_tui.stats.summaries import Summary
 
 _FIRST = ("cell", "status")
 _BY_PHASE = ("phase_times_s", "host_phase_times_s")

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from cs336_tui.analysis.estimates import Estimate, Target, duration_range, timed_flops, total_s
+from cs336_tui.analysis.fields import size_label
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import CATEGORIES, Prediction
 from cs336_tui.export.markdown import Align
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.findings.estimates import Estimate, Target, duration_range, timed_flops, total_s
-from cs336_tui.quantities import gigabytes
-from cs336_tui.reports import CATEGORIES, Prediction
-from cs336_tui.session.fields import size_label
-from cs336_tui.spec import RunSpec
+from cs336_tui.stats.quantities import gigabytes
 
 PREDICTED = (
     "predicted, not measured: what a caching allocator hands out for tensors, in a step after warm-up; "

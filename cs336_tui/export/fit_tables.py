@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from cs336_tui.analysis.estimates import Target
+from cs336_tui.analysis.fields import size_label
+from cs336_tui.analysis.fitting import FIELD, STEP, Fit
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import Prediction
 from cs336_tui.export.estimate_tables import PREDICTED, target_note
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.findings.estimates import Target
-from cs336_tui.findings.fitting import FIELD, STEP, Fit
-from cs336_tui.quantities import UNKNOWN, gigabytes
-from cs336_tui.reports import Prediction
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.fields import size_label
-from cs336_tui.spec import RunSpec
+from cs336_tui.stats.quantities import UNKNOWN, gigabytes
 
 
 class Fitted(NamedTuple):

@@ -11,6 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.analysis.pivot import PivotError, pivot, suggest
+from cs336_tui.analysis.reference import ReferenceFileError
+from cs336_tui.analysis.roofline import points
+from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export import markdown
 from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing, drawings
 from cs336_tui.export.files import AlreadyThere, ExportError, problem_of
@@ -24,11 +29,6 @@ from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.tables import Table
 from cs336_tui.export.verdict_table import verdict_table
 from cs336_tui.export.writeups import LAYOUTS, layout_tables
-from cs336_tui.findings.roofline import points
-from cs336_tui.peaks import PeakCache
-from cs336_tui.session.merge import Result, merge, title_of
-from cs336_tui.session.pivot import PivotError, pivot, suggest
-from cs336_tui.session.reference import ReferenceFileError
 from cs336_tui.session.state import SessionState
 
 TEXT, PAGE, TABLES, FIGURES = "summary.md", "summary.html", "tables", "figures"

@@ -15,7 +15,7 @@ import msgspec
 
 from cs336_tui.export import markdown
 from cs336_tui.export.tables import Table, Value
-from cs336_tui.texts import as_data, one_line
+from cs336_tui.export.texts import as_data, one_line
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cs336_tui.session.fields import FIELDS, OWN, VARIANTS, in_common, varies
-from cs336_tui.session.merge import Result
+from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, in_common, varies
+from cs336_tui.analysis.merge import Result
 
 TELLING = tuple(key for key, field in FIELDS.items() if field.kind in ("choice", "place"))
 """Fields by which cells are told apart: not the model's dimensions, which its size implies, nor repeats."""

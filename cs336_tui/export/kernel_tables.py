@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from cs336_tui.analysis import kernels
+from cs336_tui.analysis.fields import size_label
+from cs336_tui.analysis.kernels import AttentionSplit, KernelRow, Phases, Share
+from cs336_tui.events.reports import FUSED, KernelReport
 from cs336_tui.export.notation import NONE
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.findings import kernels
-from cs336_tui.findings.kernels import AttentionSplit, KernelRow, Phases, Share
-from cs336_tui.quantities import UNKNOWN, count
-from cs336_tui.reports import FUSED, KernelReport
-from cs336_tui.session.fields import size_label
+from cs336_tui.stats.quantities import UNKNOWN, count
 
 STEP = "step"
 """All phases of the step together."""

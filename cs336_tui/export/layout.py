@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from cs336_tui.analysis.fields import FIELDS
+from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.grouping import SHARED, TELLING, groups, label, shared, shown, telling
 from cs336_tui.export.markdown import Align
@@ -12,10 +14,8 @@ from cs336_tui.export.notation import NONE, Notation
 from cs336_tui.export.results import data_value
 from cs336_tui.export.settings import settings_of
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.quantities import UNKNOWN
-from cs336_tui.session.fields import FIELDS
-from cs336_tui.session.merge import Result, ddof_of, measured, pooled
-from cs336_tui.stats import Summary
+from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.stats.summaries import Summary
 
 PLACES = ("device", "machine", "session", "torch", "threads")
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from cs336_tui.texts import one_line, plain
+from cs336_tui.export.texts import one_line, plain
 
 Align = Literal["left", "right"]
 

@@ -6,15 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from cs336_tui.events.reports import CATEGORIES, MemoryReport
 from cs336_tui.export.figures import Drawing
 from cs336_tui.export.memory_tables import ByteUnit
-from cs336_tui.reports import CATEGORIES, MemoryReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from cs336_tui.findings.memory import Timeline
+    from cs336_tui.analysis.memory import Timeline
 
 MOST_COLUMNS = 1000
 """Of the timeline: about as many as a page can show. Each is the highest moment of its share of the events."""
@@ -42,7 +42,7 @@ def memory_figure(report: MemoryReport) -> Drawing:
     """Live bytes by category against the allocations and frees of the step, stacked, with its phases marked."""
 
     def draw(figure: Figure) -> None:
-        from cs336_tui.findings.memory import Timeline
+        from cs336_tui.analysis.memory import Timeline
 
         axis = figure.subplots()
         unit = ByteUnit.for_largest(report.peak_bytes)

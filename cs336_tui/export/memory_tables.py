@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from cs336_tui.analysis.fields import size_label
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import CATEGORIES, Block, MemoryReport, OomReport
 from cs336_tui.export.estimate_tables import CATEGORIES_MEAN
 from cs336_tui.export.notation import NONE
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.quantities import gigabytes
-from cs336_tui.reports import CATEGORIES, Block, MemoryReport, OomReport
-from cs336_tui.session.fields import size_label
-from cs336_tui.spec import RunSpec
+from cs336_tui.stats.quantities import gigabytes
 
 if TYPE_CHECKING:
-    from cs336_tui.findings.memory import AlikeBlocks, SavedRow, Timeline
+    from cs336_tui.analysis.memory import AlikeBlocks, SavedRow, Timeline
 
 
 class ByteUnit(NamedTuple):
@@ -49,7 +49,7 @@ _CELL_COLUMNS = (
 
 def memory_tables(report: MemoryReport, *, min_bytes: int = 0) -> tuple[Table, ...]:
     """Every table of one report; allocations below `min_bytes` are left out of the largest ones."""
-    from cs336_tui.findings.memory import Timeline
+    from cs336_tui.analysis.memory import Timeline
 
     timeline = Timeline(report)
     saved = (saved_table(report),) if report.saved else ()
@@ -58,7 +58,7 @@ def memory_tables(report: MemoryReport, *, min_bytes: int = 0) -> tuple[Table, .
 
 def peaks_table(reports: Sequence[MemoryReport]) -> Table:
     """A row for each report: the peak of each phase and of the step, recorded, counted and predicted."""
-    from cs336_tui.findings.memory import phase_peaks
+    from cs336_tui.analysis.memory import phase_peaks
 
     found = phase_peaks(reports)
     unit = ByteUnit.for_largest(max((row.step for row in found), default=0))
@@ -89,7 +89,7 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
 
 def phase_table(report: MemoryReport) -> Table:
     """Each phase of the step: its peak, and what lives at its end."""
-    from cs336_tui.findings.memory import Timeline
+    from cs336_tui.analysis.memory import Timeline
 
     live = Timeline(report).live_total
     ends = [int(live[span.end - 1]) for span in report.phases]
@@ -116,7 +116,7 @@ def phase_table(report: MemoryReport) -> Table:
 
 def category_table(report: MemoryReport) -> Table:
     """What memory is held for at the end of forward and at the peak, recorded and predicted."""
-    from cs336_tui.findings.memory import Timeline
+    from cs336_tui.analysis.memory import Timeline
 
     return _category_table(report, Timeline(report))
 
@@ -160,13 +160,13 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
 
 def largest_table(report: MemoryReport, min_bytes: int = 0) -> Table:
     """The largest allocations of the step of at least `min_bytes` and where they come from; equal ones are one row."""
-    from cs336_tui.findings.memory import Timeline
+    from cs336_tui.analysis.memory import Timeline
 
     return _largest_table(report, Timeline(report), min_bytes)
 
 
 def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> Table:
-    from cs336_tui.findings.memory import alike
+    from cs336_tui.analysis.memory import alike
 
     found = alike(timeline.allocations(min_bytes))
     shown = found[:MOST_ROWS]
@@ -192,7 +192,7 @@ def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> 
 
 def saved_table(report: MemoryReport) -> Table:
     """What each Transformer block saves for backward: its five largest contributors, the rest and the sum."""
-    from cs336_tui.findings.memory import saved_summary
+    from cs336_tui.analysis.memory import saved_summary
 
     rows = saved_summary(report)
     return Table(
@@ -229,7 +229,7 @@ def oom_table(report: OomReport) -> Table:
 
 def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, Any]:
     """The report for programs, in bytes; every single allocation only with `arrays`."""
-    from cs336_tui.findings.memory import Timeline, alike, saved_summary
+    from cs336_tui.analysis.memory import Timeline, alike, saved_summary
 
     timeline = Timeline(report)
     end, peak = timeline.at(_forward_end(report), n=0), timeline.at(report.peak_event)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, get_args
 
-from cs336_tui.quantities import UNKNOWN, millisecond_decimals
-from cs336_tui.stats import Summary
+from cs336_tui.stats.quantities import UNKNOWN, millisecond_decimals
+from cs336_tui.stats.summaries import Summary
 
 NONE = "–"
 """In a table where there is nothing to show: it was not run or not measured, or a pass does not have it."""

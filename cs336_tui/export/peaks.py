@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.environment import DeviceInfo
+from cs336_tui.analysis.roofline import doubt, sheet_ceiling
+from cs336_tui.analysis.window import threads
+from cs336_tui.config.spec import Precision
+from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.peaks import WRONG_PEAK, DevicePeak
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.findings.roofline import doubt, sheet_ceiling
-from cs336_tui.findings.window import threads
-from cs336_tui.peaks import WRONG_PEAK, DevicePeak
-from cs336_tui.quantities import UNKNOWN
-from cs336_tui.spec import Precision
+from cs336_tui.stats.quantities import UNKNOWN
 
 UNSTATED = "unknown"
 """What no data sheet that we know of states."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from cs336_tui.analysis.fields import FIELDS
+from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.pivot import VALUES, WHOLE_PROCESS, Figure, Key, Pivot
 from cs336_tui.export.footnotes import Signs, provenance_notes
 from cs336_tui.export.markdown import Align
 from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.results import LEFT, data_value
 from cs336_tui.export.settings import settings_of
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.quantities import UNKNOWN, count, gigabytes
-from cs336_tui.ratio import NO_INTERVAL
-from cs336_tui.session.fields import FIELDS
-from cs336_tui.session.merge import Result
-from cs336_tui.session.pivot import VALUES, WHOLE_PROCESS, Figure, Key, Pivot
+from cs336_tui.stats.quantities import UNKNOWN, count, gigabytes
+from cs336_tui.stats.ratio import NO_INTERVAL
 
 _BARE = ("size", "pass", "precision", "device", "machine", "session")
 """Fields whose values speak for themselves in a header."""

@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
+from cs336_tui.analysis.fields import size_label
+from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.precision import Side, SpeedUp, mixed_speedups
+from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport
 from cs336_tui.export.notation import MILLISECONDS, NONE, Notation
 from cs336_tui.export.provenance import std_kind
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.findings.precision import Side, SpeedUp, mixed_speedups
-from cs336_tui.quantities import UNKNOWN, gigabytes
-from cs336_tui.ratio import LEVEL, MARGIN
-from cs336_tui.reports import Accumulation, ModuleDtypes, PrecisionReport
-from cs336_tui.session.fields import size_label
-from cs336_tui.session.merge import Result
+from cs336_tui.stats.quantities import UNKNOWN, gigabytes
+from cs336_tui.stats.ratio import LEVEL, MARGIN
 
 _METHOD = "method"
 """In place of a class: a step of the reference's attention, which is a method of its module."""

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from cs336_tui.environment import Environment
-from cs336_tui.events import InForce
+from cs336_tui.analysis.fields import OWN, shown_of
+from cs336_tui.analysis.merge import Result, title_of
+from cs336_tui.analysis.mixed_provenance import NONE, SETTINGS_IN_FORCE, mixed_provenance
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.variants import is_imported
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.events import InForce
 from cs336_tui.export.cells import shows_allocated, shows_rss, size_label
 from cs336_tui.export.variant_notes import variant_notes
-from cs336_tui.quantities import count, gigabytes
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.fields import OWN, shown_of
-from cs336_tui.session.merge import Result, title_of
-from cs336_tui.session.mixed_provenance import NONE, SETTINGS_IN_FORCE, mixed_provenance
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
-from cs336_tui.variants import is_imported
+from cs336_tui.stats.quantities import count, gigabytes
 
 SETTINGS: Mapping[str, Callable[[RunSpec], str]] = {
     "edition": lambda spec: shown_of(spec, "edition"),

@@ -7,18 +7,18 @@ from typing import Literal
 
 import msgspec
 
-from cs336_tui.environment import Environment
-from cs336_tui.events import InForce, Stage, Status
+from cs336_tui.analysis.energy import energy_of
+from cs336_tui.analysis.limits import limit_of
+from cs336_tui.analysis.merge import Result, title_of
+from cs336_tui.analysis.roofline import PeakLookup
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.events import InForce, Stage, Status
+from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.trust import judgement_of
-from cs336_tui.findings.energy import energy_of
-from cs336_tui.findings.limits import limit_of
-from cs336_tui.findings.roofline import PeakLookup
-from cs336_tui.peaks import PeakCache
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.merge import Result, title_of
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
-from cs336_tui.stats import Summary
+from cs336_tui.stats.summaries import Summary
 
 RECORD_SCHEMA = 1
 

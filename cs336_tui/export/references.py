@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from cs336_tui.analysis.fields import FIELDS, device_label, machine, size_label
+from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.analysis.reference import REMARK, Match, Published, matching
+from cs336_tui.config.spec import RunSpec
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.markdown import Align
 from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.results import TableError, data_value
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.quantities import UNKNOWN
-from cs336_tui.session.fields import FIELDS, device_label, machine, size_label
-from cs336_tui.session.merge import Result, ddof_of, measured, pooled
-from cs336_tui.session.reference import REMARK, Match, Published, matching
-from cs336_tui.spec import RunSpec
-from cs336_tui.stats import Summary
+from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.stats.summaries import Summary
 
 _HEADERS: tuple[tuple[str, Align], ...] = (
     ("cell", "left"), ("mean ({unit})", "right"), ("std ({unit})", "right"), ("here / there", "right"),

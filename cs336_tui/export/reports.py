@@ -8,6 +8,21 @@ from typing import Any
 
 import msgspec
 
+from cs336_tui.analysis.ab import runs_in_turns, turns_of
+from cs336_tui.analysis.estimates import judge_all, target_here
+from cs336_tui.analysis.merge import Result, title_of
+from cs336_tui.analysis.roofline import points
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.peaks import PeakCache
+from cs336_tui.events.reports import (
+    KernelReport,
+    MemoryReport,
+    OomReport,
+    PrecisionReport,
+    Prediction,
+    Report,
+    prediction_key,
+)
 from cs336_tui.export.ab_tables import turns_table
 from cs336_tui.export.estimate_tables import category_table, estimate_table, prediction_tables
 from cs336_tui.export.figures import Drawing
@@ -18,22 +33,7 @@ from cs336_tui.export.precision_tables import precision_document, precision_tabl
 from cs336_tui.export.results import TableError
 from cs336_tui.export.roofline import left_out, roofline_table
 from cs336_tui.export.tables import Table
-from cs336_tui.findings.ab import runs_in_turns, turns_of
-from cs336_tui.findings.estimates import judge_all, target_here
-from cs336_tui.findings.roofline import points
-from cs336_tui.peaks import PeakCache
-from cs336_tui.reports import (
-    KernelReport,
-    MemoryReport,
-    OomReport,
-    PrecisionReport,
-    Prediction,
-    Report,
-    prediction_key,
-)
-from cs336_tui.session.merge import Result, title_of
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
 
 REPORTS = ("ab", "predictions", "kernels", "memory", "precision", "mixed-precision", "roofline", "oom")
 """What `report_tables` may have."""

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from cs336_tui.events import CellFinished
+from cs336_tui.analysis.energy import Energy, energy_of
+from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, num_params, varies
+from cs336_tui.analysis.limits import Limit, limit_of
+from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.roofline import PeakLookup, why_unknown
+from cs336_tui.events.events import CellFinished
+from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.cells import has_result, shows_allocated, shows_rss, status_of
 from cs336_tui.export.footnotes import machine_marks, results_notes
 from cs336_tui.export.markdown import Align
@@ -15,19 +21,13 @@ from cs336_tui.export.provenance import SETTINGS
 from cs336_tui.export.roofline import ACHIEVED, NOT_MEASURED, ceiling_notes
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.trust import half_width, judgement_of, trust_notes, without_numbers
-from cs336_tui.findings.energy import Energy, energy_of
-from cs336_tui.findings.limits import Limit, limit_of
-from cs336_tui.findings.roofline import PeakLookup, why_unknown
-from cs336_tui.peaks import PeakCache
-from cs336_tui.quantities import UNKNOWN, count, gigabytes
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.fields import FIELDS, OWN, VARIANTS, num_params, varies
-from cs336_tui.session.merge import Result
-from cs336_tui.stats import Summary
+from cs336_tui.stats.quantities import UNKNOWN, count, gigabytes
+from cs336_tui.stats.summaries import Summary
 
 if TYPE_CHECKING:
-    from cs336_tui.findings.verdicts import Judgement
-    from cs336_tui.intervals import MeanInterval
+    from cs336_tui.analysis.verdicts import Judgement
+    from cs336_tui.stats.intervals import MeanInterval
 
 LEFT = frozenset(
     ("size", "pass", "precision", "device", "machine", "session", "edition", "arch", "vocab", "sync", "seed", "threads",

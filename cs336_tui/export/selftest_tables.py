@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from cs336_tui.environment import Environment
+from cs336_tui.events.environment import Environment
 from cs336_tui.export.notation import MILLISECONDS
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.quantities import UNKNOWN
-from cs336_tui.ratio import Ratio
 from cs336_tui.selftest.programs import BARE, SAMPLING_S, Work
 from cs336_tui.selftest.ratios import Marks, Outcome, Row
 from cs336_tui.selftest.turns import SETTLE_S, Taken
+from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.stats.ratio import Ratio
 
 
 class Selftest(msgspec.Struct, frozen=True, kw_only=True):

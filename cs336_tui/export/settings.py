@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cs336_tui.analysis.fields import FIELDS
+from cs336_tui.analysis.merge import Result
 from cs336_tui.export.results import data_value
 from cs336_tui.export.tables import Value
-from cs336_tui.session.fields import FIELDS
-from cs336_tui.session.merge import Result
 
 _SETTINGS = ("size", "context", "batch", "pass", "precision", "device", "warmup")
 

@@ -13,10 +13,10 @@ from cs336_tui.export.summary_reports import LIMIT, report_sections
 from cs336_tui.export.table import NO_RESULTS, results_of, results_table
 from cs336_tui.export.verdict_table import CAPTION as TRUST
 from cs336_tui.export.verdict_table import verdict_table
-from cs336_tui.quantities import fixed_milliseconds, gigabytes, millisecond_decimals, milliseconds, sparkline
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats import summarize
+from cs336_tui.stats.quantities import fixed_milliseconds, gigabytes, millisecond_decimals, milliseconds, sparkline
+from cs336_tui.stats.summaries import summarize
 
 SPARKLINE_BARS = 60
 """Bars at most for the warm-up and for the measured steps each."""

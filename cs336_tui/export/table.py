@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.export.formats import render
 from cs336_tui.export.results import TableError
 from cs336_tui.export.results import results_table as table_of
 from cs336_tui.export.tables import Table
-from cs336_tui.session.merge import Result, merge, title_of
 from cs336_tui.session.state import SessionState
 
 NO_RESULTS = "No cell has a result yet."

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
+from cs336_tui.analysis.merge import Result
 from cs336_tui.export.grouping import TELLING, label, telling
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.merge import Result
 from cs336_tui.session.state import SessionState
 
 if TYPE_CHECKING:
-    from cs336_tui.events import CellFinished
-    from cs336_tui.findings.verdicts import Judgement
-    from cs336_tui.intervals import MeanInterval
+    from cs336_tui.analysis.verdicts import Judgement
+    from cs336_tui.events.events import CellFinished
+    from cs336_tui.stats.intervals import MeanInterval
 
 MOST_LINES = 12
 """Cells that get a line each; more of them are counted."""
@@ -38,8 +38,8 @@ _known: WeakKeyDictionary[CellState, tuple[CellFinished, float | None, Judgement
 def judgement_of(cell: CellState, state: SessionState) -> Judgement | None:
     """What `judge` says of a cell of the session, worked out once for each of its ends."""
     # Judging needs numpy, which would slow the start of whatever imports this.
-    from cs336_tui.findings.kernels import profiled_idle
-    from cs336_tui.findings.verdicts import judge
+    from cs336_tui.analysis.kernels import profiled_idle
+    from cs336_tui.analysis.verdicts import judge
 
     if cell.finished is None:
         return None
@@ -51,10 +51,10 @@ def judgement_of(cell: CellState, state: SessionState) -> Judgement | None:
 
 def get_ready() -> None:
     """Load what judging needs, so that the first judgement is as quick as the others."""
-    from cs336_tui.findings.kernels import profiled_idle  # noqa: F401
-    from cs336_tui.findings.verdicts import judge  # noqa: F401
-    from cs336_tui.intervals import mean_interval
-    from cs336_tui.steadiness.steady import enough_warmup
+    from cs336_tui.analysis.kernels import profiled_idle  # noqa: F401
+    from cs336_tui.analysis.verdicts import judge  # noqa: F401
+    from cs336_tui.stats.intervals import mean_interval
+    from cs336_tui.stats.steadiness.steady import enough_warmup
 
     times_s = [0.1 + 0.001 * (step % 3) for step in range(20)]
     enough_warmup(times_s[:5], times_s)
@@ -157,7 +157,7 @@ def _noted(found: Sequence[Judged], names: Mapping[tuple[int, int], str]) -> Ite
     spiky = [each for each in found if each.judgement.limited]
     if len(spiky) > 1:
         # It loads numpy, which is there when there is a judgement.
-        from cs336_tui.findings.verdicts import limited_note
+        from cs336_tui.analysis.verdicts import limited_note
 
         most = max(each.judgement.limited for each in spiky)
         yield limited_note(most, _counted(spiky, len(found), names))

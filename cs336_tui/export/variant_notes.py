@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from cs336_tui.config.variants import is_imported
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.variants import is_imported
 
 
 def variant_notes(cells: Sequence[CellState]) -> Iterator[str]:

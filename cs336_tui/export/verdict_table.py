@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from cs336_tui.analysis.fields import FIELDS, VARIANTS, in_common, size_label
+from cs336_tui.analysis.merge import Result
 from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.trust import Judged, cell_names, half_width, judged, trust_notes
-from cs336_tui.intervals import MeanInterval
-from cs336_tui.quantities import UNKNOWN
-from cs336_tui.session.fields import FIELDS, VARIANTS, in_common, size_label
-from cs336_tui.session.merge import Result
+from cs336_tui.stats.intervals import MeanInterval
+from cs336_tui.stats.quantities import UNKNOWN
 
 CAPTION = "How far these numbers can be trusted"
 

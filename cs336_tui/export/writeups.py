@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from cs336_tui.analysis.fields import num_params
+from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.analysis.warmup import Trace, array, trace
 from cs336_tui.export.attention_table import attention_tables
 from cs336_tui.export.checkpointing_table import checkpointing_tables
 from cs336_tui.export.compiled_table import compiled_tables
@@ -20,11 +23,8 @@ from cs336_tui.export.notation import NONE, Notation
 from cs336_tui.export.optimizers_table import optimizers_tables
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table, Value
-from cs336_tui.quantities import UNKNOWN, millisecond_decimals
-from cs336_tui.session.fields import num_params
-from cs336_tui.session.merge import Result, ddof_of, measured, pooled
-from cs336_tui.session.warmup import Trace, array, trace
-from cs336_tui.stats import Summary
+from cs336_tui.stats.quantities import UNKNOWN, millisecond_decimals
+from cs336_tui.stats.summaries import Summary
 
 _FORWARDS = ("forward", "forward+backward")
 _DIMS = ("d_model", "d_ff", "num_layers", "num_heads")

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.events import CellFinished, CellStarted, Event, Stage, StageChanged, StepsTimed
+from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, StageChanged, StepsTimed
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.queue import NOT_STARTED, CellQueue, Waiting
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
-from cs336_tui.spec import RunSpec, SpecError
 
 BOTH_IN_MEMORY = "both models are in memory at once; `bench --repeats` and `compare` need one at a time"
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from cs336_tui import __version__
-from cs336_tui.environment import Environment, capability_pair
-from cs336_tui.events import (
+from cs336_tui.config.spec import Precision, RunSpec, SpecError
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.environment import Environment, capability_pair
+from cs336_tui.events.events import (
     SCHEMA,
     DeviceSampled,
     EnvironmentRead,
@@ -22,23 +24,21 @@ from cs336_tui.events import (
     SessionEnded,
     SessionStarted,
 )
-from cs336_tui.reports import ReportKind, ReportRequest
+from cs336_tui.events.reports import ReportKind, ReportRequest
 from cs336_tui.runner.ab import Means, check_sides, rounds_of, run_rounds
+from cs336_tui.runner.capabilities import without_impossible
 from cs336_tui.runner.cells import Cells
 from cs336_tui.runner.device_watch import DeviceWatch
 from cs336_tui.runner.launcher import Launcher, StartError
-from cs336_tui.runner.leave_out import without_impossible
 from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.peak import PeakRequests, Tell
 from cs336_tui.runner.queue import Asked, CellQueue, Waiting
-from cs336_tui.runner.reopening import go_on
 from cs336_tui.runner.reporting import make_report, refuse_report
+from cs336_tui.runner.resume import go_on
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, new_session_id
 from cs336_tui.session.recorder import Recorder, Sink
-from cs336_tui.spec import Precision, RunSpec, SpecError
-from cs336_tui.sweep import Sweep
 
 
 class Bench:

@@ -6,9 +6,9 @@ import os
 import time
 from collections.abc import Sequence
 
-from cs336_tui.environment import Environment
-from cs336_tui.events import CellFinished, CellStarted, Event, StageChanged
-from cs336_tui.runner import door
+from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.events import CellFinished, CellStarted, Event, StageChanged
 from cs336_tui.runner.device_watch import DeviceWatch
 from cs336_tui.runner.fit_check import why_not_in_turns, why_not_tried
 from cs336_tui.runner.launcher import Launcher, StartError
@@ -16,7 +16,7 @@ from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.session.recorder import Recorder
-from cs336_tui.spec import RunSpec, SpecError
+from cs336_tui.worker import worker_entry
 
 
 class Cells:
@@ -59,7 +59,7 @@ class Cells:
         if self._launcher is None:
             self._recorder.record([CellStarted(at=time.time(), cell=cell)])
             self._watch.point(environment.device(spec.device), os.getpid())
-            door.run_cell(spec, cell, lambda event: self.record([event]), self._stop.is_set, nvtx=self._nvtx)
+            worker_entry.run_cell(spec, cell, lambda event: self.record([event]), self._stop.is_set, nvtx=self._nvtx)
         else:
             self._run_child(self._launcher, cell, spec, environment, timeout_s)
         self._watch.await_sample(self._stop)

@@ -21,14 +21,14 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from cs336_tui.environment import TorchEnvironment
-from cs336_tui.events import CellFinished, Event, Notice, ReportFinished, pack
-from cs336_tui.peaks import DevicePeak
-from cs336_tui.reports import Prediction, ReportRequest
-from cs336_tui.runner import door
+from cs336_tui.config.spec import Precision, RunSpec
+from cs336_tui.events.environment import TorchEnvironment
+from cs336_tui.events.events import CellFinished, Event, Notice, ReportFinished, pack
+from cs336_tui.events.peaks import DevicePeak
+from cs336_tui.events.reports import Prediction, ReportRequest
 from cs336_tui.runner.frames import write_frame
-from cs336_tui.runner.leftovers import end_offspring, offspring_of, told
-from cs336_tui.spec import Precision, RunSpec
+from cs336_tui.runner.orphans import end_offspring, offspring_of, told
+from cs336_tui.worker import worker_entry
 
 EXIT_ORPHANED = 71
 _PR_SET_PDEATHSIG = 1
@@ -68,7 +68,7 @@ class PeakAnswer(msgspec.Struct, frozen=True):
 def run_cell(events: Connection, commands: Connection, output: str, cell: int, spec: bytes, nvtx: bool) -> None:
     """Entry point of a cell's process; `spec` is a packed `RunSpec`. Never returns."""
     asked = msgspec.msgpack.decode(spec, type=RunSpec)
-    _serve(events, commands, output, partial(door.run_cell, asked, cell, nvtx=nvtx))
+    _serve(events, commands, output, partial(worker_entry.run_cell, asked, cell, nvtx=nvtx))
 
 
 def run_round(
@@ -76,13 +76,13 @@ def run_round(
 ) -> None:
     """Entry point of the process of two cells in turns; `specs` are their packed `RunSpec`s. Never returns."""
     asked = msgspec.msgpack.decode(specs, type=tuple[RunSpec, RunSpec])
-    _serve(events, commands, output, partial(door.run_round, asked, cells, b_first=b_first))
+    _serve(events, commands, output, partial(worker_entry.run_round, asked, cells, b_first=b_first))
 
 
 def run_report(events: Connection, commands: Connection, output: str, report: int, request: bytes) -> None:
     """Entry point of a report's process; `request` is a packed `ReportRequest`. Never returns."""
     asked = msgspec.msgpack.decode(request, type=ReportRequest)
-    _serve(events, commands, output, partial(door.make_report, asked, report))
+    _serve(events, commands, output, partial(worker_entry.make_report, asked, report))
 
 
 def _serve(
@@ -144,7 +144,7 @@ def run_predictions(events: Connection, output: str, asked: bytes) -> None:
     os.nice(_PREDICTING_NICENESS)
     for spec, capability in msgspec.msgpack.decode(asked, type=tuple[tuple[RunSpec, tuple[int, int] | None], ...]):
         try:
-            answer = PredictionAnswer(spec, door.predict(spec, capability))
+            answer = PredictionAnswer(spec, worker_entry.predict(spec, capability))
         except BaseException as error:  # a user's model may raise anything, and call sys.exit
             answer = PredictionAnswer(spec, None, _why_unpredictable(error))
         _send(events, msgspec.json.encode(answer))  # FLOPs of the largest do not fit msgpack's 64 bits
@@ -154,10 +154,10 @@ def run_predictions(events: Connection, output: str, asked: bytes) -> None:
 def run_probe(events: Connection, output: str) -> None:
     """Entry point of the process that asks torch what this machine offers. Never returns."""
     _settle(output)
-    forked_after_driver = door.forked_after_driver()
+    forked_after_driver = worker_entry.forked_after_driver()
     try:
         # A driver that was initialised before the fork is unusable here; the caller asks again in a spawned child.
-        report = ProbeReport(None if forked_after_driver else door.probe(), forked_after_driver)
+        report = ProbeReport(None if forked_after_driver else worker_entry.probe(), forked_after_driver)
     except BaseException as error:
         traceback.print_exc()
         report = ProbeReport(None, forked_after_driver, f"{type(error).__name__}: {error}")
@@ -169,7 +169,7 @@ def run_peak(events: Connection, output: str, device: str, precision: Precision,
     """Entry point of the process that measures what a device does at best. Never returns."""
     _settle(output)
     try:
-        answer = PeakAnswer(door.measure_peak(device, precision, threads))
+        answer = PeakAnswer(worker_entry.measure_peak(device, precision, threads))
     except Exception as error:
         traceback.print_exc()
         answer = PeakAnswer(None, f"{type(error).__name__}: {error}".splitlines()[0])
@@ -181,7 +181,7 @@ def _why_unpredictable(error: BaseException) -> str:
     """In one line; all of it goes to the output."""
     if "Storage size calculation overflowed" in str(error):
         return f"{IMPOSSIBLE}: one of its tensors alone has more bytes than can be addressed"
-    return door.in_one_line(error)
+    return worker_entry.in_one_line(error)
 
 
 def _settle(output: str) -> None:
@@ -200,7 +200,7 @@ def _settle(output: str) -> None:
     # What a child that is killed leaves among temporary files goes with the runner's folder.
     tempfile.tempdir = os.environ["TMPDIR"] = str(Path(output).parent)
     faulthandler.enable(sys.stderr)
-    door.keep_freed_memory()
+    worker_entry.keep_freed_memory()
     current_process().daemon = False  # else a model could not have a data loader with workers
     os.register_at_fork(after_in_child=_let_go_of_server)
     _die_with_parent()

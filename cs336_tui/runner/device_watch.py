@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cs336_tui.environment import DeviceInfo
-from cs336_tui.events import DeviceSampled
+from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.events import DeviceSampled
 from cs336_tui.runner.stop import StopSignal
 
 if TYPE_CHECKING:
-    from cs336_tui.device.sampler import DeviceSampler
+    from cs336_tui.runner.device.sampler import DeviceSampler
 
 SAMPLE_AFTER_S = 0.5
 """How long a cell that is over waits for the sample that was asked for when it stopped measuring."""
@@ -29,7 +29,7 @@ class DeviceWatch:
 
     def start(self) -> None:
         if self._interval_s > 0:
-            from cs336_tui.device.sampler import DeviceSampler
+            from cs336_tui.runner.device.sampler import DeviceSampler
 
             self._sampler = DeviceSampler(self._sink, interval_s=self._interval_s)
             self._sampler.start()

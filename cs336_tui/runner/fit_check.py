@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cs336_tui.environment import DeviceInfo
-from cs336_tui.order import rough_peak_bytes
-from cs336_tui.quantities import gigabytes
-from cs336_tui.reports import Prediction
+from cs336_tui.config.order import rough_peak_bytes
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.reports import Prediction
 from cs336_tui.runner.child import IMPOSSIBLE
 from cs336_tui.runner.predictor import PredictionError, Predictor
-from cs336_tui.spec import RunSpec
+from cs336_tui.stats.quantities import gigabytes
 
 Predicted = Callable[[Sequence[Prediction]], object]
 _MAY_MATTER = 1 / 4

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from cs336_tui.reports import ReportRequest
+from cs336_tui.config.spec import Precision, RunSpec
+from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner import child
-from cs336_tui.runner.door import PRELOAD
 from cs336_tui.runner.frames import FrameReader, enlarge
-from cs336_tui.runner.leftovers import end_offspring, end_orphans, offspring_of
+from cs336_tui.runner.orphans import end_offspring, end_orphans, offspring_of
 from cs336_tui.runner.output import last_line
-from cs336_tui.spec import Precision, RunSpec
+from cs336_tui.worker.worker_entry import PRELOAD
 
 if TYPE_CHECKING:
     import psutil
@@ -140,7 +140,7 @@ class Launcher:
             os.environ[SERVER_OUTPUT_VARIABLE] = str(self._output_dir / SERVER_LOG)
             _import_from_safe_path()
             # A child imports the program's main module, which for an installed script imports the cli.
-            get_context("forkserver").set_forkserver_preload([PRELOAD, "cs336_tui.cli"])
+            get_context("forkserver").set_forkserver_preload([PRELOAD, "cs336_tui.cli.main"])
             forkserver.ensure_running()
 
     def use_spawn(self) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 
 from cs336_tui import __version__
-from cs336_tui.environment import Environment, TorchEnvironment
-from cs336_tui.runner import door
+from cs336_tui.events.environment import Environment, TorchEnvironment
 from cs336_tui.runner.child import ProbeReport
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.output import last_line
+from cs336_tui.worker import worker_entry
 
 PROBE_TIMEOUT_S = 120.0
 
@@ -27,7 +27,7 @@ def probe_machine(launcher: Launcher | None) -> Environment:
     """
     problems: list[str] = []
     if launcher is None:
-        return read_environment(door.probe(), start_method="in-process")
+        return read_environment(worker_entry.probe(), start_method="in-process")
     report = _ask_child(launcher)
     if report.forked_after_driver:
         launcher.use_spawn()
@@ -63,7 +63,7 @@ def read_environment(
     """This machine with what torch reported and the driver's version; `problems` are added to torch's and NVML's."""
     import psutil
 
-    from cs336_tui.device.nvml import NO_LIBRARY, nvml_report
+    from cs336_tui.runner.device.nvml import NO_LIBRARY, nvml_report
 
     found = torch or TorchEnvironment()
     nvml = nvml_report(gpus=False)

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.peaks import DevicePeak, PeakError
+from cs336_tui.config.spec import Precision
+from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.runner.child import PeakAnswer
 from cs336_tui.runner.launcher import Child, Launcher, StartError
-from cs336_tui.spec import Precision
 
 
 def measure_peak(
@@ -51,7 +51,7 @@ def with_others(peak: DevicePeak, pid: int | None) -> DevicePeak:
     """With how many processes of others NVML sees on the GPU, as soon as the one with this PID has measured."""
     if peak.uuid is None:
         return peak
-    from cs336_tui.device.gpu import GpuMonitor
+    from cs336_tui.runner.device.gpu import GpuMonitor
 
     monitor = GpuMonitor()
     monitor.follow(peak.uuid)

@@ -16,12 +16,12 @@ import msgspec
 import platformdirs
 
 import cs336_tui
-from cs336_tui.reading import UNREADABLE, read_small
-from cs336_tui.reports import Prediction, predicted_for, prediction_key
+from cs336_tui.config.reading import UNREADABLE, read_small
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import Prediction, predicted_for, prediction_key
 from cs336_tui.runner.child import PredictionAnswer
 from cs336_tui.runner.launcher import Child, Launcher, StartError
 from cs336_tui.runner.sources import Fingerprint, fingerprint
-from cs336_tui.spec import RunSpec
 
 Capability = tuple[int, int]
 """Of a CUDA device, as (9, 0)."""
@@ -96,10 +96,10 @@ def _version() -> str:
     """Differs when a prediction may: another torch, another model, other rules."""
     package = Path(cs336_tui.__file__).parent
     sources = [
-        *sorted(package.glob("estimate/*.py")),
-        *sorted(package.glob("workload/**/*.py")),
-        package / "reports.py",
-        package / "flops.py",
+        *sorted(package.glob("worker/estimate/*.py")),
+        *sorted(package.glob("worker/workload/**/*.py")),
+        package / "events" / "reports.py",
+        package / "config" / "flops.py",
     ]
     digest = hashlib.sha256(importlib.metadata.version("torch").encode())
     for source in sources:

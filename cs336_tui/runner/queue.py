@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from cs336_tui.events import (
+from cs336_tui.config.order import brings_as, needs_at_least
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import (
     CellFinished,
     CellRequeued,
     CellSkipped,
@@ -15,11 +17,9 @@ from cs336_tui.events import (
     Event,
     QueueOrdered,
 )
-from cs336_tui.order import brings_as, needs_at_least
-from cs336_tui.reports import ReportKind
+from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
 
 NOT_STARTED = "not started: the run was stopped"
 

@@ -6,12 +6,12 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from cs336_tui.events import Event, ReportFinished, ReportStarted
-from cs336_tui.reports import ReportRequest
-from cs336_tui.runner import door
+from cs336_tui.events.events import Event, ReportFinished, ReportStarted
+from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
+from cs336_tui.worker import worker_entry
 
 
 def make_report(
@@ -32,7 +32,7 @@ def make_report(
     record([started])
     if launcher is None:
         watch(os.getpid())
-        door.make_report(request, number, lambda event: record([event]), stop.is_set)
+        worker_entry.make_report(request, number, lambda event: record([event]), stop.is_set)
         return
     try:
         child = launcher.start_report(number, request)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from cs336_tui.events import CellsPredicted, Notice
-from cs336_tui.reports import Prediction, prediction_key
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import CellsPredicted, Notice
+from cs336_tui.events.reports import Prediction, prediction_key
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.predictor import Capability, PredictionError, Predictor, TookTooLong
 from cs336_tui.session.recorder import Recorder
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
 
 AFTERWARDS_WITHIN_S = 20.0
 """How long it may take to work out what a cell needed that has run."""

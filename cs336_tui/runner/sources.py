@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from cs336_tui.spec import RunSpec
-from cs336_tui.variants import is_imported
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.variants import is_imported
 
 Fingerprint = tuple[tuple[str, int, int], ...]
 """Of each file its path, when it was changed and its bytes."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from cs336_tui.events import (
+from cs336_tui.events.events import (
     CellFinished,
     ChildOutput,
     Event,
@@ -26,7 +26,7 @@ from cs336_tui.events import (
 )
 from cs336_tui.runner.endings import explain_exit, kernel_oom_kills
 from cs336_tui.runner.launcher import Child
-from cs336_tui.runner.leftovers import told
+from cs336_tui.runner.orphans import told
 from cs336_tui.runner.output import OutputTail
 from cs336_tui.runner.stop import StopSignal
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.events import CellFinished, StepsTimed
+from cs336_tui.events.events import CellFinished, StepsTimed
 from cs336_tui.session.log import LogError, LogReader
 
 BARE, CONTROL, BENCH, UNSAMPLED, APP = "bare", "control", "bench", "bench, no sampling", "app"
@@ -83,7 +83,7 @@ def programs_of(work: Work, folder: Path, *, keep_memory: bool = False) -> tuple
 
     def bare(name: str) -> Program:
         file = folder / f"{name}.steps"
-        command = [*python, "cs336_tui.measure.bare", *work.words, "--output", str(file)]
+        command = [*python, "cs336_tui.worker.measure.bare", *work.words, "--output", str(file)]
         return Program(name, command, lambda: read_lines(file), KEEP_MEMORY if keep_memory else {})
 
     def bench(name: str, interval_s: float) -> Program:

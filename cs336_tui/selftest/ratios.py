@@ -12,10 +12,10 @@ from typing import Literal
 
 import msgspec
 
-from cs336_tui.ratio import Ratio, around
 from cs336_tui.selftest.programs import BARE, CONTROL
 from cs336_tui.selftest.turns import Round
-from cs336_tui.student import LEVEL, t_quantile
+from cs336_tui.stats.ratio import Ratio, around
+from cs336_tui.stats.student import LEVEL, t_quantile
 
 Judged = Literal["pass", "fail", "cannot tell"]
 

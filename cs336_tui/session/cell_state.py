@@ -8,11 +8,11 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from cs336_tui.environment import Environment
-from cs336_tui.events import CellFinished, DeviceSampled, InForce, ModelPrepared, Stage, Status, StepsTimed
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.events import CellFinished, DeviceSampled, InForce, ModelPrepared, Stage, Status, StepsTimed
 from cs336_tui.session.surroundings import Surroundings
-from cs336_tui.spec import RunSpec
-from cs336_tui.stats import RunningStats, Summary, summarize
+from cs336_tui.stats.summaries import RunningStats, Summary, summarize
 
 
 class StepTimes:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from cs336_tui.events import DeviceSampled, Event, Notice, Stage, StepsTimed, from_line
-from cs336_tui.reading import open_regular
+from cs336_tui.config.reading import open_regular
+from cs336_tui.events.events import DeviceSampled, Event, Notice, Stage, StepsTimed, from_line
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.log import DAMAGE, TORN, LogError, LogReader, Run, line_prefix
 from cs336_tui.session.state import DEVICE_HISTORY, SessionState

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from cs336_tui.reading import UNREADABLE, read_small
+from cs336_tui.config.reading import UNREADABLE, read_small
 
 
 class Writer(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import msgspec
 import platformdirs
 
-from cs336_tui.events import (
+from cs336_tui.config.reading import open_regular
+from cs336_tui.events.events import (
     SCHEMA,
     Event,
     SessionStarted,
     from_line,
     to_line,
 )
-from cs336_tui.reading import open_regular
 from cs336_tui.session.lock import SessionInUse, SessionLock
 
 FILES_SUFFIX = ".files"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from cs336_tui.events import Event, Notice
+from cs336_tui.events.events import Event, Notice
 from cs336_tui.session.log import LogError, LogLost, SessionLog, default_session_dir
 
 Sink = Callable[[Sequence[Event]], None]

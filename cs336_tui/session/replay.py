@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cs336_tui.events import Event, Notice
+from cs336_tui.events.events import Event, Notice
 from cs336_tui.session.log import TORN, LogReader
 
 LONGEST_PAUSE_S = 2.0

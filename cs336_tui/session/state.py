@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
-from cs336_tui.environment import Environment
-from cs336_tui.events import (
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.events import (
     CellFinished,
     CellRequeued,
     CellSkipped,
@@ -36,9 +37,8 @@ from cs336_tui.events import (
     Status,
     StepsTimed,
 )
-from cs336_tui.reports import Prediction, Report, ReportKind, predicted_for, prediction_key, report_key
+from cs336_tui.events.reports import Prediction, Report, ReportKind, predicted_for, prediction_key, report_key
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.spec import RunSpec
 
 DEVICE_HISTORY = 1200
 """Device samples kept for the graphs."""

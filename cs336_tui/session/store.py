@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from cs336_tui.events import (
+from cs336_tui.events.events import (
     CellsPredicted,
     ChildOutput,
     DeviceSampled,

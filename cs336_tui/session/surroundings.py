@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cs336_tui.events import DeviceSampled, GpuProcess, GpuSample, HostSample, Stage
+from cs336_tui.events.events import DeviceSampled, GpuProcess, GpuSample, HostSample, Stage
 
 AFTER_S = 2.0
 """Seconds after the window within which a list of the GPU's processes still tells who used it."""

@@ -17,7 +17,9 @@ from textual.screen import Screen
 from textual.widget import MountError
 from textual.worker import WorkerFailed
 
-from cs336_tui.events import (
+from cs336_tui.config.presets import QUICK, Preset
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.events import (
     CellFinished,
     CellsQueued,
     EnvironmentRead,
@@ -27,25 +29,23 @@ from cs336_tui.events import (
     SessionResumed,
     StageChanged,
 )
-from cs336_tui.peaks import PeakCache
-from cs336_tui.presets import QUICK, Preset
-from cs336_tui.sweep import Sweep
-from cs336_tui.tui.actions import comparing, exports
-from cs336_tui.tui.actions.peaks import PeakDesk
+from cs336_tui.events.peaks import PeakCache
+from cs336_tui.tui.configure.form import RunOptions
+from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.configure.possible import ALL
+from cs336_tui.tui.controllers import comparing, exports
+from cs336_tui.tui.controllers.judging import Judging, is_timed
+from cs336_tui.tui.controllers.peaks import PeakDesk
+from cs336_tui.tui.controllers.running import Running
 from cs336_tui.tui.dialogs.reader import Reader
-from cs336_tui.tui.form import RunOptions
-from cs336_tui.tui.judging import Judging, is_timed
 from cs336_tui.tui.keys import APP_KEYS
 from cs336_tui.tui.messages import Replayed, RunEnded, Trouble
-from cs336_tui.tui.panes.compare import ComparePane
-from cs336_tui.tui.panes.configure import ConfigurePane
-from cs336_tui.tui.panes.live import LivePane
-from cs336_tui.tui.possible import ALL
-from cs336_tui.tui.running import Running
 from cs336_tui.tui.screen import View
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.signals import EndOnSignals
 from cs336_tui.tui.sources import LiveSource, ReplaySource, Sink, sweep_of
+from cs336_tui.tui.tabs.compare.pane import ComparePane
+from cs336_tui.tui.tabs.live import LivePane
 from cs336_tui.tui.theme_choice import ThemeChoice
 from cs336_tui.tui.windows import Palette
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from textual.driver import Driver
 
     from cs336_tui.runner.bench import Bench
-    from cs336_tui.tui.panes.roofline import RooflinePane
+    from cs336_tui.tui.tabs.roofline.pane import RooflinePane
 
     BenchFactory = Callable[[Sink, Path | None], Bench]
     """Makes the bench of a new session, or of the one with this log. It is given the sink for the bench's events."""
@@ -101,7 +101,7 @@ class Cs336App(Running):
     ) -> None:
         keeper = None
         if summary_path is not None:
-            from cs336_tui.tui.keeper import SummaryKeeper
+            from cs336_tui.tui.autosave import SummaryKeeper
 
             keeper = SummaryKeeper(summary_path, lambda why: self.post_message(Trouble(why)))
         preset = Preset("command line", "", initial) if initial else QUICK
@@ -348,7 +348,7 @@ class Cs336App(Running):
 
     def action_save_preset(self) -> None:
         """Keep the choices under a name."""
-        from cs336_tui.tui.actions.presets import save_preset
+        from cs336_tui.tui.controllers.presets import save_preset
 
         save_preset(self)
 
@@ -365,13 +365,13 @@ class Cs336App(Running):
 
     def action_help(self) -> None:
         """Keys, and what each number means."""
-        from cs336_tui.tui.actions import dialogs
+        from cs336_tui.tui.controllers import dialogs
 
         dialogs.read_help(self)
 
     def action_ask_quit(self) -> None:
         """Quit, after a question while cells run."""
-        from cs336_tui.tui.actions import dialogs
+        from cs336_tui.tui.controllers import dialogs
 
         dialogs.ask_quit(self)
 

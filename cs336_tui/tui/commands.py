@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from textual.app import SystemCommand
 
-from cs336_tui.presets import all_presets
-from cs336_tui.tui.panes.report import ReportPane
+from cs336_tui.config.presets import all_presets
 from cs336_tui.tui.screen import REPORTS, TABS
+from cs336_tui.tui.tabs.report import ReportPane
 
 if TYPE_CHECKING:
-    from cs336_tui.reports import ReportKind
+    from cs336_tui.events.reports import ReportKind
     from cs336_tui.tui.app import Cs336App
 
 
@@ -50,7 +50,7 @@ async def _make_report(app: Cs336App, kind: ReportKind) -> None:
 
 
 async def _name_gpu(app: Cs336App) -> None:
-    from cs336_tui.tui.panes.estimate import EstimatePane
+    from cs336_tui.tui.tabs.estimate.pane import EstimatePane
 
     app.action_open("estimate")
     await app.main.focus_pane("estimate")

@@ -14,17 +14,17 @@ from textual.events import Resize
 from textual.geometry import Size
 from textual.screen import Screen
 
-from cs336_tui.events import DeviceSampled, Event, Notice
-from cs336_tui.presets import Preset
+from cs336_tui.config.presets import Preset
+from cs336_tui.events.events import DeviceSampled, Event, Notice
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import themes
-from cs336_tui.tui.form import RunOptions
+from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.screen import MainScreen, View
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
-    from cs336_tui.tui.keeper import SummaryKeeper
+    from cs336_tui.tui.autosave import SummaryKeeper
 
 IDLE_REFRESH_S = 2.0
 """How often the Device pane is shown while nothing runs."""

@@ -1,11 +1,12 @@
-"""Words and figures that only the screen needs; `cs336_tui.quantities` has the rest. Seconds and bytes in, text out."""
+"""Words and figures that only the screen needs; `stats.quantities` has the rest. Seconds and bytes in, text out."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 
-from cs336_tui import quantities, texts
+from cs336_tui.export import texts
+from cs336_tui.stats import quantities
 
 NOT_YET = "–"
 NOT_AVAILABLE = quantities.UNKNOWN

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cs336_tui.environment import Environment
+from cs336_tui.events.environment import Environment
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.lines import Line, line, spread, width_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cs336_tui.tui.widgets.lines import Line, line
 
 if TYPE_CHECKING:
-    from cs336_tui.findings.verdicts import VerdictName
+    from cs336_tui.analysis.verdicts import VerdictName
 
 _KEYS = (
     ("r", "run the chosen cells; while cells run, add them behind those that wait"),

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import platformdirs
 
-from cs336_tui.choices import sweep_from
-from cs336_tui.runner.leave_out import fields_of_preset
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.recorder import Sink
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.form import RunOptions
+from cs336_tui.tui.configure.form import RunOptions
 
 if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench

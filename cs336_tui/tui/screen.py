@@ -11,31 +11,31 @@ from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import AwaitMount, Widget
 
-from cs336_tui.presets import QUICK, Preset
-from cs336_tui.reports import ReportKind
+from cs336_tui.config.presets import QUICK, Preset
+from cs336_tui.events.reports import ReportKind
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.tui.form import RunOptions
+from cs336_tui.tui.configure.form import RunOptions
+from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.configure.preview import Cells, Preview
+from cs336_tui.tui.controllers.judging import Judging
 from cs336_tui.tui.heading import heading
-from cs336_tui.tui.judging import Judging
-from cs336_tui.tui.panes.compare import Compared, ComparePane
-from cs336_tui.tui.panes.configure import ConfigurePane
-from cs336_tui.tui.panes.device import DevicePane
-from cs336_tui.tui.panes.live import LivePane
-from cs336_tui.tui.panes.log import LogPane
-from cs336_tui.tui.panes.queue import QueuePane, QueueView
-from cs336_tui.tui.panes.report import About, ReportPane, Subject
-from cs336_tui.tui.panes.results import ResultsPane
-from cs336_tui.tui.panes.sessions import SessionsPane
-from cs336_tui.tui.preview import Cells, Preview
 from cs336_tui.tui.session import Session
+from cs336_tui.tui.tabs.compare.pane import Compared, ComparePane
+from cs336_tui.tui.tabs.device import DevicePane
+from cs336_tui.tui.tabs.live import LivePane
+from cs336_tui.tui.tabs.log import LogPane
+from cs336_tui.tui.tabs.queue import QueuePane, QueueView
+from cs336_tui.tui.tabs.report import About, ReportPane, Subject
+from cs336_tui.tui.tabs.results import ResultsPane
+from cs336_tui.tui.tabs.sessions import SessionsPane
 from cs336_tui.tui.tight import TightCompositor
 from cs336_tui.tui.widgets.key_bar import KeyBar
 from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.tab_bar import Tab, TabBar
 
 if TYPE_CHECKING:
-    from cs336_tui.tui.actions.estimates import EstimateDesk
-    from cs336_tui.tui.actions.peaks import PeakDesk
+    from cs336_tui.tui.controllers.estimates import EstimateDesk
+    from cs336_tui.tui.controllers.peaks import PeakDesk
 
 WIDE_COLUMNS, WIDE_ROWS = 110, 30
 """From this size on the three panes and a tab are shown together; below it one tab fills the screen."""
@@ -204,7 +204,7 @@ class MainScreen(Screen[None]):
             if self.shows(name):
                 self.query_one(f"#{name}", ReportPane).show(self._subject(view))
         if self.shows("roofline"):
-            from cs336_tui.tui.panes.roofline import RooflinePane
+            from cs336_tui.tui.tabs.roofline.pane import RooflinePane
 
             self.query_one(RooflinePane).show(state, shown.cell, view.peaks.view)
         if view.estimates is not None:
@@ -214,7 +214,7 @@ class MainScreen(Screen[None]):
         if self.shows("configure"):
             self.query_one(ConfigurePane).foresee(*estimates.summary())
         if self.shows("estimate"):
-            from cs336_tui.tui.panes.estimate import EstimatePane
+            from cs336_tui.tui.tabs.estimate.pane import EstimatePane
 
             self.query_one(EstimatePane).show(estimates.estimated())
         if self.shows("configure") or self.shows("estimate"):
@@ -304,22 +304,22 @@ def _made(pane: str) -> Widget:
     """The pane of a tab that is opened for the first time."""
     match pane:
         case "kernels":
-            from cs336_tui.tui.panes.kernels import KernelsPane
+            from cs336_tui.tui.tabs.kernels.pane import KernelsPane
 
             return KernelsPane(id=pane)
         case "memory":
-            from cs336_tui.tui.panes.memory import MemoryPane
+            from cs336_tui.tui.tabs.memory.pane import MemoryPane
 
             return MemoryPane(id=pane)
         case "precision":
-            from cs336_tui.tui.panes.precision import PrecisionPane
+            from cs336_tui.tui.tabs.precision.pane import PrecisionPane
 
             return PrecisionPane(id=pane)
         case "roofline":
-            from cs336_tui.tui.panes.roofline import RooflinePane
+            from cs336_tui.tui.tabs.roofline.pane import RooflinePane
 
             return RooflinePane(id=pane)
         case _:
-            from cs336_tui.tui.panes.estimate import EstimatePane
+            from cs336_tui.tui.tabs.estimate.pane import EstimatePane
 
             return EstimatePane(id=pane)

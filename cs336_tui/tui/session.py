@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cs336_tui.events import CellsQueued, CellStarted, Event
+from cs336_tui.events.events import CellsQueued, CellStarted, Event
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
-from cs336_tui.tui.panes.device import Run
-from cs336_tui.tui.panes.log import LogBook
+from cs336_tui.tui.tabs.device import Run
+from cs336_tui.tui.tabs.log import LogBook
 
 if TYPE_CHECKING:
     from cs336_tui.tui.sources import LiveSource

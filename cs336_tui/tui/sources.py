@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from textual.message import Message
 
-from cs336_tui.events import Event
-from cs336_tui.order import in_order, in_rounds
-from cs336_tui.peaks import DevicePeak, PeakError
-from cs336_tui.reports import ReportKind
+from cs336_tui.config.order import in_order, in_rounds
+from cs336_tui.config.spec import CUSTOM_SIZE, Precision, RunSpec, SpecError
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.variants import is_imported, short
+from cs336_tui.events.events import Event
+from cs336_tui.events.peaks import DevicePeak, PeakError
+from cs336_tui.events.reports import ReportKind
 from cs336_tui.session.log import LogError
 from cs336_tui.session.replay import Pace, replay
-from cs336_tui.spec import CUSTOM_SIZE, Precision, RunSpec, SpecError
-from cs336_tui.sweep import Sweep
-from cs336_tui.tui.form import RunOptions
+from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.messages import Replayed, RunEnded, Trouble
 from cs336_tui.tui.session import read_session
-from cs336_tui.variants import is_imported, short
 
 if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench

@@ -16,7 +16,7 @@ from typing import Any
 from textual.color import Color, ColorParseError
 from textual.theme import BUILTIN_THEMES, Theme
 
-from cs336_tui.reading import TomlError, parse_toml, read_text
+from cs336_tui.config.reading import TomlError, parse_toml, read_text
 
 DEFAULT_THEME = "cs336-dark"
 

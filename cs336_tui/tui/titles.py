@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from rich.cells import cell_len
 
-from cs336_tui.session.fields import FIELDS, OWN, VARIANTS, shown_of
-from cs336_tui.spec import RunSpec
+from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, shown_of
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.variants import short
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.columns import Column
-from cs336_tui.variants import short
 
 _JOIN = " · "
 _ONLY_WHERE_MIXED = ("workload", "causal")

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cs336_tui.events import CellFinished, SessionEnded, StepsTimed
+from cs336_tui.events.events import CellFinished, SessionEnded, StepsTimed
 from cs336_tui.session.log import LogReader
 from tests.commands import COMMAND
 from tests.terminal import Terminal

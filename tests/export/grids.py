@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.environment import DeviceInfo, Environment
-from cs336_tui.events import CellsQueued, EnvironmentRead, Event, SessionStarted
-from cs336_tui.session.merge import Result, merge
+from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.events import CellsQueued, EnvironmentRead, Event, SessionStarted
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
 from tests.samples import ENVIRONMENT, START, a_spec, cell_end, cell_start, session_start, state_of, steps
 
 SMALL: dict[str, Any] = {"size": "small", "d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12}

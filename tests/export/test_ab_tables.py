@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from cs336_tui.events import CellStarted, Event
+from cs336_tui.analysis.ab import Turns, runs_in_turns, turns_of
+from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.cli.plain import plain
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import CellStarted, Event
 from cs336_tui.export.ab_tables import turns_table
 from cs336_tui.export.formats import FORMATS, render
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.tables import Table
-from cs336_tui.findings.ab import Turns, runs_in_turns, turns_of
-from cs336_tui.headless.plain import plain
-from cs336_tui.session.merge import Result, merge
-from cs336_tui.spec import RunSpec
 from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
 
 A = a_spec(measure_steps=20)

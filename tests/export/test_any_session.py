@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.events import Event
+from cs336_tui.analysis.merge import merge
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import Event
 from cs336_tui.export.cells import has_result
 from cs336_tui.export.folder import tables_of
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.writeups import layout_tables
-from cs336_tui.session.merge import merge
-from cs336_tui.spec import RunSpec
 from tests.export.grids import grid, merged
 from tests.samples import state_of
 from tests.strategies import any_event, run_specs

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from cs336_tui.events import ModelBuilt
+from cs336_tui.analysis.merge import Result
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import ModelBuilt
 from cs336_tui.export.formats import render, render_all
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table
 from cs336_tui.export.writeups import layout_tables
-from cs336_tui.session.merge import Result
-from cs336_tui.spec import RunSpec
 from tests.attention_cells import attention_spec
 from tests.export.grids import by, grid, merged
 from tests.samples import cell_end, cell_start, session_start, state_of, steps

@@ -7,13 +7,21 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from cs336_tui.events import CellFinished, CellSkipped, CellsQueued, CellStarted, EnvironmentRead, Event, ModelBuilt
+from cs336_tui.analysis.fields import FIELDS, varies
+from cs336_tui.analysis.pivot import pivot, suggest
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import (
+    CellFinished,
+    CellSkipped,
+    CellsQueued,
+    CellStarted,
+    EnvironmentRead,
+    Event,
+    ModelBuilt,
+)
 from cs336_tui.export.table import results_of
 from cs336_tui.export.writeups import LAYOUTS
-from cs336_tui.session.fields import FIELDS, varies
-from cs336_tui.session.pivot import pivot, suggest
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
 from tests.samples import ENVIRONMENT, START, a_spec, state_of
 from tests.session.made import Cell, events_of
 

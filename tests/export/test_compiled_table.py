@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.events import Event, ModelPrepared
+from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.events.events import Event, ModelPrepared
 from cs336_tui.export.compiled_table import compiled_tables
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table
-from cs336_tui.session.merge import Result, merge
 from tests.export.grids import MEDIUM, SMALL
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
 

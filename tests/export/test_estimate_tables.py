@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from cs336_tui.analysis.estimates import Estimate, judge_all, named_target
+from cs336_tui.analysis.fitting import search
+from cs336_tui.events.gpus import find_gpu
+from cs336_tui.events.reports import CATEGORIES
 from cs336_tui.export.estimate_tables import category_table, estimate_table, prediction_tables
 from cs336_tui.export.fit_tables import Fitted, fit_document, fit_table
 from cs336_tui.export.formats import FORMATS, render_all
 from cs336_tui.export.tables import Table
-from cs336_tui.findings.estimates import Estimate, judge_all, named_target
-from cs336_tui.findings.fitting import search
-from cs336_tui.gpus import find_gpu
-from cs336_tui.reports import CATEGORIES
 from tests.made_predictions import MIB, made_prediction
 from tests.samples import a_spec
 from tests.session.made import Cell, session_of

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from cs336_tui.events.reports import CATEGORIES
 from cs336_tui.export.figures import FIGURE_FORMATS
 from cs336_tui.export.formats import FORMATS, render, render_all
 from cs336_tui.export.memory_figures import memory_figure
@@ -23,7 +24,6 @@ from cs336_tui.export.memory_tables import (
     saved_table,
 )
 from cs336_tui.export.tables import Table
-from cs336_tui.reports import CATEGORIES
 from tests.made_memory import MB, MemoryMaker, a_memory_report, an_oom_report, many_events
 from tests.samples import a_spec
 

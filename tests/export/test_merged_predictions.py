@@ -3,7 +3,7 @@
 import csv
 import io
 
-from cs336_tui.events import CellsPredicted
+from cs336_tui.events.events import CellsPredicted
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.tables import Table

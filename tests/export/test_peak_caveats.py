@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cs336_tui.analysis.roofline import points
+from cs336_tui.events.peaks import DevicePeak, PeakCache, peak_key
 from cs336_tui.export.data import to_csv, to_json
 from cs336_tui.export.formats import FORMATS, render
 from cs336_tui.export.peaks import PeakRow, peak_table
@@ -16,11 +18,9 @@ from cs336_tui.export.results import results_table
 from cs336_tui.export.roofline import roofline_table
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.table import results_of
-from cs336_tui.findings.roofline import points
-from cs336_tui.peaks import DevicePeak, PeakCache, peak_key
 from cs336_tui.session.state import SessionState
-from cs336_tui.tui.judging import assess
-from cs336_tui.tui.pages.judgement import judgement_lines
+from cs336_tui.tui.controllers.judging import assess
+from cs336_tui.tui.tabs.judgement import judgement_lines
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, a_spec
 from tests.session.made import Cell, session_of

@@ -4,15 +4,15 @@ import re
 
 import pytest
 
+from cs336_tui.analysis.comparison import compare
+from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.pivot import VALUES, pivot
+from cs336_tui.config.spec import RunSpec
 from cs336_tui.export.comparisons import comparison_table
 from cs336_tui.export.pivots import pivot_table
 from cs336_tui.export.references import reference_table
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table
-from cs336_tui.session.comparison import compare
-from cs336_tui.session.merge import Result
-from cs336_tui.session.pivot import VALUES, pivot
-from cs336_tui.spec import RunSpec
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged, usual_times
 from tests.samples import a_spec, cell_end, cell_start, session_start, state_of, steps
 

@@ -7,6 +7,7 @@ import json
 import msgspec
 import pytest
 
+from cs336_tui.events.reports import PrecisionReport
 from cs336_tui.export.formats import FORMATS, render_all
 from cs336_tui.export.precision_tables import (
     accumulation_table,
@@ -16,7 +17,6 @@ from cs336_tui.export.precision_tables import (
     speedup_table,
     toy_table,
 )
-from cs336_tui.reports import PrecisionReport
 from tests.made_precision import a_precision_report
 from tests.session.made import cell, results_of
 

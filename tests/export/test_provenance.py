@@ -8,8 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from cs336_tui.environment import Environment
-from cs336_tui.events import DeviceSampled, GpuSample, HostSample, InForce
+from cs336_tui.analysis.comparison import compare
+from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.analysis.mixed_provenance import mixed_provenance
+from cs336_tui.analysis.pivot import pivot
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.events import DeviceSampled, GpuSample, HostSample, InForce
 from cs336_tui.export.comparisons import comparison_table
 from cs336_tui.export.footnotes import provenance_notes, results_notes
 from cs336_tui.export.pivots import pivot_table
@@ -18,10 +22,6 @@ from cs336_tui.export.references import reference_table
 from cs336_tui.export.results import results_table
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.writeups import PLAIN_LAYOUTS, layout_tables
-from cs336_tui.session.comparison import compare
-from cs336_tui.session.merge import Result, merge
-from cs336_tui.session.mixed_provenance import mixed_provenance
-from cs336_tui.session.pivot import pivot
 from cs336_tui.session.state import SessionState
 from tests.export.grids import MEDIUM, SMALL, by, grid
 from tests.samples import ENVIRONMENT, START

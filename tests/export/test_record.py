@@ -5,12 +5,12 @@ from typing import get_args
 import msgspec
 import pytest
 
-from cs336_tui.events import CellSkipped, DeviceSampled, GpuSample, HostSample
+from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.verdicts import VerdictName
+from cs336_tui.config.flops import step_flops
+from cs336_tui.events.events import CellSkipped, DeviceSampled, GpuSample, HostSample
+from cs336_tui.events.peaks import peak_key
 from cs336_tui.export.record import document_of, record_of
-from cs336_tui.findings.verdicts import VerdictName
-from cs336_tui.flops import step_flops
-from cs336_tui.peaks import peak_key
-from cs336_tui.session.merge import Result
 from tests.export.grids import moved_session
 from tests.made_peaks import made_peak
 from tests.samples import (

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.events import DeviceSampled, GpuSample, HostSample, StepsTimed
+from cs336_tui.config.flops import least_bytes, step_flops
+from cs336_tui.events.events import DeviceSampled, GpuSample, HostSample, StepsTimed
+from cs336_tui.events.peaks import peak_key
 from cs336_tui.export.formats import render
 from cs336_tui.export.notation import Notation
 from cs336_tui.export.results import COLUMNS, TableError, results_table
 from cs336_tui.export.tables import Table
-from cs336_tui.flops import least_bytes, step_flops
-from cs336_tui.peaks import peak_key
 from cs336_tui.session.state import SessionState
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged, moved_session
 from tests.made_peaks import made_peak

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import pytest
 
+from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.pivot import pivot
 from cs336_tui.export.formats import render, render_all
 from cs336_tui.export.pivots import pivot_table
 from cs336_tui.export.tables import Table
 from cs336_tui.export.writeups import PLAIN_LAYOUTS, layout_tables
-from cs336_tui.session.merge import Result
-from cs336_tui.session.pivot import pivot
 from tests.export.grids import SMALL, by, grid, merged
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from cs336_tui.events import ChildOutput, Event, Notice, StepsTimed
+from cs336_tui.events.events import ChildOutput, Event, Notice, StepsTimed
 from cs336_tui.export.summary import OUTPUT_LINES, SPARKLINE_BARS, summary_markdown
 from cs336_tui.session.state import SessionState
 from tests.samples import a_spec, cell_end, cell_start, mixed_session, session_start, state_of, steps

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
-from cs336_tui.events import Event, ModelBuilt
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import Event, ModelBuilt
 from cs336_tui.export.table import NO_RESULTS, results_markdown, results_table
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
 from tests.samples import (
     ENVIRONMENT,
     MEASURED_S,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.events import DeviceSampled, Event, HostSample, StageChanged
+from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.events.events import DeviceSampled, Event, HostSample, StageChanged
 from cs336_tui.export.trust import MOST_LINES, cell_names, judgement_of, trust_notes, without_numbers
 from cs336_tui.export.verdict_table import verdict_table
-from cs336_tui.session.merge import Result, merge
 from cs336_tui.session.state import SessionState
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps
 from tests.session.made import Cell, results_of, session_of

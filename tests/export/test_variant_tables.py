@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from cs336_tui.events import (
+from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import (
     CellsPredicted,
     CellsQueued,
     EnvironmentRead,
@@ -23,8 +25,6 @@ from cs336_tui.export.formats import render
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table
 from cs336_tui.export.writeups import layout_tables
-from cs336_tui.session.merge import Result, merge
-from cs336_tui.spec import RunSpec
 from tests.made_memory import a_memory_report, a_prediction
 from tests.samples import ENVIRONMENT, SCHEMA, START, a_spec, cell_end, cell_start, state_of
 

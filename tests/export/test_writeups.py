@@ -5,11 +5,11 @@ import io
 
 import pytest
 
+from cs336_tui.analysis.merge import Result
 from cs336_tui.export.formats import render, render_all
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table
 from cs336_tui.export.writeups import PLAIN_LAYOUTS, layout_tables
-from cs336_tui.session.merge import Result
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged
 
 GRID = by(pass_=["forward", "forward+backward"], warmup_steps=[0, 5])

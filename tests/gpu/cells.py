@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.environment import DeviceInfo
-from cs336_tui.measure.kernels import profile_kernels
-from cs336_tui.measure.probe import probe
-from cs336_tui.measure.report import Progress
-from cs336_tui.reports import KernelReport, ReportRequest
-from cs336_tui.spec import Precision, RunSpec
-from tests.measure.cells import Report, small_spec
+from cs336_tui.config.spec import Precision, RunSpec
+from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.reports import KernelReport, ReportRequest
+from cs336_tui.worker.measure.kernels import profile_kernels
+from cs336_tui.worker.measure.probe import probe
+from cs336_tui.worker.measure.report import Progress
+from tests.worker.measure.cells import Report, small_spec
 
 LAYERS = 4
 """Of `shallow_spec`."""

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from cs336_tui.estimate.predict import predict
-from cs336_tui.sizes import dims_of
-from cs336_tui.workload.attention import attentions_on, core_of
-from cs336_tui.workload.building import build, settle_torch
-from cs336_tui.workload.transformer import Transformer
+from cs336_tui.config.sizes import dims_of
+from cs336_tui.worker.estimate.predict import predict
+from cs336_tui.worker.workload.attention import attentions_on, core_of
+from cs336_tui.worker.workload.building import build, settle_torch
+from cs336_tui.worker.workload.transformer import Transformer
 from tests.gpu.cells import low_precision, needs, the_gpu
-from tests.measure.cells import small_spec
+from tests.worker.measure.cells import small_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

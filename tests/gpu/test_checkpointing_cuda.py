@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cs336_tui.estimate.predict import predict
-from cs336_tui.spec import Precision, RunSpec
-from cs336_tui.variants import OPTIMIZERS
-from cs336_tui.workload.building import build, settle_torch
+from cs336_tui.config.spec import Precision, RunSpec
+from cs336_tui.config.variants import OPTIMIZERS
+from cs336_tui.worker.estimate.predict import predict
+from cs336_tui.worker.workload.building import build, settle_torch
 from tests.gpu.cells import gpu_spec, low_precision, needs
-from tests.measure.cells import run
+from tests.worker.measure.cells import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

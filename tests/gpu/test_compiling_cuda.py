@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.events import ModelPrepared
-from cs336_tui.spec import PASSES
-from cs336_tui.variants import COMPILES
-from cs336_tui.workload.compiling import why_cannot_compile
-from tests.measure.cells import Report, run, small_spec
+from cs336_tui.config.spec import PASSES
+from cs336_tui.config.variants import COMPILES
+from cs336_tui.events.events import ModelPrepared
+from cs336_tui.worker.workload.compiling import why_cannot_compile
+from tests.worker.measure.cells import Report, run, small_spec
 
 WHY = "needs a CUDA GPU" if not torch.cuda.is_available() else why_cannot_compile("cuda")
 pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")

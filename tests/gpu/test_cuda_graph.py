@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cs336_tui.events import ModelPrepared
-from cs336_tui.spec import Pass, RunSpec
-from cs336_tui.workload.batch import random_batch
-from cs336_tui.workload.building import build
-from cs336_tui.workload.compiling import why_cannot_compile
-from cs336_tui.workload.cuda_graph import WARMUP_STEPS, CaptureError, captured
-from cs336_tui.workload.passes import Step
+from cs336_tui.config.spec import Pass, RunSpec
+from cs336_tui.events.events import ModelPrepared
+from cs336_tui.worker.workload.batch import random_batch
+from cs336_tui.worker.workload.building import build
+from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.cuda_graph import WARMUP_STEPS, CaptureError, captured
+from cs336_tui.worker.workload.passes import Step
 from tests.gpu.cells import assert_ok, low_precision, needs
-from tests.measure.cells import run, small_spec
+from tests.worker.measure.cells import run, small_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cs336_tui.events import Event, ReportFinished
-from cs336_tui.measure.report import make_report
-from cs336_tui.measure.toy_model import toy_dtypes
-from cs336_tui.reports import PrecisionReport, ReportRequest
-from tests.measure.cells import small_spec
-from tests.measure.other_toy import by_hand
+from cs336_tui.events.events import Event, ReportFinished
+from cs336_tui.events.reports import PrecisionReport, ReportRequest
+from cs336_tui.worker.measure.report import make_report
+from cs336_tui.worker.measure.toy_model import toy_dtypes
+from tests.worker.measure.cells import small_spec
+from tests.worker.measure.other_toy import by_hand
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

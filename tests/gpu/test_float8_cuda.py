@@ -6,12 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cs336_tui.measure.peak import measure_peak
-from cs336_tui.measure.probe import probe
-from cs336_tui.spec import PASSES, Pass
-from cs336_tui.workload.float8 import linear
+from cs336_tui.config.spec import PASSES, Pass
+from cs336_tui.worker.measure.peak import measure_peak
+from cs336_tui.worker.measure.probe import probe
+from cs336_tui.worker.workload.float8 import linear
 from tests.gpu.cells import gpu_spec
-from tests.measure.cells import run
+from tests.worker.measure.cells import run
 
 CAPABILITY = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import nn
 
-from cs336_tui.spec import PASSES
-from cs336_tui.workload.imported import import_model
-from cs336_tui.workload.imported.finding import look_in
-from cs336_tui.workload.passes import Training
+from cs336_tui.config.spec import PASSES
+from cs336_tui.worker.workload.imported import import_model
+from cs336_tui.worker.workload.imported.finding import look_in
+from cs336_tui.worker.workload.passes import Training
 from tests.gpu.cells import needs
-from tests.measure.cells import run, small_spec
-from tests.workload.own_code import LM, Folder
+from tests.worker.measure.cells import run, small_spec
+from tests.worker.workload.own_code import LM, Folder
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

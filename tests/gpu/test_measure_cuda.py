@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from cs336_tui.measure.clock import clock_for
-from cs336_tui.measure.driver import driver_initialised
-from cs336_tui.measure.probe import probe
-from cs336_tui.measure.timing import StepTimer, time_window
-from cs336_tui.spec import PASSES, Pass, Precision, RunSpec
-from cs336_tui.workload.batch import random_batch
-from cs336_tui.workload.optimizers import make_optimizer
-from cs336_tui.workload.passes import PHASES, Step, Training
-from cs336_tui.workload.precision import RECIPES, autocast_for, set_matmul
-from cs336_tui.workload.transformer import Transformer
+from cs336_tui.config.spec import PASSES, Pass, Precision, RunSpec
+from cs336_tui.worker.measure.clock import clock_for
+from cs336_tui.worker.measure.driver import driver_initialised
+from cs336_tui.worker.measure.probe import probe
+from cs336_tui.worker.measure.timing import StepTimer, time_window
+from cs336_tui.worker.workload.batch import random_batch
+from cs336_tui.worker.workload.optimizers import make_optimizer
+from cs336_tui.worker.workload.passes import PHASES, Step, Training
+from cs336_tui.worker.workload.precision import RECIPES, autocast_for, set_matmul
+from cs336_tui.worker.workload.transformer import Transformer
 from tests.gpu.cells import assert_ok, gpu_spec, needs
-from tests.measure.cells import run
+from tests.worker.measure.cells import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

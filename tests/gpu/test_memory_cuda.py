@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.findings.memory import Timeline
-from cs336_tui.measure.memory_record import record_memory
-from cs336_tui.measure.oom import explain_oom
-from cs336_tui.measure.report import Progress
-from cs336_tui.reports import MemoryReport, ReportRequest
-from cs336_tui.spec import PASSES, RunSpec
+from cs336_tui.analysis.memory import Timeline
+from cs336_tui.config.spec import PASSES, RunSpec
+from cs336_tui.events.reports import MemoryReport, ReportRequest
+from cs336_tui.worker.measure.memory_record import record_memory
+from cs336_tui.worker.measure.oom import explain_oom
+from cs336_tui.worker.measure.report import Progress
 from tests.gpu.cells import needs
-from tests.measure.cells import small_spec
+from tests.worker.measure.cells import small_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

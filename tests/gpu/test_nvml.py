@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from cs336_tui.device.clocks import clock_reasons
-from cs336_tui.device.gpu import GpuReader
-from cs336_tui.device.nvml import Nvml, nvml_report
-from cs336_tui.measure.devices import nvml_uuid
+from cs336_tui.events.clocks import clock_reasons
+from cs336_tui.runner.device.gpu import GpuReader
+from cs336_tui.runner.device.nvml import Nvml, nvml_report
+from cs336_tui.worker.measure.devices import nvml_uuid
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cs336_tui.gpus import GpuModel, gpu_of_label
-from cs336_tui.measure.peak import measure_peak
-from cs336_tui.peaks import DevicePeak
-from cs336_tui.spec import Precision
+from cs336_tui.config.spec import Precision
+from cs336_tui.events.gpus import GpuModel, gpu_of_label
+from cs336_tui.events.peaks import DevicePeak
+from cs336_tui.worker.measure.peak import measure_peak
 from tests.gpu.cells import needs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cs336_tui.estimate.predict import predict
-from cs336_tui.spec import PASSES, Pass, Precision
+from cs336_tui.config.spec import PASSES, Pass, Precision
+from cs336_tui.worker.estimate.predict import predict
 from tests.gpu.cells import gpu_spec, low_precision, needs
-from tests.measure.cells import run
+from tests.worker.measure.cells import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -31,7 +31,7 @@ def test_the_predicted_peak_is_within_3_percent_of_max_memory_allocated(
 
 
 def test_the_predicted_end_of_forward_is_what_is_allocated_then() -> None:
-    from cs336_tui.workload.building import build, settle_torch
+    from cs336_tui.worker.workload.building import build, settle_torch
 
     spec = gpu_spec(pass_="train-step", precision=low_precision())
     torch._C._cuda_clearCublasWorkspaces()

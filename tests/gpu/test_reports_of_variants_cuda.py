@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.findings.kernels import attention_split, by_range, named_share
-from cs336_tui.measure.memory_record import record_memory
-from cs336_tui.measure.report import Progress
-from cs336_tui.reports import FUSED, MemoryReport, ReportRequest
-from cs336_tui.spec import RunSpec
-from cs336_tui.workload.compiling import why_cannot_compile
+from cs336_tui.analysis.kernels import attention_split, by_range, named_share
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import FUSED, MemoryReport, ReportRequest
+from cs336_tui.worker.measure.memory_record import record_memory
+from cs336_tui.worker.measure.report import Progress
+from cs336_tui.worker.workload.compiling import why_cannot_compile
 from tests.gpu.cells import low_precision, profiled, shallow_spec
-from tests.workload.own_code import Folder
-from tests.workload.own_models import BASICS
+from tests.worker.workload.own_code import Folder
+from tests.worker.workload.own_models import BASICS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

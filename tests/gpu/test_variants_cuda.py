@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.events import ModelPrepared
-from cs336_tui.spec import Pass, RunSpec
-from cs336_tui.variants import ATTENTIONS, COMPILES, OPTIMIZERS
-from cs336_tui.workload.compiling import why_cannot_compile
+from cs336_tui.config.spec import Pass, RunSpec
+from cs336_tui.config.variants import ATTENTIONS, COMPILES, OPTIMIZERS
+from cs336_tui.events.events import ModelPrepared
+from cs336_tui.worker.workload.compiling import why_cannot_compile
 from tests.gpu.cells import low_precision, needs, the_gpu
-from tests.measure.cells import Report, run, small_spec
+from tests.worker.measure.cells import Report, run, small_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cs336_tui.config.spec import RunSpec
 from cs336_tui.runner.bench import Bench
-from cs336_tui.spec import RunSpec
 from tests.watching import Watch
 
 

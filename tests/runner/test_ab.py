@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.environment import DeviceInfo
-from cs336_tui.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
-from cs336_tui.reports import Prediction
+from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
+from cs336_tui.events.reports import Prediction
 from cs336_tui.runner.ab import BOTH_IN_MEMORY, Means, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.fit_check import in_turns_bytes, resident_bytes, why_not_in_turns, why_not_tried
@@ -24,7 +25,6 @@ from cs336_tui.runner.stop import StopSignal
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState, fold
-from cs336_tui.spec import RunSpec, SpecError
 from tests.watching import PATIENCE_S, Watch, ample_timeout_s, endless_spec, is_gone, small_spec
 
 WIDER = {"d_ff": 96}

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from cs336_tui.events import Event, SessionEnded, SessionResumed
+from cs336_tui.events.events import Event, SessionEnded, SessionResumed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.lock import lock_path
 from cs336_tui.session.log import LogReader

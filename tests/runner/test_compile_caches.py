@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.compile_cache import VARIABLE
-from cs336_tui.workload.compiling import why_cannot_compile
+from cs336_tui.config.compile_cache import VARIABLE
+from cs336_tui.worker.workload.compiling import why_cannot_compile
 
 WHY = why_cannot_compile("cpu")
 pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")

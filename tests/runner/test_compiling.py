@@ -15,7 +15,7 @@ import pytest
 
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
-from cs336_tui.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.compiling import why_cannot_compile
 from tests.watching import PATIENCE_S, Watch, is_gone, small_spec
 
 WHY = why_cannot_compile("cpu")

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cs336_tui.events import CellFinished, StepsTimed
+from cs336_tui.events.events import CellFinished, StepsTimed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.events import CellFinished
+from cs336_tui.events.events import CellFinished
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
@@ -82,7 +82,7 @@ def test_no_process_imports_files_of_the_users_folder_in_place_of_pythons_own(tm
 BENCH = """
 import sys
 del sys.path[0]  # as of an installed script, whose own folder is not the user's
-from cs336_tui.cli import main
+from cs336_tui.cli.main import main
 from cs336_tui.runner.launcher import Launcher
 if __name__ == "__main__":
     method = sys.argv.pop(1)

@@ -10,9 +10,9 @@ from typing import Any
 import psutil
 import pytest
 
+from cs336_tui.config.spec import RunSpec
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
 from tests.watching import Watch, is_gone, small_spec
 
 MODEL = """

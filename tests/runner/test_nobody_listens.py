@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.events import CellStarted, Event
+from cs336_tui.events.events import CellStarted, Event
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.lock import lock_path
 from tests.watching import endless_spec, wait_gone

@@ -6,8 +6,8 @@ import threading
 import time
 from pathlib import Path
 
-from cs336_tui.events import CellFinished, CellStarted, Event
-from cs336_tui.peaks import DevicePeak, PeakError
+from cs336_tui.events.events import CellFinished, CellStarted, Event
+from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.runner.bench import Bench
 from tests.samples import a_spec
 

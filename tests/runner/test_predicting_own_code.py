@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.reports import prediction_key
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import prediction_key
 from cs336_tui.runner import sources
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.predictor import PredictionCache, PredictionError, Predictor, TookTooLong
 from cs336_tui.runner.sources import fingerprint
-from cs336_tui.spec import RunSpec
 from tests.watching import small_spec
-from tests.workload.own_models import PLAIN
+from tests.worker.workload.own_models import PLAIN
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.reports import CATEGORIES, Prediction
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import CATEGORIES, Prediction
 from cs336_tui.runner.launcher import Child, Launcher
 from cs336_tui.runner.predictor import PredictionCache, PredictionError, Predictor
-from cs336_tui.spec import RunSpec
 from tests.watching import PATIENCE_S, small_spec
 
 

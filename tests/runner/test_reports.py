@@ -10,13 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.events import CellFinished, CellStarted, Event, ReportFinished, ReportStage, ReportStarted, to_line
-from cs336_tui.reports import KernelReport, OomReport, PrecisionReport
+from cs336_tui.config.spec import SpecError
+from cs336_tui.events.events import (
+    CellFinished,
+    CellStarted,
+    Event,
+    ReportFinished,
+    ReportStage,
+    ReportStarted,
+    to_line,
+)
+from cs336_tui.events.reports import KernelReport, OomReport, PrecisionReport
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.load import load
 from cs336_tui.session.log import FILES_SUFFIX, LogReader
 from cs336_tui.session.store import delete
-from cs336_tui.spec import SpecError
 from tests.watching import PATIENCE_S, Watch, endless_spec, small_spec
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.events import CellsQueued, SessionResumed, StepsTimed
+from cs336_tui.config.spec import SpecError
+from cs336_tui.events.events import CellsQueued, SessionResumed, StepsTimed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import load
-from cs336_tui.spec import SpecError
 from tests.runner.sessions import resume, run
 from tests.watching import Watch, endless_spec, small_spec, wait_gone
 
@@ -85,7 +85,7 @@ def test_a_log_that_another_process_writes_is_left_alone(tmp_path: Path) -> None
     code = """
 import sys
 from pathlib import Path
-from cs336_tui.events import Notice
+from cs336_tui.events.events import Notice
 from cs336_tui.session.log import SessionLog
 log = SessionLog(Path(sys.argv[1]), resume=True)
 print("open", flush=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cs336_tui.config.spec import RunSpec
 from cs336_tui.runner.bench import Bench
-from cs336_tui.spec import RunSpec
 from tests.runner.sessions import resume
 from tests.watching import Watch, small_spec
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cs336_tui.environment import DeviceInfo, Environment
-from cs336_tui.events import CellsQueued, EnvironmentRead, Event, SessionAnnotated, SessionStarted
-from cs336_tui.session.merge import Result, merge
+from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.events import CellsQueued, EnvironmentRead, Event, SessionAnnotated, SessionStarted
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
 from tests.samples import ENVIRONMENT, SCHEMA, START, a_spec, cell_end, cell_start, state_of, steps
 
 LAPTOP = msgspec.structs.replace(

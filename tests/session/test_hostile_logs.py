@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from benchmarks import fuzz_inputs, hostile
-from cs336_tui.events import Notice, StepsTimed, from_line, to_line
+from cs336_tui.events.events import Notice, StepsTimed, from_line, to_line
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError
 from tests.samples import HEADER, START

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cs336_tui.events import (
+from cs336_tui.analysis.energy import energy_of
+from cs336_tui.analysis.verdicts import judge
+from cs336_tui.events.events import (
     CellFinished,
     CellRequeued,
     CellSkipped,
@@ -27,8 +29,6 @@ from cs336_tui.events import (
     to_line,
 )
 from cs336_tui.export.data import to_json
-from cs336_tui.findings.energy import energy_of
-from cs336_tui.findings.verdicts import judge
 from cs336_tui.session.load import load
 from cs336_tui.session.log import TORN, LogError, LogReader
 from cs336_tui.session.state import SessionState, fold

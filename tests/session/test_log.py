@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cs336_tui.events import SCHEMA, Event, Notice, SessionStarted, to_line
+from cs336_tui.events.events import SCHEMA, Event, Notice, SessionStarted, to_line
 from cs336_tui.session.log import LogError, LogLost, LogReader, SessionLog, default_session_dir, new_session_id
 from tests.samples import HEADER, mixed_session
 from tests.strategies import any_event
@@ -147,7 +147,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from cs336_tui.session.log import LogError, LogReader, SessionLog
-from cs336_tui.events import Notice
+from cs336_tui.events.events import Notice
 from tests.samples import HEADER
 
 log = SessionLog(Path(sys.argv[1]) / "s.jsonl")
@@ -184,7 +184,7 @@ KEEPS_WRITING = """
 import itertools, sys
 from pathlib import Path
 from cs336_tui.session.log import SessionLog
-from cs336_tui.events import Notice
+from cs336_tui.events.events import Notice
 from tests.samples import HEADER
 
 log = SessionLog(Path(sys.argv[1]) / "s.jsonl")

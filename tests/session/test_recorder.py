@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.events import Event, Notice
+from cs336_tui.events.events import Event, Notice
 from cs336_tui.session.log import LogError, LogReader
 from cs336_tui.session.recorder import Recorder
 from tests.samples import HEADER

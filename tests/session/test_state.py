@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.environment import Environment
-from cs336_tui.events import (
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.events import (
     CellFinished,
     CellRequeued,
     CellSkipped,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.events import SCHEMA, Event, SessionStarted, to_line
+from cs336_tui.events.events import SCHEMA, Event, SessionStarted, to_line
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError, SessionLog
 from tests.samples import mixed_session

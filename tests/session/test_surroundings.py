@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui.events import DeviceSampled, GpuProcess, GpuSample, HostSample, Stage
+from cs336_tui.events.events import DeviceSampled, GpuProcess, GpuSample, HostSample, Stage
 from cs336_tui.session.surroundings import Surroundings
 
 

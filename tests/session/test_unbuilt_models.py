@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui.events import ModelBuilt
+from cs336_tui.analysis.fields import FIELDS, num_params
+from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.events.events import ModelBuilt
 from cs336_tui.export.results import results_table
 from cs336_tui.export.writeups import layout_tables
-from cs336_tui.session.fields import FIELDS, num_params
-from cs336_tui.session.merge import Result, merge
 from tests.samples import state_of
 from tests.session.made import cell, events_of
 

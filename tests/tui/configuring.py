@@ -15,9 +15,9 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Input
 
-from cs336_tui import spec
-from cs336_tui.environment import DeviceInfo, Environment
-from cs336_tui.tui.panes.configure import ConfigurePane
+from cs336_tui.config import spec
+from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.themes import VARIABLE_DEFAULTS
 from cs336_tui.tui.widgets.chips import Chips
 from cs336_tui.tui.widgets.entry import TextEntry

@@ -11,8 +11,11 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from cs336_tui.environment import DeviceInfo, Environment
-from cs336_tui.events import (
+from cs336_tui.config.order import relative_work
+from cs336_tui.config.spec import PRECISIONS, RunSpec
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.events import (
     CellFinished,
     CellsQueued,
     CellStarted,
@@ -31,9 +34,6 @@ from cs336_tui.events import (
     StepsTimed,
     to_line,
 )
-from cs336_tui.order import relative_work
-from cs336_tui.spec import PRECISIONS, RunSpec
-from cs336_tui.sweep import Sweep
 
 DEMO_LOG = Path(__file__).parents[1] / "data" / "demo-session.jsonl"
 STARTED_AT = 1_795_183_422.0

@@ -8,12 +8,12 @@ from textual import on
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
-from cs336_tui.events import Event, ReportFinished, ReportStarted
-from cs336_tui.reports import MemoryReport, OomReport, Report
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import Event, ReportFinished, ReportStarted
+from cs336_tui.events.reports import MemoryReport, OomReport, Report
 from cs336_tui.session.state import SessionState
-from cs336_tui.spec import RunSpec
-from cs336_tui.tui.panes.memory import MemoryPane
-from cs336_tui.tui.panes.report import ReportPane, Subject
+from cs336_tui.tui.tabs.memory.pane import MemoryPane
+from cs336_tui.tui.tabs.report import ReportPane, Subject
 from cs336_tui.tui.themes import VARIABLE_DEFAULTS
 from cs336_tui.tui.widgets.lines import Lines
 from tests.made_memory import MB, a_memory_report, an_oom_report

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from cs336_tui.events import CellFinished, ChildOutput, Notice
+from cs336_tui.events.events import CellFinished, ChildOutput, Notice
 from cs336_tui.session.log import LogError
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.form import RunOptions
-from cs336_tui.tui.panes.log import LogPane
-from cs336_tui.tui.panes.results import ResultsPane
+from cs336_tui.tui.configure.form import RunOptions
+from cs336_tui.tui.tabs.log import LogPane
+from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.widgets.rows import Rows
 from tests.samples import START
 from tests.tui.watched import SMALL, WIDE, Benches, a_step, demo, in_the_middle, log_of, main, screen_text, until

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.sweep import Sweep
-from cs336_tui.tui.panes.configure import ConfigurePane
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.widgets.chips import Chips, wrap
 from tests.tui.configuring import NARROW, opened
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui import spec
-from cs336_tui.presets import bundled, preset
-from cs336_tui.spec import ModelDims
-from cs336_tui.sweep import Sweep
-from cs336_tui.tui.form import RunOptions
-from cs336_tui.tui.panes.configure import ConfigurePane
+from cs336_tui.config import spec
+from cs336_tui.config.presets import bundled, preset
+from cs336_tui.config.spec import ModelDims
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.tui.configure.form import RunOptions
+from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.configure.preset_entry import PresetEntry
 from cs336_tui.tui.widgets.chips import Chips
 from cs336_tui.tui.widgets.entry import TextEntry
-from cs336_tui.tui.widgets.preset_entry import PresetEntry
 from tests.tui.configuring import HERE, NARROW, opened
 
 

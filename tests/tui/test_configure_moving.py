@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui.sweep import Sweep
-from cs336_tui.tui.panes.configure import ConfigurePane
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.widgets.entry import TextEntry
 from tests.tui.configuring import NARROW, WIDE, opened, reachable
 

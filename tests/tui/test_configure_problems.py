@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cs336_tui.tui.panes.configure import ConfigurePane
+from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.widgets.chips import Chips
 from cs336_tui.tui.widgets.entry import Entry, TextEntry
 from tests.tui.configuring import HERE, NARROW, WIDE, opened

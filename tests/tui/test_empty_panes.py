@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.events import SessionAnnotated
+from cs336_tui.events.events import SessionAnnotated
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.panes.device import DevicePane
-from cs336_tui.tui.panes.live import LivePane
-from cs336_tui.tui.panes.sessions import SessionsPane
 from cs336_tui.tui.screen import MainScreen
+from cs336_tui.tui.tabs.device import DevicePane
+from cs336_tui.tui.tabs.live import LivePane
+from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.made_memory import a_memory_report
 from tests.samples import START, session_start
 from tests.tui.kept_sessions import DEMO, keep

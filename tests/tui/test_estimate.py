@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cs336_tui.events import CellsPredicted
-from cs336_tui.presets import Preset
-from cs336_tui.reports import Prediction
-from cs336_tui.spec import RunSpec
-from cs336_tui.sweep import Sweep
+from cs336_tui.config.presets import Preset
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.events import CellsPredicted
+from cs336_tui.events.reports import Prediction
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.panes.estimate import EstimateList, EstimatePane
-from cs336_tui.tui.preview import needs
+from cs336_tui.tui.configure.preview import needs
+from cs336_tui.tui.tabs.estimate.pane import EstimateList, EstimatePane
 from tests.made_predictions import made_prediction
 from tests.samples import START, a_spec, mixed_session
 from tests.tui.watched import SMALL, WIDE, Benches, log_of, screen_text, until

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from cs336_tui.events import CellsPredicted
-from cs336_tui.reports import Prediction
-from cs336_tui.spec import RunSpec
-from cs336_tui.sweep import Sweep
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.events import CellsPredicted
+from cs336_tui.events.reports import Prediction
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.panes.estimate import EstimateList, EstimatePane
-from cs336_tui.tui.preview import MOST, needs
+from cs336_tui.tui.configure.preview import MOST, needs
+from cs336_tui.tui.tabs.estimate.pane import EstimateList, EstimatePane
 from tests.made_predictions import made_prediction, on
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps
 from tests.tui.test_estimate import GB, SWEEP, answer, asked, resized, summary

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from cs336_tui.events import EnvironmentRead, Event, Notice, SessionAnnotated, SessionStarted
+from cs336_tui.events.events import EnvironmentRead, Event, Notice, SessionAnnotated, SessionStarted
 from tests.commands import COMMAND
 from tests.samples import ENVIRONMENT, START, mixed_session
 from tests.terminal import Terminal

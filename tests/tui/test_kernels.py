@@ -13,16 +13,16 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from cs336_tui.events import Event, ReportFinished, ReportStage, ReportStarted
-from cs336_tui.reports import KernelReport
+from cs336_tui.events.events import Event, ReportFinished, ReportStage, ReportStarted
+from cs336_tui.events.reports import KernelReport
 from cs336_tui.session.state import fold
 from cs336_tui.tui import themes
 from cs336_tui.tui.dialogs.reader import Reader
-from cs336_tui.tui.pages.kernels import Selection, kernels_sheet, phases, select, still_valid
-from cs336_tui.tui.pages.scales import scale, time_text
-from cs336_tui.tui.pages.sheet import Laid, middle
-from cs336_tui.tui.panes.kernels import VIEWS, KernelsPane
-from cs336_tui.tui.panes.report import ReportPane, Subject
+from cs336_tui.tui.tabs.kernels.page import Selection, kernels_sheet, phases, select, still_valid
+from cs336_tui.tui.tabs.kernels.pane import VIEWS, KernelsPane
+from cs336_tui.tui.tabs.report import ReportPane, Subject
+from cs336_tui.tui.tabs.scales import scale, time_text
+from cs336_tui.tui.tabs.sheet import Laid, middle
 from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_kernels import (

@@ -8,13 +8,13 @@ from functools import partial
 import msgspec
 import pytest
 
-from cs336_tui import presets
-from cs336_tui.choices import sweep_from
-from cs336_tui.environment import DeviceInfo
-from cs336_tui.presets import Preset
-from cs336_tui.sweep import Sweep
+from cs336_tui.config import presets
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.presets import Preset
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.panes.configure import ConfigurePane
+from cs336_tui.tui.configure.pane import ConfigurePane
 from tests.samples import ENVIRONMENT
 from tests.tui.configuring import opened
 from tests.tui.watched import SMALL, WIDE, ScriptedBench, until

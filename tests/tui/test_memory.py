@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui.events import CellsPredicted
-from cs336_tui.findings.memory import phase_peaks
+from cs336_tui.analysis.memory import phase_peaks
+from cs336_tui.events.events import CellsPredicted
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.dialogs.reader import Reader
-from cs336_tui.tui.pages.peaks import difference
-from cs336_tui.tui.panes.memory import LEVELS_MB
-from cs336_tui.tui.panes.report import Subject
+from cs336_tui.tui.tabs.memory.pane import LEVELS_MB
+from cs336_tui.tui.tabs.memory.peaks import difference
+from cs336_tui.tui.tabs.report import Subject
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_memory import MB, a_memory_report, a_prediction
 from tests.samples import START, a_spec, cell_end, cell_start

@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cs336_tui.choices import sweep_from
-from cs336_tui.events import CellsPredicted, Event
-from cs336_tui.findings.estimates import Target, judge
-from cs336_tui.reports import Prediction
-from cs336_tui.spec import RunSpec
+from cs336_tui.analysis.estimates import Target, judge
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import CellsPredicted, Event
+from cs336_tui.events.reports import Prediction
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.pages.estimate import Row, brief, flops, table
-from cs336_tui.tui.panes.estimate import EstimatePane
-from cs336_tui.tui.panes.report import Subject
+from cs336_tui.tui.tabs.estimate.page import Row, brief, flops, table
+from cs336_tui.tui.tabs.estimate.pane import EstimatePane
+from cs336_tui.tui.tabs.report import Subject
 from tests.made_memory import MB, a_prediction
 from tests.made_predictions import made_prediction
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps

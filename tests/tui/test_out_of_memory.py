@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cs336_tui.events import ReportStage
+from cs336_tui.events.events import ReportStage
 from cs336_tui.tui.dialogs.reader import Reader
 from tests.made_memory import an_oom_report
 from tests.samples import START

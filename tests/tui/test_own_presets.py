@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui import presets
+from cs336_tui.config import presets
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.panes.configure import ConfigurePane
+from cs336_tui.tui.configure.pane import ConfigurePane
 from tests.tui.watched import SMALL, WIDE, Benches, demo, log_of, until
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from cs336_tui.events import (
+from cs336_tui.events.events import (
     CellFinished,
     CellsQueued,
     ChildOutput,
@@ -18,11 +18,11 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.tui.dialogs.cell_detail import cell_detail
 from cs336_tui.tui.heading import heading
 from cs336_tui.tui.help import help_lines
-from cs336_tui.tui.panes.device import Run, device_lines
-from cs336_tui.tui.panes.live import detail_of, live_lines
-from cs336_tui.tui.panes.results import COLUMNS
-from cs336_tui.tui.panes.results import heading as results_heading
-from cs336_tui.tui.panes.status import status
+from cs336_tui.tui.tabs.device import Run, device_lines
+from cs336_tui.tui.tabs.live import detail_of, live_lines
+from cs336_tui.tui.tabs.results import COLUMNS
+from cs336_tui.tui.tabs.results import heading as results_heading
+from cs336_tui.tui.tabs.status import status
 from cs336_tui.tui.widgets.columns import lay_out
 from tests.samples import START, a_spec, cell_start, mixed_session, session_start, state_of, steps
 from tests.tui.watched import demo, in_the_middle, text

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.events import Event
+from cs336_tui.events.events import Event
 from cs336_tui.session.replay import Pace, replay
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.panes.configure import ConfigurePane
+from cs336_tui.tui.configure.pane import ConfigurePane
 from tests.tui.make_log import DEMO_LOG, SWEEP, demo_events
 from tests.tui.watched import WIDE, demo, in_the_middle, log_of, screen_text, until
 from tests.watching import PATIENCE_S

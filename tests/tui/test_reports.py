@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.events import Event, ReportFinished, ReportStarted
+from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.panes.report import ReportPane
+from cs336_tui.tui.tabs.report import ReportPane
 from tests.made_kernels import a_kernel_report
 from tests.samples import START, a_spec, mixed_session
 from tests.tui.watched import SMALL, WIDE, Benches, demo, in_the_middle, log_of, screen_text, until

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from cs336_tui.events import CellsQueued
+from cs336_tui.events.events import CellsQueued
 from cs336_tui.session.log import LogError
 from cs336_tui.session.store import info_of
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.panes.sessions import SessionsPane
+from cs336_tui.tui.tabs.sessions import SessionsPane
 from tests.samples import mixed_session
 from tests.tui.kept_sessions import DEMO, MIXED, STOPPED, keep, stopped_session
 from tests.tui.watched import SMALL, WIDE, Benches, demo, screen_text, until

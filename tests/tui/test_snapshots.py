@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from cs336_tui.peaks import PeakCache, peak_key
+from cs336_tui.events.peaks import PeakCache, peak_key
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.panes.compare import ComparePane
+from cs336_tui.tui.tabs.compare.pane import ComparePane
 from tests.made_peaks import made_peak
 from tests.samples import mixed_session
 from tests.tui.kept_sessions import MIXED, STOPPED, keep, stopped_session

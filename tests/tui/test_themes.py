@@ -22,7 +22,7 @@ from textual.widgets import Input, OptionList
 
 import cs336_tui
 from cs336_tui.tui import themes
-from cs336_tui.tui.panes.configure import ConfigurePane
+from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.themes import VARIABLE_DEFAULTS, ThemeError, load_bundled, load_user, parse_theme
 from tests.terminal import Terminal
 

@@ -9,7 +9,7 @@ import pytest
 from rich.color import ColorSystem
 from rich.segment import Segment
 
-from cs336_tui.events import StepsTimed
+from cs336_tui.events.events import StepsTimed
 from cs336_tui.session.log import LogReader
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tight import TightUpdate

@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.events import CellStarted, InForce, ModelBuilt, ModelPrepared, Notice, StageChanged
-from cs336_tui.presets import Preset
-from cs336_tui.recent_models import RecentModel, recent_models, remember
-from cs336_tui.session.merge import merge
-from cs336_tui.spec import RunSpec
-from cs336_tui.sweep import Sweep
+from cs336_tui.analysis.merge import merge
+from cs336_tui.config.presets import Preset
+from cs336_tui.config.recent_models import RecentModel, recent_models, remember
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.variants import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS
+from cs336_tui.events.events import CellStarted, InForce, ModelBuilt, ModelPrepared, Notice, StageChanged
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.configure.form import entries_of
+from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.configure.recent_entry import RecentEntry
+from cs336_tui.tui.configure.variant_entries import fold_label
 from cs336_tui.tui.dialogs.cell_detail import cell_detail
-from cs336_tui.tui.form import entries_of
-from cs336_tui.tui.pages.pairs import pairs_page
-from cs336_tui.tui.panes.compare import ComparePane
-from cs336_tui.tui.panes.configure import ConfigurePane
-from cs336_tui.tui.panes.live import detail_of, live_lines
+from cs336_tui.tui.tabs.compare.pairs import pairs_page
+from cs336_tui.tui.tabs.compare.pane import ComparePane
+from cs336_tui.tui.tabs.live import detail_of, live_lines
 from cs336_tui.tui.titles import title_rows, variant_columns
-from cs336_tui.tui.variant_entries import fold_label
 from cs336_tui.tui.widgets.chips import Chips
 from cs336_tui.tui.widgets.entry import TextEntry
 from cs336_tui.tui.widgets.fold import Fold
-from cs336_tui.tui.widgets.recent_entry import RecentEntry
-from cs336_tui.variants import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, session_of
 from tests.tui.configuring import NARROW, WIDE, opened
@@ -41,7 +41,7 @@ MINE = Sweep(
 
 @pytest.fixture(autouse=True)
 def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("cs336_tui.recent_models._usual_file", lambda: tmp_path / "recent.json")
+    monkeypatch.setattr("cs336_tui.config.recent_models._usual_file", lambda: tmp_path / "recent.json")
     return tmp_path / "recent.json"
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import msgspec
 from textual.pilot import Pilot
 
-from cs336_tui.environment import Environment
-from cs336_tui.events import (
+from cs336_tui.config.spec import Precision, RunSpec
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.events import (
     SCHEMA,
     CellFinished,
     CellRequeued,
@@ -28,16 +30,14 @@ from cs336_tui.events import (
     StepsTimed,
     to_line,
 )
-from cs336_tui.peaks import DevicePeak, PeakError
-from cs336_tui.reports import ReportKind
+from cs336_tui.events.peaks import DevicePeak, PeakError
+from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.peak import Tell
 from cs336_tui.runner.queue import Asked, CellQueue
 from cs336_tui.runner.stop import StopSignal
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.recorder import Sink
 from cs336_tui.session.state import fold
-from cs336_tui.spec import Precision, RunSpec
-from cs336_tui.sweep import Sweep
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.widgets.lines import Line

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cs336_tui.spec import RunSpec
-from cs336_tui.sweep import INTERVAL, steps_words, warmup_words
-from cs336_tui.tui.pages.page import wrapped
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.sweep import INTERVAL, steps_words, warmup_words
+from cs336_tui.config.variants import CROSS_ENTROPY, is_imported
+from cs336_tui.tui.tabs.page import wrapped
 from cs336_tui.tui.widgets.lines import Line, Span
-from cs336_tui.variants import CROSS_ENTROPY, is_imported
 
 LABEL = 16
 """Columns of a label."""

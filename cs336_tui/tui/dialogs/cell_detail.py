@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import textwrap
 
-from cs336_tui.events import InForce
+from cs336_tui.events.events import InForce
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
+from cs336_tui.tui.charts.phase_bars import phase_bars
+from cs336_tui.tui.controllers.judging import Assessment
 from cs336_tui.tui.dialogs.asked import asked, row, rows
-from cs336_tui.tui.drawing.phase_bars import phase_bars
-from cs336_tui.tui.judging import Assessment
-from cs336_tui.tui.pages.judgement import all_checks, energy_words, half_width_words, too_much
-from cs336_tui.tui.pages.page import wrapped
-from cs336_tui.tui.panes import status
-from cs336_tui.tui.panes.live import phase_means
-from cs336_tui.tui.panes.verdict import verdict
+from cs336_tui.tui.tabs import status
+from cs336_tui.tui.tabs.judgement import all_checks, energy_words, half_width_words, too_much
+from cs336_tui.tui.tabs.live import phase_means
+from cs336_tui.tui.tabs.page import wrapped
+from cs336_tui.tui.tabs.verdict import verdict
 from cs336_tui.tui.titles import title_rows
 from cs336_tui.tui.widgets.lines import Line, line
 

@@ -1,0 +1,172 @@
+"""What two cells in turns come to: the pairs of each round, the ratio of all, and what else differs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+
+from cs336_tui.analysis.comparison import Side, compare
+from cs336_tui.analysis.merge import Result
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.stats.ratio import LEVEL, MARGIN, Ratio, Verdict, explain, paired_ratio, verdict
+from cs336_tui.stats.summaries import Summary
+
+Pairs = tuple[tuple[float, float], ...]
+_Asked = tuple[int, RunSpec, RunSpec]
+"""The session, and what A and B are."""
+_MORE = "take more rounds (--rounds) or steps"
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that timed both, or was to. `pairs` are a step of A and one of B that ran next to one another, in
+    seconds, in order; `ratio` is of these alone. `note` says why a round does not count, and is empty for one that
+    does."""
+
+    number: int
+    """From 1."""
+    began: bool
+    a: Summary | None
+    b: Summary | None
+    pairs: Pairs
+    ratio: Ratio | None
+    note: str = ""
+
+
+class Turns(msgspec.Struct, frozen=True, kw_only=True):
+    """A against B. `ratio` is of all rounds that count; means and stds of `a` and `b` are over their steps.
+
+    `differs` says what the two do not have in common, ``what: A | B``. `a_judged` and `b_judged` count how many of the
+    rounds each verdict on a number held in; empty where nothing could be judged.
+    """
+
+    a: Side
+    b: Side
+    rounds: tuple[Round, ...]
+    ratio: Ratio | None
+    verdict: Verdict
+    explanation: str
+    differs: tuple[str, ...]
+    a_judged: dict[str, int]
+    b_judged: dict[str, int]
+    level: float
+    margin: float
+
+    @property
+    def counted(self) -> tuple[Round, ...]:
+        return tuple(each for each in self.rounds if not each.note)
+
+
+def turns_of(results: Sequence[tuple[Result, Result]], *, level: float = LEVEL, margin: float = MARGIN) -> Turns:
+    """Rounds of A and B that were to take turns, one or more. A round counts when both ended well in one process.
+
+    Raises ValueError without any round.
+    """
+    if not results:
+        raise ValueError("no rounds: expected at least one")
+    rounds = rounds_found(results, level)
+    counted = [both for both, each in zip(results, rounds, strict=True) if not each.note]
+    sides = [[both[side] for both in counted or results] for side in (0, 1)]
+    comparison = compare(*sides, margin=margin, level=level)
+    (pair,) = comparison.pairs
+    ratio = ratio_of_rounds(rounds, level)
+    return Turns(
+        a=pair.a,
+        b=pair.b,
+        rounds=rounds,
+        ratio=ratio,
+        verdict=verdict(ratio, margin),
+        explanation=explain(ratio, margin, more=_MORE) if counted else _why_none(rounds),
+        differs=(*comparison.notes, *pair.differs),
+        a_judged=_judged(sides[0]),
+        b_judged=_judged(sides[1]),
+        level=level,
+        margin=margin,
+    )
+
+
+def runs_in_turns(results: Sequence[Result]) -> tuple[tuple[tuple[Result, Result], ...], ...]:
+    """The rounds of A and B among cells, in order, those of one pair of specs in one session together.
+
+    A round is two neighbours that one process timed in turns. Where there is one, every two neighbours of these specs
+    are rounds of it that were to be, and `turns_of` says why they do not count.
+    """
+    pairs = [(a, b) for a, b in pairwise(results) if a.source == b.source and a.cell.cell + 1 == b.cell.cell]
+    ran = [both for both in pairs if _took_turns(*both)]
+    taken = {_place(side) for both in ran for side in both}
+    found: dict[_Asked, list[tuple[Result, Result]]] = {_asked(*both): [] for both in ran}
+    for a, b in pairs:
+        places = {_place(a), _place(b)}
+        if _took_turns(a, b) or (_asked(a, b) in found and not places & taken):
+            taken |= places
+            found[_asked(a, b)].append((a, b))
+    return tuple(tuple(rounds) for rounds in found.values())
+
+
+def rounds_found(results: Sequence[tuple[Result, Result]], level: float = LEVEL) -> tuple[Round, ...]:
+    """Each round as it came out."""
+    return tuple(_round(number, *both, level) for number, both in enumerate(results, 1))
+
+
+def ratio_of_rounds(rounds: Sequence[Round], level: float = LEVEL) -> Ratio | None:
+    """Of all that count; None where none does."""
+    return paired_ratio([each.pairs for each in rounds if not each.note], level)
+
+
+def _asked(a: Result, b: Result) -> _Asked:
+    return a.source, a.spec, b.spec
+
+
+def _place(result: Result) -> tuple[int, int]:
+    return result.source, result.cell.cell
+
+
+def _took_turns(a: Result, b: Result) -> bool:
+    return a.cell.in_turns and b.cell.in_turns and a.cell.pid is not None and a.cell.pid == b.cell.pid
+
+
+def _round(number: int, a: Result, b: Result, level: float) -> Round:
+    note = _why_not_counted(a, b)
+    pairs: Pairs = () if note else tuple(zip(a.cell.step_times_s, b.cell.step_times_s, strict=True))
+    return Round(
+        number=number,
+        began=any(side.cell.started_at is not None or side.cell.status in ("oom", "failed") for side in (a, b)),
+        a=a.cell.summary(a.state.ddof) if a.is_measured else None,
+        b=b.cell.summary(b.state.ddof) if b.is_measured else None,
+        pairs=pairs,
+        ratio=paired_ratio([pairs], level) if pairs else None,
+        note=note,
+    )
+
+
+def _why_not_counted(a: Result, b: Result) -> str:
+    why = [_ending(side) for side in (a, b)]
+    if why[0] == why[1] != "":
+        return f"A and B {why[0]}"
+    if any(why):
+        return "; ".join(f"{name} {each}" for name, each in zip("AB", why, strict=True) if each)
+    if a.cell.pid != b.cell.pid or len(a.cell.step_times_s) != len(b.cell.step_times_s):
+        return "A and B ran one after the other, not in turns"
+    return ""
+
+
+def _ending(side: Result) -> str:
+    """Why a side has no timing, after how many steps; empty when it has."""
+    if side.is_measured:
+        return ""
+    error = side.cell.finished.error if side.cell.finished else side.cell.skipped_because
+    timed = len(side.cell.step_times_s)
+    return side.ending + (f" after {timed} steps" if timed else "") + (f": {error}" if error else "")
+
+
+def _why_none(rounds: Sequence[Round]) -> str:
+    return f"A and B cannot be compared: {rounds[0].note}."
+
+
+def _judged(side: Sequence[Result]) -> dict[str, int]:
+    from cs336_tui.analysis.verdicts import judge  # loads numpy
+
+    judgements = [judge(result.cell) for result in side if result.is_measured]
+    return dict(Counter(name for found in judgements if found for name in found.names))

@@ -1,0 +1,263 @@
+"""Two sessions, or two cells, against each other: which cells pair, how their times compare, and what else differs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from cs336_tui.analysis.fields import FIELDS, device_label, machine
+from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled, runs_of
+from cs336_tui.analysis.mixed_provenance import mixed_provenance
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.variants import CROSS_ENTROPY, REFERENCE
+from cs336_tui.stats.ratio import LEVEL, MARGIN, Ratio, Verdict, explain, ratio_of, verdict
+from cs336_tui.stats.summaries import Summary
+
+COMPARISON_SCHEMA = 1
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One side of a pair: all runs of a spec in one session or several.
+
+    `cells` are their numbers in their sessions, from 0. `summary` is over the steps of all measured runs, None where
+    none was measured; `note` then says why (OOM, failed, ...).
+    """
+
+    sessions: tuple[str, ...]
+    cells: tuple[int, ...]
+    spec: RunSpec
+    machine: str
+    runs: int
+    summary: Summary | None
+    peak_allocated_bytes: int | None
+    note: str = ""
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """Cells of A and of B that did the same; `ratio` is A's mean step time over B's.
+
+    `differs` names what was not the same, as ``precision: fp32 | bf16-mixed``, where that is not so of every pair.
+    """
+
+    a: Side
+    b: Side
+    ratio: Ratio | None
+    verdict: Verdict
+    explanation: str
+    differs: tuple[str, ...]
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A against B. `notes` say what differs in every pair, ``A | B``; `only_a` and `only_b` have no partner.
+
+    `mixed` says of each side in what its own cells were not made alike.
+    """
+
+    schema: int
+    a: str
+    b: str
+    pairs: tuple[Pair, ...]
+    only_a: tuple[Side, ...]
+    only_b: tuple[Side, ...]
+    notes: tuple[str, ...]
+    margin: float
+    level: float
+    mixed: tuple[str, ...] = ()
+
+    def count(self, of: Verdict) -> int:
+        """Pairs with a ratio and this verdict."""
+        return sum(pair.verdict == of for pair in self.pairs if pair.ratio)
+
+
+def compare(a: Sequence[Result], b: Sequence[Result], *, margin: float = MARGIN, level: float = LEVEL) -> Comparison:
+    """Pair the cells of A with those of B and compare their step times.
+
+    Cells pair that ran the same spec, all repeats of it together. What then is left pairs if it timed the same work:
+    the same dimensions under another name, other numbers of steps, another seed, other threads. Last, where each side
+    has one device, and these differ (a laptop's ``mps`` and a box's ``cuda:0``), devices need not agree; likewise
+    precisions, architectures, warm-ups and ways to synchronise. When each side is one spec, these two pair, whatever
+    they are. All of that is said in `differs` and `notes`.
+    """
+    a_groups, b_groups = _by_spec(a), _by_spec(b)
+    pairs = [
+        _pair(a_groups[x], b_groups[y], margin, level) for x, y in _partners(tuple(a_groups), tuple(b_groups)).items()
+    ]
+    paired_a, paired_b = {pair.a.spec for pair in pairs}, {pair.b.spec for pair in pairs}
+    counted = Counter(line for pair in pairs for line in pair.differs)
+    shared = tuple(line for line, number in counted.items() if number == len(pairs))
+    return Comparison(
+        schema=COMPARISON_SCHEMA,
+        a=_title(a),
+        b=_title(b),
+        pairs=tuple(
+            msgspec.structs.replace(pair, differs=tuple(line for line in pair.differs if line not in shared))
+            for pair in pairs
+        ),
+        only_a=tuple(_side(group) for spec, group in a_groups.items() if spec not in paired_a),
+        only_b=tuple(_side(group) for spec, group in b_groups.items() if spec not in paired_b),
+        notes=shared,
+        margin=margin,
+        level=level,
+        mixed=tuple(
+            f"{name}: {line}" for name, side in (("A", a), ("B", b)) for line in mixed_provenance(measured(side))
+        ),
+    )
+
+
+def _by_spec(results: Sequence[Result]) -> dict[RunSpec, list[Result]]:
+    groups: dict[RunSpec, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.spec, []).append(result)
+    return groups
+
+
+def _partners(a: Sequence[RunSpec], b: Sequence[RunSpec]) -> dict[RunSpec, RunSpec]:
+    """Which spec of B each spec of A pairs with, in the order of A."""
+    if len(a) == len(b) == 1:
+        return {a[0]: b[0]}
+    settings = {name: value for name, value in _SETTINGS.items() if _each_has_its_own(name, a, b)}
+    partners: dict[RunSpec, RunSpec] = {}
+    stages: tuple[dict[str, Any], ...] = ({}, _NAMES, _NAMES | settings)
+    for without in stages:
+        taken = set(partners.values())
+        left_a = _by_what_is_left([spec for spec in a if spec not in partners], without)
+        left_b = _by_what_is_left([spec for spec in b if spec not in taken], without)
+        partners |= {spec: left_b[key] for key, spec in left_a.items() if key in left_b}
+    return {spec: partners[spec] for spec in a if spec in partners}
+
+
+_NAMES: dict[str, Any] = {
+    "size": "",
+    "edition": "2026",
+    "measure_steps": 1,
+    "steps_auto": None,
+    "seed": 0,
+    "threads": None,
+    "model_path": (),
+    "annotations": (),
+}
+"""What changes no step's work, each with a stand-in."""
+_SETTINGS: dict[str, Any] = {
+    "device": "cpu",
+    "precision": "fp32",
+    "sync": "each-step",
+    "arch": "gelu-learned",
+    "warmup_steps": 0,
+    "warmup_auto": False,
+    "model": REFERENCE,
+    "model_args": (),
+    "attention": "naive",
+    "optimizer": "adamw",
+    "loss": CROSS_ENTROPY,
+    "compile": "off",
+    "checkpoint": 0,
+    "cuda_graph": "off",
+}
+"""What may be the very thing that two sessions compare, each with a stand-in."""
+
+
+def _each_has_its_own(name: str, a: Sequence[RunSpec], b: Sequence[RunSpec]) -> bool:
+    """Whether each side has one value of it, and these differ."""
+    here, there = ({getattr(spec, name) for spec in side} for side in (a, b))
+    return len(here) == len(there) == 1 and here != there
+
+
+def _by_what_is_left(specs: Sequence[RunSpec], without: Mapping[str, Any]) -> dict[RunSpec, RunSpec]:
+    """The specs by what they are without these fields, those left out that are not the only one of it."""
+    left = [msgspec.structs.replace(spec, **without) for spec in specs]
+    counted = Counter(left)
+    return {key: spec for key, spec in zip(left, specs, strict=True) if counted[key] == 1}
+
+
+def _pair(a: Sequence[Result], b: Sequence[Result], margin: float, level: float) -> Pair:
+    ratio = ratio_of(runs_of(a), runs_of(b), level)
+    left, right = _side(a), _side(b)
+    missing = [f"{name} has no timing: {side.note}" for name, side in (("A", left), ("B", right)) if side.note]
+    return Pair(
+        a=left,
+        b=right,
+        ratio=ratio,
+        verdict=verdict(ratio, margin),
+        explanation="; ".join(missing) + "." if missing else explain(ratio, margin),
+        differs=tuple(_differences(a, b)),
+    )
+
+
+def _side(results: Sequence[Result]) -> Side:
+    ran = measured(results)
+    endings = [result.cell.finished for result in ran or results if result.cell.finished]
+    return Side(
+        sessions=_distinct(result.session for result in results),
+        cells=tuple(result.cell.cell for result in results),
+        spec=results[0].spec,
+        machine=", ".join(_distinct(machine(result) for result in ran or results)),
+        runs=len(ran),
+        summary=pooled(results, ddof_of(results)),
+        peak_allocated_bytes=max((end.peak_allocated_bytes or 0 for end in endings), default=0) or None,
+        note="" if ran else results[0].ending,
+    )
+
+
+def _title(results: Sequence[Result]) -> str:
+    """The sessions that a side is of; with the cell's number, as people count, where it is one cell."""
+    title = " + ".join(_distinct(result.session for result in results)) or "no cells"
+    return f"{title}:{results[0].cell.cell + 1}" if len(results) == 1 else title
+
+
+def _differences(a: Sequence[Result], b: Sequence[Result]) -> Iterator[str]:
+    """What the two sides of a pair do not have in common, each as ``what: A | B``."""
+    for name, read in _COMPARED.items():
+        sides = [tuple(_distinct(read(result) for result in side)) for side in _shown_by(a, b)]
+        mixed = name in _PLACE and any(len(side) > 1 for side in sides)
+        left, right = map(", ".join, sides)
+        if (left != right or mixed) and _UNREAD not in (left, right):
+            yield f"{name}: {left} | {right}"
+
+
+def _shown_by(a: Sequence[Result], b: Sequence[Result]) -> Iterator[Sequence[Result]]:
+    for side in (a, b):
+        yield measured(side) or side
+
+
+def _of_environment(attribute: str) -> Callable[[Result], str]:
+    return lambda result: str(getattr(result.environment, attribute, None) or "unknown")
+
+
+def _of_precision(attribute: str) -> Callable[[Result], str]:
+    return lambda result: str(getattr(result.cell.in_force, attribute) or "none") if result.cell.in_force else _UNREAD
+
+
+def _of_setting(attribute: str) -> Callable[[Result], str]:
+    """One of which None says that it is not known, as in logs of before it was read back."""
+    return lambda result: str(getattr(result.cell.in_force, attribute, None) or _UNREAD)
+
+
+_UNREAD = "not read back"
+_PLACE = ("host", "device's name", "torch")
+"""What is said also where it differs within a side: a pair takes all runs of a cell together."""
+_COMPARED: Mapping[str, Callable[[Result], str]] = {
+    **{field.title: field.show for field in FIELDS.values() if field.kind in ("choice", "model")},
+    "host": _of_environment("host"),
+    "device's name": device_label,
+    **{name: _of_environment(name) for name in ("torch", "cuda", "cudnn", "driver", "python")},
+    "threads": FIELDS["threads"].show,
+    "inter-op threads": _of_setting("interop_threads"),
+    "attention in force": _of_setting("attention"),
+    "compiler in force": _of_setting("compiler"),
+    "model revision": _of_setting("model_revision"),
+    "model path": lambda result: ", ".join(result.spec.model_path) if result.spec.brings_own_code else _UNREAD,
+    "allocator in force": _of_setting("allocator"),
+    "float32 matmul precision in force": _of_precision("matmul_precision"),
+    "TF32 in force": _of_precision("allow_tf32"),
+    "parameters in force": _of_precision("parameter_dtype"),
+    "autocast in force": _of_precision("autocast_dtype"),
+    "float8 in force": _of_precision("float8"),
+    "logits in force": _of_precision("logits_dtype"),
+}
+
+
+def _distinct(values: Iterator[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))

@@ -1,0 +1,146 @@
+"""Whether others took the GPU or the host's cores while a cell measured."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cs336_tui.analysis.window import percent, samples, seconds, unseen, window_s
+from cs336_tui.session.cell_state import CellState
+
+LEAST_WAIT = 0.05
+"""Share of the window for which a thread of the cell stood ready and had no core; a step is about as much too long.
+The chores of a quiet machine and this app's own take less; one busy process on the same core takes half of it."""
+LEAST_OTHERS = 0.25
+"""Cores that others use while none is free: more than this app and its sampling take."""
+ALL_CORES = 0.95
+"""Share of the cores from which on none is free."""
+LEAST_STEAL = 0.05
+"""Share of the cores' time that went to other machines of the same hypervisor."""
+_QUIET = "repeat it when nothing else runs on this machine"
+
+
+class Contention(NamedTuple):
+    """Whether there was contention of one kind or of any, None where that could not be seen; the evidence, and what to
+    do about it."""
+
+    holds: bool | None
+    evidence: str
+    advice: str = ""
+
+
+def contention(cell: CellState) -> Contention:
+    """By another process on the GPU, or on the host. It is ruled out only where all of that could be seen. Of the host
+    that takes the cores in use: threads need not wait for one that another process slows without taking it, as a core's
+    sibling does. Waiting, load and steal add to them."""
+    waited, cores = _waiting(cell), _cores(cell)
+    others = (waited, cores, _steal(cell), _load(cell))
+    gpu = _gpu_users(cell)
+    looks = (gpu, *others) if gpu else others
+    if found := [look for look in looks if look.holds]:
+        return Contention(
+            True,
+            ", and ".join(look.evidence for look in found),
+            ", or ".join(dict.fromkeys(look.advice for look in found)),
+        )
+    host_seen = cores.holds is not None
+    if gpu and gpu.holds is None:
+        return Contention(None, gpu.evidence + (", while the host was free" if host_seen else ""))
+    if not host_seen:
+        return Contention(None, f"{cores.evidence}; {waited.evidence}")
+    return Contention(False, ", ".join(look.evidence for look in looks if look.evidence))
+
+
+def _gpu_users(cell: CellState) -> Contention | None:
+    """None on a CPU."""
+    device, around, after = cell.spec.device, cell.surroundings, cell.surroundings.others_after
+    if device == "cpu":
+        return None
+    if not device.startswith("cuda"):
+        return Contention(None, f"other processes on the GPU cannot be seen on {device}")
+    if others := around.others or after:
+        users = [f"{user.name} ({user.pid})" if user.name else f"process {user.pid}" for user in others.values()]
+        named = ", ".join(users[:3]) + (f" and {len(users) - 3} more" if len(users) > 3 else "")
+        when = "" if around.others else " right after the window"
+        return Contention(True, f"also on the GPU{when}: {named}", "stop what else uses the GPU, or choose a free one")
+    if around.others_known:
+        return Contention(False, f"nobody else on the GPU in {samples(around.others_known)} of the window")
+    if after is not None:
+        return Contention(False, "nobody else on the GPU right after the window")
+    if around.others_stale:
+        return Contention(None, "which processes use the GPU was read before the window only")
+    return Contention(None, unseen(cell, "did not tell other processes on the GPU apart, as in most containers"))
+
+
+def _waiting(cell: CellState) -> Contention:
+    """The cell's threads stood ready and had no core. A step waits for its slowest thread, so the one that waited
+    longest counts. Where only the sum over all is known, on a CPU all of torch's threads compute, and the share is that
+    of one of them on average; elsewhere one at a time enqueues, and all waiting is counted as its."""
+    assert cell.finished is not None
+    longest_s, sum_s, within_s = cell.finished.longest_cpu_wait_s, cell.finished.cpu_wait_s, window_s(cell)
+    threads = _threads(cell) if cell.spec.device == "cpu" else 1
+    waited_s = sum_s / threads if longest_s is None and sum_s is not None else longest_s
+    if waited_s is None or not within_s:
+        return Contention(None, "this system does not tell how long threads waited for a core")
+    of_all = f"each of its {threads} threads" if threads > 1 else "the cell"
+    who = of_all if longest_s is None else "its longest-waiting thread"
+    share = waited_s / within_s
+    text = f"{who} waited for a core for {percent(share)} of the {seconds(within_s)} of measuring"
+    cores = _usable_cores(cell)
+    if cores and threads > cores:
+        return Contention(share >= LEAST_WAIT, f"{text}, with {threads} threads on {cores} cores", f"--threads {cores}")
+    return Contention(share >= LEAST_WAIT, text, _QUIET)
+
+
+def _cores(cell: CellState) -> Contention:
+    """No core was free, and others used some of them. Samples are of the whole machine: of a process that may use part
+    of its cores they do not tell which ones the others took, unless all were in use."""
+    around = cell.surroundings
+    busy, others, cores, usable = around.busy_cores, around.other_cores, around.cpu_count, _usable_cores(cell)
+    if not around.samples:
+        return _cores_around(cell)
+    if busy is None or others is None or not cores or not usable:
+        return Contention(None, "which cores were in use is not known")
+    text = f"others used {others:.1f} of {cores} cores, with {min(busy, cores):.1f} in use in all"
+    if usable < cores:
+        text += f", while the cell may use {usable} only"
+    full = busy >= ALL_CORES * cores or (None if busy >= ALL_CORES * usable else False)
+    return Contention(full if others >= LEAST_OTHERS else False, text, _QUIET)
+
+
+def _cores_around(cell: CellState) -> Contention:
+    """Where no sample fell into the window: what others used in the time that the first one after it tells of."""
+    others = cell.surroundings.other_cores_around
+    if others is None:
+        return Contention(None, unseen(cell, ""))
+    text = f"others used {others:.1f} cores around the time of measuring"
+    return Contention(False, text) if others < LEAST_OTHERS else Contention(None, f"{text}, into which no sample fell")
+
+
+def _steal(cell: CellState) -> Contention:
+    steal = cell.surroundings.steal
+    if steal is None:
+        return Contention(None, "")
+    text = f"the hypervisor gave {percent(steal)} of the cores' time to others"
+    return Contention(steal >= LEAST_STEAL, text, "use a machine that is not shared")
+
+
+def _load(cell: CellState) -> Contention:
+    """Runnable processes over the last minute, the cell's own threads among them: it takes more than these and the
+    cores to blame others."""
+    around = cell.surroundings
+    if around.load_1m is None or not around.cpu_count:
+        return Contention(None, "")
+    own = _threads(cell)
+    text = f"a load of {around.load_1m:.1f} on {around.cpu_count} cores, {own} of it the cell's own at most"
+    return Contention(True, text, _QUIET) if around.load_1m > around.cpu_count + own else Contention(False, "")
+
+
+def _threads(cell: CellState) -> int:
+    return (cell.in_force and cell.in_force.threads) or cell.spec.threads or 1
+
+
+def _usable_cores(cell: CellState) -> int | None:
+    """Those that the cell's process may run on, else the machine's."""
+    assert cell.finished is not None
+    machine = cell.environment.cpu_count if cell.environment else None
+    return cell.finished.usable_cores or cell.surroundings.cpu_count or machine

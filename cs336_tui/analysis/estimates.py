@@ -1,0 +1,396 @@
+"""From what a cell will need to what that means on a device: whether it fits, and how long it will take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.config.order import variant_kind
+from cs336_tui.config.spec import Precision, RunSpec
+from cs336_tui.events.environment import DeviceInfo, Environment, capability_pair
+from cs336_tui.events.events import DeviceSampled
+from cs336_tui.events.gpus import GpuModel, cublas_workspace_bytes, gpu_of_label
+from cs336_tui.events.reports import WORKSPACE_OP, Prediction, prediction_key
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import UNKNOWN, duration, gigabytes, millisecond_decimals
+
+CONTEXT_BYTES = {"cuda": 2**29, "mps": 2**29, "cpu": 2**28}
+"""What a torch process takes besides its tensors. On CUDA, context and loaded kernels are assumed to take 0.5 GiB; on a
+CPU, an interpreter that has imported torch was seen to take 0.23 GiB."""
+TIGHT_SHARE = 0.1
+"""What fits with less than this share of its peak to spare is tight: a caching allocator reserves more than it hands
+out, and how much more is not predicted."""
+_OTHER_PASSES = "other passes"
+_MOST_NAMED = 3
+"""So many other variants are named."""
+NOT_MEASURED = "unknown until a cell of this device and precision was measured"
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that cells are to run on, here or elsewhere. None is unknown."""
+
+    name: str
+    """As its maker calls it."""
+    device: str
+    """torch's name: ``cpu``, ``mps``, ``cuda:N``."""
+    capacity_bytes: int | None
+    free_bytes: int | None
+    source: str
+    """Where the two are from, in words."""
+    gpu: GpuModel | None = None
+    stated_flops: float | None = None
+    """Peak FLOP/s that a person stated; goes before the data sheet's."""
+
+    @property
+    def kind(self) -> str:
+        return self.device.partition(":")[0]
+
+    @property
+    def context_bytes(self) -> int:
+        return CONTEXT_BYTES[self.kind]
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Bytes per second, as the data sheet states them."""
+        return self.gpu.bandwidth_bytes_per_s if self.gpu else None
+
+    def peak_flops(self, precision: Precision) -> float | None:
+        """FLOP/s of dense matrix products at best."""
+        if self.stated_flops is not None:
+            return self.stated_flops
+        return self.gpu.peak_flops(precision) if self.gpu else None
+
+
+def named_target(gpu: GpuModel) -> Target:
+    """A GPU that need not be here, with nothing else on it."""
+    memory = gpu.memory_bytes
+    source = "all that torch shows of this GPU's memory, with nothing else on it"
+    return Target(name=gpu.name, device="cuda:0", capacity_bytes=memory, free_bytes=memory, source=source, gpu=gpu)
+
+
+def target_here(
+    device: DeviceInfo, environment: Environment, samples: Iterable[tuple[DeviceSampled, int | None]] = ()
+) -> Target:
+    """A device of this machine. `samples`, oldest first, each with the cell that ran then: what others use is not
+    free; what the session's own cell used then will be."""
+    cuda = device.name.startswith("cuda")
+    capacity = device.memory_bytes or (environment.memory_bytes if device.name == "cpu" else None)
+    used, source = None, "all of it; what is in use is not known"
+    for sample, cell in reversed(tuple(samples)):
+        used = _used_on_gpu(sample, cell, device.uuid) if cuda else _used_on_host(sample, cell)
+        if used is not None:
+            source = "free now" if cell is None else "free once the running cell is over"
+            break
+    total = capacity if cuda or device.name == "cpu" else environment.memory_bytes
+    free = None if capacity is None or total is None else max(min(capacity, total - (used or 0)), 0)
+    return Target(
+        name=device.label,
+        device=device.name,
+        capacity_bytes=capacity,
+        free_bytes=free,
+        source=source,
+        gpu=gpu_of_label(device.label) if cuda else None,
+    )
+
+
+def _used_on_gpu(sample: DeviceSampled, cell: int | None, uuid: str | None) -> int | None:
+    """Bytes that others use; None where the sample cannot tell."""
+    gpu = sample.gpu
+    if gpu is None or (uuid and gpu.uuid and gpu.uuid != uuid):
+        return None
+    if cell is None:
+        return gpu.memory_used_bytes
+    if gpu.other_processes is None or any(process.memory_bytes is None for process in gpu.other_processes):
+        return None
+    return sum(process.memory_bytes or 0 for process in gpu.other_processes)
+
+
+def _used_on_host(sample: DeviceSampled, cell: int | None) -> int | None:
+    used, own = sample.host.memory_used_bytes, sample.host.child_rss_bytes
+    if used is None or (cell is not None and own is None):
+        return None
+    return used - (own or 0)
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell on a target. Times of a step as they are measured; a missing `low_s` or `high_s` is unknown."""
+
+    spec: RunSpec
+    prediction: Prediction
+    target: Target
+    needed_bytes: int
+    """Predicted peak and what the process takes besides."""
+    fits: bool | None
+    tight: bool
+    """It fits, with next to nothing to spare."""
+    margin_bytes: int | None
+    """Free less needed; below 0 it does not fit."""
+    low_s: float | None
+    high_s: float | None
+    run_low_s: float | None
+    """Of all steps of the cell, warm-up and what is not timed included."""
+    run_high_s: float | None
+    basis: str
+    """What the times rest on, in words."""
+    measured: bool
+    """Whether this very cell was measured."""
+    by_others: bool = False
+    """Whether the times rest on cells of other variants."""
+
+    @property
+    def verdict(self) -> str:
+        """Whether it fits, in words."""
+        if self.margin_bytes is None:
+            return UNKNOWN
+        if not self.fits:
+            return f"does not fit, by {gigabytes(-self.margin_bytes)} GB"
+        return f"fits{' tightly' if self.tight else ''}, {gigabytes(self.margin_bytes)} GB to spare"
+
+    @property
+    def step_time(self) -> str:
+        """The range of a step in words."""
+        one_guess = self.low_s is not None and self.low_s == self.high_s and not self.measured
+        return f"{'about ' if one_guess else ''}{time_range(self.low_s, self.high_s)}"
+
+
+_Likeness = tuple[object, ...]
+
+
+class MeasuredCell(NamedTuple):
+    """A cell of this session on the target, its mean step and how fast that was."""
+
+    spec: RunSpec
+    step_s: float
+    flops_per_s: float
+
+
+class Experience(NamedTuple):
+    """Measured cells by what they tell about: the same cell, and cells alike in more or less of what changes speed."""
+
+    same: dict[object, list[MeasuredCell]]
+    alike: dict[_Likeness, list[MeasuredCell]]
+
+
+def measured_cells(state: SessionState, target: Target) -> tuple[MeasuredCell, ...]:
+    """The session's cells that tell how fast the target is: those measured on it whose prediction is known."""
+    found = []
+    for cell in state.cells.values():
+        prediction = state.prediction_of(cell.spec) if cell.running.n and _ran_on(cell, target) else None
+        if prediction and cell.running.mean and (flops := timed_flops(prediction)):
+            found.append(MeasuredCell(cell.spec, cell.running.mean, flops / cell.running.mean))
+    return tuple(found)
+
+
+def _likenesses(spec: RunSpec) -> tuple[tuple[_Likeness, str], ...]:
+    """What cells may have in common with this one, most first, each with what they are then not alike in, in words.
+    A cell tells about none that computes in another precision or on other threads."""
+    usual, kind = (spec.precision, spec.threads), variant_kind(spec)
+    return (
+        ((*usual, "pass and variant", spec.pass_, kind), ""),
+        ((*usual, "variant", kind), _OTHER_PASSES),
+        ((*usual, "pass", spec.pass_), "other variants"),
+        (usual, "other passes and variants"),
+    )
+
+
+def _experience(cells: Iterable[MeasuredCell]) -> Experience:
+    found = Experience({}, {})
+    for cell in cells:
+        found.same.setdefault(_identity(cell.spec), []).append(cell)
+        for likeness, _ in _likenesses(cell.spec):
+            found.alike.setdefault(likeness, []).append(cell)
+    return found
+
+
+def _identity(spec: RunSpec) -> object:
+    """The same for runs of one cell; what they need is alike, and so is how they run."""
+    return prediction_key(spec), spec.threads, spec.compile, spec.cuda_graph
+
+
+def _ran_on(cell: CellState, target: Target) -> bool:
+    device = cell.environment.device(cell.spec.device) if cell.environment else None
+    if device is None:
+        return cell.spec.device == target.device
+    same_gpu = target.gpu is not None and gpu_of_label(device.label) == target.gpu
+    return cell.spec.device.partition(":")[0] == target.kind and (device.label == target.name or same_gpu)
+
+
+def timed_flops(prediction: Prediction) -> int:
+    """FLOPs of the timed phases."""
+    return sum(prediction.flops.values())
+
+
+def _untimed_too(prediction: Prediction) -> float:
+    """FLOPs of a whole step over those of its timed phases: the forward of `backward` is run but not timed."""
+    whole = sum(forward + backward for forward, backward in prediction.flops_by_range.values())
+    return max(whole / (timed_flops(prediction) or 1), 1.0)
+
+
+def judge(
+    prediction: Prediction, target: Target, state: SessionState | None = None, spec: RunSpec | None = None
+) -> Estimate:
+    """The prediction on a target; `state` is the session whose measured cells tell how fast it is, `spec` the cell
+    where it is another one that needs the same."""
+    return judge_all([prediction], target, state, [spec or prediction.spec])[0]
+
+
+def judge_all(
+    predictions: Sequence[Prediction],
+    target: Target,
+    state: SessionState | None = None,
+    specs: Sequence[RunSpec] | None = None,
+) -> tuple[Estimate, ...]:
+    """`judge` for many cells."""
+    known = _experience(measured_cells(state, target) if state else ())
+    wanted = specs or [prediction.spec for prediction in predictions]
+    return tuple(_judge(spec, each, target, known) for spec, each in zip(wanted, predictions, strict=True))
+
+
+def for_target(prediction: Prediction, target: Target) -> Prediction:
+    """The prediction with cuBLAS workspaces as they are on the target's GPU, where that is known."""
+    if not (prediction.workspaces and target.gpu):
+        return prediction
+    workspace = cublas_workspace_bytes(capability_pair(target.gpu.capability), prediction.torch)
+    more = prediction.workspaces * (workspace - prediction.workspace_bytes)
+
+    def shifted(by_category: dict[str, int]) -> dict[str, int]:
+        return by_category | {"temporary": by_category["temporary"] + more}
+
+    return msgspec.structs.replace(
+        prediction,
+        peak_bytes=prediction.peak_bytes + more,
+        by_category=shifted(prediction.by_category),
+        forward_peak_bytes=prediction.forward_peak_bytes + more,
+        forward_end_bytes=prediction.forward_end_bytes + more,
+        forward_end_by_category=shifted(prediction.forward_end_by_category),
+        largest=tuple(
+            msgspec.structs.replace(block, bytes=workspace) if block.site.op == WORKSPACE_OP else block
+            for block in prediction.largest
+        ),
+        workspace_bytes=workspace,
+    )
+
+
+def _judge(spec: RunSpec, prediction: Prediction, target: Target, known: Experience) -> Estimate:
+    prediction = for_target(prediction, target)
+    needed = prediction.peak_bytes + target.context_bytes
+    margin = None if target.free_bytes is None else target.free_bytes - needed
+    fits = None if margin is None else margin >= 0
+    own = known.same.get(_identity(spec), ())
+    alike, unlike = _nearest(spec, known)
+    low_s, high_s, basis = _measured(own) if own else _step_range(spec, prediction, target, alike, unlike)
+    run = _untimed_too(prediction) * spec.total_steps
+    return Estimate(
+        spec=spec,
+        prediction=prediction,
+        target=target,
+        needed_bytes=needed,
+        fits=fits,
+        tight=bool(fits) and margin is not None and margin < TIGHT_SHARE * prediction.peak_bytes,
+        margin_bytes=margin,
+        low_s=low_s,
+        high_s=high_s,
+        run_low_s=None if low_s is None else low_s * run,
+        run_high_s=None if high_s is None else high_s * run,
+        basis=basis,
+        measured=bool(own),
+        by_others=bool(not own and alike and unlike not in ("", _OTHER_PASSES)),
+    )
+
+
+def _measured(own: Sequence[MeasuredCell]) -> tuple[float, float, str]:
+    means = [cell.step_s for cell in own]
+    return min(means), max(means), f"measured, {_counted(len(own), 'run')} of this cell"
+
+
+def _nearest(spec: RunSpec, known: Experience) -> tuple[Sequence[MeasuredCell], str]:
+    """The measured cells most like it, and what they are not alike in, in words; none where nothing tells."""
+    for likeness, unlike in _likenesses(spec):
+        if alike := known.alike.get(likeness):
+            return alike, unlike
+    return (), ""
+
+
+def _named(cells: Sequence[MeasuredCell]) -> str:
+    """Which variants they are, the first few of them."""
+    names = list(dict.fromkeys(map(_variant, (cell.spec for cell in cells))))
+    return "; ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
+
+
+def _variant(spec: RunSpec) -> str:
+    kind = ("attention alone",) if spec.workload == "attention" else ()
+    return ", ".join((*kind, *spec.variants)) or "as written"
+
+
+def _step_range(
+    spec: RunSpec, prediction: Prediction, target: Target, alike: Sequence[MeasuredCell], unlike: str
+) -> tuple[float | None, float | None, str]:
+    """Seconds of a step, low and high, and what they rest on: as fast as other cells were, or the data sheet."""
+    flops, peak = timed_flops(prediction), target.peak_flops(spec.precision)
+    if alike:
+        slowest, fastest = (extreme(cell.flops_per_s for cell in alike) for extreme in (min, max))
+        which = f" ({_named(alike)})" if "variants" in unlike else ""
+        other = f" of {unlike}{which}" if unlike else ""
+        speeds = _speeds([slowest, fastest] if len(alike) > 1 else [fastest], peak)
+        return flops / fastest, flops / slowest, f"from {_counted(len(alike), 'measured cell')}{other}: {speeds}"
+    if peak is None:
+        return None, None, NOT_MEASURED
+    bound = max(flops / peak, prediction.min_bytes_moved / target.bandwidth if target.bandwidth else 0)
+    whose = "the stated peak" if target.stated_flops is not None else "the data sheet's peak"
+    return bound, None, f"at best, by {whose}; no cell was measured yet"
+
+
+def _speeds(rates: Sequence[float], peak: float | None) -> str:
+    if peak:
+        return f"{' to '.join(f'{rate / peak * 100:.3g}' for rate in rates)} % of peak"
+    unit, name = (1e12, "TFLOP/s") if rates[0] >= 1e12 else (1e9, "GFLOP/s")
+    return f"{' to '.join(f'{rate / unit:.3g}' for rate in rates)} {name}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
+def total_s(estimates: Iterable[Estimate]) -> tuple[float | None, float | None]:
+    """Seconds that all steps of these cells take, low and high; cells that do not fit take none. None is unknown."""
+    running = [estimate for estimate in estimates if estimate.fits is not False]
+    if not running:
+        return None, None
+    lows = [estimate.run_low_s for estimate in running]
+    highs = [estimate.run_high_s for estimate in running]
+    return _sum(lows), _sum(highs)
+
+
+def _sum(times_s: Sequence[float | None]) -> float | None:
+    known = [time_s for time_s in times_s if time_s is not None]
+    return sum(known) if len(known) == len(times_s) else None
+
+
+def time_range(low_s: float | None, high_s: float | None) -> str:
+    """A step's time in ms: ``12.3 to 15.6 ms``, ``at least 12.3 ms``, ``n/a``."""
+    if low_s is None:
+        return UNKNOWN
+    decimals = max(millisecond_decimals(low_s, None) - 1, 0)  # three digits: it is an estimate
+    low = f"{low_s * 1e3:.{decimals}f}"
+    if high_s is None:
+        return f"at least {low} ms"
+    high = f"{high_s * 1e3:.{decimals}f}"
+    return f"{low} ms" if low == high else f"{low} to {high} ms"
+
+
+def _short_duration(time_s: float | None) -> str:
+    """As `duration`, below a minute in seconds with as many digits as say something."""
+    return f"{time_s:.2g} s" if time_s is not None and time_s < 59.5 else duration(time_s)
+
+
+def duration_range(low_s: float | None, high_s: float | None) -> str:
+    """A longer time as a clock shows it: ``1:05 to 1:20``, ``at least 1:05``, ``n/a``."""
+    if low_s is None:
+        return UNKNOWN
+    low, high = _short_duration(low_s), _short_duration(high_s)
+    if high_s is None:
+        return f"at least {low}"
+    return low if low == high else f"{low} to {high}"

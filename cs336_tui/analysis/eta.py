@@ -1,0 +1,330 @@
+"""How long each cell and the rest of a session will take, from the steps that were timed so far.
+
+A single stall must not be taken for what is to come, so every price is a median: of a cell's steps, of the cells most
+like the one that is priced. What a cell takes beside its steps (start, cold step, stalls) is a mean in which no cell
+counts for more than three times what is usual.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate, chain
+from statistics import fmean, median
+from typing import NamedTuple, TypeVar
+
+from cs336_tui.config.order import relative_work, variant_kind
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+
+_work = lru_cache(maxsize=1 << 15)(relative_work)
+RECENT = 9
+"""So many of the latest cells of a kind tell the price of one."""
+_RECENT_STEPS = 31
+_BEND = 0.85
+"""Where launches bound small cells, larger ones than any that was timed use the device better: their steps are taken to
+grow with this power of the work."""
+_FADES = 0.8
+"""By which a cell's weight is multiplied for each later one of its kind."""
+_MOST_EXTRA = 3.0
+"""What cells take beside typical steps counts up to so many times the median of it."""
+
+
+def _launches(spec: RunSpec) -> float:
+    """How much there is to launch in a step, in arbitrary units: it bounds the steps of small models on a fast GPU."""
+    return spec.num_layers * (1.0 if spec.pass_ in ("inference", "forward") else 3.0)
+
+
+class Counts(NamedTuple):
+    """Steps that automatic counts came to in the cells that ended last; None where there is none."""
+
+    warmup: int | None = None
+    measured: int | None = None
+
+    def warmup_of(self, spec: RunSpec) -> int:
+        """Warm-up steps that a cell is likely to run; without one to go by, the most that it may."""
+        likely = self.warmup if spec.warmup_auto else None
+        return spec.warmup_steps if likely is None else min(likely, spec.warmup_steps)
+
+    def measured_of(self, spec: RunSpec) -> int:
+        """The same for measured steps."""
+        likely = self.measured if spec.steps_auto is not None else None
+        return spec.measure_steps if likely is None else min(likely, spec.measure_steps)
+
+
+T = TypeVar("T")
+Kind = tuple[object, ...]
+"""What decides, beside the work, how long a step takes."""
+
+
+def _kind(spec: RunSpec) -> Kind:
+    """Cells of one kind price each other."""
+    return spec.device, spec.threads, spec.precision, spec.pass_, spec.arch, *variant_kind(spec)
+
+
+def _near_kind(spec: RunSpec) -> Kind:
+    """Cells that price each other as long as none of a kind was timed."""
+    return spec.device, spec.precision, spec.workload, spec.model, spec.attention, spec.compile, spec.cuda_graph
+
+
+class Timed(NamedTuple):
+    """One measured step of a cell: seconds, its work, and its launches in arbitrary units."""
+
+    s: float
+    work: float
+    launches: float
+
+
+class Cost(NamedTuple):
+    """What a step takes: so many seconds a unit of work, or a launch, whichever is more. No step of more work than
+    `most_work` was timed."""
+
+    per_work_s: float
+    per_launch_s: float
+    most_work: float
+
+    def of(self, work: float, launches: float) -> float:
+        if self.per_launch_s and work > self.most_work:
+            work = self.most_work * (work / self.most_work) ** _BEND
+        return max(self.per_work_s * work, self.per_launch_s * launches)
+
+    @classmethod
+    def least(cls, timed: Sequence[Timed]) -> Cost:
+        """By the quickest of several. Launches count when a cell shows that they bound it, and not its work."""
+        per_work_s, per_launch_s = (
+            min(each.s / each.work for each in timed),
+            min(each.s / each.launches for each in timed),
+        )
+        is_bound = any(
+            each.s > 1.25 * per_work_s * each.work and each.s < 2 * per_launch_s * each.launches for each in timed
+        )
+        return cls(per_work_s, per_launch_s if is_bound else 0.0, max(each.work for each in timed))
+
+    def fitted_to(self, timed: Sequence[Timed]) -> Cost:
+        """As many times as much as these took: the weighted median, in which the later ones, which come first, weigh
+        more."""
+        weighed = sorted((each.s / self.of(each.work, each.launches), _FADES**age) for age, each in enumerate(timed))
+        half = sum(weight for _, weight in weighed) / 2
+        passed = list(accumulate(weight for _, weight in weighed))
+        factor = weighed[min(bisect_left(passed, half), len(passed) - 1)][0]
+        return self._replace(per_work_s=self.per_work_s * factor, per_launch_s=self.per_launch_s * factor)
+
+
+class Prices(NamedTuple):
+    """What the latest cells took: a step of a kind of cell, of what is near it, of whichever; compiling; the rest."""
+
+    alike: dict[Kind, Cost]
+    near: dict[Kind, Cost]
+    any: Cost | None
+    compiling: dict[str, list[float]]
+    """Seconds that compiling took, the latest first, by torch.compile's mode."""
+    extra_s: float = 0.0
+    """Seconds that a cell takes beside compiling and its steps."""
+    stalling: float = 1.0
+    """The mean of steps as a share of a typical one."""
+    counts: Counts = Counts()
+
+    def of(self, spec: RunSpec) -> float | None:
+        """Seconds that a run of this cell will take, starting, compiling and all its steps; None before anything like
+        it was timed or compiled. Automatic counts are taken to come to what they came to last."""
+        step_s, compile_s = self.step_of(spec), self.compiling_of(spec)
+        if step_s is None or compile_s is None:
+            return None
+        return (
+            self.extra_s
+            + compile_s
+            + self.stalling * step_s * (self.counts.warmup_of(spec) + self.counts.measured_of(spec))
+        )
+
+    def step_of(self, spec: RunSpec) -> float | None:
+        """Seconds of one of its steps."""
+        cost = self.alike.get(_kind(spec)) or self.near.get(_near_kind(spec)) or self.any
+        return cost.of(_work(spec), _launches(spec)) if cost else None
+
+    def compiling_of(self, spec: RunSpec) -> float | None:
+        """Seconds before its first step; None while no cell has been compiled in its mode."""
+        if spec.compile == "off":
+            return 0.0
+        taken_s = self.compiling.get(spec.compile, [])
+        return median(taken_s) if len(taken_s) > 2 else next(iter(taken_s), None)
+
+
+def prices(state: SessionState) -> Prices:
+    """Prices after what was timed last, which is most like what comes next. Looks no further back than it must."""
+    ahead = [cell.spec for number in state.waiting if (cell := state.cells.get(number))]
+    if running := state.running_cell:
+        ahead.append(running.spec)
+    wanted = set(map(_kind, ahead))
+    modes = {spec.compile for spec in ahead} - {"off"}
+    warmup_wanted = any(spec.warmup_auto for spec in ahead)
+    measured_wanted = any(spec.steps_auto is not None for spec in ahead)
+    found = _Found()
+    counts = Counts()
+    for cell in reversed(state.cells.values()):
+        counted = (counts.warmup is not None or not warmup_wanted) and (
+            counts.measured is not None or not measured_wanted
+        )
+        known = (
+            len(found.any) == RECENT and wanted <= {kind for _, kind in found.alike} and modes <= found.compiling.keys()
+        )
+        if counted and known:
+            break
+        counts = _with_counts_of(cell, counts)
+        found.learn(cell)
+    if not found.any and running and (few := _warm_steps(running) or running.warmup_times_s):
+        found.add_step(running.spec, median(few))  # even a cold one is better than none
+    return found.prices(counts)
+
+
+class _Found:
+    """Times of cells, the latest first: they are to be added in this order."""
+
+    def __init__(self) -> None:
+        self.alike: dict[tuple[Kind, Kind], list[Timed]] = {}
+        """By what is near and by the kind itself."""
+        self.near: dict[Kind, list[Timed]] = {}
+        self.any: list[Timed] = []
+        self.compiling: dict[str, list[float]] = {}
+        self.extras: list[float] = []
+        self.stalling: list[float] = []
+
+    def learn(self, cell: CellState) -> None:
+        if cell.started_at is None:
+            return
+        compile_s = (cell.prepared.compile_s if cell.prepared else None) or 0.0
+        if compile_s:
+            _add(self.compiling.setdefault(cell.spec.compile, []), compile_s)
+        step_s = _typical_step(cell)
+        if step_s is None:
+            return
+        self.add_step(cell.spec, step_s)
+        if cell.finished is not None and cell.status == "ok" and not cell.in_turns:
+            steps_s = step_s * cell.steps_done + (cell.running.mean - step_s) * cell.running.n
+            _add(self.stalling, cell.running.mean / step_s if cell.running.n else 1.0)
+            _add(self.extras, max(cell.finished.at - cell.started_at - compile_s - steps_s, 0.0))
+
+    def add_step(self, spec: RunSpec, step_s: float) -> None:
+        timed = Timed(step_s, _work(spec), _launches(spec))
+        _add(self.any, timed)
+        _add(self.alike.setdefault((_near_kind(spec), _kind(spec)), []), timed)
+        _add(self.near.setdefault(_near_kind(spec), []), timed, 2 * RECENT)
+
+    def prices(self, counts: Counts) -> Prices:
+        least = {near: Cost.least(timed) for near, timed in self.near.items()}
+        return Prices(
+            alike={kind: least[near].fitted_to(timed) for (near, kind), timed in self.alike.items()},
+            near={near: least[near].fitted_to(timed) for near, timed in self.near.items()},
+            any=Cost.least(self.any).fitted_to(self.any) if self.any else None,
+            compiling=self.compiling,
+            extra_s=_usual_mean(self.extras),
+            stalling=_usual_mean(self.stalling) or 1.0,
+            counts=counts,
+        )
+
+
+def _usual_mean(values: list[float]) -> float:
+    """The mean, but that none counts for more than `_MOST_EXTRA` times the median; 0 of none."""
+    most = _MOST_EXTRA * median(values) if values else 0.0
+    return fmean(min(value, most) for value in values) if values else 0.0
+
+
+def _add(values: list[T], value: T, most: int = RECENT) -> None:
+    if len(values) < most:
+        values.append(value)
+
+
+def left_of_running_s(state: SessionState, known: Prices) -> float | None:
+    """Seconds that the running cell still needs; 0 between cells."""
+    cell = state.running_cell
+    if cell is None:
+        return 0.0
+    step_s, compile_s = _step_of_running(cell, known), _left_of_compiling_s(cell, known, state.last_at)
+    if step_s is None:
+        return None
+    if cell.steps_done:
+        return known.stalling * step_s * _steps_left(cell, known.counts)
+    if compile_s is None:
+        return None
+    passed_s = (state.last_at or 0.0) - (cell.started_at or 0.0) if cell.spec.compile == "off" else 0.0
+    return known.stalling * step_s * _steps_left(cell, known.counts) + compile_s + max(known.extra_s - passed_s, 0.0)
+
+
+def _step_of_running(cell: CellState, known: Prices) -> float | None:
+    """Seconds of its typical step. While it has less than three warm ones, what cells of its kind came to counts for
+    two more, and twice what cells near it came to is the most."""
+    own, priced = _warm_steps(cell), known.step_of(cell.spec)
+    if not own:
+        return priced or next(iter(cell.warmup_times_s), None)
+    if priced is None or len(own) > 2:
+        return median(own)
+    return median([*own, priced, priced]) if _kind(cell.spec) in known.alike else min(median(own), 2 * priced)
+
+
+def _left_of_compiling_s(cell: CellState, known: Prices, now: float | None) -> float | None:
+    """Seconds that the running cell compiles yet, if it takes as long as the one before; 0 when it takes longer."""
+    whole = known.compiling_of(cell.spec)
+    if cell.prepared is not None:
+        return 0.0
+    if whole is None or cell.stage != "compiling" or cell.stage_began_at is None or now is None:
+        return whole
+    return max(whole - (now - cell.stage_began_at), 0.0)
+
+
+def ends_s(state: SessionState, known: Prices, added: Sequence[RunSpec] = ()) -> list[float | None]:
+    """Seconds until the running cell is done, then each of the waiting ones, then what would be added; None where
+    nobody can tell."""
+    ends = [left_of_running_s(state, known)]
+    for spec in chain((state.cells[number].spec for number in state.waiting), added):
+        needs, before = known.of(spec), ends[-1]
+        ends.append(None if needs is None or before is None else before + needs)
+    return ends
+
+
+def remaining_s(state: SessionState) -> float | None:
+    """Seconds until nothing waits any more, or None before the first step. Skipped cells take no time."""
+    return ends_s(state, prices(state))[-1]
+
+
+def _steps_left(cell: CellState, counts: Counts) -> int:
+    """Steps that the running cell is likely to run yet. Where an automatic count has gone beyond what is likely, it is
+    taken to go on for a quarter more, which is about when it is looked at next."""
+    spec, warmed, measured = cell.spec, len(cell.warmup_times_s), cell.running.n
+    is_warm = measured or (spec.warmup_auto and cell.stage == "measuring")
+    warmup_left = 0 if is_warm else _left(counts.warmup_of(spec), warmed, spec.warmup_steps)
+    return warmup_left + _left(counts.measured_of(spec), measured, spec.measure_steps)
+
+
+def _left(likely: int, done: int, most: int) -> int:
+    return likely - done if done < likely else min(done // 4, most - done)
+
+
+def _with_counts_of(cell: CellState, counts: Counts) -> Counts:
+    """The counts, and where one is not known yet, that of this cell if it ended well."""
+    if cell.status != "ok":
+        return counts
+    if counts.warmup is None and cell.spec.warmup_auto:
+        counts = counts._replace(warmup=cell.steps_done - cell.running.n)
+    if counts.measured is None and cell.spec.steps_auto is not None:
+        counts = counts._replace(measured=cell.running.n)
+    return counts
+
+
+def _warm_steps(cell: CellState) -> list[float]:
+    """Its latest measured steps, with warm-up steps where those are few; not the first of all, which is cold."""
+    measured = cell.step_times_s[-_RECENT_STEPS:]
+    return measured if len(measured) >= RECENT else [*cell.warmup_times_s[1:], *measured][-_RECENT_STEPS:]
+
+
+def _typical_step(cell: CellState) -> float | None:
+    """The median of the measured steps, else of the warm-up steps but the first, which is cold and says little, unless
+    a cell that is over has no other. None as long as a single stall may be what is typical of a running one."""
+    if cell.finished is not None and (summary := cell.finished.summary) is not None and summary.median_s is not None:
+        return summary.median_s
+    steps = _warm_steps(cell)
+    if cell.is_over:
+        steps = steps or cell.warmup_times_s
+    elif len(steps) < 3:
+        return None
+    return median(steps) if steps else None

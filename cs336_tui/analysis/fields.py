@@ -1,0 +1,309 @@
+"""What tells results apart, by name: every field that a table can be pivoted on, filtered by or show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from cs336_tui.analysis.merge import Result
+from cs336_tui.config.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SYNCS, RunSpec
+from cs336_tui.config.sweep import steps_words, warmup_words
+from cs336_tui.config.variants import (
+    ATTENTIONS,
+    COMPILES,
+    CROSS_ENTROPY,
+    CUDA_GRAPHS,
+    OPTIMIZERS,
+    REFERENCE,
+    WORKLOADS,
+    is_imported,
+)
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.stats.quantities import count
+
+Kind = Literal["choice", "model", "place", "run"]
+
+
+class Field(NamedTuple):
+    """One thing that can differ between results. `order` is a sort key, comparable within the field.
+
+    `kind`: a ``choice`` of what to run; a dimension of the ``model``, which its size implies; the ``place`` where it
+    ran; which ``run`` of its spec it is. `done` shows what an automatic choice came to in this one result, as
+    ``auto (12)``; None where nothing is automatic. Results are told apart by `show`, never by `done`. What shows
+    `usual` need not be said where all results do.
+    """
+
+    key: str
+    title: str
+    kind: Kind
+    show: Callable[[Result], str]
+    order: Callable[[Result], Any]
+    done: Callable[[Result], str] | None = None
+    usual: str = ""
+
+    def show_done(self, result: Result) -> str:
+        """What this one result shows, with what an automatic choice came to."""
+        return self.done(result) if self.done else self.show(result)
+
+
+OWN = "own"
+"""What a field shows of a user's model that decides it itself: its attention and architecture, and whose sizes these
+are where its dimensions were given raw."""
+NO_ARGUMENTS = "none"
+_OF_MODELS = ("edition", "arch", "vocab")
+"""What attention alone has none of, whatever its spec says."""
+
+
+def size_label(spec: RunSpec) -> str:
+    """As `RunSpec.size_label`."""
+    return spec.size_label
+
+
+def num_params(result: Result) -> int | None:
+    """Parameters of the model as it was built; for a reference that was not, as its dimensions imply.
+
+    None for a user's own that was not: its dimensions do not tell.
+    """
+    return result.cell.num_params or (None if is_imported(result.spec.model) else implied_params(result.spec))
+
+
+def implied_params(spec: RunSpec) -> int:
+    """Parameters of the reference model with these dimensions; of attention alone its queries, keys and values.
+
+    A layer has four attention matrices, three (SwiGLU) or two (GELU) feed-forward ones and two norms; round the layers
+    are the embedding, the final norm and the head, and learned positions where the architecture has them.
+    """
+    if spec.workload == "attention":
+        return 3 * spec.tokens_per_step * spec.d_model
+    matrices = 3 if spec.arch == "swiglu-rope" else 2
+    layer = 4 * spec.d_model**2 + matrices * spec.d_model * spec.d_ff + 2 * spec.d_model
+    positions = spec.context_length * spec.d_model if spec.arch == "gelu-learned" else 0
+    return 2 * spec.vocab_size * spec.d_model + spec.num_layers * layer + spec.d_model + positions
+
+
+def device_label(result: Result) -> str:
+    """The name of the cell's device, such as the GPU's; torch's name for it where the machine is unknown."""
+    environment, name = result.environment, result.spec.device
+    device = environment.device(name) if environment else None
+    return device.label if device else name
+
+
+def machine(result: Result) -> str:
+    """The cell's device and the host that it is in."""
+    host = result.environment.host if result.environment else ""
+    return f"{device_label(result)} · {host or 'unknown machine'}"
+
+
+def values(results: Iterable[Result], key: str) -> tuple[str, ...]:
+    """What the results show in this field, each once, in the field's natural order."""
+    field = FIELDS[key]
+    found: dict[str, Any] = {}
+    for result in results:
+        found.setdefault(field.show(result), result)
+    return tuple(sorted(found, key=lambda shown: field.order(found[shown])))
+
+
+def varies(results: Sequence[Result], key: str) -> bool:
+    """Whether the results differ in this field by more than what follows from the model that they are of, or from
+    there being none."""
+    results = _with(results, key)
+    if key == "model-args":
+        by_model: dict[str, set[str]] = {}
+        for result in results:
+            by_model.setdefault(result.spec.model, set()).add(FIELDS[key].show(result))
+        return any(len(taken) > 1 for taken in by_model.values())
+    return len({FIELDS[key].show(result) for result in results} - {OWN}) > 1
+
+
+def in_common(results: Sequence[Result], key: str) -> str:
+    """What all results show in this field, as far as their model leaves it open: beside a model that decides it itself,
+    ``swiglu-rope (reference)``, beside attention alone ``2026 (language-model)``. Empty where they differ, or where it
+    goes without saying."""
+    having = _with(results, key)
+    taken = values(having, key)
+    found = [shown for shown in taken if shown != OWN]
+    if len(found) != 1 or found[0] == FIELDS[key].usual:
+        return ""
+    if len(having) < len(results):
+        return f"{found[0]} ({having[0].spec.workload})"
+    return found[0] if len(taken) == 1 else f"{found[0]} ({REFERENCE})"
+
+
+def _with(results: Sequence[Result], key: str) -> Sequence[Result]:
+    """The results that have what this field tells of: attention alone has nothing of a language model's."""
+    return [each for each in results if each.spec.workload != "attention"] if key in _OF_MODELS else results
+
+
+def shown_of(spec: RunSpec, key: str) -> str:
+    """What a choice, or a dimension of the model, shows of a spec."""
+    return _WORDS[key](spec) if key in _WORDS else str(getattr(spec, _ATTRIBUTES[key]))
+
+
+def warmup_done(cell: CellState) -> str:
+    """The warm-up setting; where it is automatic, with the steps that were really done once measuring has begun, or
+    the cell is over: ``auto (12)``."""
+    words = warmup_words(cell.spec.warmup_steps, cell.spec.warmup_auto)
+    known = cell.spec.warmup_auto and (cell.is_over or cell.stage == "measuring")
+    return f"{words} ({_warmup_steps_done(cell)})" if known else words
+
+
+def steps_done(cell: CellState) -> str:
+    """The number of measured steps as asked for; where it is automatic, with how many were really done, once the cell
+    is over: ``auto (140)``."""
+    words = steps_words(cell.spec.measure_steps, cell.spec.steps_auto)
+    return f"{words} ({cell.running.n})" if cell.spec.steps_auto is not None and cell.is_over else words
+
+
+def _warmup_steps_done(cell: CellState) -> int:
+    """Without reading the steps of a finished cell from its file."""
+    return cell.steps_done - cell.running.n
+
+
+_SAME_NAME = (
+    "d_model", "d_ff", "num_layers", "num_heads", "precision", "device", "sync", "seed", "workload",
+    "compile", "checkpoint", "optimizer", "loss",
+)  # fmt: skip
+_ATTRIBUTES = {name: name for name in _SAME_NAME} | {
+    "vocab": "vocab_size",
+    "context": "context_length",
+    "batch": "batch_size",
+    "pass": "pass_",
+    "cuda-graph": "cuda_graph",
+}
+_WORDS: Mapping[str, Callable[[RunSpec], str]] = {
+    "size": size_label,
+    "warmup": lambda spec: warmup_words(spec.warmup_steps, spec.warmup_auto),
+    "steps": lambda spec: steps_words(spec.measure_steps, spec.steps_auto),
+    "edition": lambda spec: OWN if is_imported(spec.model) and spec.size == CUSTOM_SIZE else spec.edition,
+    "arch": lambda spec: OWN if is_imported(spec.model) else spec.arch,
+    "model": lambda spec: spec.model,
+    "model-args": lambda spec: ", ".join(spec.args_given) or NO_ARGUMENTS,
+    "attention": lambda spec: OWN if is_imported(spec.model) else spec.attention,
+    "causal": lambda spec: "yes" if spec.causal or spec.workload != "attention" else "no",
+}
+"""What a choice shows that is not one attribute."""
+
+
+def _choice(key: str, title: str, among: tuple[str, ...] = ()) -> Field:
+    """A field of the spec: in the order of `among`, else a number in its own."""
+    attribute = _ATTRIBUTES[key]
+
+    def order(result: Result) -> Any:
+        value = getattr(result.spec, attribute)
+        return among.index(value) if among else value
+
+    return Field(key, title, "choice", lambda result: str(getattr(result.spec, attribute)), order)
+
+
+def _variant(key: str, among: tuple[str, ...] = ()) -> Field:
+    """A choice of a model or of how it is run: those of `among` in their order, a user's own after them by name."""
+
+    def order(result: Result) -> Any:
+        shown = shown_of(result.spec, key)
+        return (among.index(shown), "") if shown in among else (len(among), shown)
+
+    return Field(
+        key,
+        key.replace("cuda", "CUDA").replace("-", " "),
+        "choice",
+        lambda result: shown_of(result.spec, key),
+        order,
+        usual=shown_of(_PLAIN, key),
+    )
+
+
+_PLAIN = RunSpec(
+    size="tiny", edition="2026", arch="swiglu-rope", d_model=2, d_ff=1, num_layers=1, num_heads=1, vocab_size=1,
+    context_length=1, batch_size=1, pass_="forward", precision="fp32", device="cpu",
+)  # fmt: skip
+
+
+def _dimension(key: str, title: str) -> Field:
+    return _choice(key, title)._replace(kind="model")
+
+
+def _size_order(result: Result) -> tuple[int, str]:
+    spec = result.spec
+    # Of attention alone by its width: how many numbers that makes depends on the context, which is not its size.
+    return spec.d_model if spec.workload == "attention" else implied_params(spec), size_label(spec)
+
+
+def _count(key: str, title: str, order: Callable[[RunSpec], Any], done: Callable[[CellState], str]) -> Field:
+    """A number of steps. Cells of one setting show the same, whatever it came to, so that they can be put together."""
+    words = _WORDS[key]
+    return Field(
+        key,
+        title,
+        "choice",
+        lambda result: words(result.spec),
+        lambda result: order(result.spec),
+        lambda result: done(result.cell),
+    )
+
+
+def _device_order(result: Result) -> tuple[int, int]:
+    kind, _, number = result.spec.device.partition(":")
+    return ("cpu", "mps", "cuda").index(kind), int(number or 0)
+
+
+def _threads(result: Result) -> int:
+    """torch's intra-op threads as asked for, else as read back, else 0: unknown.
+
+    Of a cell that did not get so far, what its neighbours had, else torch's default: it is of the same sweep.
+    """
+    spec, in_force, environment = result.spec, result.cell.in_force, result.environment
+    known = in_force.threads if in_force else result.state.default_threads.get((spec.device, spec.model))
+    return spec.threads or known or (environment.threads if environment else None) or 0
+
+
+def _torch(result: Result) -> str:
+    return (result.environment.torch if result.environment else None) or "unknown"
+
+
+def _torch_order(result: Result) -> tuple[list[int], str]:
+    return [int(number) for number in re.findall(r"\d+", _torch(result))], _torch(result)
+
+
+_ALL = (
+    Field("size", "size", "choice", lambda result: size_label(result.spec), _size_order),
+    _variant("model", (REFERENCE,)),
+    _variant("model-args", (NO_ARGUMENTS,)),
+    _variant("edition", EDITIONS)._replace(usual=""),
+    _variant("arch", ARCHES)._replace(usual=""),
+    Field("params", "parameters", "model", lambda result: count(num_params(result)), lambda r: num_params(r) or 0),
+    _dimension("d_model", "d_model"),
+    _dimension("d_ff", "d_ff"),
+    _dimension("num_layers", "layers"),
+    _dimension("num_heads", "heads"),
+    _choice("vocab", "vocabulary"),
+    _variant("workload", WORKLOADS),
+    _variant("causal", ("yes", "no")),
+    _variant("attention", ATTENTIONS),
+    _choice("context", "context"),
+    _choice("batch", "batch"),
+    _choice("pass", "pass", PASSES),
+    _choice("precision", "precision", PRECISIONS),
+    _variant("compile", COMPILES),
+    _choice("checkpoint", "checkpoint")._replace(usual="0"),
+    _variant("optimizer", OPTIMIZERS),
+    _variant("loss", (CROSS_ENTROPY,)),
+    _variant("cuda-graph", CUDA_GRAPHS),
+    Field("device", "device", "choice", lambda result: result.spec.device, _device_order),
+    _count("warmup", "warm-up", lambda spec: (spec.warmup_auto, spec.warmup_steps), warmup_done),
+    _count("steps", "steps", lambda spec: (spec.steps_auto or 0.0, spec.measure_steps), steps_done),
+    _choice("sync", "sync", SYNCS),
+    _choice("seed", "seed"),
+    Field("threads", "threads", "place", lambda result: str(_threads(result) or "unknown"), _threads),
+    Field("machine", "machine", "place", machine, lambda result: (_device_order(result), machine(result))),
+    Field("torch", "torch", "place", _torch, _torch_order),
+    Field("session", "session", "place", lambda result: result.session, lambda result: result.source),
+    Field("repeat", "repeat", "run", lambda result: str(result.cell.repeat), lambda result: result.cell.repeat),
+)
+FIELDS: Mapping[str, Field] = {field.key: field for field in _ALL}
+
+VARIANTS = (
+    "workload", "causal", "model", "model-args", "attention", "compile", "checkpoint", "optimizer", "loss",
+    "cuda-graph",
+)  # fmt: skip
+"""Fields of what is run and how, which need be said only where it is not as usual."""

@@ -1,0 +1,310 @@
+"""What a profiled step comes to: rows per kernel, shares per kind, phase and named range, attention's two sides.
+
+Times are ns, shares 0 to 1 of what was selected. A `Phases` is the name of one phase, several names, or None for the
+whole step. Names as people read them are `cs336_tui.analysis.kernel_names`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from cs336_tui.analysis.kernel_names import short_name as short_name
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelGroup, KernelReport, Kind
+from cs336_tui.session.state import SessionState
+
+Phases = str | tuple[str, ...] | None
+_K = TypeVar("_K", bound=Hashable)
+
+MATMUL: Kind = "matrix multiply"
+_OPTIMIZER_PHASES = ("zero_grad", "optimizer")
+_ATTENTION_MATMULS = ("attention scores", "final matmul", "attention core")
+_UNPARTED = ("attention rest",)
+"""Where attention that nothing takes apart does its products and its softmax, if its projections are named."""
+_TOGETHER = ("attention core", FUSED)
+"""Ranges in which products and softmax of attention are one."""
+
+
+class KernelRow(NamedTuple):
+    """Every launch of one kernel, wherever in the selection it was launched from."""
+
+    name: str
+    short: str
+    kind: Kind
+    share: float
+    """Of the selected total."""
+    total_ns: int
+    instances: int
+    avg_ns: float
+    med_ns: float
+    min_ns: int
+    max_ns: int
+    std_ns: float
+    """Sample standard deviation; 0.0 for one launch."""
+
+
+class Share(NamedTuple):
+    """One kind, or one phase, and its part of the selected time."""
+
+    name: str
+    share: float
+    total_ns: int
+    instances: int
+
+
+class RangeShare(NamedTuple):
+    """One named range. `forward_ns` is all that is not backward: for ``optimizer`` its own time."""
+
+    name: str
+    share: float
+    forward_ns: int
+    backward_ns: int
+    instances: int
+
+
+class MatmulShares(NamedTuple):
+    """Matrix multiplication's share of the time of parts of a step; None for a part that the pass does not have."""
+
+    forward: float | None
+    forward_and_backward: float | None
+    """Loss included."""
+    full_step: float | None
+    """Optimizer included."""
+
+
+class AttentionSplit(NamedTuple):
+    """Inside attention: the matrix products of scores and values against the softmax between them.
+
+    Times of the products are those of their kernels alone, without the scaling and the mask; those of the softmax are
+    its whole range, or, `by_kind`, its kernels alone, where nothing names the attention's parts but kernels tell. Both
+    are None where they cannot be told apart, and `fused` then says whether a fused kernel is why, `unnamed` whether
+    nothing tells. FLOPs are None without a prediction, and of what nothing tells.
+    """
+
+    phase: str
+    """``forward`` or ``backward``."""
+    matmul_ns: int | None
+    softmax_ns: int | None
+    matmul_flops: int | None
+    softmax_flops: int | None
+    fused: bool = False
+    unnamed: bool = False
+    by_kind: bool = False
+
+    @property
+    def time_ratio(self) -> float | None:
+        """Softmax over matrix products."""
+        return self.softmax_ns / self.matmul_ns if self.softmax_ns is not None and self.matmul_ns else None
+
+    @property
+    def flop_ratio(self) -> float | None:
+        """Softmax over matrix products."""
+        if self.softmax_flops is None or not self.matmul_flops:
+            return None
+        return self.softmax_flops / self.matmul_flops
+
+
+class TopKernel(NamedTuple):
+    """The kernel that takes the most time, and how often one forward launches it."""
+
+    row: KernelRow
+    per_forward: int | None
+    """None for a step without a forward phase."""
+
+
+def rows(
+    report: KernelReport, *, phase: Phases = None, range_: str | None = None, kind: str | None = None
+) -> tuple[KernelRow, ...]:
+    """A row per kernel, largest total first; shares are of all that was selected."""
+    found = [
+        group
+        for group in _in(report, phase)
+        if (range_ is None or group.range == range_) and (kind is None or group.kind == kind)
+    ]
+    whole = _total(found)
+    made = (_row(name, groups, whole) for name, groups in _gathered(found, lambda group: group.name).items())
+    return tuple(sorted(made, key=lambda row: (-row.total_ns, row.name)))
+
+
+def by_kind(report: KernelReport, phase: Phases = None) -> tuple[Share, ...]:
+    """A share per kind that occurs, in the order of `KINDS`."""
+    return _shares(_in(report, phase), lambda group: group.kind, KINDS)
+
+
+def by_phase(report: KernelReport) -> tuple[Share, ...]:
+    """A share per phase in which something was launched, in the order in which they ran."""
+    return _shares(report.groups, lambda group: group.phase, tuple(report.phase_spans_ns))
+
+
+def by_range(report: KernelReport) -> tuple[RangeShare, ...]:
+    """A share per named range that occurs, in the order of `RANGES`; ``FUSED`` comes after them, and what has none
+    last, as ``NO_RANGE``."""
+    whole = _total(report.groups)
+    gathered = _gathered(report.groups, lambda group: group.range)
+    found = []
+    for name in (*RANGES, FUSED, NO_RANGE):
+        if groups := gathered.get(name):
+            backward = _total(group for group in groups if group.backward)
+            total = _total(groups)
+            found.append(RangeShare(name, _of(total, whole), total - backward, backward, _instances(groups)))
+    return tuple(found)
+
+
+def matmul_shares(report: KernelReport) -> MatmulShares:
+    """How much of forward, of forward and backward, and of a full training step is matrix multiplication."""
+    phases = tuple(report.phase_spans_ns)
+    has_forward, has_backward = "forward" in phases, "backward" in phases
+    model = tuple(phase for phase in phases if phase not in _OPTIMIZER_PHASES)
+    return MatmulShares(
+        forward=_matmul_share(report, "forward") if has_forward else None,
+        forward_and_backward=_matmul_share(report, model) if has_forward and has_backward else None,
+        full_step=_matmul_share(report, None) if "optimizer" in phases else None,
+    )
+
+
+def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
+    """Matrix products against softmax in each of forward and backward that the step has."""
+    found = []
+    named = {group.range for group in report.groups}
+    predicted = report.prediction
+    nameless = named.isdisjoint((*_ATTENTION_MATMULS, "softmax", FUSED))
+    by_kind = nameless and "QKV projections" in named and _has_kinds_of_attention(report)
+    products_in = _UNPARTED if by_kind else _ATTENTION_MATMULS
+    told = by_kind or "softmax" in named
+    matmuls_told = told and not named.isdisjoint(products_in)
+    counted = predicted is not None and not predicted.flops_by_range.keys().isdisjoint(products_in)
+    for way, phase in enumerate(("forward", "backward")):
+        if phase not in report.phase_spans_ns:
+            continue
+        groups = _in(report, phase)
+        products = _total(g for g in groups if g.range in products_in and g.kind == MATMUL)
+        softmax = _total(g for g in groups if (_is_unparted(g, "softmax") if by_kind else g.range == "softmax"))
+        found.append(
+            AttentionSplit(
+                phase,
+                matmul_ns=products if matmuls_told else None,
+                softmax_ns=softmax if told else None,
+                matmul_flops=sum(predicted.flops_by_range.get(name, (0, 0))[way] for name in products_in)
+                if predicted and counted
+                else None,
+                softmax_flops=predicted.softmax_flops[way]
+                if predicted and predicted.softmax_flops and (counted or told)
+                else None,
+                fused=not told and any(group.range in _TOGETHER for group in groups),
+                unnamed=nameless and not by_kind and not counted,
+                by_kind=by_kind,
+            )
+        )
+    return tuple(found)
+
+
+def _has_kinds_of_attention(report: KernelReport) -> bool:
+    return all(any(_is_unparted(group, kind) for group in report.groups) for kind in (MATMUL, "softmax"))
+
+
+def _is_unparted(group: KernelGroup, kind: Kind) -> bool:
+    return group.range in _UNPARTED and group.kind == kind
+
+
+def top_kernel(report: KernelReport, phase: Phases = None) -> TopKernel | None:
+    """The kernel with the most time in the selection; None where nothing was launched."""
+    found = rows(report, phase=phase)
+    if not found:
+        return None
+    if "forward" not in report.phase_spans_ns:
+        return TopKernel(found[0], None)
+    alike = (group for group in _in(report, "forward") if group.name == found[0].name)
+    return TopKernel(found[0], _instances(alike))
+
+
+def named_share(report: KernelReport) -> float:
+    """The share of the time that carries a named range."""
+    named = (group for group in report.groups if group.range not in (NO_RANGE, FUSED))
+    return _of(_total(named), _total(report.groups))
+
+
+def idle_share(report: KernelReport) -> float | None:
+    """The share of the step's span in which the GPU ran nothing; None for operators of a host.
+
+    Profiling slows the host, so that a step which is not profiled is idle no more than this.
+    """
+    if report.activity == "operators" or not report.span_ns:
+        return None
+    return 1 - report.busy_ns / report.span_ns
+
+
+def profiled_idle(state: SessionState, spec: RunSpec) -> float | None:
+    """`idle_share` of the session's profile of this work; None where there is none or no kernels could be seen."""
+    report = state.report_of("kernels", spec)
+    content = report.content if report else None
+    return idle_share(content) if isinstance(content, KernelReport) else None
+
+
+def launches(report: KernelReport) -> int:
+    """Kernels launched (operators called) in the step."""
+    return report.launches
+
+
+def _row(name: str, groups: Sequence[KernelGroup], whole_ns: int) -> KernelRow:
+    durations = [duration for group in groups for duration in group.durations_ns]
+    total, count = sum(durations), len(durations)
+    mean = total / count
+    return KernelRow(
+        name=name,
+        short=short_name(name),
+        kind=groups[0].kind,
+        share=_of(total, whole_ns),
+        total_ns=total,
+        instances=count,
+        avg_ns=mean,
+        med_ns=statistics.median(durations),
+        min_ns=min(durations),
+        max_ns=max(durations),
+        std_ns=math.sqrt(math.fsum((d - mean) ** 2 for d in durations) / (count - 1)) if count > 1 else 0.0,
+    )
+
+
+def _in(report: KernelReport, phase: Phases) -> tuple[KernelGroup, ...]:
+    if phase is None:
+        return report.groups
+    wanted = (phase,) if isinstance(phase, str) else phase
+    return tuple(group for group in report.groups if group.phase in wanted)
+
+
+def _matmul_share(report: KernelReport, phase: Phases) -> float:
+    groups = _in(report, phase)
+    return _of(_total(group for group in groups if group.kind == MATMUL), _total(groups))
+
+
+def _shares(
+    groups: Sequence[KernelGroup], name_of: Callable[[KernelGroup], str], order: Sequence[str]
+) -> tuple[Share, ...]:
+    whole = _total(groups)
+    gathered = _gathered(groups, name_of)
+    return tuple(
+        Share(name, _of(_total(gathered[name]), whole), _total(gathered[name]), _instances(gathered[name]))
+        for name in order
+        if name in gathered
+    )
+
+
+def _gathered(groups: Iterable[KernelGroup], key: Callable[[KernelGroup], _K]) -> dict[_K, list[KernelGroup]]:
+    found: dict[_K, list[KernelGroup]] = {}
+    for group in groups:
+        found.setdefault(key(group), []).append(group)
+    return found
+
+
+def _total(groups: Iterable[KernelGroup]) -> int:
+    return sum(sum(group.durations_ns) for group in groups)
+
+
+def _instances(groups: Iterable[KernelGroup]) -> int:
+    return sum(len(group.durations_ns) for group in groups)
+
+
+def _of(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,145 @@
+"""Launch-bound steps: told by how far the host runs ahead of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import fsum
+from typing import NamedTuple
+
+from cs336_tui.analysis.window import milliseconds, percent
+from cs336_tui.config.timing_variables import BLOCKING, slowing
+from cs336_tui.session.cell_state import CellState
+
+LEAST_SHARE = 0.9
+"""Share of a step in which the host was enqueuing it."""
+QUEUE = 1000
+"""Launches that a CUDA driver holds at least; at one more the host waits until the device has begun an earlier one."""
+_LEAST_LAUNCH_S = 2e-6
+"""Less than any launch takes the host. A queue fills only with kernels that take the device longer than that."""
+_UNLIKE = 1.5
+"""How many times as much launching a second of a later phase may take as one of the first that fills the queue."""
+FULL_S = QUEUE * _LEAST_LAUNCH_S
+"""What a full queue keeps the device busy for at least. Where the device has less to do, the host is not waiting."""
+
+
+class Launching(NamedTuple):
+    """Whether launching bounds the step, None where that cannot be told; the evidence, what to do about it, and in a
+    few words why it cannot be told."""
+
+    holds: bool | None
+    evidence: str
+    advice: str = ""
+    unknown_because: str = ""
+
+
+class Phase(NamedTuple):
+    """Seconds: how long the host took to enqueue a phase, waiting included, and how long the device took for it."""
+
+    name: str
+    host_s: float
+    device_s: float
+
+
+class Enqueuing(NamedTuple):
+    """Bounds of the host's time to enqueue a step without waiting for the device, in seconds."""
+
+    least_s: float
+    most_s: float
+    ahead: tuple[str, float] | None
+    """The phase at whose end the host was so far ahead, for the most, that the queue may have been full; by how
+    much."""
+
+
+def launching(cell: CellState, idle: float | None = None) -> Launching:
+    """Whether the host needs nearly the whole step to enqueue it, waiting for room in the device's queue not counted.
+
+    `idle` is the share of a profiled step of the same work in which the GPU ran nothing, where that is known.
+
+    Steps of a window begin while those before them are queued: there the first step tells, and the quickest enqueuing
+    counts. A gradient scaler has the host wait for the backward in every step, so that enqueuing tells nothing there.
+    """
+    spec, host_s, times_s = cell.spec, cell.host_times_s, cell.step_times_s
+    if spec.device == "cpu":
+        return Launching(None, "on cpu the host does the work itself")
+    if not host_s:
+        return Launching(None, "the host's time to enqueue a step was not recorded")
+    if spec.pass_ == "train-step" and cell.in_force is not None and cell.in_force.grad_scaler:
+        return Launching(None, "the gradient scaler has the host wait for the backward in every step")
+    if cell.in_force and any(said.startswith(f"{BLOCKING}=") for said in slowing(cell.in_force.variables or ())):
+        return Launching(None, f"{BLOCKING} has the host wait for every kernel")
+    mean_s = _mean(times_s)
+    if mean_s <= 0:
+        return Launching(None, "the mean step time is not above 0 s")
+    each = spec.sync == "each-step"
+    all_s = _mean(host_s) if each else min(host_s)
+    text = (
+        f"enqueuing takes the host{'' if each else ' at the quickest'} {milliseconds(all_s)} of a step's "
+        f"{milliseconds(mean_s)} ({percent(all_s / mean_s)})"
+    )
+    if phases_s := [_mean(phase) for phase in cell.phase_times_s.values() if phase]:
+        text += f", its phases {milliseconds(fsum(phases_s))} on the device"
+    holds: bool | None = all_s / mean_s >= LEAST_SHARE
+    why = ""
+    if holds and (phases := _phases(cell, steps=len(times_s) if each else 1)):
+        found = enqueuing(phases)
+        holds = found.least_s / mean_s >= LEAST_SHARE
+        if not holds and found.ahead:
+            name, ahead_s = found.ahead
+            text += f"; it was {milliseconds(ahead_s)} ahead of the device at the end of the {name}"
+            if found.most_s / mean_s >= LEAST_SHARE:
+                holds, why = None, "the host may have waited for a full queue"
+            text += f", so that it {'may have waited' if why else 'waited'} for room in the queue of launches"
+    elif holds:
+        holds, why = None, "the host's time in each phase was not recorded"
+        text += "; whether it waited for room in the queue of launches is not known, as its time in each phase is not"
+    if spec.cuda_graph != "off":
+        text += "; the host launches one CUDA graph"
+    elif idle is None:
+        text += "; the GPU's idle share is known once its kernels are profiled (cs336-tui kernels)"
+    else:
+        text += f"; profiled, the GPU was idle for {percent(idle)} of a step"
+    graph = ", a CUDA graph of the step" if spec.device.startswith("cuda") and spec.cuda_graph == "off" else ""
+    advice = f"a faster GPU would not help: a larger batch or context{graph} or fewer kernels would"
+    return Launching(holds, text, advice if holds else "", why)
+
+
+def enqueuing(phases: Sequence[Phase]) -> Enqueuing:
+    """Bounds of what enqueuing a step takes without waiting, from its phases; the queue is empty before the first.
+
+    The host waits where the queue is full, and then it is ahead of the device by all that the queue holds. Where it was
+    ahead by less than `FULL_S` at the end of a phase, it waited within it for no longer than it was ahead at its
+    beginning. Of a phase at whose end it was further ahead only the most is known: what it took, and half as much again
+    as it would take at the rate of the first such phase, which began with an empty queue. A phase is taken to be of one
+    kind: one that fills the queue and then drains it cannot be told.
+    """
+    least_s = most_s = ahead_s = 0.0
+    rate: float | None = None
+    furthest: tuple[str, float] | None = None
+    for phase in phases:
+        waited_s = ahead_s if ahead_s >= FULL_S else 0.0
+        ahead_s += phase.device_s - phase.host_s
+        if ahead_s < FULL_S:
+            least_s += max(phase.host_s - waited_s, 0.0)
+            most_s += phase.host_s
+            continue
+        rate = _UNLIKE * phase.host_s / phase.device_s if rate is None else rate
+        most_s += min(phase.host_s, rate * phase.device_s)
+        if furthest is None or ahead_s > furthest[1]:
+            furthest = phase.name, ahead_s
+    return Enqueuing(least_s, most_s, furthest)
+
+
+def _phases(cell: CellState, steps: int) -> list[Phase]:
+    """Means over the first `steps` steps; none where it was not recorded how long the host took for each, or what was
+    recorded cannot be."""
+    device_s = cell.phase_times_s
+    host_s = cell.host_phase_times_s or (dict.fromkeys(device_s, cell.host_times_s) if len(device_s) == 1 else {})
+    count = len(cell.step_times_s)
+    if host_s.keys() != device_s.keys() or any(len(each) != count for each in (*host_s.values(), *device_s.values())):
+        return []
+    found = [Phase(name, _mean(host_s[name][:steps]), _mean(device_s[name][:steps])) for name in device_s]
+    return found if all(phase.host_s >= 0 and phase.device_s >= 0 for phase in found) else []
+
+
+def _mean(times_s: Sequence[float]) -> float:
+    return fsum(times_s) / len(times_s)

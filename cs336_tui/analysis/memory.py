@@ -1,0 +1,287 @@
+"""What a memory report comes to: the timeline, live allocations at a moment, peaks by phase, what blocks save."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import CATEGORIES, Block, Category, MemoryReport, SavedBlock, SavedTensor
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+TOP_CONTRIBUTORS = 5
+"""Of what a block saves for backward."""
+
+
+class Moment(NamedTuple):
+    """What was live at one event. `by_category` has every category; its sum is `total_bytes`."""
+
+    event: int
+    phase: str
+    total_bytes: int
+    by_category: dict[Category, int]
+    blocks: tuple[Block, ...]
+    """Largest first."""
+
+
+class Allocation(NamedTuple):
+    """A block and its life: live at events ``born <= event < died``, to the end of the step when `died` is None."""
+
+    block: Block
+    born: int
+    died: int | None
+    phase: str
+    """In which it was made, empty for one that lived before the step."""
+
+
+class SiteBytes(NamedTuple):
+    """Live bytes that one line of the model asked for within one range."""
+
+    frame: str
+    range: str
+    bytes: int
+    allocations: int
+
+
+class Timeline:
+    """A report's events as arrays. Made once; every answer after that is quick, at a million events too."""
+
+    def __init__(self, report: MemoryReport) -> None:
+        self.report = report
+        self.events = report.events
+        self._bytes = _ints(report.bytes)
+        self._born = _ints(report.born)
+        died = _ints(report.died)
+        self._died = np.where(died < 0, report.events, died)
+        self._category = np.array(report.categories, dtype=np.int8)
+        self._phase_first = _ints([span.first for span in report.phases])
+
+    @cached_property
+    def by_category(self) -> Ints:
+        """Live bytes, (categories, events)."""
+        changes = np.zeros((len(CATEGORIES), self.events + 1), dtype=np.int64)
+        for place, row in enumerate(changes):
+            chosen = self._category == place
+            np.add.at(row, self._born[chosen], self._bytes[chosen])
+            np.subtract.at(row, self._died[chosen], self._bytes[chosen])
+        live: Ints = changes[:, :-1].cumsum(axis=1)
+        return live
+
+    @cached_property
+    def live_total(self) -> Ints:
+        """Live bytes at each event."""
+        total: Ints = self.by_category.sum(axis=0)
+        return total
+
+    def moments(self, count: int, first: int = 0, end: int | None = None) -> Ints:
+        """For each of `count` equal columns of the events from `first` to `end`, its event with most bytes live.
+
+        With more columns than events neighbouring ones share theirs.
+        """
+        end = self.events if end is None else end
+        edges = first + (end - first) * np.arange(count + 1, dtype=np.int64) // count
+        starts, stops = edges[:-1], np.maximum(edges[1:], edges[:-1] + 1)
+        found = [start + int(self.live_total[start:stop].argmax()) for start, stop in zip(starts, stops, strict=True)]
+        return _ints(found)
+
+    def columns(self, count: int, first: int = 0, end: int | None = None) -> Ints:
+        """Live bytes at each of the `moments`, (categories, count)."""
+        columns: Ints = self.by_category[:, self.moments(count, first, end)]
+        return columns
+
+    def phase_at(self, event: int) -> str:
+        """The phase that an event belongs to; empty before the first."""
+        place = int(np.searchsorted(self._phase_first, event, side="right")) - 1
+        return self.report.phases[place].phase if place >= 0 else ""
+
+    def at(self, event: int, n: int = 20, min_bytes: int = 0) -> Moment:
+        """What is live at an event, with its `n` largest blocks of at least `min_bytes`."""
+        live = self._live(event)
+        by_category: dict[Category, int] = {
+            category: int(found) for category, found in zip(_CATEGORIES, self.by_category[:, event], strict=True)
+        }
+        blocks = tuple(self._block(int(place)) for place in self._largest(live, n, min_bytes))
+        return Moment(event, self.phase_at(event), sum(by_category.values()), by_category, blocks)
+
+    def allocations(self, min_bytes: int = 0, n: int | None = None) -> tuple[Allocation, ...]:
+        """The `n` largest allocations of the whole step, all when None, of at least `min_bytes`; largest first."""
+        places = np.arange(len(self._bytes), dtype=np.int64)
+        return tuple(self._allocation(int(i)) for i in self._largest(places, n, min_bytes))
+
+    def by_site(self, event: int) -> tuple[SiteBytes, ...]:
+        """Live bytes by frame and range, largest first. What lived before the step has no frame."""
+        live = self._live(event)
+        sites = self.report.sites
+        site_of = np.array(self.report.site_of, dtype=np.int64)[live]
+        totals = np.bincount(site_of, self._bytes[live], len(sites))
+        counts = np.bincount(site_of, minlength=len(sites))
+        grouped: dict[tuple[str, str], tuple[int, int]] = {}
+        for place in np.flatnonzero(counts):
+            key = sites[place].frame, sites[place].range
+            size, count = grouped.get(key, (0, 0))
+            grouped[key] = size + int(totals[place]), count + int(counts[place])
+        rows = [SiteBytes(frame, range_, *found) for (frame, range_), found in grouped.items()]
+        return tuple(sorted(rows, key=lambda row: -row.bytes))
+
+    def _live(self, event: int) -> Ints:
+        """Places of the blocks that are live at an event."""
+        born_by_then = int(np.searchsorted(self._born, event, side="right"))
+        return np.flatnonzero(self._died[:born_by_then] > event)
+
+    def _largest(self, places: Ints, n: int | None, min_bytes: int) -> Ints:
+        """Those of `places` with the most bytes, largest first, equals in order of birth."""
+        places = places[self._bytes[places] >= min_bytes]
+        if n is not None and 0 < n < len(places):
+            bound = np.partition(self._bytes[places], -n)[-n]
+            places = places[self._bytes[places] >= bound]
+        order: Ints = places[np.argsort(-self._bytes[places], kind="stable")][:n]
+        return order
+
+    def _block(self, place: int) -> Block:
+        report = self.report
+        form = report.form_of[place] if report.form_of else -1
+        known = report.forms[form] if form >= 0 else None
+        return Block(
+            report.bytes[place],
+            _CATEGORIES[report.categories[place]],
+            report.sites[report.site_of[place]],
+            known.shape if known else None,
+            known.dtype if known else None,
+        )
+
+    def _allocation(self, place: int) -> Allocation:
+        born, died = self.report.born[place], self.report.died[place]
+        phase = self.phase_at(born) if born else ""
+        return Allocation(self._block(place), born, None if died < 0 else died, phase)
+
+
+_CATEGORIES: tuple[Category, ...] = CATEGORIES  # type: ignore[assignment]
+
+
+def _ints(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def largest(report: MemoryReport, min_bytes: int = 0, n: int = 50) -> tuple[Block, ...]:
+    """The largest allocations of the whole step of at least `min_bytes`, largest first."""
+    return tuple(found.block for found in Timeline(report).allocations(min_bytes, n))
+
+
+def by_site(report: MemoryReport, event: int) -> tuple[SiteBytes, ...]:
+    """Live bytes at an event by frame and range, largest first."""
+    return Timeline(report).by_site(event)
+
+
+class AlikeBlocks(NamedTuple):
+    """Allocations of one size from one place of the model's code, such as one in each layer."""
+
+    block: Block
+    times: int
+    phase: str
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all of them, whether or not they live at once."""
+        return self.block.bytes * self.times
+
+
+def alike(allocations: Iterable[Allocation]) -> tuple[AlikeBlocks, ...]:
+    """Equal allocations as one, in the order of the first of each."""
+    found = Counter((allocation.block, allocation.phase) for allocation in allocations)
+    return tuple(AlikeBlocks(block, times, phase) for (block, phase), times in found.items())
+
+
+class PhasePeaks(NamedTuple):
+    """Peaks of one report in bytes; None for a phase that its pass does not have."""
+
+    spec: RunSpec
+    forward: int | None
+    backward: int | None
+    optimizer: int | None
+    step: int
+    """Over the whole recorded step."""
+    allocator: int | None
+    """The allocator's own count of the same."""
+    predicted_forward: int | None
+    predicted_step: int | None
+
+
+def phase_peaks(reports: Iterable[MemoryReport]) -> tuple[PhasePeaks, ...]:
+    """A row for each report, in their order."""
+    return tuple(map(_phase_peaks, reports))
+
+
+def _phase_peaks(report: MemoryReport) -> PhasePeaks:
+    def peak(phase: str) -> int | None:
+        return max((span.peak_bytes for span in report.phases if span.phase == phase), default=None)
+
+    predicted = report.prediction
+    return PhasePeaks(
+        report.spec,
+        peak("forward"),
+        peak("backward"),
+        peak("optimizer"),
+        report.peak_bytes,
+        report.allocator_peak_bytes,
+        predicted.forward_peak_bytes if predicted else None,
+        predicted.peak_bytes if predicted else None,
+    )
+
+
+class Contributor(NamedTuple):
+    """What one kind of operation of a block saves. `share` is of all that the block saves, 0 to 1."""
+
+    tensor: SavedTensor
+    share: float
+
+
+class SavedRow(NamedTuple):
+    """What one module saves for backward, or each of several alike ones."""
+
+    modules: str
+    """As ``layers.0``, or ``layers.0 to layers.11, each``."""
+    alike: int
+    """How many modules it stands for."""
+    bytes: int
+    """Of each."""
+    contributors: tuple[Contributor, ...]
+    """The largest, at most five."""
+    rest_bytes: int
+    rest_count: int
+    """Kinds of operations among the rest."""
+
+
+def saved_summary(report: MemoryReport) -> tuple[SavedRow, ...]:
+    """What each Transformer block saves for backward; neighbours that save the same are one row."""
+    return tuple(_saved_row(run) for run in _runs(report.saved))
+
+
+def _runs(blocks: Iterable[SavedBlock]) -> Iterator[list[SavedBlock]]:
+    run: list[SavedBlock] = []
+    for block in blocks:
+        if run and block.contributors != run[0].contributors:
+            yield run
+            run = []
+        run.append(block)
+    if run:
+        yield run
+
+
+def _saved_row(run: Sequence[SavedBlock]) -> SavedRow:
+    first = run[0]
+    modules = first.module if len(run) == 1 else f"{first.module} to {run[-1].module}, each"
+    top, rest = first.contributors[:TOP_CONTRIBUTORS], first.contributors[TOP_CONTRIBUTORS:]
+    return SavedRow(
+        modules,
+        len(run),
+        first.bytes,
+        tuple(Contributor(found, found.bytes / first.bytes if first.bytes else 0.0) for found in top),
+        sum(found.bytes for found in rest),
+        len(rest),
+    )

@@ -1,0 +1,102 @@
+"""The cells of one or several sessions side by side, each told apart from every other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.environment import Environment
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.summaries import Summary, summarize
+
+ENDINGS = ("OOM", "failed", "killed", "unfinished", "skipped", "not run")
+"""Why a cell has no timings, in a word; the most telling first."""
+_WORDS = {"oom": "OOM", "failed": "failed", "killed": "killed", "skipped": "skipped", "queued": "not run"}
+
+
+class Result(NamedTuple):
+    """One cell and the session that it is of; `source` counts the sessions from 0, `session` is a short title."""
+
+    source: int
+    session: str
+    state: SessionState
+    cell: CellState
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.cell.spec
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it has timings to show: it ended well and has measured steps. What a cell timed before it ran out
+        of memory, failed or was stopped is kept in its session, but does not stand beside whole results."""
+        return self.cell.status == "ok" and self.cell.running.n > 0
+
+    @property
+    def ending(self) -> str:
+        """Why it is not measured, one of `ENDINGS`; empty when it is."""
+        return "" if self.is_measured else _WORDS.get(self.cell.status, "unfinished")
+
+    @property
+    def environment(self) -> Environment | None:
+        """The machine that the cell ran on; for one that has not started, that of its session."""
+        return self.cell.environment or self.state.environment
+
+
+def merge(sessions: Sequence[tuple[str, SessionState]]) -> tuple[Result, ...]:
+    """Every cell of every session, given with its title, in order; nothing is dropped and nothing is joined.
+
+    A cell that is in two sessions, or in one of them several times, is there each time. A title that is taken gets a
+    number: ``laptop``, ``laptop (2)``.
+    """
+    titles = _told_apart([title for title, _ in sessions])
+    return tuple(
+        Result(source, title, state, cell)
+        for source, (title, (_, state)) in enumerate(zip(titles, sessions, strict=True))
+        for cell in state.cells.values()
+    )
+
+
+def title_of(state: SessionState) -> str:
+    """A session's short title: its name, else its id."""
+    return state.name or (state.started.session if state.started else "session")
+
+
+def measured(results: Iterable[Result]) -> tuple[Result, ...]:
+    """Those with timings to show."""
+    return tuple(result for result in results if result.is_measured)
+
+
+def ddof_of(results: Iterable[Result]) -> int:
+    """The ddof of the results' stds: that of their sessions when these agree, else 1."""
+    found = {result.state.ddof for result in results}
+    return found.pop() if len(found) == 1 else 1
+
+
+def runs_of(results: Iterable[Result]) -> tuple[tuple[float, ...], ...]:
+    """The measured step times of each measured result, in seconds."""
+    return tuple(tuple(result.cell.step_times_s) for result in results if result.is_measured)
+
+
+def pooled(results: Iterable[Result], ddof: int) -> Summary | None:
+    """Summary over the steps of all measured results together, None where there is none.
+
+    Of a single one it is known without its steps, which may be in a file still.
+    """
+    found = measured(results)
+    if len(found) == 1:
+        return found[0].cell.summary(ddof)
+    return summarize((time_s for run in runs_of(found) for time_s in run), ddof) if found else None
+
+
+def _told_apart(titles: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for title in titles:
+        candidate, number = title, 1
+        while candidate in found or (number > 1 and candidate in titles):
+            number += 1
+            candidate = f"{title} ({number})"
+        found.append(candidate)
+    return found

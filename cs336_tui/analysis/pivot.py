@@ -1,0 +1,285 @@
+"""Results as a table of figures: rows by columns of what was chosen, one value in each crossing.
+
+A figure never joins different things. Every choice that varies must be named in rows or columns, only the repeats of
+one spec are pooled, and where a figure would hold cells of several machines, torch versions or sessions, that is an
+error which says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, get_args
+
+import msgspec
+
+from cs336_tui.analysis.baseline import Baseline, baseline_of
+from cs336_tui.analysis.choosing import PivotError, field_named, select
+from cs336_tui.analysis.fields import FIELDS, in_common, values, varies
+from cs336_tui.analysis.merge import ENDINGS, Result, ddof_of, measured, pooled, runs_of
+from cs336_tui.analysis.places import PLACES, UsualPlaces, place_notes
+from cs336_tui.stats.ratio import LEVEL, ratio_of
+
+__all__ = ["VALUES", "WHOLE_PROCESS", "Figure", "Key", "Pivot", "PivotError", "pivot", "select", "suggest", "varying"]
+
+Value = Literal["mean", "std", "median", "speedup", "memory", "tokens"]
+VALUES: Mapping[Value, str] = {
+    "mean": "mean step time",
+    "std": "std of step times",
+    "median": "median step time",
+    "speedup": "speed-up",
+    "memory": "peak allocated",
+    "tokens": "tokens/s",
+}
+"""The values of a figure and their titles for people."""
+WHOLE_PROCESS = "peak RSS of the whole process"
+"""Mark of a memory figure from a device whose memory no allocator counts."""
+
+Key = tuple[str, ...]
+"""What a row or column shows in each of its fields."""
+
+_PREFERRED = ("size", "pass", "precision", "warmup", "device", "context")
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One crossing. `value` is in seconds (mean, std, median), bytes (memory), tokens/s or times (speed-up).
+
+    `std` is that of all `n` steps of all `runs`, in seconds, and is there for mean, std and median. `low` and `high`
+    bound a speed-up's confidence interval. A figure without a value has a `note` instead: OOM, failed, killed, skipped,
+    unfinished, not run, or why a measured one has no such value. `marks` are what a footnote should say of it.
+    """
+
+    value: float | None = None
+    std: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    runs: int = 0
+    note: str = ""
+    marks: tuple[str, ...] = ()
+    is_baseline: bool = False
+
+
+class Pivot(msgspec.Struct, frozen=True, kw_only=True):
+    """The table. `rows` and `columns` are field keys; their keys hold what is shown, in natural order.
+
+    `fixed` is what all cells share, by field; `notes` say what differs that neither rows nor columns name. `level` is
+    that of every interval. A crossing of which there is no cell is not in `figures`.
+    """
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    row_keys: tuple[Key, ...]
+    column_keys: tuple[Key, ...]
+    figures: dict[tuple[Key, Key], Figure]
+    fixed: dict[str, str]
+    value: Value
+    baseline: dict[str, str] | None
+    ddof: int
+    level: float = LEVEL
+    notes: tuple[str, ...] = ()
+
+    def figure(self, row: Key, column: Key) -> Figure | None:
+        return self.figures.get((row, column))
+
+
+def pivot(
+    results: Sequence[Result],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    value: str = "mean",
+    baseline: Mapping[str, str] | None = None,
+    level: float = LEVEL,
+) -> Pivot:
+    """A table of `value` for rows by columns of fields, named by key or title.
+
+    Repeats of one spec become one figure: mean, median and std are over the steps of all runs together (the runs are
+    equally long, so that the mean is also that of the runs' means); memory is the largest peak of any. A speed-up is
+    the mean time of the `baseline` over that of the figure, so more is faster; `baseline` picks, for each figure, the
+    one that differs from it in these fields alone. Its interval is `ratio_of`'s.
+
+    Raises `PivotError` for an unknown value or field, a field named twice or that does not vary, a choice that varies
+    and is not named, cells of several places in one figure, no results, and a baseline that is missing or not clear.
+    """
+    kind = _value(value)
+    if baseline and kind != "speedup":
+        raise PivotError(f"a baseline is for value speedup, not for {value}")
+    if not any(result.cell.is_over for result in results):
+        raise PivotError("nothing to pivot: no cell has a result yet")
+    row_keys, column_keys = ([field_named(name).key for name in names] for names in (rows, columns))
+    named = (*row_keys, *column_keys)
+    taken = {key: values(results, key) for key in FIELDS}
+    _check(results, named, taken)
+    groups = _grouped(results, named)
+    if mixed := _mixed(groups.values(), named):
+        raise PivotError(_left_out(mixed, taken, "cells of one figure"))
+
+    ddof = ddof_of(results)
+    usual = UsualPlaces(map(_typical, groups.values()), named)
+    base = baseline_of(groups, named, taken, baseline or {}) if kind == "speedup" else None
+    figures = {key: _figure(cells, kind, ddof, usual.marks(_typical(cells))) for key, cells in groups.items()}
+    if base:
+        figures = {key: _speedup(key, figures, groups, base, level) for key in figures}
+    split = len(row_keys)
+    return Pivot(
+        rows=tuple(row_keys),
+        columns=tuple(column_keys),
+        row_keys=_in_order(row_keys, {key[:split]: cells[0] for key, cells in groups.items()}),
+        column_keys=_in_order(column_keys, {key[split:]: cells[0] for key, cells in groups.items()}),
+        figures={(key[:split], key[split:]): figure for key, figure in figures.items()},
+        fixed={key: shown for key in FIELDS if FIELDS[key].kind != "run" and (shown := in_common(results, key))},
+        value=kind,
+        baseline=base.chosen if base else None,
+        ddof=ddof,
+        level=level,
+        notes=tuple(place_notes(results, named)),
+    )
+
+
+def varying(results: Sequence[Result]) -> tuple[str, ...]:
+    """Keys of the fields that differ between the results, so that they can be pivoted on; not those that only follow
+    from the model."""
+    return tuple(key for key in FIELDS if varies(results, key))
+
+
+def suggest(results: Sequence[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Rows and columns that fit the results: of size, pass, precision, warm-up, device and context the first that
+    varies by the second, everything else that must be named with the rows. `pivot` takes them for any results."""
+    choices = [key for key in varying(results) if FIELDS[key].kind == "choice"]
+    choices.sort(key=lambda key: _PREFERRED.index(key) if key in _PREFERRED else len(_PREFERRED))
+    rows, columns = [*choices[:1], *choices[2:]], choices[1:2]
+    while mixed := _mixed(_grouped(results, (*rows, *columns)).values(), (*rows, *columns)):
+        (columns if rows and not columns else rows).append(mixed[0])
+    return tuple(rows), tuple(columns)
+
+
+def _value(name: str) -> Value:
+    for value in get_args(Value):
+        if name == value:
+            return value  # type: ignore[no-any-return]  # one of the literals
+    raise PivotError(f"value {name}: expected one of {', '.join(VALUES)}")
+
+
+def _check(results: Sequence[Result], named: Sequence[str], taken: Mapping[str, Key]) -> None:
+    """Every named field must vary, and every choice that varies must be named once."""
+    for key in named:
+        title, shown = FIELDS[key].title, taken[key]
+        if named.count(key) > 1:
+            raise PivotError(f"pivot on {title}: named twice")
+        if len(shown) == 1:
+            others = [FIELDS[other].title for other, several in taken.items() if len(several) > 1]
+            raise PivotError(
+                f"pivot on {title}: every cell has {shown[0]}; fields that vary: {', '.join(others) or 'none'}"
+            )
+    missing = [key for key in varying(results) if FIELDS[key].kind == "choice" and key not in named]
+    if missing:
+        raise PivotError(_left_out(missing, taken, "different cells"))
+
+
+def _left_out(keys: Sequence[str], taken: Mapping[str, Key], what: str) -> str:
+    """What a pivot that leaves out these fields would mix, and what to do about it."""
+    said = " and ".join(f"{FIELDS[key].title} ({_few(taken[key])})" for key in keys)
+    grammar = "varies but is" if len(keys) == 1 else "vary but are"
+    first = keys[0]
+    return (
+        f"{said} {grammar} in neither rows nor columns, which would mix {what}: "
+        f"add {first}, or keep one, such as {first}={taken[first][0]}"
+    )
+
+
+def _few(shown: Sequence[str]) -> str:
+    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
+
+
+def _grouped(results: Iterable[Result], named: Sequence[str]) -> dict[Key, list[Result]]:
+    """The results of each figure, by what they show in the named fields."""
+    fields = [FIELDS[key] for key in named]
+    groups: dict[Key, list[Result]] = {}
+    for result in results:
+        groups.setdefault(tuple(field.show(result) for field in fields), []).append(result)
+    return groups
+
+
+def _mixed(groups: Iterable[Sequence[Result]], named: Sequence[str]) -> list[str]:
+    """Fields, not named, in which the measured cells of some figure differ; the most telling first."""
+    several = [found for cells in groups if len(found := measured(cells)) > 1]
+    implied = (*PLACES, *(key for key, field in FIELDS.items() if field.kind == "model"))
+    return [
+        key
+        for key in implied
+        if key not in named and any(len(set(map(FIELDS[key].show, cells))) > 1 for cells in several)
+    ]
+
+
+def _in_order(keys: Sequence[str], shown: Mapping[Key, Result]) -> tuple[Key, ...]:
+    """What rows or columns show, each given with a result that shows it, in the natural order of its fields."""
+    return tuple(sorted(shown, key=lambda key: tuple(FIELDS[name].order(shown[key]) for name in keys)))
+
+
+def _typical(cells: Sequence[Result]) -> Result:
+    """One of the cells that a figure's value comes from."""
+    return next((result for result in cells if result.is_measured), cells[0])
+
+
+def _figure(cells: Sequence[Result], value: Value, ddof: int, marks: tuple[str, ...]) -> Figure:
+    """The crossing; with value speedup without its value, for which there must be others."""
+    endings = Counter(result.ending for result in cells if not result.is_measured)
+    summary = pooled(cells, ddof)
+    if summary is None or not summary.mean_s:
+        return Figure(note=min(endings, key=ENDINGS.index, default="no time passed"), marks=marks)
+    lost = (f"{number} of {len(cells)} runs: {ending}" for ending, number in endings.items())
+    found = Figure(
+        n=summary.n, runs=len(measured(cells)), marks=(*marks, *lost, *_memory_marks(measured(cells), value))
+    )
+    change = msgspec.structs.replace
+    match value:
+        case "mean":
+            return change(found, value=summary.mean_s, std=summary.std_s)
+        case "median":
+            return change(found, value=summary.median_s, std=summary.std_s)
+        case "std":
+            note = "one step" if summary.std_s is None else ""
+            return change(found, value=summary.std_s, std=summary.std_s, note=note)
+        case "tokens":
+            return change(found, value=cells[0].spec.tokens_per_step / summary.mean_s)
+        case "memory":
+            peak = max(filter(None, map(_peak, measured(cells))), default=None)
+            return change(found, value=peak, note="not counted" if peak is None else "")
+        case _:
+            return found
+
+
+def _speedup(
+    key: Key, figures: Mapping[Key, Figure], groups: Mapping[Key, Sequence[Result]], base: Baseline, level: float
+) -> Figure:
+    """The figure as its baseline's mean time over its own."""
+    found, change = figures[key], msgspec.structs.replace
+    if not found.n:
+        return found
+    if key not in base.of:
+        return change(found, note="no baseline")
+    over = base.of[key]
+    if over == key:
+        return change(found, value=1.0, is_baseline=True)
+    if not figures[over].n:
+        return change(found, note=f"baseline {figures[over].note}")
+    ratio = ratio_of(runs_of(groups[over]), runs_of(groups[key]), level)
+    if ratio is None:
+        return change(found, note="one step")
+    return change(found, value=ratio.ratio, low=ratio.low, high=ratio.high)
+
+
+def _peak(result: Result) -> int | None:
+    """Peak allocated bytes, or what the whole process held where no allocator counts."""
+    finished = result.cell.finished
+    if finished is None:
+        return None
+    return finished.peak_rss_bytes if finished.peak_allocated_bytes is None else finished.peak_allocated_bytes
+
+
+def _memory_marks(cells: Sequence[Result], value: Value) -> Iterable[str]:
+    endings = [result.cell.finished for result in cells if result.cell.finished]
+    if value == "memory" and any(end.peak_allocated_bytes is None and end.peak_rss_bytes for end in endings):
+        yield WHOLE_PROCESS
+    if any(end.num_alloc_retries for end in endings):
+        yield "allocator retries, which make the timing suspect"

@@ -1,0 +1,283 @@
+"""How close measured cells come to what their device can do: the roofline model (Williams, Waterman, Patterson 2009).
+
+A step of I operations per byte moved can run at min(peak FLOP/s, I x bandwidth) at best. Two such ceilings are held
+against it: the data sheet's and the one that was measured on the spot. What is not known stays None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from cs336_tui.analysis.estimates import timed_flops
+from cs336_tui.analysis.fields import device_label, machine
+from cs336_tui.analysis.merge import Result, measured
+from cs336_tui.analysis.window import cores, threads
+from cs336_tui.config.flops import least_bytes, step_flops
+from cs336_tui.config.spec import Precision
+from cs336_tui.config.variants import is_imported, short
+from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.gpus import gpu_of_label
+from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
+from cs336_tui.events.reports import prediction_key
+from cs336_tui.session.cell_state import CellState
+
+Bound = Literal["compute", "bandwidth"]
+
+_DOUBT_OF_CPU = "may be too low: others used the cores"
+_DOUBT_OF_GPU = "throttling not observed"
+_UNSEEN_ON_GPU = "others on the device not observed"
+
+AGAIN = "measure it again with cs336-tui peak --refresh when the machine is idle"
+
+PeakLookup = Callable[[PeakKey], DevicePeak | None]
+"""Such as `PeakCache.get`, or a dict's."""
+
+
+class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device can do at best, by one source."""
+
+    flops_per_s: float | None
+    """None where no source states it."""
+    bytes_per_s: float
+    source: str
+    doubt: str = ""
+    """Why it may be too low, in a few words; empty where nothing speaks for it."""
+    is_wrong: bool = False
+    """Whether a cell achieved more, which no peak allows."""
+
+    def held_against(self, flops_per_s: float) -> Ceiling:
+        """The same, or what it is after a cell achieved this many FLOP/s."""
+        share = flops_per_s / self.flops_per_s if self.flops_per_s else 0.0
+        if share <= WRONG_PEAK:
+            return self
+        said = f"this peak is wrong: a cell achieved {share * 100:.3g} % of it"
+        return msgspec.structs.replace(self, is_wrong=True, doubt=said, source=f"{self.source}; {said}, {AGAIN}")
+
+    @property
+    def ridge(self) -> float | None:
+        """FLOPs per byte from which on compute is the bound."""
+        return None if self.flops_per_s is None else self.flops_per_s / self.bytes_per_s
+
+    def bound(self, intensity: float) -> Bound | None:
+        """Which side of the ceiling is above this intensity; None where that is unknown."""
+        if self.ridge is None:
+            return None
+        return "compute" if intensity >= self.ridge else "bandwidth"
+
+    def attainable(self, intensity: float) -> float:
+        """FLOP/s at best at this intensity, as far as is known."""
+        by_bandwidth = intensity * self.bytes_per_s
+        return by_bandwidth if self.flops_per_s is None else min(self.flops_per_s, by_bandwidth)
+
+
+class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One measured cell under its ceilings.
+
+    `bytes_moved` is the least that a step must move, so that the intensity is the most it can be and the bandwidth the
+    least: a cell that bandwidth bounds by it is bound so; one that compute bounds may yet wait for its activations.
+    """
+
+    result: Result
+    device_name: str
+    precision: Precision | None
+    """In force, read back; None where what was read back is none of ours."""
+    flops: int
+    """Of the timed phases of a step."""
+    bytes_moved: int
+    step_s: float
+    """Mean of the measured steps."""
+    sheet: Ceiling | None
+    measured: Ceiling | None
+
+    @property
+    def machine(self) -> str:
+        """The device and the host that it is in."""
+        return machine(self.result)
+
+    @property
+    def flops_per_s(self) -> float:
+        """Achieved."""
+        return self.flops / self.step_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Achieved, at least."""
+        return self.bytes_moved / self.step_s
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte, at most."""
+        return self.flops / self.bytes_moved
+
+    @property
+    def share_of_sheet(self) -> float | None:
+        """Of the data sheet's peak FLOP/s."""
+        return _share(self.flops_per_s, self.sheet.flops_per_s if self.sheet else None)
+
+    @property
+    def share_of_measured(self) -> float | None:
+        """Of the measured peak FLOP/s."""
+        return _share(self.flops_per_s, self.measured.flops_per_s if self.measured else None)
+
+    @property
+    def ceiling(self) -> Ceiling | None:
+        """The one that tells the bound: the measured unless it is wrong, else the data sheet's."""
+        known = [each for each in (self.measured, self.sheet) if each and each.ridge is not None]
+        return next((each for each in known if not each.is_wrong), None)
+
+    @property
+    def bound(self) -> Bound | None:
+        """What keeps the cell from more FLOP/s, by its intensity."""
+        return self.ceiling.bound(self.intensity) if self.ceiling else None
+
+    @property
+    def share_of_bandwidth(self) -> float | None:
+        """Of its ceiling's bandwidth, at least; None unless that is the bound."""
+        if self.ceiling is None or self.bound != "bandwidth":
+            return None
+        return _share(self.bytes_per_s, self.ceiling.bytes_per_s)
+
+
+def _share(value: float, peak: float | None) -> float | None:
+    return value / peak if peak else None
+
+
+class Work(NamedTuple):
+    """What a step of a cell computes and moves at least."""
+
+    flops: int
+    """Of the timed phases."""
+    bytes_moved: int
+
+
+def work_of(result: Result) -> Work | None:
+    """By the session's prediction where there is one, else by formula; None of an imported model without one.
+
+    FLOPs are the model's: what activation checkpointing or a fused attention's backward computes again, and products
+    in an optimizer of the user's own, are time spent, not work done. Whether masked pairs of tokens are scored is by
+    the kernel that ran.
+    """
+    spec, prediction = result.spec, result.state.prediction_of(result.spec)
+    by_formula = step_flops(spec, _all_pairs(result))
+    if prediction is None:
+        other = result.cell.in_force is not None and result.cell.in_force.model_revision is not None
+        return None if other or is_imported(spec.model) else Work(by_formula, least_bytes(spec))
+    if not is_imported(spec.model) and spec.attention != "naive":
+        return Work(by_formula, prediction.min_bytes_moved)
+    besides = prediction.recomputed_flops + prediction.flops.get("optimizer", 0)
+    return Work(timed_flops(prediction) - besides, prediction.min_bytes_moved)
+
+
+def _all_pairs(result: Result) -> bool | None:
+    """True where torch was left to choose and came to the kernel that materialises scores; else by the choice."""
+    in_force = result.cell.in_force
+    return True if in_force and (in_force.attention or "").startswith("sdpa: math") else None
+
+
+def why_unknown(result: Result) -> str:
+    """``FLOPs of GPT unknown: why`` of a measured cell whose work is not known; empty of any other."""
+    if not result.is_measured or ((work := work_of(result)) and work.flops and work.bytes_moved):
+        return ""
+    spec = result.spec
+    own = [short(each) for each in (spec.model, spec.attention, spec.optimizer, spec.loss) if is_imported(each)]
+    why = "no prediction of it in this session"
+    if work is not None:
+        why = "no operation that counts was seen"
+    elif failed := result.state.unpredictable.get(prediction_key(spec)):
+        why = failed
+    return f"FLOPs of {', '.join(own) or spec.title} unknown: {why}"
+
+
+def points(results: Iterable[Result], peaks: PeakLookup) -> tuple[RooflinePoint, ...]:
+    """A point for each measured cell whose work is known; `peaks` finds what was measured of its device."""
+    return tuple(point for result in measured(results) if (point := point_of(result, peaks)))
+
+
+def point_of(result: Result, peaks: PeakLookup) -> RooflinePoint | None:
+    """None of a cell that is not measured, or whose work is not known."""
+    work = work_of(result) if result.is_measured and result.cell.running.mean > 0 else None
+    if work is None or not (work.flops and work.bytes_moved):
+        return None
+    environment, device = result.environment, result.spec.device
+    info = environment.device(device) if environment else None
+    precision = precision_in_force(result.cell)
+    peak = None
+    if environment and precision:
+        used = result.cell.in_force.threads if result.cell.in_force else result.spec.threads
+        peak = peaks(peak_key(environment, device, precision, used))
+    return RooflinePoint(
+        result=result,
+        device_name=device_label(result),
+        precision=precision,
+        flops=work.flops,
+        bytes_moved=work.bytes_moved,
+        step_s=result.cell.running.mean,
+        sheet=sheet_ceiling(info, precision) if info and precision else None,
+        measured=measured_ceiling(peak).held_against(work.flops / result.cell.running.mean) if peak else None,
+    )
+
+
+def precision_in_force(cell: CellState) -> Precision | None:
+    """The precision in which the cell's matrix products ran, as it was read back and not as it was asked for.
+
+    None for settings that are none of `Precision`; what was asked for where nothing was read back.
+    """
+    found = cell.in_force
+    if found is None:
+        return cell.spec.precision
+    if found.float8 is not None:
+        return "fp8-mixed"
+    if found.autocast_dtype is not None:
+        mixed: dict[str, Precision] = {"bfloat16": "bf16-mixed", "float16": "fp16-mixed"}
+        return mixed.get(found.autocast_dtype)
+    if found.parameter_dtype == "bfloat16":
+        return "bf16"
+    if found.parameter_dtype != "float32":
+        return None
+    if found.allow_tf32:
+        return "tf32"
+    # Off CUDA, lower settings than "highest" may mean bf16 or nothing.
+    return "fp32" if found.matmul_precision == "highest" or found.allow_tf32 is False else None
+
+
+def sheet_ceiling(device: DeviceInfo, precision: Precision) -> Ceiling | None:
+    """By the data sheet; None for a device that is in no table."""
+    gpu = gpu_of_label(device.label) if device.name.startswith("cuda") else None
+    if gpu is None:
+        return None
+    return Ceiling(
+        flops_per_s=gpu.peak_flops(precision), bytes_per_s=gpu.bandwidth_bytes_per_s, source=f"data sheet: {gpu.source}"
+    )
+
+
+def measured_ceiling(peak: DevicePeak) -> Ceiling:
+    """By what was measured on the spot."""
+    source = f"measured: matrix products of {peak.matmul_size}, torch {peak.torch}"
+    if peak.device == "cpu":
+        source += f", {threads(peak.threads)}"
+    if said := doubt(peak):
+        source += f"; {said}"
+    few = _DOUBT_OF_CPU if peak.device == "cpu" else _DOUBT_OF_GPU if peak.others == 0 else _UNSEEN_ON_GPU
+    return Ceiling(
+        flops_per_s=peak.matmul_flops, bytes_per_s=peak.copy_bytes_per_s, source=source, doubt=few if said else ""
+    )
+
+
+def doubt(peak: DevicePeak) -> str:
+    """Why the device may do better than was measured; empty where nothing speaks for it."""
+    found = []
+    if peak.device != "cpu" and peak.others is None:
+        found.append("whether others used the device meanwhile, or it was throttled, was not observed")
+    elif peak.device != "cpu":
+        found.append("whether it was throttled was not observed")
+    if peak.others:
+        found.append(f"processes of others on the GPU: {peak.others}, so that it may be too low")
+    if peak.busy_cores is not None and peak.busy_cores >= BUSY_CORES:
+        found.append(
+            f"other processes kept {cores(peak.busy_cores)} busy meanwhile, so that it may be too low: "
+            "measure again with --refresh when the machine is idle"
+        )
+    return "; ".join(found)

@@ -1,0 +1,372 @@
+"""Whether a cell's numbers can be trusted: one judgement a cell, several verdicts in it, each with its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from cs336_tui.analysis.contention import contention
+from cs336_tui.analysis.launching import launching
+from cs336_tui.analysis.window import percent, samples, unseen
+from cs336_tui.config.timing_variables import slowing
+from cs336_tui.events.clocks import ORDINARY_REASONS
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.stats.intervals import MeanInterval, mean_interval
+from cs336_tui.stats.steadiness.steady import FEWEST, Class, Steadiness, classify, enough_warmup, still_falling
+
+VerdictName = Literal[
+    "steady",
+    "still-warming",
+    "drifting",
+    "two-levels",
+    "periodic",
+    "quantised",
+    "outliers",
+    "too-few-steps",
+    "throttled",
+    "contended",
+    "launch-bound",
+    "allocator-retry",
+    "slowed-by-settings",
+]
+"""What can be said of a number. `steady` and `launch-bound` describe it; all others are reasons to doubt it."""
+
+DESCRIBING: tuple[VerdictName, ...] = ("steady", "launch-bound")
+
+EARLY = 1000
+"""The measured steps that advice on warm-up looks at, from the first on: what comes later says nothing of it."""
+LOOSE = 0.05
+"""A mean whose confidence interval reaches this share of it to either side comes from too few steps, where that is so
+also for steps that are independent."""
+HIDING = 0.05
+"""Steps that may hide a lasting change of this share are not called steady."""
+OPEN = 0.5
+"""From this share of it on the steps do not fix the mean at all."""
+_POWER_CAP = "software power cap"
+_TOO_FEW = "too few steps to tell"
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One verdict that was looked for. `holds` is None where it cannot be observed; `evidence` then says why.
+
+    `evidence` is one clause with its figures, `advice` what to do about it, both in plain words; advice is there where
+    it holds.
+    """
+
+    name: VerdictName
+    holds: bool | None
+    evidence: str
+    advice: str = ""
+    unknown_because: str = ""
+    """In a few words, where it cannot be observed for another reason than the device."""
+
+    @property
+    def explained(self) -> str:
+        """The evidence, and what to do in brackets."""
+        return f"{self.evidence} ({self.advice})" if self.advice else self.evidence
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was looked for in one cell."""
+
+    checks: tuple[Check, ...]
+    """Every `VerdictName`, in their order."""
+    notes: tuple[str, ...]
+    """What is noted and not blamed, such as a power cap, or that spikes were limited for the analysis alone."""
+    warmup_advice: str
+    """On the number of warm-up steps, in a few words."""
+    interval: MeanInterval | None
+    """Of the mean step time; None below 10 steps."""
+    limited: int = 0
+    """How many spikes were limited for the analysis alone; where any were, one of `notes` says so."""
+
+    @property
+    def holding(self) -> tuple[Check, ...]:
+        return tuple(check for check in self.checks if check.holds)
+
+    @property
+    def names(self) -> tuple[VerdictName, ...]:
+        """The verdicts that hold."""
+        return tuple(check.name for check in self.holding)
+
+    @property
+    def doubts(self) -> tuple[Check, ...]:
+        """The verdicts that hold and are reasons to doubt the number."""
+        return tuple(check for check in self.holding if check.name not in DESCRIBING)
+
+    @property
+    def not_observable(self) -> tuple[Check, ...]:
+        return tuple(check for check in self.checks if check.holds is None)
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether there is a reason to doubt the number."""
+        return bool(self.doubts)
+
+    @property
+    def label(self) -> str:
+        """The verdicts that hold, for a column, doubts before what describes: ``still-warming, contended``."""
+        return ", ".join(check.name for check in self._doubts_first)
+
+    @property
+    def sentence(self) -> str:
+        """One sentence that explains the verdicts that hold, each with its evidence and what to do; doubts come first,
+        and beside one it is not told that the steps are steady."""
+        told = [check for check in self._doubts_first if not (self.is_doubted and check.name == "steady")]
+        return "; ".join(f"{check.name}: {check.explained}" for check in told) + "."
+
+    @property
+    def _doubts_first(self) -> tuple[Check, ...]:
+        return (*self.doubts, *(check for check in self.holding if check.name in DESCRIBING))
+
+
+class _Series(NamedTuple):
+    """One of the verdicts on the step series: the classes that mean it, what to say where it does not hold."""
+
+    name: VerdictName
+    classes: tuple[Class, ...]
+    otherwise: str
+
+
+_SERIES = (
+    _Series("steady", ("flat",), "not flat"),
+    _Series("still-warming", ("warm-up",), "no warm-up"),
+    _Series("drifting", ("slowdown", "drift"), "no slowdown and no drift of 1 % or more"),
+    _Series("two-levels", ("bimodal",), "one level"),
+    _Series("periodic", ("periodic",), "no regular ups and downs"),
+    _Series("quantised", ("quantised",), "no levels at equal distances"),
+    _Series("outliers", ("outliers",), "no step stands out"),
+)
+
+
+def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
+    """What can be said of a cell that ended well and has measured steps; None of any other.
+
+    `idle` is the share of a profiled step of the same work in which the GPU ran nothing, where that is known.
+
+    The verdicts on the series are `classify`'s, of the measured steps alone. Of them at least one always holds:
+    ``steady`` only where the series is flat, ``too-few-steps`` where it is too short to tell, holds a time that is not
+    above 0, or is so noisy that it fixes the mean no better than to ± 5 %; then flat is not called steady. All others
+    come from the samples of the device and the host within the window, the time in which the cell measured, and from
+    what the cell says of itself; where these do not tell, the verdict is not observable.
+    """
+    times_s = cell.step_times_s
+    if cell.finished is None or cell.finished.status != "ok" or not times_s:
+        return None
+    usable = all(0 < time_s < float("inf") for time_s in times_s)
+    steadiness = classify(times_s) if usable else None
+    interval = mean_interval(times_s) if usable else None
+    warming = _warming(cell, steadiness)
+    return Judgement(
+        checks=(
+            *_series_checks(cell, steadiness, interval, warming),
+            _throttled(cell),
+            Check(name="contended", **contention(cell)._asdict()),
+            Check(name="launch-bound", **launching(cell, idle)._asdict()),
+            _allocator_retry(cell),
+            _slowed(cell),
+        ),
+        notes=(*cell.finished.remarks, *_notes(cell, steadiness)),
+        warmup_advice=_warmup_advice(cell, steadiness, warming),
+        interval=interval,
+        limited=steadiness.limited if steadiness else 0,
+    )
+
+
+def _series_checks(
+    cell: CellState, steadiness: Steadiness | None, interval: MeanInterval | None, warming: _Warming | None
+) -> Iterator[Check]:
+    n = len(cell.step_times_s)
+    # A series that goes somewhere has a wide interval too, which more steps would not narrow.
+    moving = {"warm-up", "slowdown", "drift", "bimodal", "periodic"}
+    stays = steadiness is not None and not moving & {*steadiness.classes}
+    # The interval of few steps may be wide for fear that they are alike; independent ones must leave it wide too.
+    std_s, mean_s = cell.running.std() or 0.0, cell.running.mean
+    at_best = 2 * std_s / (mean_s * n**0.5) if mean_s > 0 else 0.0
+    loose = stays and interval is not None and min(interval.half_share, at_best) > LOOSE
+    hides = stays and steadiness is not None and (steadiness.hidden or 0.0) >= HIDING
+    if steadiness is None or "too-few" in steadiness.classes:
+        few, advice = f"{_steps(n)}, and at least {FEWEST} are needed to tell whether they are steady", "--steps 30"
+        why = _TOO_FEW
+        if steadiness is None:
+            few, advice = "a step time is not above 0 s, so that its clock was too coarse", "--sync each-step"
+            why = "clock too coarse to tell"
+        for verdict in _SERIES:
+            yield Check(name=verdict.name, holds=None, evidence=few, unknown_because=why)
+        yield Check(name="too-few-steps", holds=True, evidence=few, advice=advice)
+        return
+    for verdict in _SERIES:
+        # By its share, as a drift that slows down is a slowdown too and need not be told twice.
+        found = {finding.share: finding for finding in steadiness.findings if finding.name in verdict.classes}
+        texts = [finding.text.removeprefix("flat: ") for finding in found.values()]
+        if found and (loose or hides) and verdict.name == "steady":
+            hidden = f"noise of {percent(steadiness.noise or 0.0)} would hide a change"
+            yield Check(name="steady", holds=None, evidence=hidden, unknown_because=_TOO_FEW)
+            continue
+        yield Check(
+            name=verdict.name,
+            holds=bool(found),
+            evidence=" and ".join(texts) or f"{verdict.otherwise} in {_steps(n)}",
+            advice=_series_advice(verdict.name, cell, steadiness, warming) if found else "",
+        )
+    if loose:
+        assert interval is not None
+        half, level = f"± {percent(interval.half_share)}", f"{interval.level * 100:g} % interval"
+        few = f"{_steps(n)} fix the mean to {half} only ({level})"
+        if interval.half_share >= OPEN:
+            few = f"{_steps(n)} do not fix the mean ({half}, {level})"
+        more = "more steps, such as --steps auto"
+        if cell.spec.steps_auto is not None:
+            more = "a quieter machine, or a larger --steps auto:MAX"
+        yield Check(name="too-few-steps", holds=True, evidence=few, advice=more)
+    elif hides:
+        noise, change = percent(steadiness.noise or 0.0), percent(steadiness.hidden or 0.0)
+        few = f"{_steps(n)} with {noise} of noise may hide a change of {change}"
+        yield Check(name="too-few-steps", holds=True, evidence=few, advice="--steps 30 or more")
+    else:
+        yield Check(name="too-few-steps", holds=False, evidence=f"{_steps(n)}; {FEWEST} are enough to tell")
+
+
+def _series_advice(name: VerdictName, cell: CellState, steadiness: Steadiness, warming: _Warming | None) -> str:
+    given = len(cell.warmup_times_s)
+    match name:
+        case "still-warming":
+            assert warming is not None
+            most = given + len(cell.step_times_s)
+            return _more_warmup(cell, f"above {most}" if warming.needed is None else f"to {warming.needed}")
+        case "drifting":
+            if any(finding.name == "drift" and finding.share < 0 for finding in steadiness.findings):
+                return _more_warmup(cell, f"well above {given}")
+            return "repeat it when the machine is cool and quiet"
+        case "two-levels":
+            return "the mean lies between the levels and describes neither: look at the single steps"
+        case "periodic":
+            return "the clocks or something else on the machine comes and goes: measure many whole periods"
+        case "quantised":
+            return "the clock is coarse, or the device's clock moves in ticks: give the mean alone, or lock the clocks"
+        case "outliers":
+            return "give the median beside the mean, or take more steps"
+    return ""
+
+
+def _more_warmup(cell: CellState, number: str) -> str:
+    """Advice to warm up ``to 64`` or ``above 64`` steps."""
+    if not cell.spec.warmup_auto:
+        return f"raise --warmup {number}"
+    all_used = len(cell.warmup_times_s) >= cell.spec.warmup_steps
+    what = "did not settle" if all_used else "stopped too early"
+    return f"--warmup auto {what}; try --warmup {number.removeprefix('to ')}"
+
+
+class _Warming(NamedTuple):
+    """Measured steps that begin with warm-up."""
+
+    needed: int | None
+    """How many warm-up steps would have been enough; None where the steps do not tell."""
+
+
+def _warming(cell: CellState, steadiness: Steadiness | None) -> _Warming | None:
+    """None where the measured steps have no warm-up, or are too few to tell."""
+    if steadiness is None or "warm-up" not in steadiness.classes:
+        return None
+    return _Warming(_warmup_needed(cell, steadiness))
+
+
+def _warmup_needed(cell: CellState, steadiness: Steadiness) -> int | None:
+    """How many warm-up steps would do where the measured ones still have some: as these tell, or more where warm-up and
+    early measured steps together tell more."""
+    given = len(cell.warmup_times_s)
+    needed = [] if steadiness.warmup_steps is None else [given + steadiness.warmup_steps]
+    if given and cell.spec.sync == "each-step":
+        together = classify((*cell.warmup_times_s, *cell.step_times_s[:EARLY])).warmup_steps
+        needed += [together] if together is not None and together > given else []
+    return max(needed, default=None)
+
+
+def _warmup_advice(cell: CellState, steadiness: Steadiness | None, warming: _Warming | None) -> str:
+    """It never says another number than the verdicts on the measured steps do."""
+    if warming is not None:
+        return still_falling(len(cell.warmup_times_s), len(cell.step_times_s), warming.needed)
+    if steadiness is not None and {"slowdown", "drift"} & {*steadiness.classes}:
+        return "not known: the steps drift"
+    if cell.spec.sync != "each-step":
+        return "not observable: warm-up steps are synchronised one by one, measured ones are not"
+    if steadiness is None or not all(0 < time_s < float("inf") for time_s in cell.warmup_times_s):
+        return "not observable: a step time is not above 0 s"
+    return enough_warmup(cell.warmup_times_s, cell.step_times_s[:EARLY])
+
+
+def _throttled(cell: CellState) -> Check:
+    around, device = cell.surroundings, cell.spec.device
+    if not device.startswith("cuda"):
+        return Check(name="throttled", holds=None, evidence="only NVIDIA GPUs report clock events")
+    if not around.reasons_known:
+        return Check(name="throttled", holds=None, evidence=unseen(cell, "told no clock events"))
+    bad = {reason: seen for reason, seen in around.reasons.items() if reason not in ORDINARY_REASONS}
+    if not bad:
+        text = f"no thermal, hardware or power supply slowdown in {samples(around.reasons_known)} of the window"
+        return Check(name="throttled", holds=False, evidence=text)
+    known = around.reasons_known
+    said = ", ".join(f"{reason} in {seen}" for reason, seen in bad.items()) + f" of {samples(known)} of the window"
+    if around.lowest_clock_mhz is not None:
+        said += f", SM clock down to {around.lowest_clock_mhz} MHz"
+        if around.clock_before_mhz is not None:
+            said += f" from {around.clock_before_mhz} MHz before it"
+    return Check(
+        name="throttled",
+        holds=True,
+        evidence=said,
+        advice="let it cool, or lower its clocks by nvidia-smi -lgc, and repeat it",
+    )
+
+
+def _allocator_retry(cell: CellState) -> Check:
+    assert cell.finished is not None
+    retries = cell.finished.num_alloc_retries
+    if retries is None:
+        text = f"the allocator of {cell.spec.device} counts no retries"
+        return Check(name="allocator-retry", holds=None, evidence=text)
+    if not retries:
+        return Check(name="allocator-retry", holds=False, evidence="the allocator never had to give memory back")
+    text = f"the allocator gave its cache back and asked anew {retries} time{'' if retries == 1 else 's'}"
+    return Check(
+        name="allocator-retry", holds=True, evidence=text, advice="memory is nearly full: a smaller batch or context"
+    )
+
+
+def _slowed(cell: CellState) -> Check:
+    """By variables of the environment that have it do more than the step asks for."""
+    variables = cell.in_force.variables if cell.in_force else None
+    if variables is None:
+        why = "environment variables were not recorded"
+        return Check(name="slowed-by-settings", holds=None, evidence=why, unknown_because="not recorded")
+    if not (found := slowing(variables)):
+        text = "no environment variable is set that makes steps slower"
+        return Check(name="slowed-by-settings", holds=False, evidence=text)
+    text = ", and ".join(f"{said} is set: {how}" for said, how in found.items())
+    names = ", ".join(said.partition("=")[0] for said in found)
+    return Check(name="slowed-by-settings", holds=True, evidence=text, advice=f"unset {names} and repeat it")
+
+
+def _notes(cell: CellState, steadiness: Steadiness | None) -> Iterator[str]:
+    around = cell.surroundings
+    if capped := around.reasons.get(_POWER_CAP):
+        window = f"{samples(around.reasons_known)} of the window"
+        yield f"{_POWER_CAP} in {capped} of {window}: usual at full load, not blamed"
+    if steadiness is not None and steadiness.limited:
+        yield limited_note(steadiness.limited)
+
+
+def limited_note(spikes: int, cells: str = "") -> str:
+    """That spikes were limited; of several `cells`, named so, in which there are this many at most."""
+    if cells:
+        what = "1 spike a cell was" if spikes == 1 else f"up to {spikes} spikes a cell were"
+        return f"{what} limited for this analysis only, in {cells}; the mean and std include them"
+    what, them = ("1 spike was", "it") if spikes == 1 else (f"{spikes} spikes were", "them")
+    return f"{what} limited for this analysis only; the mean and std include {them}"
+
+
+def _steps(count: int) -> str:
+    return f"{count} measured step{'' if count == 1 else 's'}"

@@ -1,0 +1,185 @@
+"""`cs336-tui ab`: two cells in turns, from flags to a verdict."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
+from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.cli.plain import plain
+from cs336_tui.cli.progress import Progress
+from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.sweep import UNRESOLVED, Sweep
+from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
+from cs336_tui.export.ab_tables import turns_table
+from cs336_tui.export.formats import page, render
+from cs336_tui.runner.ab import check_sides
+from cs336_tui.runner.bench import Bench
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.log import default_session_dir
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import UNKNOWN, milliseconds
+
+DEFAULTS: Mapping[str, Any] = {"passes": ("forward",), "warmups": (5,), "steps": 20}
+"""Choices of a side that neither its own words, nor those for both, nor a preset make."""
+_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
+_REDRAW_S = 0.25
+_AXES = ("sizes", "contexts", "batches", "passes", "precisions", "devices", "warmups")
+
+
+def ab_command(
+    *,
+    a: Mapping[str, Any],
+    b: Mapping[str, Any],
+    rounds: int,
+    format_: str,
+    output: Path | None,
+    force: bool,
+    timeout: float | None,
+    session_dir: Path | None,
+    **choices: Any,
+) -> int:
+    """Run A and B in turns and print or write what they come to; returns the exit code.
+
+    Raises `SpecError` or `click.ClickException` for choices that cannot be run, before anything was.
+    """
+    asked_a, asked_b = side_sweep("--a", a, choices), side_sweep("--b", b, choices)
+    check_sides(*(_one_cell(name, _somewhere(sweep)) for name, sweep in (("--a", asked_a), ("--b", asked_b))))
+    run = _AbRun()
+    bench = Bench(run.sink, session_dir=session_dir or default_session_dir(), timeout_s=timeout, explain_oom=False)
+
+    def work() -> None:
+        sweep_a, sweep_b = bench.resolve(asked_a), bench.resolve(asked_b)
+        command = command_of(sweep_a, sweep_b, rounds)
+        bench.run_ab(_one_cell("--a", sweep_a), _one_cell("--b", sweep_b), rounds, command)
+
+    return carry_out(bench, run, work, Outputs(lambda state: _text(state, format_), output, None, overwrite=force))
+
+
+def side_sweep(name: str, own: Mapping[str, Any], shared: Mapping[str, Any]) -> Sweep:
+    """The one cell that a side's own choices and those for both come to, its device perhaps still ``auto``.
+
+    Choices that are None were not made. Raises `click.UsageError` that names the side.
+    """
+    both = {key: value for key, value in shared.items() if value is not None}
+    if any(name in own for name in _DIMS):
+        both = {key: value for key, value in both.items() if key != "sizes"}
+    elif "sizes" in own:
+        both = {key: value for key, value in both.items() if key not in _DIMS}
+    chosen = {**both, **own}
+    if "preset_name" not in chosen:
+        chosen = {**DEFAULTS, **chosen}
+    try:
+        sweep = sweep_from(**chosen, of_another_too=both.keys() - own.keys())
+    except SpecError as error:
+        raise click.UsageError(f"{name}: {error}") from None
+    _one_cell(name, _somewhere(sweep))
+    return sweep
+
+
+def command_of(a: Sweep, b: Sweep, rounds: int) -> str:
+    """The command line that runs A and B in turns again: what both have beside what each has of its own."""
+    sides = [_flags(sweep) for sweep in (a, b)]
+    shared = [pair for pair in sides[0] if pair in sides[1]]
+    own = [shlex.join(word for pair in side if pair not in shared for word in pair) for side in sides]
+    words = ["cs336-tui", "ab", "--a", own[0], "--b", own[1], "--rounds", str(rounds)]
+    return shlex.join([*words, *(word for pair in shared for word in pair)])
+
+
+def _flags(sweep: Sweep) -> list[tuple[str, ...]]:
+    """Each option with its value, if it has one."""
+    found: list[tuple[str, ...]] = []
+    for word in shlex.split(sweep.command())[2:]:
+        if word.startswith("--"):
+            found.append((word,))
+        else:
+            found[-1] += (word,)
+    return found
+
+
+def _somewhere(sweep: Sweep) -> Sweep:
+    """The sweep as if the device that the machine chooses were the CPU, for what can be checked without asking it."""
+    return sweep.with_devices(tuple("cpu" if device in UNRESOLVED else device for device in sweep.devices))
+
+
+def _one_cell(name: str, sweep: Sweep) -> RunSpec:
+    cells = sweep.cells()
+    if len(cells) == 1:
+        return cells[0]
+    several = {axis: getattr(sweep, axis) for axis in _AXES if axis != "sizes" or sweep.dims is None}
+    said = "; ".join(f"{axis} {','.join(map(str, values))}" for axis, values in several.items() if len(values) > 1)
+    raise click.UsageError(f"{name} comes to {len(cells)} cells ({said}); it must be one")
+
+
+def _rounds_of(state: SessionState) -> list[tuple[Result, Result]]:
+    results = merge([(title_of(state), state)])
+    return list(zip(results[::2], results[1::2], strict=True))
+
+
+def _text(state: SessionState, format_: str) -> str:
+    rounds = _rounds_of(state)
+    if not rounds:
+        return ""
+    table = turns_table(turns_of(rounds), [result for both in rounds for result in both])
+    if format_ == "table":
+        return plain(table)
+    text = render(table, format_)
+    return page("cs336-tui", text) if format_ == "html" else text
+
+
+class _AbProgress(Progress):
+    """A line a round, with the ratio of all so far, instead of a line a cell."""
+
+    def show(self, event: Event) -> None:
+        match event:
+            case CellFinished():
+                number = event.cell // 2
+                both = [self._state.cells[2 * number + side] for side in (0, 1)]
+                if all(cell.is_over for cell in both) and any(cell.started_at for cell in both):
+                    self._line(_said(_rounds_of(self._state), number))
+            case StageChanged() | StepsTimed() if self._live:
+                self._tell_stage(self._state.cells[event.cell])
+            case Notice():
+                super().show(event)
+
+    def _tell_stage(self, cell: CellState) -> None:
+        if time.monotonic() - self._drawn_at < _REDRAW_S:
+            return
+        place = f"round {cell.cell // 2 + 1}/{len(self._state.cells) // 2}"
+        steps = f" {len(cell.step_times_s)}/{cell.spec.measure_steps}" if cell.stage == "measuring" else ""
+        self._write(f"{place} · {cell.stage}{steps}")
+
+
+class _AbRun(HeadlessRun):
+    """The sink of two cells in turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._progress = _AbProgress(self.state, sys.stderr)
+
+    @property
+    def exit_code(self) -> int:
+        """0 when both sides were timed in every round, 1 when one was not, 130 when it was interrupted."""
+        if super().exit_code == EXIT_INTERRUPTED:
+            return EXIT_INTERRUPTED
+        return EXIT_OK if all(cell.status == "ok" for cell in self.state.cells.values()) else EXIT_CELL_FAILED
+
+
+def _said(results: Sequence[tuple[Result, Result]], number: int) -> str:
+    """A round in a line, and the ratio of it and those before."""
+    rounds = rounds_found(results[: number + 1])
+    this = rounds[number]
+    place = f"round {number + 1}/{len(results)}"
+    if this.note:
+        return f"{place}: does not count: {this.note}"
+    times = (" ± ".join(milliseconds(side.mean_s, side.std_s)) for side in (this.a, this.b) if side)
+    return f"{place}: A {next(times)} ms, B {next(times)} ms; A / B so far {ratio_of_rounds(rounds) or UNKNOWN}"

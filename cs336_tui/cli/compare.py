@@ -1,0 +1,157 @@
+"""`cs336-tui compare`: two sessions, or one cell of each, against each other, as text or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+import msgspec
+
+from cs336_tui.analysis.comparison import Comparison, Pair, Side, compare
+from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, shown_of
+from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.config.sweep import warmup_words
+from cs336_tui.export.trust import trust_notes
+from cs336_tui.session import store
+from cs336_tui.session.log import LogError, default_session_dir
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import UNKNOWN, milliseconds
+from cs336_tui.stats.ratio import Verdict
+
+_VERDICTS: Mapping[Verdict, str] = {
+    "faster": "A takes less time, and the whole interval of A / B is below 1",
+    "slower": "A takes more time, and the whole interval of A / B is above 1",
+    "same": "the whole interval of A / B is within 1 ± {margin:g} %",
+    "ambiguous": "neither can be said; more repeats (--repeats) narrow the interval",
+}
+
+
+def compare_command(a: str, b: str, session_dir: Path | None, *, as_json: bool) -> str:
+    """A against B, each a session (an id, a unique prefix, ``last`` or a path) or one cell of it, ``SESSION:N``.
+
+    Raises `click.UsageError` for a session or cell that there is not.
+    """
+    directory = session_dir or default_session_dir()
+    (a_path, a_number), (b_path, b_number) = (_find(text, directory) for text in (a, b))
+    try:
+        a_state = store.load(a_path)
+        b_state = a_state if b_path == a_path else store.load(b_path)
+    except LogError as error:
+        raise click.UsageError(str(error)) from None
+    a_title, b_title = title_of(a_state), title_of(b_state)
+    if a_title == b_title and a_path != b_path:
+        a_title, b_title = a_path.stem, b_path.stem
+    sides = (_cells(a_title, a_state, a_number), _cells(b_title, b_state, b_number))
+    comparison = compare(*sides)
+    if as_json:
+        return msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode()
+    doubts = [f"{name}: {note}" for name, side in zip("AB", sides, strict=True) for note in trust_notes(side)]
+    return "\n".join([*_lines(comparison), *([""] if doubts else []), *doubts])
+
+
+def _find(text: str, directory: Path) -> tuple[Path, int | None]:
+    """The log that is meant, and the number of the one cell, from 1, where there is one."""
+    session, colon, number = text.rpartition(":")
+    is_cell = colon and number.isascii() and number.isdigit() and not Path(text).is_file()
+    try:
+        return (store.find(session, directory), int(number)) if is_cell else (store.find(text, directory), None)
+    except LogError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _cells(title: str, state: SessionState, number: int | None) -> tuple[Result, ...]:
+    results = merge([(title, state)])
+    if number is None:
+        return results
+    found = tuple(result for result in results if result.cell.cell == number - 1)
+    if not found:
+        there_are = f"has cells 1 to {len(results)}" if results else "has no cells"
+        raise click.UsageError(f"cell {number}: session {title} {there_are}")
+    return found
+
+
+def _lines(comparison: Comparison) -> Iterator[str]:
+    yield f"A  {comparison.a}"
+    yield f"B  {comparison.b}"
+    if comparison.notes:
+        yield ""
+        yield "differs, A | B:"
+        yield from (f"  {note}" for note in comparison.notes)
+    yield from comparison.mixed
+    yield ""
+    if comparison.pairs:
+        yield _table(comparison)
+        yield ""
+        if shared := _shared(comparison):
+            yield f"every pair, as in A: {shared}"
+        yield f"times: ms per step, mean ± std; in brackets the {comparison.level * 100:g} % interval of A / B"
+        yield from (
+            f"interval: {method}"
+            for method in dict.fromkeys(pair.ratio.method for pair in comparison.pairs if pair.ratio)
+        )
+        for name, meaning in _VERDICTS.items():
+            if number := comparison.count(name):
+                yield f"{name} {number}: {meaning.format(margin=comparison.margin * 100)}"
+    else:
+        yield "A and B have no cell in common."
+    for side, alone in (("A", comparison.only_a), ("B", comparison.only_b)):
+        if alone:
+            yield ""
+            yield f"only in {side}:"
+            yield from (f"  {_what(cell)}" for cell in alone)
+
+
+def _table(comparison: Comparison) -> str:
+    from tabulate import tabulate
+
+    rows = [_row(pair) for pair in comparison.pairs]
+    header = [*(FIELDS[key].title for key in _NAMED), "A (ms)", "B (ms)", "A / B", "verdict", "differs, A | B"]
+    kept = [i for i in range(len(header)) if i == 0 or i >= len(_NAMED) or len({row[i] for row in rows}) > 1]
+    kept = [i for i in kept if any(row[i] for row in rows)]
+    return tabulate(
+        [[row[i] for i in kept] for row in rows],
+        [header[i] for i in kept],
+        tablefmt="simple",
+        disable_numparse=True,
+    )
+
+
+_NAMED = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS, "warmup", "steps")
+"""Fields of a pair that the table may show, those of A; size always, the others where they vary."""
+
+
+def _shared(comparison: Comparison) -> str:
+    """What the cells of A share that the table leaves out, in a line."""
+    taken = {key: {shown_of(pair.a.spec, key) for pair in comparison.pairs} for key in _NAMED[1:]}
+    found = {key: shown.pop() for key, shown in taken.items() if len(shown) == 1}
+    return ", ".join(
+        f"{FIELDS[key].title} {shown}" for key, shown in found.items() if shown not in (OWN, FIELDS[key].usual)
+    )
+
+
+def _row(pair: Pair) -> list[str]:
+    return [
+        *(shown_of(pair.a.spec, key) for key in _NAMED),
+        _time(pair.a),
+        _time(pair.b),
+        str(pair.ratio) if pair.ratio else UNKNOWN,
+        pair.verdict if pair.ratio else "",
+        "; ".join(pair.differs),
+    ]
+
+
+def _time(side: Side) -> str:
+    """Mean ± std in ms, or why there is none."""
+    if side.summary is None:
+        return side.note
+    mean, std = milliseconds(side.summary.mean_s, side.summary.std_s)
+    return f"{mean} ± {std}"
+
+
+def _what(side: Side) -> str:
+    """A cell without a partner, in a line."""
+    runs = f" ({side.runs} runs)" if side.runs > 1 else ""
+    ending = f": {side.note}" if side.note else ""
+    warmup = warmup_words(side.spec.warmup_steps, side.spec.warmup_auto)
+    return f"{side.spec.title} · batch {side.spec.batch_size} · warm-up {warmup}{runs}{ending}"

@@ -1,0 +1,83 @@
+"""`cs336-tui doctor`: what this machine offers and what is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from cs336_tui.events.environment import Environment
+from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
+from cs336_tui.session.log import default_session_dir
+from cs336_tui.stats.quantities import gigabytes
+
+
+def report() -> str:
+    """What this machine offers, as text for people; a machine with nothing still gets its report."""
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(lambda _: None, session_dir=Path(scratch), device_interval_s=0)
+        try:
+            bench.prepare()
+            bench.start()
+            environment = bench.probe()
+        finally:
+            bench.close()
+    nvml = nvml_report()
+    found = [*_machine(environment, nvml), "", *_devices(environment), "", *_app(), "", *missing(environment, nvml)]
+    return "\n".join(found)
+
+
+def _machine(env: Environment, nvml: NvmlReport) -> list[str]:
+    no_driver = "no NVIDIA driver found" if nvml.why in (None, NO_LIBRARY) else "unknown, see below"
+    rows = {
+        "cs336-tui": env.app,
+        "host": f"{env.host}, {env.os}",
+        "processor": f"{env.cpu}, {env.cpu_count} usable",
+        "memory": f"{gigabytes(env.memory_bytes)} GB",
+        "Python": env.python,
+        "torch": f"{env.torch}, {env.threads} threads" if env.torch else "missing",
+        "CUDA": f"{env.cuda}, cuDNN {env.cudnn or 'n/a'}" if env.cuda else "this torch is built without CUDA",
+        "driver": env.driver or no_driver,
+        "children": f"started by {env.start_method}",
+    }
+    return [f"{name:<10} {value}" for name, value in rows.items()]
+
+
+def _devices(env: Environment) -> list[str]:
+    lines = ["devices"]
+    for device in env.devices:
+        memory = f", {gigabytes(device.memory_bytes)} GB" if device.memory_bytes else ""
+        lines.append(f"  {device.name:<8} {device.label}{memory}: {', '.join(device.precisions)}")
+        if device.attentions:
+            lines.append(f"{'':<11}attention: {', '.join(device.attentions)}")
+        lines.append(f"{'':<11}torch.compile: {device.cannot_compile or 'yes'}")
+        lines.append(f"{'':<11}CUDA graphs: {'yes' if device.name.startswith('cuda') else 'no, only on cuda'}")
+    return lines if env.devices else ["devices    none"]
+
+
+def _app() -> list[str]:
+    directory = default_session_dir()
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    writable = os.access(existing, os.W_OK)
+    terminal = f"{os.environ.get('TERM', 'unset')}, {'x'.join(map(str, shutil.get_terminal_size()))}"
+    return [
+        f"sessions   {directory}{'' if writable else ' (not writable: use --session-dir)'}",
+        f"terminal   {terminal}" if sys.stdout.isatty() else "terminal   standard output is no terminal",
+    ]
+
+
+def missing(env: Environment, nvml: NvmlReport) -> list[str]:
+    """What is missing or odd, a line each below a heading; `nvml` is what the NVIDIA driver said."""
+    kinds = {device.name.partition(":")[0] for device in env.devices}
+    of_nvml = filter(None, (nvml.why, *nvml.lost)) if "mps" not in kinds else ()
+    lines = list(dict.fromkeys((*env.problems, *of_nvml)))
+    if "cuda" not in kinds and nvml.gpus:
+        no_cuda = "there is an NVIDIA driver, but this torch has no CUDA: install a CUDA build of torch"
+        no_gpu = "there is an NVIDIA driver and a CUDA torch, but torch sees no GPU: see the lines above"
+        lines.append(no_gpu if env.cuda else no_cuda)
+    if not lines:
+        return ["nothing is missing"]
+    return ["missing or odd", *(f"  - {problem}" for problem in lines)]

@@ -1,0 +1,190 @@
+"""`cs336-tui estimate`: what cells will need, whether they fit and how long they will take, before anything runs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter as Counted
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cs336_tui.analysis.estimates import Estimate, judge_all, timed_flops, total_s
+from cs336_tui.analysis.fields import size_label
+from cs336_tui.cli.plain import plain
+from cs336_tui.cli.targets import (
+    Asked,
+    Counter,
+    Machine,
+    Predicts,
+    deliver,
+    predicting,
+    read_machine,
+    settle,
+    to_json,
+)
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import CellsPredicted
+from cs336_tui.events.reports import CATEGORIES, Prediction
+from cs336_tui.export.estimate_tables import category_table, estimate_notes, estimate_table, sweep_note
+from cs336_tui.export.formats import page, render_all
+from cs336_tui.session import store
+from cs336_tui.session.log import LogError, default_session_dir
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import gigabytes
+
+_LARGEST_SHOWN = 8
+
+
+def estimate_command(
+    *,
+    gpu: str | None,
+    peak: float | None = None,
+    session: str | None = None,
+    format_: str,
+    output: Path | None,
+    force: bool,
+    session_dir: Path | None,
+    predictor: Predicts | None = None,
+    read: Callable[[], Machine] = read_machine,
+    **choices: Any,
+) -> str:
+    """The estimates of the chosen cells as text, empty when they went to a file; as JSON ``{"estimates": [...],
+    "total_low_s": ..., "total_high_s": ...}``, however many they are.
+
+    `gpu` names one that need not be here; `peak` states the device's TFLOP/s; the measured cells of `session` tell how
+    fast it is. Raises `SpecError` or `click.ClickException`.
+    """
+    asked = settle(sweep_from(**choices), gpu, peak, read)
+    state = _load(session, session_dir) if session else None
+    with predicting(asked, predictor) as predicts:
+        predictions = predicts.predict(asked.specs, on_each=Counter("predicting", len(asked.specs)))
+        if state:
+            _complete(state, asked, predicts)
+    return deliver(_render(_judged(asked, predictions, state), format_), output, force=force)
+
+
+def _load(session: str, session_dir: Path | None) -> SessionState:
+    try:
+        return store.load(store.find(session, session_dir or default_session_dir()))
+    except LogError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _complete(state: SessionState, asked: Asked, predicts: Predicts) -> None:
+    """Predict the session's measured cells that are of the targets' kinds, where nobody has yet."""
+    kinds = {target.kind for target in asked.targets.values()}
+    missing = [
+        cell.spec
+        for cell in state.cells.values()
+        if cell.running.n and cell.spec.device.partition(":")[0] in kinds and state.prediction_of(cell.spec) is None
+    ]
+    if missing:
+        state.apply(CellsPredicted(at=time.time(), predictions=predicts.predict(missing)))
+
+
+def _judged(asked: Asked, predictions: Sequence[Prediction], state: SessionState | None) -> tuple[Estimate, ...]:
+    by_spec = dict(zip(asked.specs, predictions, strict=True))
+    found: dict[RunSpec, Estimate] = {}
+    for device, target in asked.targets.items():
+        specs = [spec for spec in asked.specs if spec.device == device]
+        for estimate in judge_all([by_spec[spec] for spec in specs], target, state, specs):
+            found[estimate.spec] = estimate
+    return tuple(found[spec] for spec in asked.specs)
+
+
+def document(estimate: Estimate) -> dict[str, Any]:
+    """An estimate as data: bytes, seconds and FLOPs, None for what is unknown."""
+    found, target = estimate.prediction, estimate.target
+    return {
+        "spec": estimate.spec,
+        "num_params": found.num_params,
+        "num_params_without_head": found.num_params_without_head,
+        "flops": timed_flops(found),
+        "flops_by_phase": found.flops,
+        "flops_by_range": {
+            name: {"forward": forward, "backward": backward}
+            for name, (forward, backward) in found.flops_by_range.items()
+        },
+        "peak_bytes": found.peak_bytes,
+        "peak_phase": found.peak_phase,
+        "by_category": found.by_category,
+        "forward_peak_bytes": found.forward_peak_bytes,
+        "forward_end_bytes": found.forward_end_bytes,
+        "forward_end_by_category": found.forward_end_by_category,
+        "residual_stream_bytes": found.residual_stream_bytes,
+        "largest": found.largest,
+        "device": target.name,
+        "gpu": target.gpu.name if target.gpu else None,
+        "capacity_bytes": target.capacity_bytes,
+        "free_bytes": target.free_bytes,
+        "memory_source": target.source,
+        "context_bytes": target.context_bytes,
+        "needed_bytes": estimate.needed_bytes,
+        "fits": estimate.fits,
+        "tight": estimate.tight,
+        "margin_bytes": estimate.margin_bytes,
+        "low_s": estimate.low_s,
+        "high_s": estimate.high_s,
+        "run_low_s": estimate.run_low_s,
+        "run_high_s": estimate.run_high_s,
+        "basis": estimate.basis,
+        "note": found.note,
+    }
+
+
+def _render(estimates: Sequence[Estimate], format_: str) -> str:
+    groups = _by_device(estimates)
+    if format_ == "json":
+        low, high = total_s(estimates)
+        documents = [document(estimate) for estimate in estimates]
+        return to_json({"estimates": documents, "total_low_s": low, "total_high_s": high})
+    if format_ == "table":
+        return "\n".join(card(group[0]) if len(group) == 1 else plain(estimate_table(group)) for group in groups)
+    made = (estimate_table,) if format_ == "csv" else (estimate_table, category_table)
+    text = render_all([make(group) for group in groups for make in made], format_)
+    return page("cs336-tui", text) if format_ == "html" else text
+
+
+def _by_device(estimates: Sequence[Estimate]) -> list[list[Estimate]]:
+    groups: dict[str, list[Estimate]] = {}
+    for estimate in estimates:
+        groups.setdefault(estimate.spec.device, []).append(estimate)
+    return list(groups.values())
+
+
+def card(estimate: Estimate) -> str:
+    """One estimate for people, top to bottom."""
+    spec, found = estimate.spec, estimate.prediction
+    phases = ", ".join(f"{phase} {flops / 1e12:.4g}" for phase, flops in found.flops.items() if flops)
+    facts = {
+        "parameters": f"{found.num_params / 1e6:.2f} M, {found.num_params_without_head / 1e6:.2f} M less the head",
+        "TFLOP per step": f"{timed_flops(found) / 1e12:.4g}: {phases}",
+        "residual stream": f"{found.residual_stream_bytes / 2**20:.4g} MiB a tensor",
+        "memory": estimate.verdict,
+        "time per step": f"{estimate.step_time} ({estimate.basis})",
+    }
+    if estimate.high_s is not None:
+        facts["all steps"] = sweep_note([estimate]).partition(": ")[2]
+    usual = (size_label(spec), f"ctx {spec.context_length}", f"batch {spec.batch_size}", spec.pass_, spec.precision)
+    title = " · ".join((*usual, *spec.variants))
+    lines = [f"{title} on {estimate.target.name}", "", *(f"{name:<17}{value}" for name, value in facts.items()), ""]
+    lines += [f"{'GB':<17}{'end of forward':>16}{f'peak, in {found.peak_phase}':>24}"]
+    rows = [(name, found.forward_end_by_category.get(name, 0), found.by_category.get(name, 0)) for name in CATEGORIES]
+    for name, end, peak in (*rows, ("total", found.forward_end_bytes, found.peak_bytes)):
+        lines.append(f"{name.replace('_', ' '):<17}{gigabytes(end):>16}{gigabytes(peak):>24}")
+    if found.largest:
+        lines += ["", "largest at the peak", *_largest(found)]
+    return "\n".join([*lines, "", *estimate_notes([estimate]), ""])
+
+
+def _largest(prediction: Prediction) -> Iterator[str]:
+    """The largest live allocations, alike ones in one line."""
+    alike = Counted((block.bytes, block.category, block.shape, block.dtype, block.site) for block in prediction.largest)
+    for (size, category, shape, dtype, site), number in list(alike.items())[:_LARGEST_SHOWN]:
+        times = f"{number} × " if number > 1 else ""
+        what = f"{list(shape)} {dtype}" if shape is not None else ""
+        where = " · ".join(filter(None, (site.range, site.frame or site.op)))
+        yield f"{times + gigabytes(size):>11} GB  {category.replace('_', ' '):<15}  {what:<30}  {where}".rstrip()

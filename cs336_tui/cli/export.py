@@ -1,0 +1,245 @@
+"""`cs336-tui export` and `summary`: the tables and figures of sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from cs336_tui.analysis.choosing import field_named
+from cs336_tui.analysis.comparison import Comparison, compare
+from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.analysis.pivot import PivotError, pivot, select, suggest
+from cs336_tui.analysis.reference import ReferenceFileError
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.export.comparisons import comparison_table
+from cs336_tui.export.data import documents_to_csv, documents_to_json
+from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing
+from cs336_tui.export.files import ExportError, NoRoom, write_atomically
+from cs336_tui.export.folder import Source, figures_of, write_summary
+from cs336_tui.export.formats import page, render_all
+from cs336_tui.export.notation import Notation, Unit
+from cs336_tui.export.pivots import pivot_table
+from cs336_tui.export.record import document_of
+from cs336_tui.export.references import reference_table
+from cs336_tui.export.reports import report_tables
+from cs336_tui.export.results import TableError, results_table
+from cs336_tui.export.tables import Table
+from cs336_tui.export.trust import trust_notes
+from cs336_tui.export.writeups import layout_tables
+from cs336_tui.session import store
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.log import LogError, default_session_dir
+
+_REMEDY: Mapping[str, str] = {
+    "ab": "; time two cells in turns with cs336-tui ab --a FLAGS --b FLAGS first, and let --where keep both"
+}
+"""What to do about a report that there is none of."""
+
+
+class TableChoice(NamedTuple):
+    """Which table was asked for and how it is to be written; without a choice the results."""
+
+    pivot_on: str | None = None
+    value: str | None = None
+    baseline: Sequence[str] = ()
+    layout: str | None = None
+    columns: Sequence[str] | None = None
+    reference: bool = False
+    compare: bool = False
+    report: str | None = None
+    unit: Unit | None = None
+    digits: int | None = None
+    caption: str = ""
+
+    def check(self, format_: str) -> None:
+        """Raise `click.UsageError` for choices that exclude each other, or that say nothing in this format."""
+        self._check_alone()
+        data = format_.upper()
+        if format_ not in ("csv", "json"):
+            return
+        if self.unit or self.digits is not None:
+            option = f"--unit {self.unit}" if self.unit else f"--digits {self.digits}"
+            raise click.UsageError(f"{option}: {data} has every number unrounded, in units of its own; leave it out")
+        if self.caption and (format_ == "csv" or self.is_plain):
+            raise click.UsageError(f"--caption: {data} has no place for it here; leave it out")
+
+    def _check_alone(self) -> None:
+        given = [f"--{name}" for name in ("layout", "columns", "reference", "compare", "report") if getattr(self, name)]
+        if self.pivot_on:
+            given.insert(0, "--pivot")
+        if len(given) > 1:
+            raise click.UsageError(f"{given[0]} and {given[1]} make different tables; use one of them")
+        if (self.value or self.baseline) and not self.pivot_on:
+            raise click.UsageError("--value and --baseline say what a --pivot shows; give --pivot ROWS:COLUMNS too")
+        if self.layout and self.unit:
+            raise click.UsageError(f"--unit {self.unit}: a layout has units of its own")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but the results was asked for."""
+        return not (self.pivot_on or self.layout or self.columns or self.reference or self.compare or self.report)
+
+    def tables(self, results: Sequence[Result]) -> Sequence[Table]:
+        """What was asked for. Raises the errors of the tables, or `click.UsageError`."""
+        notation = Notation(self.unit or "ms", self.digits)
+        if self.pivot_on:
+            rows, columns = _axes(self.pivot_on, results)
+            made = pivot(results, rows, columns, self.value or "mean", _pairs("--baseline", self.baseline) or None)
+            return [pivot_table(made, results, notation=notation, caption=self.caption)]
+        if self.layout:
+            return layout_tables(results, self.layout, decimals=self.digits, caption=self.caption)
+        if self.reference:
+            return [reference_table(results, notation=notation, caption=self.caption)]
+        if self.compare:
+            doubts = trust_notes(results)
+            return [comparison_table(_comparison(results), notation=notation, caption=self.caption, doubts=doubts)]
+        return [results_table(results, columns=self.columns, notation=notation, caption=self.caption)]
+
+
+def export_command(
+    *,
+    sessions: Sequence[str],
+    session_dir: Path | None,
+    format_: str,
+    output: Path | None,
+    force: bool,
+    where: Sequence[str],
+    figures: Path | None,
+    **choices: Any,
+) -> str:
+    """What was asked for of the sessions as text, empty when it went to a file. `choices` are of `TableChoice`.
+
+    Raises `click.UsageError`; then nothing was written to `output`.
+    """
+    choice = TableChoice(**choices)
+    choice.check(format_)
+    with _bad_usage():
+        sources = read(sessions, session_dir)
+        results = merge([(title_of(source.state), source.state) for source in sources])
+        if results:  # a session may have nothing but reports
+            results = select(results, _pairs("--where", where))
+        if choice.is_plain and format_ in ("json", "csv"):
+            text = _data(sources, results, format_)
+        else:
+            tables = _reports(sources, results, choice.report, where) if choice.report else choice.tables(results)
+            text = _text(tables, results, format_, choice.caption)
+        if figures is not None:
+            found = figures_of([source.state for source in sources], results)
+            _write_figures(found, figures, overwrite=force)
+        if output is None:
+            return text
+        write_atomically(output, text, overwrite=force)
+    click.echo(f"wrote {output}", err=True)
+    return ""
+
+
+def summary_command(*, sessions: Sequence[str], session_dir: Path | None, output: Path, force: bool) -> None:
+    """Write the summary of the sessions as a folder. Raises `click.UsageError`."""
+    with _bad_usage():
+        write_summary(output, read(sessions, session_dir), overwrite=force)
+    click.echo(f"wrote {output}", err=True)
+
+
+def read(sessions: Sequence[str], session_dir: Path | None) -> list[Source]:
+    """The sessions that a person means, each once. Raises `LogError`."""
+    directory = session_dir or default_session_dir()
+    paths = dict.fromkeys(store.find(session, directory) for session in sessions)
+    return [Source(path, store.load(path)) for path in paths]
+
+
+@contextmanager
+def _bad_usage() -> Iterator[None]:
+    try:
+        yield
+    except NoRoom as error:
+        raise click.ClickException(f"not written: {error}") from None
+    except (LogError, PivotError, TableError, ReferenceFileError, ExportError) as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _axes(text: str, results: Sequence[Result]) -> tuple[Sequence[str], Sequence[str]]:
+    """``size,context:pass`` as field keys of rows and columns; ``auto`` is what fits the results."""
+    if text == "auto":
+        return suggest(results)
+    rows, colon, columns = text.partition(":")
+    if not colon or ":" in columns:
+        raise click.UsageError(f"--pivot {text}: expected ROWS:COLUMNS, such as size:pass, or auto")
+    return _words(rows), _words(columns)
+
+
+def _comparison(results: Sequence[Result]) -> Comparison:
+    """The cells of the first session against those of the second."""
+    sides = [[result for result in results if result.source == number] for number in (0, 1)]
+    if {result.source for result in results} != {0, 1}:
+        raise click.UsageError("--compare takes two different sessions that both have the chosen cells")
+    return compare(*sides)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _pairs(option: str, given: Sequence[str]) -> Mapping[str, str]:
+    pairs: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not (key and equals and value):
+            raise click.UsageError(f"{option} {text}: expected KEY=VALUE, such as precision=fp32")
+        if key in pairs:
+            raise click.UsageError(f"{option} {text}: {key} is given twice")
+        pairs[key] = value
+    return pairs
+
+
+def _text(tables: Sequence[Table], results: Sequence[Result], format_: str, caption: str) -> str:
+    text = render_all(tables, format_)
+    if format_ != "html":
+        return text
+    sessions = ", ".join(dict.fromkeys(result.session for result in results))
+    return page(caption or f"cs336-tui: {sessions}", text)
+
+
+def _data(sources: Sequence[Source], results: Sequence[Result], format_: str) -> str:
+    """The records of the chosen cells, as `bench` prints them."""
+    chosen = [[result.cell for result in results if result.source == number] for number in range(len(sources))]
+    documents = [document_of(source.state, cells) for source, cells in zip(sources, chosen, strict=True)]
+    return documents_to_json(documents) if format_ == "json" else documents_to_csv(documents)
+
+
+def _reports(sources: Sequence[Source], results: Sequence[Result], name: str, where: Sequence[str]) -> Sequence[Table]:
+    """What reports of one kind found. Raises `click.UsageError` when the sessions have none of the chosen cells."""
+    pairs = _pairs("--where", where)
+    for key in pairs:
+        field_named(key)
+
+    def wanted(spec: RunSpec) -> bool:
+        try:
+            return bool(select([Result(0, "", sources[0].state, CellState(0, spec))], pairs))
+        except PivotError:
+            return False
+
+    found = report_tables([source.state for source in sources], results, wanted)
+    if name not in found:
+        have = f"there are {', '.join(found)}" if found else "there are none at all"
+        raise click.UsageError(f"--report {name}: no such report in what was named; {have}{_REMEDY.get(name, '')}")
+    return found[name]
+
+
+def _write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite: bool) -> None:
+    """Every figure that there is, in every format; says which there are not and why."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(folder, (error.strerror or str(error)).lower(), "choose another folder") from None
+    for drawing in found:
+        if isinstance(drawing, Absent):
+            click.echo(f"no figure {drawing.name}: {drawing.reason}", err=True)
+            continue
+        for format_ in FIGURE_FORMATS:
+            path = folder / f"{drawing.name}.{format_}"
+            write_atomically(path, drawing.render(format_), overwrite=overwrite)
+            click.echo(f"wrote {path}", err=True)

@@ -1,0 +1,110 @@
+"""`cs336-tui peak`: what devices do at best, measured on the spot, with the data sheet's figures beside it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import cast
+
+import click
+
+from cs336_tui.cli.plain import plain
+from cs336_tui.cli.targets import Counter, deliver, read_machine
+from cs336_tui.config.spec import Precision, SpecError
+from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError, peak_key
+from cs336_tui.export.formats import page, render
+from cs336_tui.export.peaks import PeakRow, peak_table
+
+Measure = Callable[[str, Precision], DevicePeak]
+"""Measures a device (torch's name) in a precision; raises `PeakError`."""
+
+
+def peak_command(
+    *,
+    devices: Sequence[str],
+    precisions: Sequence[str],
+    format_: str,
+    output: Path | None,
+    force: bool,
+    refresh: bool,
+    measure: Measure | None = None,
+    threads: int | None = None,
+    cache: PeakCache | None = None,
+    read: Callable[[], Environment] = lambda: read_machine().environment,
+) -> str:
+    """A table with a row per device and precision, empty when it went to a file.
+
+    What was measured before is not measured again unless `refresh`. No `precisions`: all that each device can do.
+    `threads` are those with which a CPU is measured; `measure` does it in child processes unless given. A peak that
+    cannot be measured leaves its row with the reason; raises `click.ClickException` when that is all of them,
+    `SpecError` for what a device cannot do.
+    """
+    environment, cache = read(), cache or PeakCache()
+    asked = list(_asked(environment, devices, precisions))
+    counted = Counter("measuring peaks", len(asked))
+    rows = []
+    with _measuring(threads) if measure is None else nullcontext(measure) as measures:
+        for device, precision in asked:
+            rows.append(_row(environment, device, precision, threads, cache, measures, refresh=refresh))
+            counted()
+    if all(row.peak is None for row in rows):
+        raise click.ClickException("; ".join(dict.fromkeys(row.error for row in rows)))
+    table = peak_table(rows)
+    if format_ == "table":
+        return deliver(plain(table), output, force=force)
+    text = render(table, format_)
+    return deliver(page("cs336-tui", text) if format_ == "html" else text, output, force=force)
+
+
+@contextmanager
+def _measuring(threads: int | None) -> Iterator[Measure]:
+    """Measures in child processes."""
+    from cs336_tui.runner.launcher import Launcher
+    from cs336_tui.runner.peak import measure_peak
+
+    with tempfile.TemporaryDirectory(prefix="cs336-tui-") as scratch:
+        launcher = Launcher(Path(scratch))
+        launcher.prepare()
+        launcher.start()
+        yield lambda device, precision: measure_peak(launcher, device, precision, threads)
+
+
+def _asked(
+    environment: Environment, devices: Sequence[str], precisions: Sequence[str]
+) -> Iterator[tuple[DeviceInfo, Precision]]:
+    for name in dict.fromkeys(environment.resolve(tuple(devices) or ("auto",))):
+        info = environment.device(name)
+        if info is None:
+            have = ", ".join(each.name for each in environment.devices) or "none that torch can use"
+            raise SpecError("device", name, f"this machine has {have}")
+        for precision in dict.fromkeys(precisions or info.precisions):
+            if precision not in info.precisions:
+                can = f"{info.name} ({info.label}) can do {', '.join(info.precisions)}"
+                raise SpecError("precision", precision, can)
+            yield info, cast(Precision, precision)
+
+
+def _row(
+    environment: Environment,
+    device: DeviceInfo,
+    precision: Precision,
+    threads: int | None,
+    cache: PeakCache,
+    measure: Measure,
+    *,
+    refresh: bool,
+) -> PeakRow:
+    """What is known of the device, measured now if it must be."""
+    known = None if refresh else cache.get(peak_key(environment, device.name, precision, threads))
+    if known is not None:
+        return PeakRow(device=device, precision=precision, peak=known)
+    try:
+        peak = measure(device.name, precision)
+    except PeakError as error:
+        return PeakRow(device=device, precision=precision, error=str(error))
+    # By the threads that were in force, so that it is never taken for a peak with others.
+    cache.put(peak_key(environment, device.name, precision, peak.threads), peak)
+    return PeakRow(device=device, precision=precision, peak=peak)

@@ -1,0 +1,60 @@
+"""Reference points beside a session's cells, and a session's cells kept as reference points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from cs336_tui.analysis.fields import machine
+from cs336_tui.analysis.merge import Result, ddof_of, merge, pooled, title_of
+from cs336_tui.analysis.reference import REMARK, ReferenceFileError, add_from, matching, own, published, sentence
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.session import store
+from cs336_tui.session.log import LogError, default_session_dir
+
+
+def reference_view(session: str, session_dir: Path | None, own_points: Path | None = None) -> str:
+    """A line for each measured cell of a session: its time here, those published and one's own, and what differs.
+
+    Raises `click.UsageError` for a session that there is not or reference points that cannot be read.
+    """
+    results = _results(session, session_dir)
+    try:
+        rows = (*published(), *own(own_points))
+    except ReferenceFileError as error:
+        raise click.UsageError(str(error)) from None
+    groups: dict[tuple[RunSpec, str], list[Result]] = {}
+    for result in results:
+        if result.is_measured:
+            groups.setdefault((result.spec, machine(result)), []).append(result)
+
+    def lines() -> Iterator[str]:
+        for (spec, _), cells in groups.items():
+            summary = pooled(cells, ddof_of(cells))
+            if summary and summary.mean_s is not None:
+                yield sentence(spec, summary.mean_s, matching(spec, cells[0].cell.in_force, rows))
+
+    return "\n".join([*(lines() if groups else ["No cell has a result yet."]), "", f"Mind that {REMARK}."])
+
+
+def keep_command(session: str, title: str, session_dir: Path | None, own_points: Path | None = None) -> str:
+    """Keep a session's measured cells as reference points of one's own; says what was kept.
+
+    Raises `click.UsageError` when there is nothing to keep or the title is taken.
+    """
+    try:
+        added = add_from(_results(session, session_dir), title, own_points)
+    except ReferenceFileError as error:
+        raise click.UsageError(str(error)) from None
+    kept = f"kept {len(added.rows)} reference points as {title!r}"
+    return "\n".join([kept, *(f"left out: {line}" for line in added.left_out)])
+
+
+def _results(session: str, session_dir: Path | None) -> tuple[Result, ...]:
+    try:
+        state = store.load(store.find(session, session_dir or default_session_dir()))
+    except LogError as error:
+        raise click.UsageError(str(error)) from None
+    return merge([(title_of(state), state)])

@@ -1,0 +1,140 @@
+"""`cs336-tui selftest`: the tool's step times against a bare script's, on this machine."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+
+from cs336_tui.cli.plain import plain
+from cs336_tui.cli.signals import StopOnSignal
+from cs336_tui.cli.streams import StatusLine
+from cs336_tui.cli.targets import deliver, read_machine, to_json
+from cs336_tui.config.sizes import dims_of
+from cs336_tui.config.spec import SpecError, canonical_device
+from cs336_tui.events.environment import Environment
+from cs336_tui.export.files import ExportError, check_writable, write_atomically
+from cs336_tui.export.formats import page, render
+from cs336_tui.export.selftest_tables import Selftest, selftest_table
+from cs336_tui.selftest.programs import SelftestError, Work, programs_of
+from cs336_tui.selftest.ratios import judge, marks_for
+from cs336_tui.selftest.turns import Plan, Progress, take_turns
+from cs336_tui.session.log import default_session_dir, new_session_id
+from cs336_tui.stats.quantities import duration
+
+EXIT_CODES = {"pass": 0, "fail": 1, "cannot tell": 3}
+FULL, QUICK = Plan(starts=6, rounds=3), Plan(starts=3, rounds=2)
+RAW_FOLDER = "selftests"
+"""Where, in the session folder, every step time is kept."""
+_PROGRAMS, _USUAL_STEP_S = 5, 0.05
+
+
+def selftest_command(
+    *,
+    device: str,
+    size: str | None,
+    quick: bool,
+    format_: str,
+    output: Path | None,
+    force: bool,
+    session_dir: Path | None,
+) -> int:
+    """Carry the command out; returns the exit code.
+
+    Raises `SpecError` or `click.ClickException` for what cannot be run or written, and when a program fails.
+    """
+    if size is not None:
+        dims_of(size, "2026")
+    if output is not None:
+        try:
+            check_writable(output, overwrite=force)
+        except ExportError as error:
+            raise click.UsageError(str(error)) from None
+    with StopOnSignal(lambda: False):
+        environment = read_machine().environment
+        name = device_of(environment, device)
+        work = Work(size=size or ("tiny" if name == "cpu" else "small"), device=name)
+        selftest = run_selftest(work, QUICK if quick else FULL, environment)
+    return publish(selftest, format_, output, session_dir or default_session_dir(), force=force)
+
+
+def device_of(environment: Environment, asked: str) -> str:
+    """The one device that is asked for, as torch calls it. Raises `SpecError` when it is not here."""
+    (name,) = environment.resolve((asked if asked == "auto" else canonical_device(asked),))
+    if environment.device(name) is None:
+        raise SpecError("device", asked, f"this machine has {', '.join(each.name for each in environment.devices)}")
+    return name
+
+
+def run_selftest(work: Work, plan: Plan, environment: Environment, *, keep_memory: bool = False) -> Selftest:
+    """Run the programs in turns, saying on standard error how far that is. Raises `click.ClickException`.
+
+    With `keep_memory` the bare script keeps freed memory, as cells do.
+    """
+    about = duration(plan.lasts_s(_PROGRAMS, _USUAL_STEP_S))
+    click.echo(
+        f"selftest: {work.title}; {_PROGRAMS} programs, {plan.starts} starts of {plan.rounds} rounds: about {about}, "
+        "longer where steps are slow",
+        err=True,
+    )
+    status = _Status()
+    try:
+        taken = take_turns(partial(programs_of, work, keep_memory=keep_memory), plan, status.show)
+    except SelftestError as error:
+        raise click.ClickException(f"selftest: {error}") from None
+    finally:
+        status.clear()
+    outcome = judge(taken.starts, marks_for(work.device))
+    return Selftest(work=work, environment=environment, taken=taken, outcome=outcome, keep_memory=keep_memory)
+
+
+def publish(selftest: Selftest, format_: str, output: Path | None, session_dir: Path, *, force: bool) -> int:
+    """Print the result or write it to `output`, keep every step time; returns the exit code."""
+    _keep(selftest, session_dir / RAW_FOLDER)
+    click.echo(deliver(text_of(selftest, format_), output, force=force), nl=False)
+    return EXIT_CODES[selftest.outcome.judged]
+
+
+def text_of(selftest: Selftest, format_: str) -> str:
+    """The table in a format, `table` being that of people."""
+    table = selftest_table(selftest)
+    if format_ == "table":
+        return plain(table)
+    text = render(table, format_)
+    return page("cs336-tui selftest", text) if format_ == "html" else text
+
+
+def _keep(selftest: Selftest, folder: Path) -> None:
+    """Write every step time to a file, and say which; without one the result still stands."""
+    path = folder / f"{new_session_id()}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, to_json(selftest))
+    except (OSError, ExportError) as error:
+        click.echo(f"note: step times are not kept: {error}", err=True)
+    else:
+        click.echo(f"every step time: {path}", err=True)
+
+
+class _Status:
+    """One line on standard error, redrawn in place on a terminal; elsewhere a line a start."""
+
+    def __init__(self) -> None:
+        self._line = StatusLine(sys.stderr)
+
+    def show(self, progress: Progress) -> None:
+        text = f"start {progress.start}/{progress.starts}, "
+        text += f"round {progress.round}/{progress.rounds}" if progress.round else "programs are starting"
+        if progress.turn_s is not None:
+            text += f" of turns of {progress.turn_s:.1f} s" if progress.round else ""
+        if progress.left_s is not None:
+            text += f", ETA {duration(progress.left_s)}"
+        if self._line.is_live:
+            self._line.show(text)
+        elif not progress.round or progress.start == progress.round == 1:
+            click.echo(text, err=True)
+
+    def clear(self) -> None:
+        self._line.clear()

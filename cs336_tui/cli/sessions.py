@@ -1,0 +1,118 @@
+"""`cs336-tui sessions`, `show`, `rename`, `annotate` and `delete`: the sessions in a folder, as text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import msgspec
+
+from cs336_tui.export.texts import in_brief, one_line
+from cs336_tui.session import store
+from cs336_tui.session.log import LogError, LogLost, NoRoomForLog, default_session_dir
+from cs336_tui.session.store import SessionInfo
+
+
+@contextmanager
+def _bad_usage() -> Iterator[None]:
+    try:
+        yield
+    except (NoRoomForLog, LogLost) as error:
+        raise click.ClickException(str(error)) from None
+    except LogError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def list_command(session_dir: Path | None, *, as_json: bool) -> str:
+    """Every session of the folder, newest first."""
+    directory = session_dir or default_session_dir()
+    infos = list(store.list_sessions(directory))
+    if as_json:
+        return msgspec.json.format(msgspec.json.encode(infos, enc_hook=str), indent=2).decode()
+    if not infos:
+        return f"No session in {directory} yet. `cs336-tui` or `cs336-tui bench` makes one."
+    return _table(infos)
+
+
+def show_command(session: str, session_dir: Path | None) -> str:
+    """One session: what it is, then its results."""
+    from cs336_tui.export.table import results_markdown
+
+    with _bad_usage():
+        path = store.find(session, session_dir or default_session_dir())
+        state = store.load(path)
+    info = store.describe(state, path)
+    rows = [("session", info.session + (f"  ({info.name})" if info.name else ""))]
+    rows += [("note", info.note)] if info.note else []
+    rows += [("begun", f"{began(info)} on {info.host or 'an unknown machine'}, torch {info.torch or 'unknown'}")]
+    rows += [("cells", counts(info))]
+    for report in state.reports.values():
+        how = "" if report.status == "ok" else f": {report.status or 'running'}"
+        rows.append(("report", f"{report.kind} of {report.spec.title}{how}"))
+    rows.append(("log", str(path)))
+    lines = [f"{label:<9}{in_brief(text, 1000)}" for label, text in rows]
+    lines += ["", results_markdown(state).rstrip()]
+    if any(report.content for report in state.reports.values()):
+        lines += ["", f"`cs336-tui export {info.session} --report kernels` (or memory, ...) shows what a report found."]
+    return "\n".join(lines)
+
+
+def annotate_command(
+    session: str, session_dir: Path | None, *, name: str | None = None, note: str | None = None
+) -> str:
+    with _bad_usage():
+        path = store.find(session, session_dir or default_session_dir())
+        store.annotate(path, name=name, note=note)
+    given, what = (name, "name") if name is not None else (note, "note")
+    return f"session {path.stem}: {what} {given!r}" if given else f"session {path.stem}: no {what} any more"
+
+
+def delete_command(sessions: tuple[str, ...], session_dir: Path | None, *, yes: bool) -> Iterator[str]:
+    """Delete sessions, each after a question unless `yes`; says what was done."""
+    directory = session_dir or default_session_dir()
+    with _bad_usage():
+        paths = list(dict.fromkeys(store.find(session, directory) for session in sessions))
+    for path in paths:
+        info = store.info_of(path)
+        if yes or click.confirm(f"Delete session {info.title} of {began(info)} ({counts(info)}) for good?", err=True):
+            with _bad_usage():
+                store.delete(path)
+            yield f"deleted {path.stem}"
+        else:
+            yield f"kept {path.stem}"
+
+
+def began(info: SessionInfo) -> str:
+    """When the session began, local time."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(info.started_at)) if info.started_at else "at an unknown time"
+
+
+def counts(info: SessionInfo) -> str:
+    """How its cells stand, in words."""
+    if info.problem:
+        return "log damaged"
+    parts = [
+        (info.ok, "ok"),
+        (info.oom, "out of memory"),
+        (info.failed, "failed"),
+        (info.skipped, "skipped"),
+        (info.left, "running or waiting" if info.writer else "left to run"),
+    ]
+    reports = f"; {info.reports} report{'s' * (info.reports != 1)}" if info.reports else ""
+    return f"{info.cells}: " + (", ".join(f"{n} {word}" for n, word in parts if n) or "none") + reports
+
+
+def _table(infos: list[SessionInfo]) -> str:
+    from tabulate import tabulate
+
+    rows = [
+        [info.session, info.name, began(info), info.host, ", ".join(info.devices), counts(info), info.note]
+        for info in infos
+    ]
+    header = ["session", "name", "begun", "machine", "devices", "cells", "note"]
+    kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
+    cells = [[one_line(row[i]) for i in kept] for row in rows]
+    return tabulate(cells, [header[i] for i in kept], tablefmt="plain", disable_numparse=True)

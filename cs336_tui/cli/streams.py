@@ -1,0 +1,154 @@
+"""The standard streams of a command: there in any case, and what is lost on them is heard of or does not matter.
+
+Whatever a command writes goes through them, and what a terminal would obey is taken out there (`texts.plain`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import select
+import stat
+import sys
+import time
+from typing import TYPE_CHECKING, TextIO
+
+from cs336_tui.export.texts import one_line, plain
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+PATIENCE_S = 1.0
+"""How long a standard error that takes nothing is waited for; once it has taken nothing, no longer at all."""
+
+
+def settle_streams() -> None:
+    """Have all three streams, also those that were closed; to be called before anything else is opened.
+
+    Writing to a standard output that is closed, full or gone raises OSError with ``standard output`` as its file name.
+    What standard error does not take, as a terminal whose connection hangs, is dropped: a run is worth more than the
+    lines beside it. Streams that somebody has replaced stay as they are.
+    """
+    for fd, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):  # so that writing to 1 is an error
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, flags)  # takes the lowest number that is free
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = _Output(open(1, "wb", closefd=False), *_encoding_of(sys.stdout), line_buffering=os.isatty(1))  # noqa: SIM115
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _Plain(_Errors(), *_encoding_of(sys.stderr), write_through=True)
+
+
+def in_one_line(error: OSError) -> str:
+    """``results.md: No space left on device``, of a name longer than 80 characters its ends."""
+    if error.errno == errno.ENOENT and error.filename is None and os.stat(os.curdir).st_nlink == 0:  # noqa: PTH116
+        return "the current folder has been removed; go to another one"
+    names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    shown = [name if len(name) <= 80 else f"{name[:60]}...{name[-16:]}" for name in names]
+    return ": ".join([*shown, error.strerror or str(error)])
+
+
+class _Plain(io.TextIOWrapper):
+    """Takes out of each text what a terminal would obey."""
+
+    def write(self, text: str, /) -> int:
+        self.write_as_is(plain(text))
+        return len(text)
+
+    def write_as_is(self, text: str) -> None:
+        """Write a text of our own, its escape sequences included."""
+        super().write(text)
+
+
+class _Output(_Plain):
+    def write_as_is(self, text: str) -> None:
+        try:
+            super().write_as_is(text)
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: OSError) -> OSError:
+        with contextlib.suppress(OSError):  # what is left in the buffer must not fail again when the interpreter ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return OSError(error.errno, error.strerror, "standard output")
+
+
+class _Errors(io.RawIOBase):
+    """Standard error that nobody is held up by: what it has no room for within `PATIENCE_S` is dropped."""
+
+    def __init__(self) -> None:
+        self._fd = 2
+        with contextlib.suppress(OSError):  # opened anew, as others share the one that is there
+            if os.isatty(2) or stat.S_ISFIFO(os.fstat(2).st_mode):
+                name = os.ttyname(2) if os.isatty(2) else "/dev/fd/2"
+                self._fd = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        self._is_stalled = False
+
+    def write(self, data: Buffer, /) -> int:
+        left = memoryview(data).cast("B")
+        size, give_up_at = len(left), time.monotonic() + (0.0 if self._is_stalled else PATIENCE_S)
+        with contextlib.suppress(OSError):
+            while left:
+                try:
+                    left = left[os.write(self._fd, left) :]
+                except BlockingIOError:
+                    rest_s = give_up_at - time.monotonic()
+                    if rest_s <= 0 or not select.select([], [self._fd], [], rest_s)[1]:
+                        break
+        self._is_stalled = bool(left)
+        return size
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def name(self) -> str:
+        return "<stderr>"
+
+    def fileno(self) -> int:
+        return 2
+
+    def isatty(self) -> bool:
+        return os.isatty(2)
+
+
+class StatusLine:
+    """One line at the end of a stream, redrawn in place where that is a terminal; elsewhere nothing."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.is_live = stream.isatty()
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        if self.is_live:
+            self._redraw(one_line(text))
+            self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            self._redraw("")
+            self._shown = False
+
+    def _redraw(self, text: str) -> None:
+        write = self._stream.write_as_is if isinstance(self._stream, _Plain) else self._stream.write
+        write(f"\r\x1b[K{text}")
+        self._stream.flush()
+
+
+def _encoding_of(stream: TextIO | None) -> tuple[str, str]:
+    """That of the stream, so that every text can be written."""
+    if stream is None:
+        return "utf-8", "backslashreplace"
+    return stream.encoding, "surrogateescape" if stream.errors == "surrogateescape" else "backslashreplace"

@@ -1,0 +1,205 @@
+"""What estimates are made with: the cells asked for, the devices that they are for, and who predicts."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import click
+import msgspec
+
+from cs336_tui.analysis.estimates import Target, named_target, target_here
+from cs336_tui.cli.streams import StatusLine
+from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.sweep import UNRESOLVED, Sweep
+from cs336_tui.events.environment import Environment, capability_pair
+from cs336_tui.events.events import DeviceSampled
+from cs336_tui.events.gpus import GpuModel, UnknownGpu, find_gpu
+from cs336_tui.events.reports import Prediction
+from cs336_tui.export.files import ExportError, NoRoom, write_atomically
+from cs336_tui.runner.predictor import PredictionError
+
+
+class Predicts(Protocol):
+    """What works predictions out; raises `PredictionError`."""
+
+    def predict(
+        self, specs: Sequence[RunSpec], on_each: Callable[[Prediction], object] = ...
+    ) -> tuple[Prediction, ...]: ...
+
+
+class Machine(NamedTuple):
+    """This machine, and what was in use on it just now."""
+
+    environment: Environment
+    samples: tuple[DeviceSampled, ...]
+
+    def target(self, device: str) -> Target:
+        info = self.environment.device(device)
+        assert info is not None, "only cells of devices that are here are asked for"
+        return target_here(info, self.environment, [(sample, None) for sample in self.samples])
+
+
+class Asked(NamedTuple):
+    """Cells, and what each device of theirs is, by its name."""
+
+    specs: tuple[RunSpec, ...]
+    targets: dict[str, Target]
+
+    def capability_of(self, spec: RunSpec) -> tuple[int, int] | None:
+        """Of the GPU that the spec is for, where it is known."""
+        target = self.targets.get(spec.device)
+        return capability_pair(target.gpu.capability) if target and target.gpu else None
+
+
+def settle(sweep: Sweep, gpu: str | None, peak: float | None, read: Callable[[], Machine]) -> Asked:
+    """The sweep's cells and what they are to run on: the GPU of that name, or this machine's devices.
+
+    `peak` states TFLOP/s. Raises `SpecError` or `click.UsageError` for what a device cannot do.
+    """
+    asked = _on_named(sweep, gpu) if gpu is not None else _on_this_machine(sweep, read())
+    if peak is None:
+        return asked
+    stated = {name: msgspec.structs.replace(each, stated_flops=peak * 1e12) for name, each in asked.targets.items()}
+    return asked._replace(targets=stated)
+
+
+def _on_named(sweep: Sweep, name: str) -> Asked:
+    others = [device for device in sweep.devices if device not in UNRESOLVED and not device.startswith("cuda")]
+    if others:
+        raise click.UsageError(f"--gpu {name}: --device {others[0]} is another device; give one of the two")
+    try:
+        gpu = find_gpu(name)
+    except UnknownGpu as error:
+        raise click.UsageError(str(error)) from None
+    specs = sweep.with_devices(("cuda:0",)).cells()
+    for spec in specs:
+        _check_precision(gpu, spec)
+    return Asked(specs, {"cuda:0": named_target(gpu)})
+
+
+def _check_precision(gpu: GpuModel, spec: RunSpec) -> None:
+    if spec.precision not in gpu.precisions:
+        can = f"{gpu.name} (compute capability {gpu.capability}) can do {', '.join(gpu.precisions)}"
+        raise SpecError("precision", spec.precision, can)
+
+
+def _on_this_machine(sweep: Sweep, here: Machine) -> Asked:
+    specs = sweep.with_devices(here.environment.resolve(sweep.devices)).cells()
+    for spec in specs:
+        try:
+            here.environment.check(spec)
+        except SpecError as error:
+            if error.field == "device" and spec.device.startswith("cuda"):
+                raise click.UsageError(f"{error}; --gpu NAME is for a GPU that is not here") from None
+            raise
+    return Asked(specs, {device: here.target(device) for device in dict.fromkeys(spec.device for spec in specs)})
+
+
+def read_machine() -> Machine:
+    """This machine's devices and what is in use on them; asks torch in a child process.
+
+    Raises `click.ClickException` when torch offers no device.
+    """
+    from cs336_tui.runner.bench import Bench
+    from cs336_tui.runner.device.gpu import GpuMonitor
+    from cs336_tui.runner.device.host import HostReader
+
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(lambda _: None, session_dir=Path(scratch), device_interval_s=0)
+        try:
+            bench.prepare()
+            environment = bench.probe()
+        finally:
+            bench.close()
+    if not environment.devices:
+        raise click.ClickException("; ".join(environment.problems) or "torch offers no device here")
+    host = HostReader().sample()
+    samples = [DeviceSampled(at=time.time(), host=host)]
+    monitor = GpuMonitor()
+    for device in environment.devices:
+        if device.uuid is not None:
+            monitor.follow(device.uuid)
+            gpu, why = monitor.sample(time.monotonic())
+            samples.append(DeviceSampled(at=time.time(), host=host, gpu=gpu, why=why))
+    monitor.close()
+    return Machine(environment, tuple(samples))
+
+
+@contextmanager
+def predicting(asked: Asked, predictor: Predicts | None = None) -> Iterator[Predicts]:
+    """The predictor, or one with child processes of its own for what is asked.
+
+    A `PredictionError` becomes a `click.ClickException`.
+    """
+    try:
+        if predictor is not None:
+            yield predictor
+        else:
+            with _own_predictor(asked) as own:
+                yield own
+    except PredictionError as error:
+        raise click.ClickException(str(error)) from None
+
+
+@contextmanager
+def _own_predictor(asked: Asked) -> Iterator[Predicts]:
+    from cs336_tui.runner.launcher import Launcher
+    from cs336_tui.runner.predictor import Predictor
+
+    with tempfile.TemporaryDirectory(prefix="cs336-tui-") as scratch:
+        launcher = Launcher(Path(scratch))
+        launcher.prepare()
+        launcher.start()
+        predictor = Predictor(launcher, capability_of=asked.capability_of)
+        try:
+            yield predictor
+        finally:
+            predictor.close()
+
+
+class Counter:
+    """Counts calls on one line of standard error, where that is a terminal; `total` calls clear it."""
+
+    def __init__(self, what: str, total: int | None = None) -> None:
+        self._what, self._total, self._done = what, total, 0
+        self._line = StatusLine(sys.stderr)
+
+    def __call__(self, *_: object) -> None:
+        self._done += 1
+        if self._done == self._total:
+            self.clear()
+        else:
+            self._line.show(f"{self._what} {self._done}" + (f"/{self._total}" if self._total else ""))
+
+    def clear(self) -> None:
+        self._line.clear()
+
+
+def deliver(text: str, output: Path | None, *, force: bool) -> str:
+    """The text, or nothing when it went to the file.
+
+    Raises `click.UsageError` when it cannot be written; where the disk is full, prints it and raises
+    `click.ClickException`.
+    """
+    if output is None:
+        return text
+    try:
+        write_atomically(output, text, overwrite=force)
+    except NoRoom as error:
+        click.echo(text, nl=False)
+        raise click.ClickException(f"not written: {error}") from None
+    except ExportError as error:
+        raise click.UsageError(str(error)) from None
+    click.echo(f"wrote {output}", err=True)
+    return ""
+
+
+def to_json(data: object) -> str:
+    """Indented, ending with a newline."""
+    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"

@@ -1,0 +1,149 @@
+"""From choices given by name, as flags give them, to a sweep."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cs336_tui.config.presets import preset
+from cs336_tui.config.spec import ModelDims, SpecError
+from cs336_tui.config.sweep import INTERVAL, UNRESOLVED, Auto, Sweep, share_words
+from cs336_tui.config.variants import is_imported
+
+_RAW_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
+
+
+def sweep_from(
+    *,
+    preset_name: str | None = None,
+    vocab_size: int | None = None,
+    of_another_too: Collection[str] = (),
+    **choices: Any,
+) -> Sweep:
+    """The preset (or the default sweep) with the given choices in place of its own; None leaves a choice alone.
+
+    `choices` are fields of `Sweep` (`warmups` and `steps` may be `Auto`), the raw dimensions, and `interval`, the share
+    to which automatic steps narrow the interval of the mean. Raises `SpecError` when they contradict each other or
+    any cell of the sweep could not be; ``auto`` and ``every`` are left for the machine to resolve. A choice that has no
+    effect is refused, but left out where it is among `of_another_too`.
+    """
+    base = preset(preset_name).sweep if preset_name else Sweep()
+    raw = {name: choices.pop(name, None) for name in _RAW_DIMS}
+    given = {name: value for name, value in choices.items() if value is not None and value != ()}
+    asked = dict(given) | {
+        name: value for name, value in (("vocab_size", vocab_size), *raw.items()) if value is not None
+    }
+    given |= _own_code(base, given)
+    if given.get("workload", base.workload) == "attention" and base.workload != "attention":
+        given = ATTENTION_USUAL | given
+    given |= _counts(base, given.pop("warmups", None), given.pop("steps", None), given.pop("interval", None))
+    if vocab_size is not None:
+        given["vocab_size"] = vocab_size
+        if base.dims:
+            given["dims"] = msgspec.structs.replace(base.dims, vocab_size=vocab_size)
+    if "sizes" in given:
+        given["dims"] = None
+    if any(value is not None for value in raw.values()):
+        if raw["d_ff"] is None and raw["d_model"] and all(map(is_imported, given.get("models", base.models))):
+            raw["d_ff"] = 4 * raw["d_model"]
+        missing = [f"--{name.replace('_', '-')}" for name, value in raw.items() if value is None]
+        if missing:
+            raise SpecError("raw dimensions", "incomplete", f"{', '.join(missing)} missing; give all of them")
+        if "sizes" in given:
+            raise SpecError("size", ",".join(given["sizes"]), "give either --size or raw dimensions, not both")
+        given["dims"] = ModelDims(**raw, vocab_size=base.vocab_size if vocab_size is None else vocab_size)
+    elif preset_name and given.get("edition", base.edition) != base.edition and "sizes" not in given:
+        raise SpecError("edition", given["edition"], f"changes what the sizes of {preset_name} mean; give --size too")
+    sweep = msgspec.structs.replace(base, **given)
+    named = tuple(device for device in sweep.devices if device not in UNRESOLVED)
+    if problems := sweep.with_devices(named or ("cpu",)).problems():
+        raise problems[0]
+    for field, error in _without_effect(sweep, asked).items():
+        if field not in of_another_too:
+            raise error
+        kept = "dims" if field in _RAW_DIMS else field
+        sweep = msgspec.structs.replace(sweep, **{kept: getattr(base, kept)})
+    _check_folders(sweep)
+    return sweep
+
+
+ATTENTION_USUAL: dict[str, Any] = {"passes": ("forward", "backward"), "contexts": (1024,), "batches": (8,)}
+"""What attention alone is run with where nobody says."""
+
+
+def _without_effect(sweep: Sweep, given: dict[str, Any]) -> dict[str, SpecError]:
+    """Of the given choices those that change nothing in this sweep, and why."""
+    alone, own = sweep.workload == "attention", bool(sweep.own_code)
+    found: dict[str, SpecError] = {}
+    if "model_args" in given and not any(map(is_imported, sweep.models)):
+        why = "only a model of your own has arguments; give --model too"
+        found["model_args"] = SpecError("model_args", _pairs(given["model_args"]), why)
+    if "model_path" in given and not own:
+        why = "nothing of your own to look for there; give --model too"
+        found["model_path"] = SpecError("model_path", ", ".join(given["model_path"]), why)
+    if "annotations" in given and not own:
+        why = "nothing of your own that could call it; give --model too"
+        found["annotations"] = SpecError("annotations", _pairs(given["annotations"]), why)
+    if "head_dims" in given and not alone:
+        why = "only with --workload attention; a model's comes from its size"
+        found["head_dims"] = SpecError("head_dim", ",".join(map(str, given["head_dims"])), why)
+    if given.get("causal") is False and not alone:
+        found["causal"] = SpecError("causal", "no", "only with --workload attention; a language model always is")
+    for field in ("sizes", "vocab_size", *_RAW_DIMS) if alone else ():
+        if field in given:
+            value = ",".join(given[field]) if field == "sizes" else given[field]
+            found[field] = SpecError(
+                "size" if field == "sizes" else field, value, "attention alone has no model; give --head-dim"
+            )
+    return found
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(map("=".join, pairs))
+
+
+def _check_folders(sweep: Sweep) -> None:
+    """Raise `SpecError` for a folder of a user's code that is not there."""
+    for folder in sweep.model_path if sweep.own_code else ():
+        if os.path.isfile(folder):  # noqa: PTH113  # never raises
+            raise SpecError("model_path", folder, "that is a file; give its folder")
+        if not os.path.isdir(folder):  # noqa: PTH112
+            raise SpecError("model_path", folder, "no such folder")
+
+
+def _own_code(base: Sweep, given: dict[str, Any]) -> dict[str, Any]:
+    """The folders for these choices, where they have any."""
+    names = [*given.get("models", base.models), *given.get("attentions", base.attentions)]
+    names += [*given.get("optimizers", base.optimizers), given.get("loss", base.loss)]
+    folders = own_code_folders(given.get("model_path", base.model_path), names)
+    return {"model_path": folders} if folders else {}
+
+
+def own_code_folders(folders: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
+    """Folders to look in for a user's own code, whole, so that the choices mean the same from anywhere.
+
+    Without any the current one, where one of the `names` is of a user's own.
+    """
+    given = tuple(folders) or ((".",) if any(map(is_imported, names)) else ())
+    return tuple(str(Path(os.path.expanduser(folder)).absolute()) for folder in given)  # noqa: PTH111  # never raises
+
+
+def _counts(
+    base: Sweep, warmups: Auto | tuple[int, ...] | None, steps: Auto | int | None, interval: float | None
+) -> dict[str, Any]:
+    """The fields of a sweep that say how many steps are run."""
+    fields: dict[str, Any] = {}
+    if warmups is not None:
+        fields["warmup_auto"] = isinstance(warmups, Auto)
+        fields["warmups"] = (warmups.most,) if isinstance(warmups, Auto) else warmups
+    share = base.steps_auto
+    if steps is not None:
+        share = (share or INTERVAL) if isinstance(steps, Auto) else None
+        fields["steps"] = steps.most if isinstance(steps, Auto) else steps
+    if interval is not None and share is None:
+        raise SpecError("interval", share_words(interval), "--interval is only used with --steps auto")
+    return fields | {"steps_auto": share if interval is None else interval}

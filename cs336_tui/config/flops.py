@@ -1,0 +1,101 @@
+"""What a step of the reference model, or of attention alone, computes and moves at least, from its dimensions alone.
+
+Of a model with naive attention the same numbers as a prediction's, which follows the step on tensors without data; this
+needs neither torch nor time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cs336_tui.config.spec import Pass, RunSpec
+
+_FORWARDS_TIMED: dict[Pass, int] = {
+    "inference": 1, "forward": 1, "backward": 2, "forward+backward": 3, "train-step": 3,
+}  # fmt: skip
+"""The work of the timed phases in forwards: a backward multiplies twice for each product of the forward, once for the
+gradient of either factor."""
+_STEP_COUNT_BYTES = 4
+"""AdamW keeps a float32 count of its steps for each parameter tensor; beside the parameters only where these are the
+host's."""
+
+
+_SCORES_ALL_PAIRS = ("naive", "math")
+"""Kinds of attention that score every pair of tokens, the masked ones too; a fused kernel can leave those out."""
+_ATTENTION_MOVES: dict[Pass, int] = {"inference": 4, "forward": 4, "backward": 7, "forward+backward": 8}
+"""Of attention alone, tensors of the queries' shape: a forward reads q, k and v and writes the output; a backward reads
+the three and the output's gradient and writes three gradients; both together read the three once."""
+
+
+class _Parameters(NamedTuple):
+    """Of the whole model: how many numbers, in how many tensors, and how many of them are factors of products."""
+
+    numbers: int
+    tensors: int
+    factors: int
+
+
+def step_flops(spec: RunSpec, all_pairs: bool | None = None) -> int:
+    """FLOPs of the matrix products (2 m n k) in the timed phases of a step.
+
+    A forward has 2 for each weight of a linear layer and token, and 4 d_model for each pair of tokens of a sequence
+    and layer: the attention's scores and its weighted values. Under a causal mask those are all T^2 pairs where torch
+    or the reference materialises scores, and else, a user's own function included, the T (T + 1) / 2 that are not
+    masked. `all_pairs` says which where the kernel that ran is known; None goes by the spec's attention. What a fused
+    backward computes again does not count. Embeddings, norms, softmax and the optimizer have no matrix products.
+    """
+    if all_pairs is None:
+        all_pairs = spec.attention in _SCORES_ALL_PAIRS
+    weights = 0 if spec.workload == "attention" else 2 * spec.tokens_per_step * _parameters(spec).factors
+    attention = 4 * spec.batch_size * _pairs(spec, all_pairs) * spec.d_model * spec.num_layers
+    return _FORWARDS_TIMED[spec.pass_] * (weights + attention)
+
+
+def least_bytes(spec: RunSpec) -> int:
+    """The least that a step must read and write: everything that outlives it, once each way.
+
+    Parameters are read, of an embedding no more rows than there are tokens; a backward writes as many gradients as
+    there are parameters; AdamW reads these, reads and writes its two moments and writes the parameters. Activations,
+    which a machine might keep in its caches, are left out. Of attention alone it is what a kernel that keeps its scores
+    to itself must move: q, k, v, the output and their gradients.
+    """
+    if spec.workload == "attention":
+        width = 2 if spec.precision == "bf16" else 4
+        return _ATTENTION_MOVES[spec.pass_] * spec.tokens_per_step * spec.d_model * width
+    found = _parameters(spec)
+    width = 2 if spec.precision == "bf16" else 4
+    parameters = found.numbers * width
+    moved = parameters - unread_rows(spec) * spec.d_model * width
+    if spec.pass_ not in ("inference", "forward"):
+        moved += parameters
+    if spec.pass_ == "train-step":
+        counts = found.tensors * _STEP_COUNT_BYTES if spec.device == "cpu" else 0
+        moved += 2 * parameters + 2 * (2 * parameters + counts)
+    return moved
+
+
+def _pairs(spec: RunSpec, all_pairs: bool) -> int:
+    """Pairs of tokens of one sequence that are scored."""
+    length = spec.context_length
+    return length**2 if all_pairs or not spec.causal else length * (length + 1) // 2
+
+
+def unread_rows(spec: RunSpec) -> int:
+    """How many rows of the token embedding no token of a step reads, at least."""
+    return max(spec.vocab_size - spec.tokens_per_step, 0)
+
+
+def _parameters(spec: RunSpec) -> _Parameters:
+    """Of the reference Transformer: embeddings, in each layer four attention matrices, three (SwiGLU) or two (GELU)
+    feed-forward ones and two norms, the final norm and the head."""
+    d_model, layers, vocabulary = spec.d_model, spec.num_layers, spec.vocab_size * spec.d_model
+    learned_positions = spec.arch == "gelu-learned"
+    matrices = 2 if learned_positions else 3
+    factors = layers * (4 * d_model**2 + matrices * d_model * spec.d_ff) + vocabulary
+    norms = (2 * layers + 1) * d_model
+    positions = spec.context_length * d_model if learned_positions else 0
+    return _Parameters(
+        numbers=vocabulary + positions + factors + norms,
+        tensors=1 + learned_positions + layers * (4 + matrices + 2) + 2,
+        factors=factors,
+    )

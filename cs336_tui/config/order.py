@@ -1,0 +1,124 @@
+"""In which order cells run, and which are not worth trying after one that did not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from cs336_tui.config.spec import RunSpec
+
+Order = Literal["smallest-first", "as-given"]
+
+_PASS_WORK = {"inference": 1.0, "forward": 1.0, "backward": 3.0, "forward+backward": 3.0, "train-step": 3.0}
+_FUSED = ("sdpa", "flash", "memory-efficient", "cudnn")
+"""Attention whose scores are never whole in memory."""
+
+
+def relative_work(spec: RunSpec) -> float:
+    """Work of one step in arbitrary units, about proportional to its FLOPs.
+
+    2 FLOPs per matmul weight and token plus the attention scores, times 3 with a backward (Kaplan et al. 2020,
+    section 2.1), and one forward more where activations are computed again. The `backward` pass counts its untimed
+    forward, since that takes time too.
+    """
+    passes = _PASS_WORK[spec.pass_]
+    if spec.workload == "attention":
+        return 2 * spec.tokens_per_step * spec.context_length * spec.d_model * passes
+    if spec.checkpoint and passes > 1:
+        passes += 1
+    matrices = 3 if spec.arch == "swiglu-rope" else 2
+    weights = spec.num_layers * (4 * spec.d_model**2 + matrices * spec.d_model * spec.d_ff)
+    weights += spec.d_model * spec.vocab_size
+    scores = 2 * spec.num_layers * spec.context_length * spec.d_model
+    return spec.tokens_per_step * (weights + scores) * passes
+
+
+def variant_kind(spec: RunSpec) -> tuple[object, ...]:
+    """What decides, beside work, device, threads, precision and pass, how long a step takes: cells alike in it tell how
+    fast each other will be. An optimizer counts where there is a step of it."""
+    model = spec.workload, spec.causal, spec.model, spec.args_given, spec.model_path if spec.brings_own_code else ()
+    optimizer = spec.optimizer if spec.pass_ == "train-step" else "adamw"
+    return (*model, spec.attention, optimizer, spec.loss, spec.compile, spec.checkpoint, spec.cuda_graph)
+
+
+def in_order(specs: Sequence[RunSpec], order: Order = "smallest-first") -> tuple[RunSpec, ...]:
+    """The cells as they will run: those with the least work a step first, so that something useful comes early.
+
+    Cells of equal work (precisions, warm-ups) stay together, and so are compared close in time.
+    """
+    return tuple(sorted(specs, key=relative_work)) if order == "smallest-first" else tuple(specs)
+
+
+def in_rounds(specs: Sequence[RunSpec], repeats: int) -> tuple[tuple[RunSpec, int], ...]:
+    """Every cell `repeats` times, each with which of its runs it is, from 1.
+
+    Round after round, not cell after cell: a machine that drifts then does so for every cell alike.
+    """
+    return tuple((spec, repeat) for repeat in range(1, repeats + 1) for spec in specs)
+
+
+def needs_at_least(spec: RunSpec, other: RunSpec) -> bool:
+    """Whether `spec` surely needs as much memory as `other`: the same kind of cell, and nothing of it smaller."""
+
+    def kind(cell: RunSpec) -> tuple[object, ...]:
+        variants = cell.attention, cell.optimizer, cell.loss, cell.compile, cell.checkpoint, cell.cuda_graph
+        model = cell.workload, cell.causal, cell.model, cell.model_args, cell.model_path, cell.arch
+        return cell.device, cell.pass_, cell.precision, *model, *variants
+
+    def extent(cell: RunSpec) -> tuple[int, ...]:
+        dims = cell.dims
+        return (
+            dims.num_layers,
+            dims.d_model,
+            dims.d_ff,
+            dims.num_heads,
+            dims.vocab_size,
+            cell.context_length,
+            cell.batch_size,
+        )
+
+    return kind(spec) == kind(other) and all(a >= b for a, b in zip(extent(spec), extent(other), strict=True))
+
+
+def brings_as(spec: RunSpec, code: str, other: RunSpec) -> bool:
+    """Whether `spec` uses this code of a user's own as `other` does: from the same folders, a model with the same
+    arguments."""
+    used = {spec.attention, spec.loss, *([spec.optimizer] if spec.pass_ == "train-step" else [])}
+    as_model = spec.model == code and spec.model_args == other.model_args
+    return (code in used or as_model) and spec.model_path == other.model_path
+
+
+def rough_peak_bytes(spec: RunSpec) -> int:
+    """About what the cell's tensors need, good enough to tell cells that surely fit from those worth a prediction.
+
+    Parameters, with gradients and AdamW's two moments where the pass has them, and activations as in Korthikanti et al.
+    2022, section 4.1: 34 bytes an element of the residual stream and 5 a score in half precision, in forward alone too.
+    With activation checkpointing, what enters each group of blocks and the activations of one. Fused attention may need
+    less. Attention alone: queries, keys, values and output, with a gradient of each, and scores.
+    """
+    if spec.workload == "attention":
+        return _rough_attention_bytes(spec)
+    matrices = 3 if spec.arch == "swiglu-rope" else 2
+    weights = spec.num_layers * (4 * spec.d_model**2 + matrices * spec.d_model * spec.d_ff)
+    weights += 2 * spec.d_model * spec.vocab_size
+    copies = {"inference": 1, "forward": 1, "backward": 2, "forward+backward": 2, "train-step": 4}[spec.pass_]
+    bytes_each = 2 if spec.precision == "bf16" else 4
+    stream = 34 * spec.tokens_per_step * spec.d_model
+    scores = 5 * spec.num_heads * spec.tokens_per_step * spec.context_length
+    layers, entering = spec.num_layers, 0
+    if spec.pass_ == "inference":
+        layers = 1
+    elif spec.checkpoint:
+        layers = spec.checkpoint
+        entering = -(-spec.num_layers // spec.checkpoint) * spec.tokens_per_step * spec.d_model * bytes_each
+    activations = layers * (stream + scores) * bytes_each // 2 + entering
+    logits = 2 * spec.tokens_per_step * spec.vocab_size * 4
+    return copies * weights * bytes_each + activations + logits
+
+
+def _rough_attention_bytes(spec: RunSpec) -> int:
+    copies = 1 if spec.pass_ in ("inference", "forward") else 2
+    elements = 4 * copies * spec.tokens_per_step * spec.d_model
+    if spec.attention not in _FUSED:
+        elements += 3 * spec.tokens_per_step * spec.context_length  # three at a time, forward and backward
+    return elements * (2 if spec.precision == "bf16" else 4)

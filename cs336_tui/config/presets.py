@@ -1,0 +1,269 @@
+"""Named sweeps as data files: those of each handout edition, and a person's own.
+
+A preset is one TOML file and is named by its place: ``2026/warmup.toml`` is ``2026/warmup``. Its keys are the flags of
+`cs336-tui bench` without their dashes; a key that is left out keeps its default. `about` says what it is for. As
+there, ``warmup`` and ``steps`` may be ``"auto"`` or ``"auto:50"``, and with the latter ``interval`` 0.01 or ``"1%"``.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import platformdirs
+
+from cs336_tui.config.reading import TomlError, parse_toml, read_text
+from cs336_tui.config.spec import ModelDims, SpecError
+from cs336_tui.config.sweep import INTERVAL, UNRESOLVED, Auto, Counted, Sweep, auto_of, auto_words, share_of
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)*")
+_DEPTH = 3
+"""Of folders in which presets are looked for, as a link may lead back to where it is."""
+_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
+_LISTS = {
+    "size": "sizes", "context": "contexts", "batch": "batches", "pass": "passes", "precision": "precisions",
+    "device": "devices", "warmup": "warmups", "head_dim": "head_dims", "model": "models", "attention": "attentions",
+    "compile": "compiles", "checkpoint": "checkpoints", "optimizer": "optimizers", "cuda_graph": "cuda_graphs",
+    "model_path": "model_path",
+}  # fmt: skip
+_SINGLES = (
+    "steps", "edition", "arch", "sync", "seed", "threads", "vocab_size", "workload", "causal", "loss",
+)  # fmt: skip
+_PAIRS = {"model_arg": "model_args", "annotate": "annotations"}
+"""Keys that hold a list of texts as ``name=value``."""
+_UNUSUAL = (
+    "head_dim", "model", "attention", "compile", "checkpoint", "optimizer", "cuda_graph", "model_path", "workload",
+    "causal", "loss",
+)  # fmt: skip
+"""Keys that a file leaves out where they are as usual."""
+_TEXTS = ("size", "pass", "precision", "device", "model", "attention", "compile", "optimizer", "cuda_graph",
+          "model_path", "edition", "arch", "sync", "workload", "loss")  # fmt: skip
+"""Keys that hold texts; others hold whole numbers, but for `causal`."""
+_COUNTED: dict[str, Counted] = {"warmup": "warmup_steps", "steps": "measure_steps"}
+"""Keys that may hold ``auto``."""
+
+
+class Preset(msgspec.Struct, frozen=True):
+    """A named sweep and what it is for."""
+
+    name: str
+    about: str
+    sweep: Sweep
+
+
+class PresetError(Exception):
+    """A preset that cannot be read or kept; one line names it, what is wrong and what is allowed."""
+
+
+QUICK = Preset("quick", "the tiny size on this machine's best device, under half a minute", Sweep())
+"""The defaults of every choice; has no file of its own."""
+
+
+class PresetSet(msgspec.Struct, frozen=True):
+    """Every preset that could be read, and a line for each that could not."""
+
+    presets: tuple[Preset, ...]
+    problems: tuple[str, ...] = ()
+
+    def find(self, name: str) -> Preset:
+        """The preset of that name. Raises `SpecError` naming the known ones, or why it could not be read."""
+        for candidate in self.presets:
+            if candidate.name == name:
+                return candidate
+        if wrong := next((text for text in self.problems if text.startswith(f"preset {name}:")), None):
+            raise SpecError("preset", name, wrong.partition(": ")[2])
+        raise SpecError("preset", name, f"expected one of {', '.join(preset.name for preset in self.presets)}")
+
+
+def user_preset_dir() -> Path:
+    """Where a person's own presets are kept."""
+    return platformdirs.user_config_path("cs336-tui", appauthor=False) / "presets"
+
+
+@cache
+def bundled() -> tuple[Preset, ...]:
+    """The presets that come with the product, newest edition first."""
+    found = _presets_in(Path(__file__).parents[1] / "data" / "presets")
+    assert not found.problems, found.problems
+    return (QUICK, *sorted(found.presets, key=_edition_rank))
+
+
+def all_presets(user_dir: Path | None = None) -> PresetSet:
+    """The bundled presets, then those in `user_dir` (`user_preset_dir` when None); a person's own replaces a bundled
+    one of the same name."""
+    own = _presets_in(user_dir or user_preset_dir())
+    names = {preset.name for preset in own.presets}
+    return PresetSet((*(preset for preset in bundled() if preset.name not in names), *own.presets), own.problems)
+
+
+def preset(name: str) -> Preset:
+    """The preset of that name, bundled or a person's own. Raises `SpecError`."""
+    return all_presets().find(name)
+
+
+def save(preset: Preset, user_dir: Path | None = None, *, overwrite: bool = False) -> Path:
+    """Keep a preset among a person's own; returns its file. Raises `PresetError`."""
+    if not _NAME.fullmatch(preset.name):
+        raise PresetError(f"preset name {preset.name!r}: expected letters, digits, spaces, . _ + - and / between")
+    path = (user_dir or user_preset_dir()) / f"{preset.name}.toml"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w" if overwrite else "x", encoding="utf-8") as file:
+            file.write(to_toml(preset))
+    except FileExistsError:
+        raise PresetError(f"preset {preset.name}: exists already; choose another name") from None
+    except OSError as error:
+        raise PresetError(f"preset {preset.name}: {path}: {error.strerror}") from None
+    return path
+
+
+def to_toml(preset: Preset) -> str:
+    """The preset as its file says it, every choice spelled out."""
+    import tomli_w
+
+    sweep = preset.sweep
+    fields: dict[str, Any] = {"about": preset.about}
+    if sweep.dims:
+        fields |= {name: getattr(sweep.dims, name) for name in (*_DIMS, "vocab_size")}
+    for key, field in _LISTS.items():
+        if key != "size" or not sweep.dims:
+            values = getattr(sweep, field)
+            fields[key] = values[0] if len(values) == 1 else list(values)
+    for key in _SINGLES:
+        if key not in fields and getattr(sweep, key) is not None:
+            fields[key] = getattr(sweep, key)
+    for key, field in _PAIRS.items():
+        if pairs := getattr(sweep, field):
+            fields[key] = [f"{name}={value}" for name, value in pairs]
+    plain = Sweep()
+    for key in _UNUSUAL:
+        if getattr(sweep, _LISTS.get(key, key)) == getattr(plain, _LISTS.get(key, key)):
+            fields.pop(key, None)
+    if sweep.warmup_auto:
+        fields["warmup"] = auto_words("warmup_steps", sweep.warmups[0])
+    if sweep.steps_auto is not None:
+        fields |= {"steps": auto_words("measure_steps", sweep.steps), "interval": sweep.steps_auto}
+    return tomli_w.dumps(fields)
+
+
+def from_toml(name: str, text: str) -> Preset:
+    """Inverse of `to_toml`. Raises `PresetError` naming the key, the value and what is allowed."""
+    try:
+        fields = parse_toml(text)
+    except TomlError as error:
+        raise PresetError(f"preset {name}: {error}") from None
+    allowed = ("about", *_LISTS, *_SINGLES, *_PAIRS, "interval", *_DIMS)
+    if unknown := sorted(fields.keys() - set(allowed)):
+        raise PresetError(f"preset {name}: unknown key {unknown[0]}: expected one of {', '.join(allowed)}")
+    try:
+        return Preset(name, _convert("about", fields.pop("about", ""), str), _sweep(fields))
+    except SpecError as error:
+        raise PresetError(f"preset {name}: {error}") from None
+
+
+def _sweep(fields: dict[str, Any]) -> Sweep:
+    given = _automatic(fields)
+    for key, field in _LISTS.items():
+        if key in fields and field not in given:
+            values = fields[key] if isinstance(fields[key], list) else [fields[key]]
+            given[field] = tuple(_convert(key, value, _kind(key)) for value in values)
+    for key in _SINGLES:
+        if key in fields and key not in given:
+            given[key] = _convert(key, fields[key], _kind(key))
+    for key, field in _PAIRS.items():
+        if key in fields:
+            texts = fields[key] if isinstance(fields[key], list) else [fields[key]]
+            given[field] = tuple(_pair(key, text) for text in texts)
+    raw = {key: _convert(key, fields[key], int) for key in _DIMS if key in fields}
+    if raw:
+        if missing := [key for key in _DIMS if key not in raw]:
+            raise SpecError("raw dimensions", "incomplete", f"{', '.join(missing)} missing; give all of them")
+        if "sizes" in given:
+            raise SpecError("size", ",".join(given["sizes"]), "give either size or raw dimensions, not both")
+        given["dims"] = ModelDims(**raw, vocab_size=given.get("vocab_size", Sweep().vocab_size))
+    sweep = Sweep(**given)
+    named = tuple(device for device in sweep.devices if device not in UNRESOLVED)
+    if problems := sweep.with_devices(named or ("cpu",)).problems():
+        raise problems[0]
+    return sweep
+
+
+def _automatic(fields: dict[str, Any]) -> dict[str, Any]:
+    """The choices of those counts that are ``auto``, in a list or not."""
+    given: dict[str, Any] = {}
+    for key, field in _COUNTED.items():
+        value = fields.get(key)
+        values = value if isinstance(value, list) else [value]
+        found = [auto for word in values if isinstance(word, str) and (auto := auto_of(field, word))]
+        if found and len(values) > 1:
+            raise SpecError(key, ",".join(map(str, values)), "auto stands alone")
+        if found:
+            given |= _auto_choices(key, found[0])
+    if "interval" in fields:
+        if "steps_auto" not in given:
+            raise SpecError("interval", fields["interval"], 'is for steps = "auto"')
+        given["steps_auto"] = share_of(str(fields["interval"]))
+    return given
+
+
+def _auto_choices(key: str, auto: Auto) -> dict[str, Any]:
+    if key == "warmup":
+        return {"warmups": (auto.most,), "warmup_auto": True}
+    return {"steps": auto.most, "steps_auto": INTERVAL}
+
+
+def _kind(key: str) -> type[str] | type[int] | type[bool]:
+    if key == "causal":
+        return bool
+    return str if key in _TEXTS else int
+
+
+def _pair(key: str, text: Any) -> tuple[str, str]:
+    name, equals, value = _convert(key, text, str).partition("=")
+    if not (name.strip() and equals):
+        raise SpecError(key, text, "expected a list of texts as name=value")
+    return name.strip(), value.strip()
+
+
+def _convert(key: str, value: Any, kind: type[str] | type[int] | type[bool]) -> Any:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        or_auto = ' or "auto"' if key in _COUNTED else ""
+        allowed = {str: "expected a text", int: f"expected a whole number{or_auto}", bool: "expected true or false"}
+        raise SpecError(key, value, allowed[kind])
+    return value
+
+
+def _presets_in(folder: Path) -> PresetSet:
+    presets: list[Preset] = []
+    problems: list[str] = []
+    for name, file in _toml_files(folder, ""):
+        try:
+            presets.append(from_toml(name, read_text(file)))
+        except PresetError as error:
+            problems.append(str(error))
+        except OSError as error:
+            problems.append(f"preset {name}: cannot be read: {error.strerror}")
+    return PresetSet(tuple(presets), tuple(problems))
+
+
+def _toml_files(folder: Path, prefix: str) -> list[tuple[str, Path]]:
+    """Name and file of every preset below a folder, by name; none when there is no such folder."""
+    try:
+        entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    except OSError:
+        return []
+    found: list[tuple[str, Path]] = []
+    for entry in entries:
+        if entry.is_dir() and prefix.count("/") < _DEPTH:
+            found += _toml_files(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".toml"):
+            found.append((prefix + entry.name.removesuffix(".toml"), entry))
+    return found
+
+
+def _edition_rank(preset: Preset) -> tuple[int, str]:
+    edition, slash, _ = preset.name.partition("/")
+    return (-int(edition) if slash and edition.isdigit() else 1, preset.name)

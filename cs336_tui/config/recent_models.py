@@ -1,0 +1,71 @@
+"""Models of a person's own that were run lately, kept in a small file so that they need not be typed again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from cs336_tui.config.reading import UNREADABLE, read_small
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.variants import is_imported
+
+MOST = 10
+"""How many are kept."""
+
+
+class RecentModel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model by its name, with what it was run with."""
+
+    model: str
+    args: tuple[tuple[str, str], ...] = ()
+    path: tuple[str, ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+
+
+def models_in(sweep: Sweep) -> tuple[RecentModel, ...]:
+    """A person's own models that the sweep would run, in its order."""
+    return tuple(
+        RecentModel(model=name, args=sweep.model_args, path=sweep.model_path, annotations=sweep.annotations)
+        for name in sweep.models
+        if is_imported(name)
+    )
+
+
+def recent_models(file: Path | None = None) -> tuple[RecentModel, ...]:
+    """Those that were run lately, newest first; none where the file cannot be read."""
+    with contextlib.suppress(*UNREADABLE):
+        return msgspec.json.decode(read_small(file or _usual_file()), type=tuple[RecentModel, ...])[:MOST]
+    return ()
+
+
+def remember(models: Iterable[RecentModel], file: Path | None = None) -> tuple[RecentModel, ...]:
+    """Put these before those that were run earlier; the models that are kept now.
+
+    Of one name in the same folders the latest is kept. A file that cannot be written is left as it is.
+    """
+    file = file or _usual_file()
+    kept: dict[tuple[str, tuple[str, ...]], RecentModel] = {}
+    for model in (*models, *recent_models(file)):
+        kept.setdefault((model.model, model.path), model)
+    newest = tuple(kept.values())[:MOST]
+    draft = file.with_name(f"{file.name}.{os.getpid()}-{threading.get_ident()}")
+    with contextlib.suppress(OSError, UnicodeEncodeError):
+        text = msgspec.json.format(msgspec.json.encode(newest))
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_bytes(text)
+            draft.replace(file)
+        finally:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+    return newest
+
+
+def _usual_file() -> Path:
+    return platformdirs.user_state_path("cs336-tui", appauthor=False) / "recent-models.json"

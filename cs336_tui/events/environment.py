@@ -1,0 +1,114 @@
+"""What a machine is and offers: read once per session, recorded with it, used to refuse what cannot run."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cs336_tui.config.spec import RunSpec, SpecError, canonical_device
+from cs336_tui.config.variants import ATTENTIONS
+
+
+class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that torch can run on. `name` is torch's (``cpu``, ``mps``, ``cuda:N``); `uuid` is the GPU's,
+    as NVML spells it (``GPU-...``), None elsewhere. `memory_bytes` is the device's total memory."""
+
+    name: str
+    label: str
+    precisions: tuple[str, ...]
+    memory_bytes: int | None = None
+    uuid: str | None = None
+    capability: str | None = None
+    attentions: tuple[str, ...] = ()
+    """The reference model's kinds of attention that it has, in fp32 or in any precision; empty where nobody asked."""
+    cannot_compile: str | None = None
+    """What torch.compile lacks here, in one line; None where nothing is known to be missing."""
+
+
+def capability_pair(capability: str) -> tuple[int, int]:
+    """``9.0`` as (9, 0), which can be compared."""
+    major, minor = map(int, capability.split("."))
+    return major, minor
+
+
+FLOAT8 = (8, 9)
+"""The first CUDA compute capability whose matrix products take float8."""
+
+
+def _why_not(info: DeviceInfo, precision: str) -> str:
+    """What the device can do instead, and what it lacks where that is a matter of its generation."""
+    can = f"{info.name} ({info.label}) can do {', '.join(info.precisions)}"
+    if precision != "fp8-mixed":
+        return can
+    needed = ".".join(map(str, FLOAT8))
+    has = f"{info.name} has {info.capability}" if info.capability else f"{info.name} is none"
+    return f"{can}; it needs an NVIDIA GPU of compute capability {needed} or later, {has}"
+
+
+class TorchEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    """What torch says of this machine, asked in a child process. `threads` is its default intra-op thread count."""
+
+    torch: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    threads: int | None = None
+    devices: tuple[DeviceInfo, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """Versions and devices of the machine that a session ran on. Holds no secret of the process environment."""
+
+    host: str
+    os: str
+    cpu: str
+    cpu_count: int
+    memory_bytes: int
+    python: str
+    app: str
+    torch: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    driver: str | None = None
+    threads: int | None = None
+    """torch's default intra-op thread count."""
+    start_method: str | None = None
+    """How children are started: forkserver or spawn."""
+    devices: tuple[DeviceInfo, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What is missing or odd, one line each, for people."""
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """The problems less what is usual: pip's torch for Linux is built for CUDA, also where there is no driver."""
+        return tuple(problem for problem in self.problems if "no NVIDIA driver" not in problem)
+
+    def device(self, name: str) -> DeviceInfo | None:
+        return next((d for d in self.devices if d.name == name), None)
+
+    def resolve(self, devices: tuple[str, ...]) -> tuple[str, ...]:
+        """Device names with ``auto`` replaced by the best device here (CUDA, else MPS, else the CPU) and ``every`` by
+        all of them, the CPU first."""
+        order = sorted(self.devices, key=lambda d: ("cuda", "mps", "cpu").index(d.name.partition(":")[0]))
+        best = order[0].name if order else "cpu"
+        every = tuple(device.name for device in reversed(order)) or (best,)
+        found: list[str] = []
+        for name in devices:
+            found += every if name == "every" else (best if name == "auto" else canonical_device(name),)
+        return tuple(found)
+
+    def check(self, spec: RunSpec) -> None:
+        """Raise `SpecError` when this machine lacks the cell's device or the device lacks its precision."""
+        info = self.device(spec.device)
+        if info is None:
+            have = ", ".join(d.name for d in self.devices) or "none that torch can use"
+            raise SpecError("device", spec.device, f"this machine has {have}")
+        if spec.precision not in info.precisions:
+            raise SpecError("precision", spec.precision, _why_not(info, spec.precision))
+        if spec.attention in ATTENTIONS and info.attentions and spec.attention not in info.attentions:
+            raise SpecError(
+                "attention", spec.attention, f"{info.name} ({info.label}) can do {', '.join(info.attentions)}"
+            )
+        if spec.compile != "off" and info.cannot_compile:
+            raise SpecError("compile", spec.compile, info.cannot_compile)
+        if spec.cuda_graph != "off" and not spec.device.startswith("cuda"):
+            raise SpecError("cuda_graph", spec.cuda_graph, f"{info.name} ({info.label}) has none; only cuda has")

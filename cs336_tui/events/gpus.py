@@ -1,0 +1,129 @@
+"""GPUs by name: memory, bandwidth and peak FLOP/s as data sheets state them (`data/gpus.toml`)."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from functools import cache, lru_cache
+from importlib.resources import files
+
+import msgspec
+
+from cs336_tui.config.spec import Precision
+from cs336_tui.events.environment import FLOAT8, capability_pair
+
+_MEANT: dict[Precision, str] = {
+    "fp32": "fp32", "tf32": "tf32", "bf16-mixed": "bf16", "bf16": "bf16", "fp16-mixed": "fp16", "fp8-mixed": "fp8",
+}  # fmt: skip
+"""In which format the matrix products of a precision run; of fp8-mixed those of the linear layers."""
+_FROM_AMPERE: tuple[Precision, ...] = ("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16")
+_BEFORE_AMPERE: tuple[Precision, ...] = ("fp32", "fp16-mixed")
+_AMPERE = (8, 0)
+"""The first compute capability with TF32, and with bf16 in hardware."""
+_TELLS_APART = frozenset(("laptop", "pro"))
+"""Words that make another GPU of the same number: what bears them is not meant without them."""
+_SAYS_NOTHING = frozenset(("nvidia", "geforce", "tesla", "gpu", "tensor", "core", "generation"))
+
+
+class UnknownGpu(ValueError):
+    """A name that fits no GPU of the table; one line names the known ones."""
+
+
+HOPPER = (9, 0)
+"""Compute capability of an H100."""
+
+
+class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU as its data sheet has it; `tflops` are dense peaks by format (``fp32`` without tensor cores)."""
+
+    name: str
+    words: tuple[str, ...] = ()
+    """What other names of it may say besides the words of `name`."""
+    capability: str
+    memory_gib: float
+    """What torch shows as its total memory."""
+    bandwidth_gb_per_s: float
+    tflops: dict[str, float]
+    source: str
+
+    @property
+    def memory_bytes(self) -> int:
+        return round(self.memory_gib * 2**30)
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        return self.bandwidth_gb_per_s * 1e9
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """What its hardware can do."""
+        capability = capability_pair(self.capability)
+        if capability < _AMPERE:
+            return _BEFORE_AMPERE
+        return (*_FROM_AMPERE, "fp8-mixed") if capability >= FLOAT8 else _FROM_AMPERE
+
+    def peak_flops(self, precision: Precision) -> float | None:
+        """FLOP/s of dense matrix products in this precision, None where no source states them."""
+        peak = self.tflops.get(_MEANT[precision])
+        return None if peak is None else peak * 1e12
+
+
+@cache
+def known_gpus() -> tuple[GpuModel, ...]:
+    """Every GPU of the table, of the same kind the most common first."""
+    table = tomllib.loads(files("cs336_tui").joinpath("data/gpus.toml").read_text("utf-8"))
+    return msgspec.convert(table["gpu"], tuple[GpuModel, ...])
+
+
+def find_gpu(name: str) -> GpuModel:
+    """The GPU that a person means: ``H100``, ``a100-80gb``, ``NVIDIA H100 80GB HBM3``; of several the most common.
+
+    Raises `UnknownGpu`.
+    """
+    if found := gpu_of_label(name):
+        return found
+    raise UnknownGpu(f"GPU {name}: expected one of {', '.join(gpu.name for gpu in known_gpus())}")
+
+
+@lru_cache(maxsize=256)
+def gpu_of_label(label: str) -> GpuModel | None:
+    """The GPU that torch or NVML calls so; None for one that is not in the table, and for a slice (MIG) of one."""
+    said = _words(label)
+    for gpu in known_gpus():
+        if _model_words(gpu) <= said <= _words(gpu.name) | set(gpu.words):
+            return gpu
+    return None
+
+
+def _model_words(gpu: GpuModel) -> set[str]:
+    """The words without which no name means this GPU: ``h100``; ``4070`` and ``laptop``."""
+    words = gpu.name.lower().removeprefix("rtx ").split()
+    number = next(word for word in words if word not in _TELLS_APART)
+    return {number, *_TELLS_APART.intersection(words)}
+
+
+def _words(name: str) -> set[str]:
+    text = re.sub(r"\b(\d+)\s*gi?b\b", r" \1gb ", name.lower())
+    text = re.sub(r"\brtx(?=\w)", "rtx ", text)
+    return set(re.findall(r"[a-z0-9]+", text)) - _SAYS_NOTHING
+
+
+_LARGE_WORKSPACES = {9: (0, 0), 10: (2, 12), 11: (2, 14), 12: (2, 12)}
+"""The first torch that gives cuBLAS 32 MiB, by the major number of the compute capability: Hopper from the beginning,
+Blackwell since pytorch/pytorch#175344, Thor since #189312."""
+
+
+def cublas_workspace_bytes(capability: tuple[int, int], torch: str) -> int:
+    """What this version of torch allocates for cuBLAS per handle, and there is one for each thread that multiplies.
+
+    ``parseChosenWorkspaceSize`` in aten/src/ATen/cuda/CublasHandlePool.cpp: 32 MiB on the GPUs of `_LARGE_WORKSPACES`,
+    8 MiB and 128 KiB on all others, or as ``CUBLAS_WORKSPACE_CONFIG`` says (``:KiB:count``, any number of times).
+    A version that cannot be read is taken for the newest.
+    """
+    if pairs := re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")):
+        return sum(int(size) * 1024 * int(count) for size, count in pairs)
+    said = re.match(r"(\d+)\.(\d+)", torch)
+    version = (int(said[1]), int(said[2])) if said else (99, 0)
+    large = version >= _LARGE_WORKSPACES.get(capability[0], (100, 0))
+    return 32 * 2**20 if large else 8 * 2**20 + 128 * 1024

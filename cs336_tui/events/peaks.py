@@ -1,0 +1,201 @@
+"""What a device was measured to do at best, matrix products and copies, and the cache in which that is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from cs336_tui.config.reading import UNREADABLE, read_small
+from cs336_tui.config.spec import Precision
+from cs336_tui.events.environment import Environment
+
+BUSY_CORES = 0.25
+"""From this many cores in use by others on, what was measured on a CPU may be less than its peak."""
+WRONG_PEAK = 1.05
+"""A cell that achieves more than this share of a measured peak shows that the peak is wrong."""
+_BUSY_SHARE = 0.05
+"""Where they are no larger share of the cores that were used, it is kept all the same."""
+_AGREE = 0.1
+"""Two measurements further apart than this share are of no peak."""
+
+
+class PeakError(Exception):
+    """A peak could not be measured; one line says why."""
+
+
+class MatmulTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """Products of two square matrices, timed until the noise had settled or the time was up."""
+
+    size: int
+    """Rows and columns of each matrix."""
+    layout: str
+    """Which product of a linear layer it is: ``forward``, ``input gradient``, ``weight gradient``."""
+    median_s: float
+    """Of one product."""
+    fastest_s: float
+    timings: int
+    spread: float
+    """Half the 95 % interval of the median, as a share of it."""
+
+    @property
+    def flops_per_s(self) -> float:
+        """By the median; a product is 2 size³ operations."""
+        return 2 * self.size**3 / self.median_s
+
+
+class CopyTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """Copies of one array to another, timed alike."""
+
+    bytes: int
+    """Of the array: a copy reads and writes as many each."""
+    median_s: float
+    fastest_s: float
+    timings: int
+    spread: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Read and written, by the median."""
+        return 2 * self.bytes / self.median_s
+
+
+class DevicePeak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The measured peak of one device in one precision; settings as they were read back."""
+
+    device: str
+    """torch's name: ``cpu``, ``mps``, ``cuda:N``."""
+    device_name: str
+    """As its maker calls it."""
+    precision: Precision
+    dtype: str
+    """Of the matrices and of their product."""
+    matmul_precision: str
+    """torch's float32 matmul precision: highest, high or medium."""
+    allow_tf32: bool | None
+    """Whether cuBLAS might use TF32 for float32; None off CUDA."""
+    threads: int
+    """torch's intra-op threads."""
+    torch: str
+    at: float
+    """Unix time at its end."""
+    matmul: tuple[MatmulTrial, ...]
+    """A trial a size, smallest first; at least one."""
+    copy: CopyTrial
+    busy_cores: float | None = None
+    """How many cores other processes kept busy meanwhile, on average; None where the device is not the CPU."""
+    note: str = ""
+    """Such as why larger sizes were not tried."""
+    disagreement: float | None = None
+    """By which share the slower of two measurements, some seconds apart, fell short of the faster; of products and of
+    the copy the larger. None where it was measured once."""
+    uuid: str | None = None
+    """A GPU's."""
+    others: int | None = None
+    """Processes of others on the GPU when it was measured; None where that was not observed."""
+
+    @property
+    def disturbance(self) -> str:
+        """Why it is no peak to be kept, in a few words; empty where the machine was quiet and it could be repeated."""
+        found = []
+        if self.busy_cores is not None and self.busy_cores >= max(BUSY_CORES, _BUSY_SHARE * self.threads):
+            found.append(f"other processes kept {self.busy_cores:.1f} cores busy meanwhile")
+        if self.others:
+            found.append(f"processes of others on the GPU: {self.others}")
+        if self.disagreement is not None and self.disagreement > _AGREE:
+            found.append(f"measured twice, it came out {self.disagreement * 100:.0f} % lower once")
+        return "; ".join(found)
+
+    @property
+    def best(self) -> MatmulTrial:
+        """The trial with the most FLOP/s."""
+        return max(self.matmul, key=lambda trial: trial.flops_per_s)
+
+    @property
+    def matmul_flops(self) -> float:
+        """FLOP/s of the best size."""
+        return self.best.flops_per_s
+
+    @property
+    def matmul_size(self) -> int:
+        return self.best.size
+
+    @property
+    def copy_bytes_per_s(self) -> float:
+        """Bytes read and written per second by a large copy."""
+        return self.copy.bytes_per_s
+
+
+class PeakKey(msgspec.Struct, frozen=True, kw_only=True):
+    """For what a measured peak holds: one piece of hardware, a precision, a number of threads, a torch."""
+
+    hardware: str
+    """A GPU's UUID; elsewhere host, processor, its usable cores and the device."""
+    precision: Precision
+    threads: int | None
+    """None on a GPU, whose peak they do not touch."""
+    torch: str
+
+
+def peak_key(environment: Environment, device: str, precision: Precision, threads: int | None = None) -> PeakKey:
+    """The key of a device of this machine; without `threads` those of torch's own choice."""
+    info = environment.device(device)
+    if info and info.uuid:
+        hardware = info.uuid
+    else:
+        name = info.label if info else "unknown"
+        hardware = f"{environment.host}, {environment.cpu}, {environment.cpu_count} usable, {device}: {name}"
+    return PeakKey(
+        hardware=hardware,
+        precision=precision,
+        threads=(threads or environment.threads) if device == "cpu" else None,
+        torch=environment.torch or "",
+    )
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """One file of the cache; the key stands in it for people who look."""
+
+    key: PeakKey
+    peak: DevicePeak
+
+
+class PeakCache:
+    """Measured peaks in memory and as small files in the user's cache folder.
+
+    None that was disturbed (`DevicePeak.disturbance`) is kept. A folder that cannot be written or read only means that
+    they are measured again.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or platformdirs.user_cache_path("cs336-tui", appauthor=False) / "peaks"
+        self._known: dict[PeakKey, DevicePeak] = {}
+
+    def get(self, key: PeakKey) -> DevicePeak | None:
+        """None, too, of one that was kept before it was asked whether it had been disturbed."""
+        if key not in self._known:
+            with contextlib.suppress(*UNREADABLE):
+                entry = msgspec.json.decode(read_small(self._path(key)), type=_Entry)
+                if not entry.peak.disturbance:
+                    self._known[key] = entry.peak
+        return self._known.get(key)
+
+    def put(self, key: PeakKey, peak: DevicePeak) -> None:
+        """Keep it in place of one that was measured before, unless it was disturbed."""
+        if peak.disturbance:
+            return
+        self._known[key] = peak
+        path = self._path(key)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_suffix(f".{threading.get_ident()}.tmp")
+            draft.write_bytes(msgspec.json.encode(_Entry(key, peak)))
+            draft.replace(path)
+
+    def _path(self, key: PeakKey) -> Path:
+        name = hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:32]
+        return self._folder / f"{name}.json"

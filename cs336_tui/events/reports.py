@@ -1,0 +1,346 @@
+"""What is found out about a cell besides its times: where time and memory go, its dtypes, what it will need.
+
+A report is made in a child process of its own, never while a cell is timed. Sizes are bytes, ``*_ns`` nanoseconds.
+Everything here is what was read or worked out; how it is put together for people is `cs336_tui.findings`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import msgspec
+
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.variants import RANGES as RANGES
+from cs336_tui.config.variants import Range as Range
+
+ReportKind = Literal["kernels", "memory", "precision", "oom"]
+REPORT_KINDS: tuple[str, ...] = get_args(ReportKind)
+
+Category = Literal["parameters", "gradients", "optimizer_state", "activations", "temporary", "buffers"]
+CATEGORIES: tuple[str, ...] = get_args(Category)
+"""What memory is held for. Activations are what forward and loss leave for backward; buffers the causal mask, rotary
+tables and the batch; temporary is all that is let go within its phase, gradients of activations included."""
+
+NO_RANGE = ""
+"""What belongs to no named range."""
+FUSED = "fused"
+"""In place of a range: what torch.compile has fused, so that it is of several parts and cannot be told apart."""
+
+Kind = Literal["matrix multiply", "softmax", "elementwise", "reduction", "copy", "optimizer", "other"]
+KINDS: tuple[str, ...] = get_args(Kind)
+"""Kinds of kernels. ``softmax`` is its fused kernel; ``copy`` moves or fills memory; ``optimizer`` are kernels over
+lists of tensors, as only an optimizer's are."""
+
+
+WORKSPACE_OP = "cuBLAS workspace"
+"""The operation that a block of cuBLAS's own names."""
+
+
+class Site(msgspec.Struct, frozen=True):
+    """Where memory was asked for: the operation, the first frame of the model's code, the named range, the phase."""
+
+    op: str
+    frame: str = ""
+    """As ``transformer.py:124 scores``; of a backward operation the frame of its forward one. Empty when unknown."""
+    range: str = NO_RANGE
+    phase: str = ""
+    backward: bool = False
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One live allocation."""
+
+    bytes: int
+    category: Category
+    site: Site
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What a cell will need, worked out on tensors without data. Independent of how much memory a device has.
+
+    Memory is what a caching allocator hands out for tensors: each allocation rounded up to its unit, without the
+    device's own context. The step is one after warm-up, so that the optimizer's state is there.
+    """
+
+    spec: RunSpec
+    num_params: int
+    num_params_without_head: int
+    flops: dict[str, int]
+    """Per phase. Multiplications and additions of matrix products, as FLOP counters count them (2 m n k)."""
+    flops_by_range: dict[str, tuple[int, int]]
+    """Forward and backward FLOPs of the matrix products of each named range."""
+    softmax_flops: tuple[int, int] | None
+    """Of the attention's softmax, forward and backward, 5 and 4 operations an element. None where a user's own model
+    has its own number of layers or heads."""
+    min_bytes_moved: int
+    """The least a step must read and write: parameters, gradients, optimizer state once each way, as its pass asks."""
+    peak_bytes: int
+    peak_phase: str
+    by_category: dict[str, int]
+    """At the peak; keys are `CATEGORIES`, the sum is `peak_bytes`."""
+    forward_peak_bytes: int
+    forward_end_bytes: int
+    forward_end_by_category: dict[str, int]
+    residual_stream_bytes: int
+    """One tensor of the residual stream: batch x context x d_model in the dtype that the blocks pass on."""
+    largest: tuple[Block, ...]
+    """The largest live allocations at the peak, largest first; at most 20."""
+    note: str = ""
+    """Such as that this pass has no gradients."""
+    workspaces: int = 0
+    """How many workspaces of cuBLAS are among what is temporary, all the time."""
+    workspace_bytes: int = 0
+    """Of one, which differs between kinds of GPU and versions of torch."""
+    torch: str = ""
+    """Version of the torch whose step it is; empty in old logs."""
+    recomputed_flops: int = 0
+    """Of `flops`, what backward computes again because forward did not keep its activations."""
+
+
+class KernelGroup(msgspec.Struct, frozen=True):
+    """Every launch of one kernel (on a CPU: every call of one operator, by self time) from one place of a step."""
+
+    name: str
+    """In full."""
+    kind: Kind
+    phase: str
+    range: str
+    backward: bool
+    durations_ns: tuple[int, ...]
+
+
+class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """One profiled step. Every launch is in exactly one group; their sum is `total_ns`."""
+
+    spec: RunSpec
+    activity: Literal["kernels", "operators"]
+    """What is counted: kernels of a GPU, or operators of the host by self time where no kernels can be seen."""
+    device_name: str
+    torch: str
+    groups: tuple[KernelGroup, ...]
+    total_ns: int
+    """As the profiler itself sums up the step."""
+    span_ns: int
+    """From the first launch's begin to the last one's end, idle gaps included."""
+    phase_spans_ns: dict[str, int]
+    busy_ns: int
+    """Time in which at least one of them ran."""
+    launches: int
+    host_ns: int | None = None
+    """Time the host took to enqueue the step; None on a CPU."""
+    prediction: Prediction | None = None
+    """For the FLOPs beside the times."""
+    trace: str | None = None
+    """File with the Chrome trace, to be opened in Perfetto."""
+    note: str = ""
+    """Such as why no kernels could be seen and what is shown instead."""
+
+
+class PhaseSpan(msgspec.Struct, frozen=True):
+    """The events of a memory report from `first` up to, not including, `end` belong to this phase."""
+
+    phase: str
+    first: int
+    end: int
+    peak_bytes: int
+
+
+class SavedTensor(msgspec.Struct, frozen=True):
+    """What one kind of operation keeps for backward within one Transformer block, counted once a storage."""
+
+    node: str
+    """The autograd node, such as ``MulBackward0``."""
+    range: str
+    dtype: str
+    shape: tuple[int, ...]
+    count: int
+    bytes: int
+
+
+class SavedBlock(msgspec.Struct, frozen=True):
+    """What a module keeps for its backward, parameters left out."""
+
+    module: str
+    """As ``layers.0``."""
+    bytes: int
+    contributors: tuple[SavedTensor, ...]
+    """Largest first, all of them."""
+
+
+class TensorForm(msgspec.Struct, frozen=True):
+    """What an allocation was first seen as."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Every allocation of one recorded step, after warm-up.
+
+    The timeline counts events: the allocations that live when the step begins are born at event 0; block `i` is live
+    at events ``born[i] <= event < died[i]``, to the end when `died` is -1. Blocks are in order of birth.
+    """
+
+    spec: RunSpec
+    recorder: Literal["CUDA allocator history", "CPU profiler", "tensors"]
+    """Whose events these are. ``tensors``: only what operations return is seen, workspaces are not."""
+    device_name: str
+    torch: str
+    events: int
+    bytes: tuple[int, ...]
+    born: tuple[int, ...]
+    died: tuple[int, ...]
+    categories: tuple[int, ...]
+    """Places in `CATEGORIES`."""
+    site_of: tuple[int, ...]
+    """Places in `sites`."""
+    sites: tuple[Site, ...]
+    phases: tuple[PhaseSpan, ...]
+    peak_bytes: int
+    peak_event: int
+    forward_end_bytes: int
+    allocator_peak_bytes: int | None = None
+    """What the allocator itself counts as its peak over the same step; None where it does not count."""
+    saved: tuple[SavedBlock, ...] = ()
+    """Per Transformer block; empty when the pass has no backward."""
+    prediction: Prediction | None = None
+    snapshot: str | None = None
+    """File with CUDA's memory snapshot, for pytorch.org/memory_viz."""
+    note: str = ""
+    form_of: tuple[int, ...] = ()
+    """Of each block, its place in `forms`; -1 where nothing is known of it but its size. Empty: of all."""
+    forms: tuple[TensorForm, ...] = ()
+
+
+class OomReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Why a cell did not fit, found in a second attempt after its end."""
+
+    spec: RunSpec
+    phase: str | None
+    """``building``, or the phase of the step in which memory ran out."""
+    request_bytes: int | None
+    live_bytes: int
+    by_category: dict[str, int]
+    largest: tuple[Block, ...]
+    """At the moment of failure, largest first; at most 20."""
+    observed: bool
+    """Whether the second attempt ran out of memory too, so that the blocks were seen; else they are predicted."""
+    capacity_bytes: int | None
+    prediction: Prediction | None
+    note: str = ""
+
+
+class Accumulation(msgspec.Struct, frozen=True):
+    """0.01 added 1,000 times: the accumulator's dtype, the addend's, and what came out instead of 10."""
+
+    accumulator: str
+    addend: str
+    converted: bool
+    """Whether each addend is converted to the accumulator's dtype before it is added."""
+    result: float
+
+    @property
+    def error(self) -> float:
+        return self.result - 10.0
+
+
+class ToyDtypes(msgspec.Struct, frozen=True, kw_only=True):
+    """dtypes inside the course's toy model under autocast, as hooks see them."""
+
+    autocast: str
+    parameters: str
+    first_layer_output: str
+    layer_norm_output: str
+    logits: str
+    loss: str
+    gradients: str
+
+
+class ModuleDtypes(msgspec.Struct, frozen=True, kw_only=True):
+    """dtypes of one module, or of `count` alike ones in repeated layers (`path` as ``layers.*.attention.query``)."""
+
+    path: str
+    module: str
+    """Its class."""
+    count: int
+    parameters: str
+    inputs: str
+    output: str
+    gradients: str
+    """Of its parameters; empty when it has none or the pass has no backward."""
+
+
+class PrecisionReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The accumulation experiment, the toy model for each autocast dtype, and the cell's own model."""
+
+    spec: RunSpec
+    device_name: str
+    torch: str
+    accumulation: tuple[Accumulation, ...]
+    toy: tuple[ToyDtypes, ...]
+    modules: tuple[ModuleDtypes, ...]
+    logits: str
+    loss: str
+    note: str = ""
+
+
+Report = KernelReport | MemoryReport | PrecisionReport | OomReport
+
+
+class ReportRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child is asked to find out about a cell. `folder` is where it may leave files; None for nowhere."""
+
+    kind: ReportKind
+    spec: RunSpec
+    cell: int | None = None
+    """The session's cell that it is about, where there is one."""
+    folder: str | None = None
+    capacity_bytes: int | None = None
+    """Of the device, for `oom`."""
+    failed_phase: str | None = None
+    failed_request_bytes: int | None = None
+    """What the cell itself reported, for `oom`."""
+
+
+_OF_PASS: dict[str, str] = {
+    "inference": "inference keeps no activations for a backward and has no gradients and no optimizer state",
+    "forward": "forward has no gradients and no optimizer state; its activations are kept for a backward",
+    "backward": "backward has no optimizer state; its forward and loss run untimed and count to its memory",
+    "forward+backward": "forward+backward has no optimizer state",
+}
+
+
+def prediction_note(spec: RunSpec) -> str:
+    """What is to be known of a prediction for this spec."""
+    found = [_OF_PASS.get(spec.pass_, "")]
+    if spec.compile != "off":
+        found.append("predicted is the model as it is written; torch.compile may need less, or more")
+    if spec.cuda_graph != "off":
+        found.append("predicted is the step without its CUDA graph, which keeps what it uses for itself")
+    if spec.checkpoint:
+        found.append("FLOPs of backward include what activation checkpointing computes again")
+    return "; ".join(filter(None, found))
+
+
+def predicted_for(spec: RunSpec, found: Prediction) -> Prediction:
+    """A prediction of a spec that needs the same, as one of this spec."""
+    return msgspec.structs.replace(found, spec=spec, note=prediction_note(spec))
+
+
+def prediction_key(spec: RunSpec) -> RunSpec:
+    """The same spec for all cells that need the same: steps, seed, synchronisation and the like do not matter."""
+    return msgspec.structs.replace(
+        spec, size="", edition="2026", sync="each-step", warmup_steps=0, measure_steps=1, seed=0, threads=None,
+        warmup_auto=False, steps_auto=None, compile="off", cuda_graph="off",
+        device=spec.device.partition(":")[0] + (":0" if spec.device.startswith("cuda") else ""),
+    )  # fmt: skip
+
+
+def report_key(spec: RunSpec) -> RunSpec:
+    """The same spec for all cells of which a report tells the same: as `prediction_key`, on its device and threads."""
+    return msgspec.structs.replace(
+        prediction_key(spec), device=spec.device, threads=spec.threads, compile=spec.compile, cuda_graph=spec.cuda_graph
+    )

@@ -1,1 +1,0 @@
-"""What reports come to: rows, sums and judgements for people. No torch, nothing drawn."""

@@ -1,1 +1,0 @@
-"""The headless front end: the same core as the app, without a screen."""

@@ -1,0 +1,55 @@
+"""What of a preset a machine cannot run is left out, so that it runs the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.environment import Environment
+
+LEFT_OUT = {
+    "precision": "precisions", "attention": "attentions", "compile": "compiles", "cuda_graph": "cuda_graphs",
+}  # fmt: skip
+"""Fields of a cell that a device may lack a value of, each with the field of a sweep that holds its values."""
+
+
+def without_impossible(
+    sweep: Sweep, environment: Environment, fields: Collection[str] = tuple(LEFT_OUT)
+) -> tuple[Sweep, tuple[str, ...]]:
+    """The sweep, its devices resolved, without those values of these `fields` that no cell of it can have here, and a
+    line for each that says why. One of which nothing would be left stays as it is, to be refused."""
+    problems = {spec: _problem(spec, environment) for spec in sweep.cells()}
+    changes: dict[str, Any] = {}
+    said: list[str] = []
+    for field in LEFT_OUT:
+        if field not in fields:
+            continue
+        values: dict[str, SpecError] = {}
+        for value in getattr(sweep, LEFT_OUT[field]):
+            found = [problem for spec, problem in problems.items() if getattr(spec, field) == value]
+            why = next((problem for problem in found if problem and problem.field == field), None)
+            if why and all(found):
+                values[value] = why
+        kept = tuple(value for value in getattr(sweep, LEFT_OUT[field]) if value not in values)
+        if values and kept:
+            changes[LEFT_OUT[field]] = kept
+            said += [f"left out: {why}" for why in values.values()]
+    return msgspec.structs.replace(sweep, **changes), tuple(said)
+
+
+def fields_of_preset(preset: str | None, choices: Mapping[str, object]) -> tuple[str, ...]:
+    """Fields whose values come from the preset, as these choices (by the sweep's fields) name none: what somebody asks
+    for must be there; of a preset, whose author knows no machine, what is not may go."""
+    return tuple(field for field, values in LEFT_OUT.items() if preset and not choices.get(values))
+
+
+def _problem(spec: RunSpec, environment: Environment) -> SpecError | None:
+    try:
+        environment.check(spec)
+    except SpecError as error:
+        return error
+    return None

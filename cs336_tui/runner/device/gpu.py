@@ -1,0 +1,266 @@
+"""One GPU's measurements through NVML: read field by field, and followed through loss and return.
+
+Queries take the driver's lock, which the benchmark needs too, so they are few: six at every sample, four every
+`SLOW_S` (temperature, power limit, memory clock, persistence mode), two every `PROCESSES_S` or when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from cs336_tui.events.clocks import clock_reasons
+from cs336_tui.events.events import GpuProcess, GpuSample
+from cs336_tui.runner.device.nvml import LOST, GpuIdentity, Nvml, NvmlSilent, NvmlUnavailable, why_lost
+from cs336_tui.runner.device.processes import OtherProcesses
+
+SLOW_S = 5.0
+PROCESSES_S = 2.0
+RETRY_S = 10.0
+"""Seconds between two attempts to open what did not open or was lost."""
+
+_CANNOT = frozenset({2, 3, 13, 25, 26})
+"""Invalid argument (from a MIG instance), not supported, function not found, struct version, deprecated: this GPU
+or driver will never answer this call."""
+
+_UNKNOWN = 999
+
+T = TypeVar("T")
+
+
+class _Query(Generic[T]):
+    """What one field is asked by: the calls that can answer it, best first. One that cannot on this machine is dropped
+    for good, and one that was waited for in vain is not made again before `not_before` (monotonic seconds)."""
+
+    def __init__(self, *calls: Callable[[], T]) -> None:
+        self.calls = list(calls)
+        self.not_before = float("-inf")
+        self.why: str | None = None
+
+
+class GpuLost(Exception):
+    """The GPU stopped answering; the message is one line for people."""
+
+
+class GpuReader:
+    """Reads the GPU behind `handle`. A field that the GPU or driver cannot give is None, and not asked again."""
+
+    def __init__(self, nvml: Nvml, handle: Any) -> None:
+        """Raises pynvml's NVMLError when the GPU does not answer, and like `Nvml`."""
+        self.identity: GpuIdentity = nvml.identify(handle)
+        self.why: str | None = None
+        """One line on the NVML calls that gave no answer in time for the latest sample."""
+        self._api = nvml.api
+        self._now = 0.0
+        self._answered = self._unknown = False
+        self._slow_due = self._processes_due = float("-inf")
+        self._temperature_c: float | None = None
+        self._power_limit_w: float | None = None
+        self._memory_clock_mhz: int | None = None
+        self._persistence_mode: bool | None = None
+        self._others: tuple[GpuProcess, ...] | None = None
+        self._others_at = 0.0
+        self._other_processes = OtherProcesses()
+
+        api = nvml.api
+        # The calls that can answer a field, best first; one that cannot on this machine is dropped for good.
+        self._memory: _Query[Any] = _Query(
+            lambda: api.nvmlDeviceGetMemoryInfo(handle, version=api.nvmlMemory_v2),
+            lambda: api.nvmlDeviceGetMemoryInfo(handle),
+        )
+        self._utilisation: _Query[float] = _Query(lambda: api.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
+        self._power: _Query[float] = _Query(lambda: api.nvmlDeviceGetPowerUsage(handle) / 1000)
+        self._power_limit: _Query[float] = _Query(lambda: api.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000)
+        self._temperature: _Query[float] = _Query(
+            lambda: float(api.nvmlDeviceGetTemperature(handle, api.NVML_TEMPERATURE_GPU)),
+            lambda: float(api.nvmlDeviceGetTemperatureV(handle, api.NVML_TEMPERATURE_GPU)),
+        )
+        self._sm_clock: _Query[int] = _Query(lambda: int(api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_SM)))
+        self._memory_clock: _Query[int] = _Query(lambda: int(api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_MEM)))
+        self._persistence: _Query[bool] = _Query(lambda: bool(api.nvmlDeviceGetPersistenceMode(handle)))
+        self._reasons: _Query[tuple[str, ...]] = _Query(
+            lambda: clock_reasons(api.nvmlDeviceGetCurrentClocksEventReasons(handle)),
+            lambda: clock_reasons(api.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+        )
+        self._energy: _Query[float] = _Query(lambda: api.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000)
+        self._compute: _Query[dict[int, int | None]] = _Query(
+            lambda: _by_pid(api.nvmlDeviceGetComputeRunningProcesses(handle)),
+            lambda: _by_pid(api.nvmlDeviceGetComputeRunningProcesses_v2(handle)),
+        )
+        self._graphics: _Query[dict[int, int | None]] = _Query(
+            lambda: _by_pid(api.nvmlDeviceGetGraphicsRunningProcesses(handle)),
+            lambda: _by_pid(api.nvmlDeviceGetGraphicsRunningProcesses_v2(handle)),
+        )
+
+    def sample(self, now: float, child: int | None = None, *, fresh: bool = False) -> GpuSample:
+        """The GPU at `now` (monotonic seconds); `child` is the PID of the running cell's process, and with `fresh` the
+        list of processes is read anew.
+
+        Memory in use is NVML's v2, which leaves out the driver's own reserve, where the driver has it. Power is the
+        average over the last second on Ampere and later (A100 apart), the instant elsewhere. Raises `GpuLost`, and
+        `NvmlSilent` while NVML answers nothing.
+        """
+        self._now, self.why = now, None
+        self._answered = self._unknown = False
+        memory = self._read(self._memory)
+        utilisation, power = self._read(self._utilisation), self._read(self._power)
+        sm_clock, reasons, energy = self._read(self._sm_clock), self._read(self._reasons), self._read(self._energy)
+        if now >= self._slow_due:
+            self._slow_due = now + SLOW_S
+            self._temperature_c = self._read(self._temperature)
+            self._power_limit_w = self._read(self._power_limit)
+            self._memory_clock_mhz = self._read(self._memory_clock)
+            self._persistence_mode = self._read(self._persistence)
+        if fresh or now >= self._processes_due:
+            self._processes_due, self._others_at = now + PROCESSES_S, now
+            self._others = self._read_others(child)
+        if self._unknown and not self._answered:
+            # One field may be unknown on its own; all of them are when the device has gone.
+            raise GpuLost("the GPU answers no query (NVML error 999)")
+        return GpuSample(
+            uuid=self.identity.uuid,
+            name=self.identity.name,
+            memory_used_bytes=None if memory is None else int(memory.used),
+            memory_total_bytes=None if memory is None else int(memory.total),
+            utilisation=utilisation,
+            power_w=power,
+            power_limit_w=self._power_limit_w,
+            temperature_c=self._temperature_c,
+            sm_clock_mhz=sm_clock,
+            memory_clock_mhz=self._memory_clock_mhz,
+            clock_reasons=reasons,
+            energy_j=energy,
+            persistence_mode=self._persistence_mode,
+            other_processes=self._others,
+            processes_age_s=None if self._others is None else now - self._others_at,
+        )
+
+    def _read_others(self, child: int | None) -> tuple[GpuProcess, ...] | None:
+        compute, graphics = self._read(self._compute), self._read(self._graphics)
+        if compute is None:
+            return None
+        return self._other_processes.among({**(graphics or {}), **compute}, child)
+
+    def _read(self, query: _Query[T]) -> T | None:
+        """The first answer of its calls; None when this one gave none, or none can be had now."""
+        if self._now < query.not_before:
+            self.why = query.why
+            return None
+        calls = query.calls
+        while calls:
+            try:
+                value = calls[0]()
+            except NvmlSilent as silent:
+                self.why = str(silent)
+                if not (silent.waited or self._answered):
+                    self._slow_due = float("-inf")
+                    raise
+                if silent.waited:  # the others may well be answered: do not let this one hold them up each time
+                    query.not_before, query.why = self._now + RETRY_S, self.why
+                return None
+            except self._api.NVMLError as error:
+                if error.value in LOST:
+                    raise GpuLost(why_lost(error.value, str(error))) from None
+                if error.value not in _CANNOT:
+                    self._unknown |= error.value == _UNKNOWN
+                    return None
+                calls.pop(0)
+            # The driver lacks a process query (not an NVMLError), or this release of pynvml a function.
+            except (self._api.NVMLLibraryMismatchError, AttributeError):
+                calls.pop(0)
+            else:
+                self._answered = True
+                return value
+        return None
+
+
+def _by_pid(listed: Any) -> dict[int, int | None]:
+    """PID to bytes of GPU memory, None where NVML does not say."""
+    return {process.pid: process.usedGpuMemory for process in listed}
+
+
+class GpuMonitor:
+    """The GPU to follow, whatever happens to it: opened when first sampled, and again `RETRY_S` after a loss.
+
+    While NVML does not answer, it is asked nothing more, and is asked again as soon as it has.
+    """
+
+    def __init__(self) -> None:
+        self._uuid: str | None = None
+        self._nvml: Nvml | None = None
+        self._stuck: dict[str | None, Nvml] = {}
+        """Calls without an answer, by GPU: another GPU may be followed meanwhile."""
+        self._reader: GpuReader | None = None
+        self._lost: GpuSample | None = None
+        self._why: str | None = None
+        self._retry_at = float("-inf")
+
+    def follow(self, uuid: str | None) -> None:
+        """Which GPU; None for the first that CUDA would show."""
+        if uuid != self._uuid:
+            if self._nvml is not None and self._nvml.is_stuck:
+                self._stuck[self._uuid], self._nvml = self._nvml, None
+            if uuid in self._stuck:
+                if self._nvml is not None:
+                    self._nvml.close()
+                self._nvml = self._stuck.pop(uuid)
+            self._uuid, self._reader, self._lost = uuid, None, None
+            self._retry_at = float("-inf")
+
+    def sample(
+        self, now: float, child: int | None = None, *, fresh: bool = False
+    ) -> tuple[GpuSample | None, str | None]:
+        """The GPU at `now` (monotonic seconds), and why it or some of its measurements are missing; arguments as of
+        `GpuReader.sample`. Takes no longer than `nvml.ANSWER_S`.
+
+        No GPU at all gives None; a lost one keeps its identity and no measurement.
+        """
+        try:
+            self._nvml = self._nvml or Nvml()
+            with self._nvml.in_time():
+                return self._sample(self._nvml, now, child, fresh=fresh)
+        except NvmlUnavailable as error:
+            return None, str(error)
+
+    def close(self) -> None:
+        for nvml in filter(None, (self._nvml, *self._stuck.values())):
+            nvml.close()
+        self._reader = self._nvml = None
+        self._stuck.clear()
+
+    def _sample(self, nvml: Nvml, now: float, child: int | None, *, fresh: bool) -> tuple[GpuSample | None, str | None]:
+        if self._reader is None and now >= self._retry_at:
+            self._open(nvml, now)
+        if self._reader is not None:
+            try:
+                return self._reader.sample(now, child, fresh=fresh), self._reader.why
+            except (GpuLost, NvmlSilent) as error:
+                bare = GpuSample(uuid=self._reader.identity.uuid, name=self._reader.identity.name)
+                if isinstance(error, NvmlSilent):
+                    return bare, str(error)
+                self._lost = bare
+                self._give_up(nvml, now, str(error))
+        return self._lost, self._why
+
+    def _open(self, nvml: Nvml, now: float) -> None:
+        try:
+            self._reader = self._reader_of(nvml)
+        except NvmlSilent as silent:
+            self._why = str(silent)
+        except NvmlUnavailable as error:
+            self._give_up(nvml, now, str(error))
+        else:
+            self._lost = self._why = None
+
+    def _reader_of(self, nvml: Nvml) -> GpuReader:
+        handle = nvml.find(self._uuid)
+        try:
+            return GpuReader(nvml, handle)
+        except nvml.api.NVMLError as error:
+            raise NvmlUnavailable(f"the GPU does not answer: {why_lost(error.value, str(error))}") from None
+
+    def _give_up(self, nvml: Nvml, now: float, why: str) -> None:
+        nvml.close()
+        self._reader = None
+        self._why = why
+        self._retry_at = now + RETRY_S

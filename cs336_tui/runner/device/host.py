@@ -1,0 +1,122 @@
+"""The host's own measurements through psutil: what a machine without a GPU can still show."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+import psutil
+
+from cs336_tui.events.events import HostSample
+
+_SHORTEST_CPU_WINDOW_S = 0.1
+"""The kernel counts CPU time in ticks of 10 ms, so that a shorter window gives noise."""
+
+
+class _CoreTimes(NamedTuple):
+    """Seconds that all cores together have counted; `stolen` None where the system does not count it."""
+
+    total: float
+    stolen: float | None
+
+
+class HostReader:
+    """Reads the host. Use it from one thread: psutil keeps the last CPU times per thread."""
+
+    def __init__(self) -> None:
+        self._cpu_count = psutil.cpu_count()
+        self._cpu: float | None = None
+        self._steal: float | None = None
+        self._cpu_read_at = time.monotonic()
+        self._core_times = _core_times()
+        self._child: psutil.Process | None = None
+        self._child_cores: float | None = None
+        self._child_before: tuple[float, float] | None = None
+        """When (monotonic seconds) and how much CPU time (seconds) the child's window began with."""
+        psutil.cpu_percent()
+
+    def sample(self, child: int | None = None) -> HostSample:
+        """The host now; `child` is the PID of the running cell's process.
+
+        Memory in use is all that could not be had without swapping. CPU share, steal and the child's cores are over
+        the time since the last sample, None at first; inside a container, CPU, steal, memory and load are the whole
+        machine's. A process that the child itself started counts into its cores once it has ended.
+        """
+        memory = psutil.virtual_memory()
+        self._follow(child)
+        self._read_cores()
+        return HostSample(
+            cpu=self._cpu,
+            memory_used_bytes=memory.total - memory.available,
+            memory_total_bytes=memory.total,
+            child_rss_bytes=self._rss(),
+            child_cores=self._child_cores,
+            steal=self._steal,
+            load_1m=_load(),
+            cpu_count=self._cpu_count,
+        )
+
+    def _read_cores(self) -> None:
+        """Close the windows of what is counted over time, and begin the next ones, unless they are too short."""
+        now = time.monotonic()
+        if now - self._cpu_read_at < _SHORTEST_CPU_WINDOW_S:
+            return
+        self._cpu = psutil.cpu_percent() / 100
+        before, self._core_times = self._core_times, _core_times()
+        self._steal = _stolen_share(before, self._core_times)
+        self._cpu_read_at = now
+        self._read_child_cores(now)
+
+    def _read_child_cores(self, now: float) -> None:
+        before = self._child_before
+        if before is not None and now - before[0] < _SHORTEST_CPU_WINDOW_S:
+            return
+        used_s = self._child_cpu_s()
+        self._child_cores = (used_s - before[1]) / (now - before[0]) if before and used_s is not None else None
+        self._child_before = None if used_s is None else (now, used_s)
+
+    def _follow(self, pid: int | None) -> None:
+        """Look at this process from now on; nothing that was counted of another belongs to it."""
+        if pid == (self._child.pid if self._child else None):
+            return
+        self._child = self._child_cores = self._child_before = None
+        with suppress(psutil.Error):
+            self._child = psutil.Process(pid) if pid is not None else None
+        if (used_s := self._child_cpu_s()) is not None:
+            self._child_before = time.monotonic(), used_s
+
+    def _child_cpu_s(self) -> float | None:
+        """CPU time of the child and of its own children that have ended."""
+        try:
+            return sum(self._child.cpu_times()[:4]) if self._child else None
+        except psutil.Error:
+            return None
+
+    def _rss(self) -> int | None:
+        try:
+            # A process that has ended and awaits its parent has none.
+            return self._child.memory_info().rss or None if self._child else None
+        except psutil.Error:
+            return None
+
+
+def _core_times() -> _CoreTimes:
+    times = psutil.cpu_times()
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted in user and nice, too
+    return _CoreTimes(sum(times) - guests, getattr(times, "steal", None))
+
+
+def _stolen_share(before: _CoreTimes, after: _CoreTimes) -> float | None:
+    if before.stolen is None or after.stolen is None or after.total <= before.total:
+        return None
+    return min(max(after.stolen - before.stolen, 0.0) / (after.total - before.total), 1.0)
+
+
+def _load() -> float | None:
+    """Average number of runnable processes over the last minute."""
+    try:
+        return os.getloadavg()[0]
+    except (OSError, AttributeError):
+        return None

@@ -1,0 +1,279 @@
+"""The NVIDIA management library (NVML): opening it, saying why it will not open, finding a GPU by its UUID."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from cs336_tui.runner.device.calls import Calls, Unanswered
+
+ANSWER_S = 2.0
+"""For so long a call of NVML is waited for: on a lost GPU, or behind a driver's lock, one may never return."""
+
+NO_LIBRARY = "no NVIDIA driver library (NVML) on this machine"
+
+_WHY_CLOSED = {
+    4: "this user may not talk to the NVIDIA driver",
+    9: "the NVIDIA driver is not loaded",
+    12: NO_LIBRARY,
+    18: "the NVIDIA driver and its library differ in version; reload the driver or reboot",
+    999: "the NVIDIA driver gives no reason; a container that has lost its GPU devices answers so, restart it",
+}
+"""What the codes of nvmlReturn_t mean when opening fails (NVML API reference, "Enumerations")."""
+
+LOST = {
+    1: "NVML was shut down",
+    15: "the GPU is lost: it fell off the bus or became inaccessible",
+    16: "the GPU must be reset",
+    28: "the GPU is gone",
+}
+"""Answers after which nothing more comes from this handle."""
+
+_NO_GPU = "no GPU on this machine"
+
+_UNKNOWN_TO_NVML = (2, 6)
+"""Invalid argument, not found: the answers to a UUID or an index that no GPU has."""
+
+
+class NvmlUnavailable(Exception):
+    """NVML, or the GPU asked for, cannot be reached; the message is one line for people."""
+
+
+class NvmlSilent(NvmlUnavailable):
+    """NVML has not answered in time. `waited` is False where an earlier call still does not return, so that this one
+    was not made."""
+
+    def __init__(self, silent: Unanswered) -> None:
+        super().__init__(f"NVML has not answered {silent.name} within {ANSWER_S:g} s")
+        self.waited = silent.waited
+
+
+class GpuIdentity(msgspec.Struct, frozen=True):
+    """A GPU (``GPU-...``) or a MIG instance of one (``MIG-...``) as NVML names it."""
+
+    uuid: str
+    name: str | None = None
+
+
+class NvmlReport(msgspec.Struct, frozen=True):
+    """What NVML offers on this machine. `why` says in one line why there is no NVML or no GPU, None when there is."""
+
+    driver: str | None = None
+    gpus: tuple[GpuIdentity, ...] = ()
+    why: str | None = None
+    lost: tuple[str, ...] = ()
+    """GPUs that do not answer, a line each."""
+
+
+def nvml_report(*, gpus: bool = True) -> NvmlReport:
+    """Driver version and, with `gpus`, the GPUs, or why they are not known. Opens NVML for the moment.
+
+    Listing GPUs may take seconds without persistence mode. No call is waited for longer than `ANSWER_S`.
+    """
+    driver = None
+    try:
+        nvml = Nvml()
+        try:
+            driver = nvml.driver()
+            found, lost = nvml.gpus() if gpus else ([], [])
+            return NvmlReport(driver, tuple(found), _NO_GPU if gpus and not found and not lost else None, tuple(lost))
+        except nvml.api.NVMLError as error:
+            return NvmlReport(driver, why=f"NVML lists no GPUs: {error} (NVML error {error.value})")
+        finally:
+            nvml.close()
+    except NvmlUnavailable as error:
+        return NvmlReport(driver, why=str(error))
+
+
+class _Api:
+    """A module's attributes; its functions are called by `call`, which is given a name and what to call."""
+
+    def __init__(self, module: ModuleType, call: Callable[[str, Callable[[], Any]], Any]) -> None:
+        self._module, self._call = module, call
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
+        if not inspect.isfunction(found):
+            return found
+        return lambda *args, **options: self._call(name, lambda: found(*args, **options))
+
+
+class Nvml:
+    """NVML, opened at the first call of a function of `api`, which is pynvml. Handles are opaque and die with `close`.
+
+    Every function is called on a thread of this instance's own and raises `NvmlSilent` when it has not answered within
+    `ANSWER_S`, `NvmlUnavailable` when NVML cannot be opened, and pynvml's errors otherwise. An opening that takes
+    longer goes on meanwhile. Use an instance from one thread. The constructor raises `NvmlUnavailable` without pynvml.
+    """
+
+    def __init__(self) -> None:
+        self._module: Any = import_pynvml()
+        self.api: Any = _Api(self._module, self._asked)
+        self._calls = Calls("nvml")
+        self._is_open = False
+        self._until: float | None = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether NVML has not answered a call yet."""
+        return self._calls.is_stuck
+
+    @contextmanager
+    def in_time(self) -> Iterator[None]:
+        """All calls made meanwhile are together waited for no longer than `ANSWER_S`."""
+        self._until = time.monotonic() + ANSWER_S
+        try:
+            yield
+        finally:
+            self._until = None
+
+    def close(self) -> None:
+        """Never raises: a lost GPU can make even the shutdown fail. NVML is opened again by the next call."""
+        self._calls.end("nvmlShutdown", self._shut_down, self._patience_s())
+
+    def _patience_s(self) -> float:
+        return ANSWER_S if self._until is None else min(ANSWER_S, self._until - time.monotonic())
+
+    def _asked(self, name: str, function: Callable[[], Any]) -> Any:
+        try:
+            if not self._is_open:
+                self._calls.call("nvmlInit", self._open, self._patience_s())
+            return self._calls.call(name, function, self._patience_s())
+        except Unanswered as silent:
+            raise NvmlSilent(silent) from None
+
+    def _open(self) -> None:
+        try:
+            self._module.nvmlInit()
+        except self._module.NVMLError as error:
+            raise NvmlUnavailable(why_closed(error.value, str(error))) from None
+        self._is_open = True
+
+    def _shut_down(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._module.nvmlShutdown()
+
+    def driver(self) -> str | None:
+        try:
+            return str(self.api.nvmlSystemGetDriverVersion())
+        except self.api.NVMLError:
+            return None
+
+    def gpus(self) -> tuple[list[GpuIdentity], list[str]]:
+        """Every GPU that answers, in NVML's order (not CUDA's), each followed by its MIG instances; and a line about
+        each that does not."""
+        found: list[GpuIdentity] = []
+        lost: list[str] = []
+        for index in range(self.api.nvmlDeviceGetCount()):
+            try:
+                gpu = self.api.nvmlDeviceGetHandleByIndex(index)
+                found.append(self.identify(gpu))
+                found += map(self.identify, self._mig_instances(gpu))
+            except self.api.NVMLError as error:
+                lost.append(f"GPU {index} does not answer: {why_lost(error.value, str(error))}")
+        return found, lost
+
+    def identify(self, handle: Any) -> GpuIdentity:
+        """Raises pynvml's NVMLError when the GPU does not answer."""
+        uuid = str(self.api.nvmlDeviceGetUUID(handle))
+        try:
+            return GpuIdentity(uuid, str(self.api.nvmlDeviceGetName(handle)))
+        except self.api.NVMLError:
+            return GpuIdentity(uuid)
+
+    def find(self, uuid: str | None) -> Any:
+        """Handle of the GPU or MIG instance with this UUID; with None, of the first that CUDA would show.
+
+        The prefix may be missing or be ``GPU-`` for a MIG instance, as CUDA's own UUIDs carry none. Raises
+        `NvmlUnavailable`.
+        """
+        try:
+            return self._first_visible() if uuid is None else self._by_uuid(uuid)
+        except self.api.NVMLError as error:
+            raise NvmlUnavailable(f"the GPU does not answer: {error} (NVML error {error.value})") from None
+
+    def _by_uuid(self, uuid: str) -> Any:
+        bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
+        for spelling in dict.fromkeys((uuid, f"GPU-{bare}", f"MIG-{bare}")):
+            try:
+                return self.api.nvmlDeviceGetHandleByUUID(spelling)
+            except self.api.NVMLError as error:
+                if error.value not in _UNKNOWN_TO_NVML:
+                    raise
+        raise NvmlUnavailable(f"NVML knows no GPU {uuid}")
+
+    def _first_visible(self) -> Any:
+        """CUDA's order is not NVML's, so an index is a guess, good until the device in use gives its UUID."""
+        listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+        first = first_visible(listed)
+        if isinstance(first, str):
+            # CUDA accepts a UUID cut short, NVML does not.
+            return self._by_uuid(next((gpu.uuid for gpu in self.gpus()[0] if gpu.uuid.startswith(first)), first))
+        if first is None or first >= self.api.nvmlDeviceGetCount():
+            setting = _NO_GPU if listed is None else f"CUDA_VISIBLE_DEVICES={listed!r} shows no GPU"
+            raise NvmlUnavailable(setting)
+        gpu = self.api.nvmlDeviceGetHandleByIndex(first)
+        return next(self._mig_instances(gpu), gpu)
+
+    def _mig_instances(self, gpu: Any) -> Iterator[Any]:
+        try:
+            slots = self.api.nvmlDeviceGetMaxMigDeviceCount(gpu)
+        except self.api.NVMLError:
+            return
+        for slot in range(slots):
+            with suppress(self.api.NVMLError):  # an empty slot answers "not found"
+                yield self.api.nvmlDeviceGetMigDeviceHandleByIndex(gpu, slot)
+
+
+def import_pynvml() -> ModuleType:
+    """The module ``pynvml`` of nvidia-ml-py. Raises `NvmlUnavailable` when it is missing or another's.
+
+    Up to release 11 the PyPI package ``pynvml`` put a package of the same name, with old bindings of its own,
+    before it; from 12 on it only prints a warning at import, which would land on the screen.
+    """
+    warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
+    try:
+        import pynvml
+    except ImportError:
+        raise NvmlUnavailable("the Python package nvidia-ml-py is not installed") from None
+    if hasattr(pynvml, "__path__") or not hasattr(pynvml, "nvmlMemory_v2"):
+        raise NvmlUnavailable(
+            "the module pynvml is not nvidia-ml-py's; run: pip uninstall pynvml; "
+            "pip install --force-reinstall nvidia-ml-py"
+        )
+    module: ModuleType = pynvml
+    return module
+
+
+def why_closed(code: int, text: str) -> str:
+    """One line saying why NVML did not open; `text` is NVML's own wording for codes without a line here."""
+    why = _WHY_CLOSED.get(code, f"NVML does not open: {text}")
+    return why if code == 12 else f"{why} (NVML error {code})"
+
+
+def why_lost(code: int, text: str) -> str:
+    """One line saying why a GPU does not answer; `text` is NVML's own wording for codes without a line here."""
+    return f"{LOST.get(code, text)} (NVML error {code})"
+
+
+def first_visible(listed: str | None) -> int | str | None:
+    """The first GPU that a value of ``CUDA_VISIBLE_DEVICES`` names: an index, the beginning of a UUID, or None
+    when the value hides every GPU. `listed` is None when the variable is not set, which hides nothing.
+
+    The list ends at its first invalid entry (CUDA C++ programming guide, "CUDA environment variables").
+    """
+    if listed is None:
+        return 0
+    first = listed.split(",")[0].strip()
+    if first.startswith(("GPU-", "MIG-")):
+        return first
+    return int(first) if first.isdecimal() else None

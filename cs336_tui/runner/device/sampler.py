@@ -1,0 +1,181 @@
+"""The thread that samples the device and the host and hands each sample on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cs336_tui.events.events import DeviceSampled, GpuSample, HostSample
+
+if TYPE_CHECKING:
+    from cs336_tui.runner.device.gpu import GpuMonitor
+    from cs336_tui.runner.device.host import HostReader
+
+OFF = "device sampling is off"
+OPENING = "opening NVML"
+NVML_OFF = "NVML is switched off"
+
+
+class DeviceSampler:
+    """Samples every `interval_s` seconds while a cell runs, every `idle_interval_s` (or `interval_s`, if longer)
+    otherwise. Both are counted from the end of one sample. An interval of 0 is off: one last event says so.
+
+    `emit` is called on the sampler's own thread, and what it raises is ignored. NVML and psutil are imported and
+    opened on that thread, after a first event without a GPU, since opening NVML may take seconds. An instance
+    samples once: it cannot be started again.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[DeviceSampled], None],
+        *,
+        interval_s: float = 0.5,
+        idle_interval_s: float = 2.0,
+        nvml: bool = True,
+    ) -> None:
+        """Raises ValueError for a negative interval."""
+        self._emit = emit
+        self._interval_s = _checked(interval_s)
+        self._idle_interval_s = _checked(idle_interval_s)
+        self._uuid: str | None = None
+        self._child: int | None = None
+        self._changed = threading.Condition()
+        self._woken = self._stopping = False
+        self._awaited: list[threading.Event] = []
+        """What is to be set once a sample that begins from now on has been handed on."""
+        self._thread = threading.Thread(target=self._run, name="device-sampler", daemon=True)
+        self._use_nvml = nvml
+        self._host: HostReader | None = None
+        self._gpu: GpuMonitor | None = None
+
+    def start(self) -> None:
+        """Returns at once."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 1.0) -> None:
+        """Ends the thread, which closes NVML. A query that hangs, as on a lost GPU it may, is left behind after
+        `timeout_s`."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def watch(self, uuid: str | None, pid: int | None) -> None:
+        """Which GPU is of interest (None: the first that CUDA would show) and the PID of the running cell's process
+        (None: no cell runs). A change is sampled at once."""
+        with self._changed:
+            if (uuid, pid) != (self._uuid, self._child):
+                self._uuid, self._child = uuid, pid
+                self._wake()
+
+    def sample_soon(self) -> threading.Event:
+        """Take one more sample at once, with a list of the GPU's processes that is read for it. The event is set when
+        it has been handed on, or when there will be none."""
+        handed_on = threading.Event()
+        with self._changed:
+            if self._stopping or not self._interval_s:
+                handed_on.set()
+            else:
+                self._awaited.append(handed_on)
+                self._wake()
+        return handed_on
+
+    def set_interval(self, interval_s: float) -> None:
+        """Seconds between two samples while a cell runs; 0 is off. Raises ValueError for a negative one."""
+        with self._changed:
+            if interval_s != self._interval_s:
+                self._interval_s = _checked(interval_s)
+                self._wake()
+
+    def _wake(self) -> None:
+        self._woken = True
+        self._changed.notify()
+
+    def _interval(self) -> float:
+        """Seconds to the next sample, 0 for never."""
+        if self._child is not None or not self._interval_s:
+            return self._interval_s
+        return max(self._interval_s, self._idle_interval_s)
+
+    def _run(self) -> None:
+        was_on: bool | None = None
+        while True:
+            with self._changed:
+                if self._stopping:
+                    break
+                self._woken = False
+                interval, uuid, child = self._interval(), self._uuid, self._child
+                awaited, self._awaited = self._awaited, []
+            if interval:
+                if self._gpu is None and self._use_nvml:
+                    self._deliver(None, OPENING, child)
+                began = time.monotonic()
+                gpu, why = self._sample_gpu(uuid, child, began, fresh=bool(awaited))
+                self._deliver(gpu, why, child, began)
+            elif was_on is not False:
+                self._hand_on(DeviceSampled(at=time.time(), host=HostSample(), why=OFF))
+            was_on = bool(interval)
+            _set_all(awaited)
+            with self._changed:
+                self._changed.wait_for(lambda: self._woken or self._stopping, interval or None)
+        _set_all(self._awaited)  # nothing is added once we are stopping
+        if self._gpu is not None:
+            self._gpu.close()
+
+    def _deliver(self, gpu: GpuSample | None, why: str | None, child: int | None, began: float = 0.0) -> None:
+        """Hand on what was sampled of the GPU from `began` (monotonic seconds) on, and the host as it is now."""
+        host, host_why = self._sample_host(child)
+        if gpu is not None and gpu.processes_age_s is not None:
+            # The list was read before `at`, by as much as a slow driver took.
+            gpu = msgspec.structs.replace(gpu, processes_age_s=gpu.processes_age_s + time.monotonic() - began)
+        self._hand_on(DeviceSampled(at=time.time(), host=host, gpu=gpu, why=host_why or why))
+
+    def _hand_on(self, event: DeviceSampled) -> None:
+        with suppress(Exception):  # a consumer that is closing must not end the sampling
+            self._emit(event)
+
+    def _sample_host(self, child: int | None) -> tuple[HostSample, str | None]:
+        try:
+            if self._host is None:
+                from cs336_tui.runner.device.host import HostReader
+
+                self._host = HostReader()
+            return self._host.sample(child), None
+        except Exception as error:
+            return HostSample(), f"the host cannot be sampled: {_described(error)}"
+
+    def _sample_gpu(
+        self, uuid: str | None, child: int | None, now: float, *, fresh: bool
+    ) -> tuple[GpuSample | None, str | None]:
+        if not self._use_nvml:
+            return None, NVML_OFF
+        try:
+            if self._gpu is None:
+                from cs336_tui.runner.device.gpu import GpuMonitor
+
+                self._gpu = GpuMonitor()
+            self._gpu.follow(uuid)
+            return self._gpu.sample(now, child, fresh=fresh)
+        except Exception as error:
+            return None, f"the GPU cannot be sampled: {_described(error)}"
+
+
+def _checked(interval_s: float) -> float:
+    if not interval_s >= 0:
+        raise ValueError(f"sampling interval {interval_s}: seconds, at least 0 (0 is off)")
+    return interval_s
+
+
+def _set_all(events: list[threading.Event]) -> None:
+    for event in events:
+        event.set()
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

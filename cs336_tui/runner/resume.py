@@ -1,0 +1,50 @@
+"""What it means for a session's log that somebody goes on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from cs336_tui import __version__
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.events import CellRequeued, EnvironmentRead, Event, SessionResumed
+from cs336_tui.runner.queue import why_unusable
+from cs336_tui.session.log import LogError
+from cs336_tui.session.state import SessionState, fold
+
+
+def go_on(
+    history: Iterable[Event], log: Path, environment: Environment, *, failed: bool, now: float
+) -> tuple[SessionState, list[Event]]:
+    """The session with its cells without a result waiting again, and the events that say so.
+
+    With `failed` those that failed or were killed wait too, and those that were skipped with them. Raises `LogError`
+    for a session whose cells cannot go on one by one, `SpecError` when this machine cannot run one of them.
+    """
+    state = fold(history)
+    again = ("cancelled", "failed", "killed") if failed else ("cancelled",)
+    skipped = _skipped_with_failed(state) if failed else set()
+    requeued = [cell.cell for cell in state.cells.values() if cell.status in again or cell.cell in skipped]
+    went_on: list[Event] = [
+        SessionResumed(at=now, app=__version__),
+        EnvironmentRead(at=now, environment=environment),
+        *(CellRequeued(at=now, cell=cell) for cell in requeued),
+    ]
+    for event in went_on:
+        state.apply(event)
+    if state.waiting and (command := next(filter(_is_ab, state.commands), None)):
+        raise LogError(f"{log.name}: cells in turns cannot go on one by one; run again: {command}")
+    for cell in state.waiting:
+        environment.check(state.cells[cell].spec)
+    return state, went_on
+
+
+def _skipped_with_failed(state: SessionState) -> set[int]:
+    """The cells that were skipped since a failed one could not use what they need too."""
+    ends = [cell.finished for cell in state.cells.values() if cell.finished and cell.status == "failed"]
+    reasons = {why_unusable(end.unusable, end.cell) for end in ends if end.unusable}
+    return {cell.cell for cell in state.cells.values() if cell.status == "skipped" and cell.skipped_because in reasons}
+
+
+def _is_ab(command: str) -> bool:
+    return command.startswith("cs336-tui ab ")

@@ -1,0 +1,235 @@
+"""Confidence interval of a mean step time when neighbouring steps are alike.
+
+Times are taken for a first-order autoregression: each deviates from the mean by r times what the one before did, and
+by something new. All of it is pure Python but the bootstrap, which loads numpy when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import islice, pairwise
+from operator import mul
+from statistics import median
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.stats.student import LEVEL, t_quantile
+
+BOOTSTRAP = "bootstrap-t interval, residuals of a first-order autoregression resampled"
+FROM_EFFECTIVE_N = "t interval from the effective number of steps, first-order autoregression"
+FEWEST = 10
+"""Below this many times the autocorrelation cannot be estimated, and intervals are too narrow when it is strong."""
+STRONGEST = 0.95
+CAUTION = 0.5
+"""Standard errors added to the estimated autocorrelation: its error costs more on one side than on the other."""
+RESAMPLING_CAUTION = 1.0
+"""The same for the series that the bootstrap makes. More than `CAUTION`, or else it would take that back."""
+REACH = 3.0
+"""Robust standard deviations from the median to which times are held for one of the estimates of r, and only there."""
+FARTHEST = 2.0
+"""How many times as far as the t interval the bootstrap's may reach, to either side."""
+_SEED = 336
+_SERIES, _ROWS = 1000, 64
+
+
+class MeanInterval(msgspec.Struct, frozen=True, kw_only=True):
+    """Confidence interval of a mean, in the unit of what was averaged. `method` says in words how it was made
+    (`BOOTSTRAP`, `FROM_EFFECTIVE_N`)."""
+
+    mean: float
+    low: float
+    high: float
+    level: float
+    n: int
+    effective_n: float
+    """How many independent values would fix the mean as well; at most `n`."""
+    correlation: float
+    """Of neighbouring values, as estimated; `effective_n` is worked out from a little more."""
+    method: str = BOOTSTRAP
+
+    @property
+    def half_share(self) -> float:
+        """Half the width over the mean: 0.01 is ± 1 %."""
+        return (self.high - self.low) / 2 / self.mean
+
+
+class Sample(NamedTuple):
+    """What times in order say of their mean."""
+
+    n: int
+    mean: float
+    variance: float
+    """Of the mean, not of a time: s² over `effective_n`."""
+    effective_n: float
+    correlation: float
+
+    @property
+    def df(self) -> float:
+        """Degrees of freedom of `variance`; one at least."""
+        return max(self.effective_n - 1, 1.0)
+
+
+def sample_of(times: Sequence[float]) -> Sample:
+    """Mean of times in order and its variance, in whatever unit they have, neighbours taken for alike.
+
+    With correlation r of neighbours, n values of variance s² have a mean of variance s² v / n, where
+    v = (1 + r)/(1 - r) - 2 r (1 - rⁿ)/(n (1 - r)²), and squares around their mean that add up to s² (n - v)
+    (Anderson 1971, section 8.2). So n/v values count. r is estimated from the times, and from them held to 3 robust
+    standard deviations (1.4826 times the median deviation) from their median, since single spikes hide how alike the
+    other times are; the larger estimate counts, mean and variance are of the times as they are. From 10 times on it is
+    freed of its bias (1 + 3 r)/n (Marriott and Pope 1954); it is raised by half its standard error √((1 - r²)/n), and
+    kept within 0 and 0.95, so that never more than n values count. Equal times have no variance.
+
+    Raises ValueError below 2 times.
+    """
+    n = len(times)
+    if n < 2:
+        raise ValueError(f"{n} times: a variance needs at least 2")
+    least, most = min(times), max(times)
+    if least == most:
+        return Sample(n, times[0], 0.0, n, 0.0)
+    mean, squares, estimate = _moments(times)
+    middle = median(times)
+    reach = REACH * 1.4826 * median([abs(time - middle) for time in times])
+    low, high = middle - reach, middle + reach
+    if reach and not low <= least <= most <= high:
+        estimate = max(estimate, _moments([min(max(time, low), high) for time in times])[2])
+    correlation = _unbiased(estimate, n)
+    inflation = _inflation(_raised(correlation, n, CAUTION), n)
+    return Sample(n, mean, squares / (n - inflation) * inflation / n, n / inflation, correlation)
+
+
+def effective_n(times: Sequence[float]) -> float:
+    """How many independent times would fix the mean as well as these in their order; see `sample_of`."""
+    return sample_of(times).effective_n if len(times) > 1 else float(len(times))
+
+
+def t_interval(times: Sequence[float], level: float = LEVEL) -> MeanInterval | None:
+    """Interval of the mean of times in order: mean ± t(level, n' - 1) · √variance, n' and variance by `sample_of`.
+
+    Quick, and about as good as `mean_interval`'s where times are not skewed. None below 2 times or when one is not
+    finite. Raises ValueError for a level outside of 0 to 1.
+    """
+    upper = t_tail(level)
+    if len(times) < 2 or not all(map(math.isfinite, times)):
+        return None
+    sample = sample_of(times)
+    t = t_quantile(upper, sample.df)
+    return _interval(times, sample, -t, t, level, FROM_EFFECTIVE_N)
+
+
+def mean_interval(times: Sequence[float], level: float = LEVEL) -> MeanInterval | None:
+    """Interval of the mean of times in order, by a bootstrap-t whose series are autoregressions like theirs.
+
+    The residuals that a first-order autoregression leaves are centred, scaled to the series' variance and drawn from
+    with replacement. From them 1,000 series as long as this one are made, whose mean is known to be 0 (the sieve
+    bootstrap of Bühlmann 1997, of order 1), with the estimate of r raised by a whole standard error. Each gives a t:
+    its mean over its standard error, made as in `sample_of` but with r from all times. With the 2.5 % and 97.5 %
+    quantiles of t, the 95 % interval is mean - t(97.5 %) · error to mean - t(2.5 %) · error (Efron and Tibshirani 1993,
+    section 12.5): it reaches further up where times are skewed, though never more than twice as far as `t_interval`'s:
+    of a single large spike there are series without any, and their t says little of the mean. The draws are always the
+    same, and so is the interval of the same times.
+
+    How often it holds the mean is simulated by `benchmarks/steady_state.py`. Of equal times it is `t_interval`'s. None
+    below 10 times, which do not tell how alike neighbours are, and when one is not finite. Raises ValueError for a
+    level outside of 0 to 1.
+    """
+    t_tail(level)
+    if len(times) < FEWEST or not all(map(math.isfinite, times)):
+        return None
+    if (sample := sample_of(times)).variance == 0:
+        return t_interval(times, level)
+    farthest = FARTHEST * t_quantile(t_tail(level), sample.df)
+    low, high = _t_of_series_like(times, sample, level)
+    return _interval(times, sample, max(low, -farthest), min(high, farthest), level, BOOTSTRAP)
+
+
+def t_tail(level: float) -> float:
+    """Which quantile bounds a two-sided interval of this level above. Raises ValueError outside of 0 to 1."""
+    if not 0 < level < 1:
+        raise ValueError(f"confidence level {level}: expected a number between 0 and 1")
+    return (1 + level) / 2
+
+
+def _interval(
+    times: Sequence[float], sample: Sample, low_t: float, high_t: float, level: float, method: str
+) -> MeanInterval:
+    """No further than the least and the greatest time: of few times that seem alike the error is hardly known, and
+    would reach to nonsense."""
+    error = math.sqrt(sample.variance)
+    return MeanInterval(
+        mean=sample.mean,
+        low=max(sample.mean - high_t * error, min(times)),
+        high=min(sample.mean - low_t * error, max(times)),
+        level=level,
+        n=sample.n,
+        effective_n=sample.effective_n,
+        correlation=sample.correlation,
+        method=method,
+    )
+
+
+def _t_of_series_like(times: Sequence[float], sample: Sample, level: float) -> tuple[float, float]:
+    """The two quantiles of t that hold `level` of the series made like `times`, 1,000 of them, 64 steps at a time so
+    that memory stays small."""
+    import numpy as np
+
+    n = sample.n
+    rng = np.random.default_rng(_SEED)
+    r = _raised(sample.correlation, n, RESAMPLING_CAUTION)
+    deviations = np.asarray(times, dtype=float) - sample.mean
+    deviations /= deviations.std()
+    residuals = deviations[1:] - r * deviations[:-1]
+    residuals -= residuals.mean()
+    residuals *= math.sqrt(1 - r**2) / (residuals.std() or 1.0)
+
+    first = last = deviations[rng.integers(n, size=_SERIES)]
+    sums, squares, products = first.copy(), first**2, np.zeros(_SERIES)
+    for begin in range(1, n, _ROWS):
+        block = np.empty((min(_ROWS, n - begin) + 1, _SERIES))
+        block[0] = last
+        block[1:] = residuals[rng.integers(len(residuals), size=(len(block) - 1, _SERIES), dtype=np.int32)]
+        for before, step in pairwise(block):
+            step += r * before
+        sums += block[1:].sum(axis=0)
+        squares += np.einsum("ij,ij->j", block[1:], block[1:])
+        products += np.einsum("ij,ij->j", block[1:], block[:-1])
+        last = block[-1]
+
+    means = sums / n
+    around = squares - n * means**2
+    products += (n - 1) * means**2 - means * (2 * sums - first - last)
+    estimates = products / np.maximum(around, 1e-12 * n)
+    inflation = np.array([_inflation(_raised(_unbiased(each, n), n, CAUTION), n) for each in estimates.tolist()])
+    varied = around > 1e-12 * n
+    errors = np.sqrt(np.where(varied, around, 1.0) / (n - inflation) * inflation / n)
+    t = np.where(varied, means / errors, np.copysign(np.inf, means))
+    low, high = np.quantile(t, (1 - t_tail(level), t_tail(level)), method="nearest")
+    return float(low), float(high)
+
+
+def _moments(times: Sequence[float]) -> tuple[float, float, float]:
+    """Of times that are not all equal: mean, squares around it added up, and the correlation of neighbours."""
+    mean = math.fsum(times) / len(times)
+    deviations = [time - mean for time in times]
+    squares = math.fsum(map(mul, deviations, deviations))
+    return mean, squares, math.fsum(map(mul, deviations, islice(deviations, 1, None))) / squares
+
+
+def _unbiased(estimate: float, n: int) -> float:
+    """The correlation r whose estimate from n values is expected to be r - (1 + 3 r)/n; of very few values, no more
+    than the estimate."""
+    return min(max((estimate + 1 / n) / (1 - 3 / n), -STRONGEST), STRONGEST) if n >= FEWEST else estimate
+
+
+def _raised(correlation: float, n: int, errors: float) -> float:
+    """The correlation and some of its standard errors, within 0 and `STRONGEST`."""
+    return min(max(correlation + errors * math.sqrt(max(1 - correlation**2, 0) / n), 0.0), STRONGEST)
+
+
+def _inflation(correlation: float, n: int) -> float:
+    """How many times larger the variance of a mean of n values is than of independent ones."""
+    rest = 1 - correlation
+    return (1 + correlation) / rest - 2 * correlation * (1 - correlation**n) / (n * rest**2)

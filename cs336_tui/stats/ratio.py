@@ -1,0 +1,303 @@
+"""Confidence intervals of mean step times and of the ratio of two, and what a ratio says.
+
+Pure Python: the lists are short, and the user interface calls this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal
+
+import msgspec
+
+from cs336_tui.stats.intervals import FEWEST, Sample, sample_of, t_interval, t_tail
+from cs336_tui.stats.student import LEVEL as LEVEL
+from cs336_tui.stats.student import t_quantile
+
+Verdict = Literal["faster", "slower", "same", "ambiguous"]
+MARGIN = 0.01
+"""A relative difference of times smaller than this is none."""
+
+FROM_RUNS = "Welch's interval of the log ratio, from the runs' means"
+FROM_STEPS = "Welch's interval of the log ratio, from the step times and the effective number of them"
+FROM_PAIRS = "t interval of the log ratio of neighbouring steps, from the rounds' means"
+FROM_ONE_ROUND = "t interval of the log ratio of neighbouring steps, from one round"
+HOLD = 2.0
+"""Robust standard deviations from the mean to which `paired_ratio` holds the log ratio of a pair."""
+FAR = 4.0
+"""Robust standard deviations from its round's median beyond which a pair is a spike."""
+MOST_FAR = 0.05
+"""Where more than this share of all pairs are spikes, they are a habit of a side, and none is held."""
+WIDEST = 4.0
+"""An interval that would reach further than this factor to either side is not given: it says nothing."""
+NO_INTERVAL, _NONE = "(no interval)", "none: "
+_ROUNDING = 1e-9
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """Confidence interval of a mean, in the unit of what was averaged."""
+
+    mean: float
+    low: float
+    high: float
+    level: float
+    n: int
+
+
+class Ratio(msgspec.Struct, frozen=True):
+    """Mean time of A over mean time of B, with its confidence interval; below 1, A is faster.
+
+    `method` says in words how the interval was made (`FROM_RUNS`, `FROM_STEPS`, `FROM_PAIRS`, `FROM_ONE_ROUND`); of
+    pairs also how many were held, and whether the interval was widened. Where the steps fix no interval, `low` and
+    `high` are None and `method` says why.
+    """
+
+    ratio: float
+    low: float | None
+    high: float | None
+    level: float
+    method: str
+
+    def __str__(self) -> str:
+        """``0.8312 [0.8290, 0.8335]``: four significant digits each."""
+        return f"{_digits(self.ratio)} {self.bounds()}"
+
+    def bounds(self, spec: str = "") -> str:
+        """``[0.8290, 0.8335]``, each to four significant digits or by this format; ``(no interval)`` where there is
+        none."""
+        if self.low is None or self.high is None:
+            return NO_INTERVAL
+        low, high = (format(value, spec) if spec else _digits(value) for value in (self.low, self.high))
+        return f"[{low}, {high}]"
+
+
+def interval(times_s: Sequence[float], level: float = LEVEL) -> Interval | None:
+    """Interval of the mean of times in order, by `intervals.t_interval`: as wide as Student's (1908) where neighbours
+    are unlike, wider where they are alike.
+
+    None below 2 times or when one is not finite. Raises ValueError for a level outside of 0 to 1.
+    """
+    found = t_interval(times_s, level)
+    return Interval(found.mean, found.low, found.high, found.level, found.n) if found else None
+
+
+def ratio_of(
+    a_runs: Sequence[Sequence[float]], b_runs: Sequence[Sequence[float]], level: float = LEVEL
+) -> Ratio | None:
+    """Mean time of A over mean time of B. Each side is its runs, each run its measured step times in seconds.
+
+    With two or more runs on both sides a sample is the runs' means: steps of one process share its luck (memory
+    layout, clocks), so that between runs there is more variation than within one, and only runs show it. Otherwise a
+    sample is all steps of a side in order, and the interval leaves out what differs from run to run. Neighbouring steps
+    are alike, so they count for the effective number of them (`intervals.sample_of`), not for all.
+
+    With means a and b of variances p and q, the delta method gives log(a/b) the variance u + v, where u = p/a² and
+    v = q/b² (Casella and Berger 2002, section 5.5.4). The interval is a/b · exp(± t · √(u + v)), with Welch and
+    Satterthwaite's degrees of freedom (u + v)² / (u²/(n-1) + v²/(m-1)) (Welch 1947), n and m the runs of each side, or
+    the effective numbers of its steps. From two runs a side it is a little wide: simulated, it holds the true ratio 97
+    times in 100. It is of no width where no value varies, and swapping A and B gives its reciprocal.
+
+    No interval where a side of steps has fewer than 10 of them, which do not tell how alike neighbours are, and where
+    it would reach further than a factor of 4 to either side.
+
+    None when a side has fewer than 2 steps, a time is not finite or a mean is not above 0. Raises ValueError for a
+    level outside of 0 to 1.
+    """
+    upper = t_tail(level)
+    a, b = ([run for run in runs if run] for runs in (a_runs, b_runs))
+    by_run = len(a) >= 2 and len(b) >= 2
+    a_values, b_values = (
+        [math.fsum(run) / len(run) for run in runs] if by_run else [time_s for run in runs for time_s in run]
+        for runs in (a, b)
+    )
+    if min(len(a_values), len(b_values)) < 2 or not all(map(math.isfinite, (*a_values, *b_values))):
+        return None
+    x, y = (_independent(values) if by_run else sample_of(values) for values in (a_values, b_values))
+    if x.mean <= 0 or y.mean <= 0:
+        return None
+    if not by_run and (few := min(len(a_values), len(b_values))) < FEWEST:
+        why = f"{few} steps are fewer than the {FEWEST} a side that are needed"
+        return without_interval(math.log(x.mean / y.mean), level, why)
+    u, v = (sample.variance / sample.mean**2 for sample in (x, y))
+    half = 0.0
+    if u + v > 0:
+        share = u / (u + v)
+        df = 1 / (share**2 / x.df + (1 - share) ** 2 / y.df)
+        half = t_quantile(upper, df) * math.sqrt(u + v)
+    return around(math.log(x.mean / y.mean), half, level, FROM_RUNS if by_run else FROM_STEPS)
+
+
+def paired_ratio(rounds: Sequence[Sequence[tuple[float, float]]], level: float = LEVEL) -> Ratio | None:
+    """Time of A over time of B from rounds of pairs, each pair a step of A and its neighbour of B, in seconds.
+
+    A round is a process of its own. What drifts does so for both steps of a pair, and is gone from the log of their
+    ratio. Which step of a pair comes first should alternate, so that being second costs both sides alike.
+
+    A round's value is Huber's mean of these logs (1964): each counts for at most 2 robust standard deviations (1.4826
+    times the median deviation) from it, so that a single spike moves it little. But a side that is slow again and again
+    is slower: where more than 5 % of all pairs lie farther than 4 robust deviations (from their round's median, over
+    all rounds) it is the plain mean of the logs, with its variance. Nor may the result contradict the mean times: the
+    interval is widened, on one side, as far as the mean time of A over that of B, of all pairs, where this is outside.
+
+    Pairs of a round share the luck of its process (memory layout), so that only rounds show how far it goes: the
+    interval is the mean of the rounds' values ± t(level, rounds - 1) · std / √rounds. A few rounds may be alike by
+    chance, so it is never narrower than the one that the pairs alone imply, from the variance of every round's value
+    (Huber 1964) by its effective number of pairs (`intervals.sample_of`). One round has that interval only, which
+    leaves out what differs from process to process; of fewer than 10 pairs there is none.
+
+    Rounds without pairs do not count. None without a pair, with one round of a single pair, and when a time is not
+    finite or not above 0. Raises ValueError for a level outside of 0 to 1.
+    """
+    upper = t_tail(level)
+    taken = [pairs for pairs in rounds if pairs]
+    if not all(0 < time_s < math.inf for pairs in taken for pair in pairs for time_s in pair):
+        return None
+    logs = [[math.log(a_s) - math.log(b_s) for a_s, b_s in pairs] for pairs in taken]
+    if not logs or (len(logs) == 1 and len(logs[0]) < 2):
+        return None
+    count, total, far = len(logs), sum(map(len, logs)), _spikes(logs)
+    is_habit = far > MOST_FAR * total
+    values, held = zip(*((_plain(each), 0) if is_habit else _held(each) for each in logs), strict=True)
+    within = [value for value in values if value.n > 1]
+    half = 0.0
+    if within:
+        variance = math.fsum(value.variance for value in within) / len(within) / count
+        half = t_quantile(upper, math.fsum(value.df for value in within)) * math.sqrt(variance)
+    if count > 1:
+        between = _independent([value.mean for value in values])
+        half = max(half, t_quantile(upper, between.df) * math.sqrt(between.variance))
+    mean = math.fsum(value.mean for value in values) / count
+    kept = f"{sum(held) or 'none'} of {total} pairs held to {HOLD:g} robust deviations"
+    if is_habit:
+        kept = f"none of {total} pairs held, as {far} lie farther than {FAR:g} robust deviations off"
+    if count == 1 and total < FEWEST:
+        return without_interval(mean, level, f"{total} pairs are fewer than the {FEWEST} that one round needs")
+    found = around(mean, half, level, f"{FROM_PAIRS if count > 1 else FROM_ONE_ROUND}; {kept}")
+    return _reaching(found, _of_means([pair for pairs in taken for pair in pairs]))
+
+
+def verdict(ratio: Ratio | None, margin: float = MARGIN) -> Verdict:
+    """What the ratio of two times says of A against B.
+
+    - faster: the interval is wholly below 1 and the ratio at most 1 - margin;
+    - slower: the interval is wholly above 1 and the ratio at least 1 + margin;
+    - same: the interval is wholly within 1 ± margin, so that any difference is too small to matter;
+    - ambiguous: everything else. The interval holds 1 and reaches past the margin; or it leaves 1 out, but the
+      difference measured is below the margin and the interval reaches past it, so that nobody can tell whether it
+      matters. More steps or repeats narrow the interval. Without a ratio or an interval it is ambiguous too.
+    """
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return "ambiguous"
+    if ratio.high < 1 and ratio.ratio <= 1 - margin:
+        return "faster"
+    if ratio.low > 1 and ratio.ratio >= 1 + margin:
+        return "slower"
+    if ratio.low >= 1 - margin and ratio.high <= 1 + margin:
+        return "same"
+    return "ambiguous"
+
+
+def explain(
+    ratio: Ratio | None, margin: float = MARGIN, a: str = "A", b: str = "B", more: str = "run more repeats"
+) -> str:
+    """The verdict and its reason in one sentence; `more` says what would narrow the interval."""
+    if ratio is None:
+        return f"{a} and {b} cannot be compared: each needs at least 2 measured steps."
+    takes = f"{a} takes {ratio} times as long as {b}"
+    if ratio.low is None or ratio.high is None:
+        why = ratio.method.removeprefix(_NONE)
+        return f"{a} takes {_digits(ratio.ratio)} times as long as {b}: ambiguous, no interval as {why}; {more}."
+    percent, near = f"{ratio.level * 100:g} %", f"1 ± {margin * 100:g} %"
+    match verdict(ratio, margin):
+        case "faster":
+            return f"{takes}: faster, the whole {percent} interval is below 1."
+        case "slower":
+            return f"{takes}: slower, the whole {percent} interval is above 1."
+        case "same":
+            return f"{takes}: the same, the whole {percent} interval is within {near}."
+        case _ if ratio.low <= 1 <= ratio.high:
+            return f"{takes}: ambiguous, the {percent} interval holds 1 and reaches past {near}; {more}."
+        case _:
+            small = f"a difference below {margin * 100:g} % whose {percent} interval reaches past it"
+            return f"{takes}: ambiguous, {small}; {more}."
+
+
+def around(log_ratio: float, half: float, level: float, method: str) -> Ratio:
+    """The ratio whose logarithm is known to ± `half`; without an interval where that is more than `WIDEST`."""
+    if half > math.log(WIDEST):
+        why = f"it would reach further than a factor of {WIDEST:g}, as the times wander or are too few"
+        return without_interval(log_ratio, level, why)
+    ratio, factor = math.exp(log_ratio), math.exp(half)
+    return Ratio(ratio, ratio / factor, ratio * factor, level, method)
+
+
+def without_interval(log_ratio: float, level: float, why: str) -> Ratio:
+    """The ratio whose logarithm has no interval."""
+    return Ratio(math.exp(log_ratio), None, None, level, f"{_NONE}{why}")
+
+
+def _digits(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:#.4g}".rstrip(".")
+
+
+def _independent(values: Sequence[float]) -> Sample:
+    """Mean of two or more independent values and its variance; equal values have none, whatever rounding says."""
+    n = len(values)
+    if min(values) == max(values):
+        return Sample(n, values[0], 0.0, n, 0.0)
+    mean = math.fsum(values) / n
+    return Sample(n, mean, math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n, n, 0.0)
+
+
+def _of_means(pairs: Sequence[tuple[float, float]]) -> float:
+    """Mean time of A over that of B."""
+    return math.fsum(a_s for a_s, _ in pairs) / math.fsum(b_s for _, b_s in pairs)
+
+
+def _reaching(found: Ratio, ratio: float) -> Ratio:
+    """With an interval that holds this ratio of mean times, too."""
+    if found.low is None or found.high is None or found.low * (1 - _ROUNDING) <= ratio <= found.high * (1 + _ROUNDING):
+        return found
+    return msgspec.structs.replace(
+        found,
+        low=min(found.low, ratio),
+        high=max(found.high, ratio),
+        method=f"{found.method}; widened to hold {ratio:#.4g}, the ratio of the mean times",
+    )
+
+
+def _spikes(rounds: Sequence[Sequence[float]]) -> int:
+    """How many of the values of all rounds lie farther than `FAR` robust deviations from the median of their round."""
+    deviations = [abs(value - middle) for values in rounds for middle in (median(values),) for value in values]
+    reach = FAR * 1.4826 * median(deviations)
+    return sum(deviation > reach for deviation in deviations)
+
+
+def _plain(values: Sequence[float]) -> Sample:
+    """The mean of values in order, and its variance (0 of a single value, which has none)."""
+    return sample_of(values) if len(values) > 1 else Sample(1, values[0], 0.0, 1.0, 0.0)
+
+
+def _held(values: Sequence[float]) -> tuple[Sample, int]:
+    """Huber's mean of values in order with its variance (0 of a single value, which has none), and how many were held.
+    Where more than half are equal, the median with the variance of the plain mean: there is no deviation to hold values
+    to, and all others are held to the median."""
+    if len(values) == 1:
+        return _plain(values), 0
+    mean = median(values)
+    reach = HOLD * 1.4826 * median(abs(value - mean) for value in values)
+    if not reach:
+        return sample_of(values)._replace(mean=mean), sum(value != mean for value in values)
+    kept = list(values)
+    for _ in range(50):
+        kept = [min(max(value, mean - reach), mean + reach) for value in values]
+        before, mean = mean, math.fsum(kept) / len(kept)
+        if abs(mean - before) <= 1e-9 * reach:
+            break
+    held = sum(now != value for now, value in zip(kept, values, strict=True))
+    sample = sample_of(kept)
+    free = max(len(values) - held, 1) / len(values)
+    return sample._replace(variance=sample.variance / free**2), held

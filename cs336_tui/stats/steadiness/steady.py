@@ -1,0 +1,395 @@
+"""Whether a cell's step times are steady: warm-up, slowdown, drift, two modes, outliers, or none of them.
+
+The names follow Barrett et al. 2017, "Virtual machine warmup blows hot and cold", which finds by changepoints that many
+benchmarks never reach the steady state that their users assume. As there, spikes are limited before changepoints are
+sought (winsorised): a time that lies further than 3.5 robust standard deviations (1.4826 × the median absolute
+deviation) from the running median of 7 is moved to that distance (Hampel's filter; Davies and Gather 1993). So no spike
+makes a changepoint, while a shift keeps its height. Only this analysis sees the limited times; the samples themselves
+stay as they are, and outliers are sought among them.
+
+How changes are told from autocorrelated noise is in `course`, how two modes are in `modes`. A change is reported from
+1 % of the step time on, and only when noise does not explain it. Simulated, 1 in 100 flat series of 100 steps is called
+something else, 4 in 100 of 30 steps whose neighbours correlate by 0.5, but 12 in 100 where they do by 0.8: so few steps
+of such noise look like a drift (`benchmarks/steady_state.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from cs336_tui.stats.ratio import MARGIN
+from cs336_tui.stats.steadiness.course import SHORTEST, Course, course
+from cs336_tui.stats.steadiness.modes import Modes, two_modes
+from cs336_tui.stats.steadiness.waves import Wave, clock_tick, find_levels, find_wave, teeth
+
+Class = Literal["flat", "warm-up", "slowdown", "drift", "bimodal", "periodic", "quantised", "outliers", "too-few"]
+Series = npt.NDArray[np.float64]
+
+FEWEST = 10
+"""Of fewer steps nothing is said."""
+WINDOW = 7
+LIMIT = 3.5
+OUTLYING, LEAST_OUTLYING = 5.0, 0.05
+"""An outlier is this many robust standard deviations off, and this share of the step time."""
+MOST_OUTLYING = 0.2
+"""More steps than this share are no outliers, but part of what the steps do."""
+COLD = 0.05
+"""Leading steps that are outlying and slower by this share are cold; they are set apart before anything is fitted."""
+LEAST_GAP = 2 * MARGIN
+"""Modes are at least this share of the step time apart."""
+BEYOND_TICKS = 1.5
+"""Two neighbouring readings of a coarse clock are not two levels."""
+CLEARER = 1.1
+"""Factor by which the residual standard deviation of a wave must be below that of two levels."""
+ALTERNATING = 4
+"""A level that rises and falls this many times in all goes between two levels."""
+FOLLOWING = 3
+"""A slow step this soon after the warm-up belongs to it."""
+LEAST_LEVEL = 1e-3
+_SEED = 336
+_MAD_TO_STD = 1.4826
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One class that holds, with its evidence. `after` is how many steps come before it, None where it is everywhere.
+
+    `share` is by how much, as a share of the step time: of `flat` the standard deviation, of `drift` from the first
+    step to the last (negative: faster), of `bimodal` the gap between the modes, of the others the largest excess.
+    """
+
+    name: Class
+    after: int | None
+    share: float
+    text: str
+
+
+class Steadiness(msgspec.Struct, frozen=True, kw_only=True):
+    """What a series of step times looks like over time."""
+
+    n: int
+    findings: tuple[Finding, ...]
+    steady_after: int | None
+    """After how many steps the mean stays within 1 % of where it ends; None when it drifts, goes between two levels for
+    a while each, or changed in the last 4 steps."""
+    warmup_steps: int | None
+    """How many first steps are warm-up, whatever comes later; None when it goes on or steps are too few to tell."""
+    noise: float | None
+    """Standard deviation around the mean's course, as a share of the step time, from times with spikes limited."""
+    correlation: float | None
+    """Of neighbouring steps' noise, to the nearest tenth."""
+    limited: int
+    """How many times were limited, for this analysis only."""
+    hidden: float | None = None
+    """The largest lasting change that the noise may hide, as a share of the step time: see `_hidden`."""
+
+    @property
+    def classes(self) -> tuple[Class, ...]:
+        return tuple(finding.name for finding in self.findings)
+
+    @property
+    def sentence(self) -> str:
+        """All findings in one sentence."""
+        texts = "; ".join(finding.text for finding in self.findings)
+        return f"{texts[0].upper()}{texts[1:]}."
+
+
+def classify(times_s: Sequence[float]) -> Steadiness:
+    """What holds of step times in order, in seconds: measured ones, or warm-up and measured together.
+
+    Raises ValueError when a time is not finite or not above 0.
+    """
+    times = np.asarray(times_s, dtype=float)
+    if not (np.isfinite(times) & (times > 0)).all():
+        raise ValueError("a step time is not a finite number above 0")
+    n = len(times)
+    if n < FEWEST:
+        text = f"{_steps(n)}: too few to tell, at least {FEWEST} are needed"
+        few = Finding("too-few", None, 0.0, text)
+        return Steadiness(
+            n=n, findings=(few,), steady_after=None, warmup_steps=None, noise=None, correlation=None, limited=0
+        )
+    return _Analysis(times / np.median(times)).steadiness()
+
+
+def enough_warmup(warmup_times_s: Sequence[float], step_times_s: Sequence[float]) -> str:
+    """Advice on the number of warm-up steps, in a few words, from all steps of a cell in order."""
+    given, total = len(warmup_times_s), len(warmup_times_s) + len(step_times_s)
+    if total < FEWEST:
+        return f"too few steps to tell, at least {FEWEST} are needed"
+    needed = classify((*warmup_times_s, *step_times_s)).warmup_steps
+    if needed is None or needed > given:
+        return still_falling(given, len(step_times_s), needed)
+    if needed == 0:
+        return "no warm-up step was needed"
+    return f"{_steps(needed, 'warm-up ')} {'were just' if needed == given else 'would have been'} enough"
+
+
+def still_falling(warmup_steps: int, measured_steps: int, needed: int | None) -> str:
+    """That so many warm-up steps were not enough, and how many would have been; None where that is not known."""
+    if needed is None:
+        return f"still falling after {warmup_steps + measured_steps}"
+    return f"still falling after {warmup_steps}; {_steps(needed, 'warm-up ')} would have been enough"
+
+
+class _Falls(NamedTuple):
+    """Where a shape falls from its beginning, and what it rises by later."""
+
+    warmup: int
+    """Steps before it is within `MARGIN` of its least; 0 when it does not fall."""
+    rise: float
+    rise_after: int
+    rise_until: int
+    """How many steps come before the rise, and before it is over."""
+    turns: int
+    """How often it rises or falls, by `MARGIN` or more."""
+
+
+class _Analysis:
+    """Of times over their median."""
+
+    def __init__(self, values: Series) -> None:
+        self.tick = clock_tick(values)
+        if self.tick is not None:  # what a reading leaves open, drawn always alike: readings are no levels of the steps
+            values = values + self.tick * np.random.default_rng(_SEED).uniform(-0.5, 0.5, len(values))
+        self.values = values
+        self.n = len(values)
+        self.cold = _cold(values)
+        gap = max(LEAST_GAP, BEYOND_TICKS * (self.tick or 0.0))
+        modes = two_modes(values[self.cold :], gap)
+        if modes is not None and modes.interleaved:  # the first steps may be of the slower mode, and not cold
+            self.cold = _leading(values > 2 * modes.high - modes.low)
+            modes = two_modes(values[self.cold :], gap)
+        rest = values[self.cold :]
+        wave = find_wave(limit_spikes(rest))
+        if modes is not None and wave is not None:
+            within = float((_at_one_level(rest, modes)).std())
+            around = float((rest - wave.values).std())
+            wave, modes = (wave, None) if around * CLEARER < within else (None, modes)
+        one_level = _at_one_level(rest, modes) if modes is not None and modes.interleaved else rest
+        limited = limit_spikes(one_level)
+        self.limited = int(np.count_nonzero(limited != one_level))
+        self.course, self.wave = _course_and_wave(limited, wave)
+        self.mean = self.course.mean if self.wave is None else self.course.mean + self.wave.values
+        self.shape = np.maximum(self.course.shape, LEAST_LEVEL)
+        self.noise = float((limited - self.mean).std())
+        self.hidden = _hidden(limited)
+        self.falls = _falls(self.shape)
+        self.alternates = modes is not None and not modes.interleaved and self.falls.turns >= ALTERNATING
+        if modes is None or not (modes.interleaved or self.alternates):
+            modes = two_modes(rest - self.mean, gap)
+        self.modes = modes
+        self.levels = find_levels(limited - self.mean + 1) if modes is None else None
+        residuals = rest - self.mean
+        self.residuals = residuals if modes is None else _at_one_level(residuals, modes)
+        self.residuals -= np.median(self.residuals)
+        self.warmup, self.outlying = self.set_apart()
+
+    def set_apart(self) -> tuple[int, npt.NDArray[np.intp]]:
+        """Warm-up steps after the cold ones, with slow ones that follow on them; and which later steps are outliers."""
+        reach = max(OUTLYING * _MAD_TO_STD * float(np.median(np.abs(self.residuals))), LEAST_OUTLYING)
+        if self.wave is not None:  # a few harmonics do not follow a sudden reset
+            reach = max(reach, self.wave.size / 2)
+        outlying = np.flatnonzero(np.abs(self.residuals) > reach)
+        warmup = 0 if self.alternates else self.falls.warmup
+        if self.cold + warmup:
+            for index in outlying[(outlying >= warmup) & (self.residuals[outlying] > 0)]:
+                warmup = int(index) + 1 if index < warmup + FOLLOWING else warmup
+        outlying = outlying[outlying >= warmup]
+        return warmup, outlying if len(outlying) <= max(MOST_OUTLYING * len(self.residuals), 1) else outlying[:0]
+
+    @property
+    def warm(self) -> bool:
+        """Whether enough steps come after the warm-up to know it as over."""
+        return len(self.shape) - self.warmup >= SHORTEST
+
+    def steadiness(self) -> Steadiness:
+        changes = () if self.alternates else (*self.slowdowns(), *self.drifts())
+        findings = (*self.warmups(), *changes, *self.bimodal(), *self.periodic(), *self.quantised(), *self.outliers())
+        return Steadiness(
+            n=self.n,
+            findings=findings or (self.flat(),),
+            steady_after=self.steady_after(),
+            warmup_steps=self.warmup_steps(),
+            noise=self.noise,
+            correlation=round(self.course.correlation, 1),
+            limited=self.limited,
+            hidden=self.hidden,
+        )
+
+    @property
+    def level(self) -> float:
+        """The mean of all steps but the cold ones."""
+        return max(float(self.course.mean.mean()), LEAST_LEVEL)
+
+    @property
+    def drift(self) -> float:
+        """From the first step to the last; 0 where it is too small to matter."""
+        ramp = self.course.ramp
+        drift = float(ramp[-1] - ramp[0]) / self.level
+        return drift if abs(drift) >= MARGIN else 0.0
+
+    def warmup_steps(self) -> int | None:
+        return None if self.drift < 0 or not self.warm else self.cold + self.warmup
+
+    def steady_after(self) -> int | None:
+        if self.alternates or self.drift or self.wave is not None:
+            return None
+        shape = self.shape
+        moving = np.flatnonzero(np.abs(shape - shape[-1]) >= MARGIN * shape[-1])
+        after = int(moving[-1]) + 1 if len(moving) else 0
+        after = max(after, self.warmup)
+        return self.cold + after if len(shape) - after >= SHORTEST else None
+
+    def warmups(self) -> tuple[Finding, ...]:
+        after = self.cold + self.warmup
+        if not after:
+            return ()
+        level = float(self.shape[min(self.warmup, len(self.shape) - 1)])
+        share = float(self.values[:after].max()) / level - 1
+        if not self.warm:
+            return (Finding("warm-up", 0, share, f"still getting faster after {_steps(self.n)}, by {_percent(share)}"),)
+        which = "step is" if after == 1 else f"{after} steps are up to"
+        return (Finding("warm-up", 0, share, f"the first {which} {_percent(share)} slower"),)
+
+    def slowdowns(self) -> tuple[Finding, ...]:
+        if self.falls.rise >= MARGIN:
+            after = self.cold + self.falls.rise_after
+            until = self.cold + self.falls.rise_until
+            which = f"from step {after + 1} on steps" if until == self.n else f"steps {after + 1} to {until}"
+            return (Finding("slowdown", after, self.falls.rise, f"{which} are {_percent(self.falls.rise)} slower"),)
+        if self.drift > 0:
+            after = self.cold + self.warmup
+            return (Finding("slowdown", after, self.drift, f"the last steps are {_percent(self.drift)} slower"),)
+        return ()
+
+    def drifts(self) -> tuple[Finding, ...]:
+        if not self.drift:
+            return ()
+        way = "slower" if self.drift > 0 else "faster"
+        return (Finding("drift", None, self.drift, f"steps get gradually {way}, by {_percent(self.drift)} in all"),)
+
+    def bimodal(self) -> tuple[Finding, ...]:
+        if self.modes is None:
+            return ()
+        share = (self.modes.high - self.modes.low) / self.level
+        of = _percent(self.modes.upper_share)
+        text = f"steps go between two levels {_percent(share)} apart, {of} of them at the slower one"
+        return (Finding("bimodal", None, share, text),)
+
+    def periodic(self) -> tuple[Finding, ...]:
+        if self.wave is None:
+            return ()
+        share = self.wave.size / self.level
+        period = f"{self.wave.period:.{0 if self.wave.period >= 9.95 else 1}f}"
+        return (Finding("periodic", None, share, f"steps go up and down by {_percent(share)} every {period} steps"),)
+
+    def quantised(self) -> tuple[Finding, ...]:
+        if self.tick is not None:
+            text = f"the clock ticks every {_percent(self.tick)} of a step"
+            return (Finding("quantised", None, self.tick, text),)
+        if self.levels is not None:
+            text = f"steps lie at levels {_percent(self.levels)} apart"
+            return (Finding("quantised", None, self.levels, text),)
+        return ()
+
+    def outliers(self) -> tuple[Finding, ...]:
+        outlying = self.outlying
+        if not len(outlying):
+            return ()
+        furthest = max(map(float, self.residuals[outlying]), key=abs)
+        way = "slower" if furthest > 0 else "faster"
+        verb = "stands" if len(outlying) == 1 else "stand"
+        text = f"{_steps(len(outlying))} {verb} out, by up to {_percent(furthest)} {way}"
+        return (Finding("outliers", self.cold + int(outlying[0]), furthest, text),)
+
+    def flat(self) -> Finding:
+        text = f"flat: no change of 1 % or more shows in {_steps(self.n)}, with {_percent(self.noise)} of noise"
+        return Finding("flat", 0, self.noise, text)
+
+
+def limit_spikes(values: Series) -> Series:
+    """The values with those far from the running median of `WINDOW` moved to `LIMIT` robust standard deviations."""
+    half = WINDOW // 2
+    padded = np.pad(values, half, constant_values=np.nan)
+    medians = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, WINDOW), axis=1)
+    reach = LIMIT * _MAD_TO_STD * float(np.median(np.abs(values - medians)))
+    return np.clip(values, medians - reach, medians + reach)
+
+
+def _course_and_wave(values: Series, wave: Wave | None) -> tuple[Course, Wave | None]:
+    """The course, and a wave where it explains more than the course does, or something beside it."""
+    found = course(values)
+    if wave is None or wave.cost >= found.cost:
+        wave = teeth(found) or (find_wave(values - found.mean + 1) if found.terms else None)
+    if wave is None or wave.size < LEAST_GAP:
+        return found, None
+    return course(values - wave.values), wave
+
+
+def _hidden(values: Series) -> float:
+    """The larger of two: from the least to the greatest of the running means over a tenth of the values (of the values
+    themselves below 20), and a linear trend over all values with two standard errors of it."""
+    n = len(values)
+    over = max(n // 10, 1)
+    sums = np.cumsum(values)
+    means = np.concatenate([sums[over - 1 : over], sums[over:] - sums[:-over]]) / over
+    t = np.linspace(-0.5, 0.5, n)
+    trend = float(t @ values / (t @ t))
+    left = values - values.mean() - trend * t
+    error = math.sqrt(float(left @ left) / (n - 2) / float(t @ t))
+    return max(float(means.max() / means.min() - 1), (abs(trend) + 2 * error) / float(values.mean()))
+
+
+def _cold(values: Series) -> int:
+    """How many leading steps are far slower than what is usual, in a series whose median is 1."""
+    reach = max(OUTLYING * _MAD_TO_STD * float(np.median(np.abs(values - 1))), COLD)
+    return _leading(values > 1 + reach)
+
+
+def _leading(holds: npt.NDArray[np.bool_]) -> int:
+    """For how many first values it holds."""
+    return int(np.argmin(holds)) if not holds.all() else len(holds)
+
+
+def _at_one_level(values: Series, modes: Modes) -> Series:
+    """The values with the upper mode's brought down to the lower one, by their means."""
+    gap = values[modes.upper].mean() - values[~modes.upper].mean()
+    return np.where(modes.upper, values - gap, values)
+
+
+def _falls(shape: Series) -> _Falls:
+    """How a shape falls and rises, where a change below `MARGIN` is none."""
+    extreme, turns, direction = shape[0], 0, 0
+    least, least_end, rise, rise_after = shape[0], 0, 0.0, 0
+    for index in np.flatnonzero(np.diff(shape, prepend=shape[0])):
+        value = shape[index]
+        change = (value - extreme) / extreme
+        if direction * change > 0:
+            extreme = value
+        elif abs(change) >= MARGIN:
+            extreme, direction, turns = value, (1 if change > 0 else -1), turns + 1
+        if rise < MARGIN and value < least:
+            least, least_end = value, int(index)
+        if value / least - 1 > rise:
+            rise = float(value / least - 1)
+            rise_after = int(index) if rise_after == 0 and rise >= MARGIN else rise_after
+    near = np.flatnonzero(shape[: least_end + 1] < least * (1 + MARGIN))
+    warmup, risen = int(near[0]), np.flatnonzero(shape[rise_after:] >= least * (1 + MARGIN))
+    until = rise_after + int(risen[-1]) + 1 if rise >= MARGIN else 0
+    return _Falls(warmup, rise, rise_after, until, turns)
+
+
+def _steps(count: int, kind: str = "") -> str:
+    return f"{count} {kind}step{'' if count == 1 else 's'}"
+
+
+def _percent(share: float) -> str:
+    """``6.1 %``: two significant digits, whole numbers from 10 on."""
+    percent = abs(share) * 100
+    return f"{percent:.{0 if percent >= 9.95 else 1 if percent >= 0.995 else 2}f} %"

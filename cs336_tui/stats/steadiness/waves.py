@@ -1,0 +1,190 @@
+"""Regular changes of a series: a period in time, and levels at equal distances in value.
+
+A wave is a sum of a few harmonics of one period under first-order autoregressive noise. It is fitted as a course is
+(`course`): for every correlation of a grid series and harmonics are whitened, and the penalised likelihoods are in one
+unit, so that a wave, a course and plain correlation are compared with one another. The periods to try come from the
+periodogram of the whitened series (Fourier frequencies, four times oversampled; harmonics added up, as for pulsars by
+Groth 1975).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cs336_tui.stats.steadiness.course import CORRELATIONS, RESOLUTION, Course, likelihood_cost, small_sample, whitened
+
+Series = npt.NDArray[np.float64]
+
+LEAST_PERIOD, LEAST_PERIODS = 3.0, 2.5
+"""A period is this many steps long at least, and the series this many periods."""
+FEWEST = 12
+HARMONICS = (1, 2, 4)
+PENALTY, PENALTY_HARMONIC = 5.0, 1.2
+"""In units of log n, of twice the log likelihood: of a wave, and of each harmonic but the first."""
+CANDIDATES = 5
+"""Best periods of the periodogram that are fitted exactly."""
+OVERSAMPLED = 4
+LEAST_RESETS, UNEQUAL = 3, 0.2
+"""Teeth have this many sudden resets, whose distances differ by this share of them at most."""
+
+LEAST_TICK, MOST_TICK = 0.015, 0.08
+"""Distances of levels that are looked for, as shares of the step time."""
+EXACT = 1e-6
+"""Times this near are one reading of a clock."""
+LEAST_CONCENTRATION, LEAST_RAYLEIGH = 0.5, 8.0
+"""The mean resultant length of times around their levels, and the Rayleigh statistic: its square times n."""
+LEAST_SPREAD = 0.45
+"""The standard deviation in distances of levels: two equal levels have 0.5. A single level is narrower."""
+MOST_SEEN = 2000
+"""Times that are looked at for levels."""
+
+
+class Wave(NamedTuple):
+    """A periodic change; `values` has mean 0 over its periods, in the series' unit."""
+
+    period: float
+    """In steps."""
+    values: Series
+    cost: float
+    """As of a course: minus twice the log likelihood and the penalty."""
+
+    @property
+    def size(self) -> float:
+        """From the lowest to the highest of the wave."""
+        return float(self.values.max() - self.values.min())
+
+
+def find_wave(values: Series) -> Wave | None:
+    """The likeliest wave of values around 1; None when the likeliest is no better than none at all."""
+    n = len(values)
+    if n < FEWEST:
+        return None
+    series = whitened(values)
+    best: Wave | None = None
+    none = float(likelihood_cost(_squared(series - _level(series)), n).min())
+    for period in _periods(values):
+        for harmonics in HARMONICS:
+            if harmonics == 1 or period > 2 * harmonics:
+                wave = _fit(series, period, harmonics)
+                best = wave if best is None or wave.cost < best.cost else best
+    return best if best is not None and best.cost < none else None
+
+
+def teeth(found: Course) -> Wave | None:
+    """The wave that a course of few sudden resets makes: three or more steps of one sign and about one height, at equal
+    distances, against a ramp. A few harmonics follow such teeth badly."""
+    if len(found.steps) < LEAST_RESETS or len(found.terms) > len(found.steps) + 1:
+        return None
+    at, heights = (np.array(each, dtype=float) for each in zip(*found.steps, strict=True))
+    gaps, rise = np.diff(at), float(found.ramp[-1] - found.ramp[0])
+    alike = gaps.max() - gaps.min() <= max(2.0, UNEQUAL * gaps.mean())
+    if not alike or (heights * rise >= 0).any() or np.abs(heights).max() > 2 * np.abs(heights).min():
+        return None
+    return Wave(float(gaps.mean()), found.mean - found.mean.mean(), found.cost)
+
+
+def _periods(values: Series) -> list[float]:
+    """The best periods by the periodogram, in steps."""
+    n = len(values)
+    length = OVERSAMPLED * n
+    deviations = values - values.mean()
+    frequencies = np.arange(length // 2 + 1) / length
+    white = np.abs(1 - CORRELATIONS[:, None] * np.exp(-2j * np.pi * frequencies)) ** 2
+    gains = 2 / n * np.abs(np.fft.rfft(deviations, length)) ** 2 * white
+    squares = _squared(whitened(deviations))[:, None]
+    tried = np.flatnonzero((frequencies <= 1 / LEAST_PERIOD) & (frequencies * n >= LEAST_PERIODS))
+    if not len(tried):
+        return []
+    costs = np.full(len(tried), math.inf)
+    total = np.zeros((len(CORRELATIONS), len(tried)))
+    for harmonic in range(1, max(HARMONICS) + 1):
+        at = harmonic * tried
+        total = total + np.where(at <= length // 2, gains[:, np.minimum(at, length // 2)], 0)
+        if harmonic in HARMONICS:
+            left = np.maximum(squares - total, RESOLUTION**2 * n)
+            costs = np.minimum(costs, (likelihood_cost(left, n) + _penalty(harmonic, n)).min(axis=0))
+    periods: list[float] = []
+    for index in np.argsort(costs, kind="stable"):
+        frequency = float(frequencies[tried[index]])
+        if all(abs(frequency - 1 / other) > 1 / n for other in periods):
+            periods += [1 / frequency]
+            if len(periods) == CANDIDATES:
+                break
+    return periods
+
+
+def _fit(series: Series, period: float, harmonics: int) -> Wave:
+    """The wave of least cost near this period; `series` is whitened (P, n)."""
+    n = series.shape[1]
+    best: Wave | None = None
+    for shift in (-0.1, 0.0, 0.1):
+        near = 1 / (1 / period + shift / n)
+        t = 2 * np.pi * np.arange(n) / near
+        columns = np.stack([f(k * t) for k in range(1, harmonics + 1) for f in (np.cos, np.sin)])
+        design = whitened(np.concatenate([np.ones((1, n)), columns]))
+        products = np.einsum("pkn,pjn->pkj", design, design) + 1e-9 * np.eye(len(columns) + 1)
+        heights = np.linalg.solve(products, np.einsum("pkn,pn->pk", design, series)[..., None])[..., 0]
+        costs = likelihood_cost(_squared(series - np.einsum("pk,pkn->pn", heights, design)), n)
+        likeliest = int(costs.argmin())
+        cost = float(costs[likeliest]) + _penalty(harmonics, n)
+        if best is None or cost < best.cost:
+            best = Wave(near, np.einsum("k,kn->n", heights[likeliest, 1:], columns), cost)
+    assert best is not None
+    return best
+
+
+def _penalty(harmonics: int, n: int) -> float:
+    return (PENALTY + PENALTY_HARMONIC * (harmonics - 1)) * math.log(n) * small_sample(n)
+
+
+def _level(series: Series) -> Series:
+    """The whitened constant nearest to whitened values (P, n)."""
+    one = whitened(np.ones(series.shape[1]))
+    height: Series = np.einsum("pn,pn->p", one, series) / _squared(one)
+    return height[:, None] * one
+
+
+def _squared(vectors: Series) -> Series:
+    lengths: Series = np.einsum("...n,...n->...", vectors, vectors)
+    return lengths
+
+
+def clock_tick(values: Series) -> float | None:
+    """The tick of the clock that timed values around 1, where it is coarse: every value recurs, at exact multiples of
+    one distance. None otherwise, and of equal values."""
+    ordered = np.sort(values)
+    gaps = np.diff(ordered)
+    gaps = gaps[gaps > EXACT]
+    if not len(gaps) or len(gaps) + 1 > len(values) / 2:
+        return None
+    tick = float(gaps.min())
+    off = np.abs(gaps / tick - np.round(gaps / tick)).max()
+    return tick if tick >= LEAST_TICK and off * tick <= EXACT * max(1, float(gaps.max()) / tick) else None
+
+
+def find_levels(values: Series) -> float | None:
+    """The distance of the levels around which values near 1 lie, where they lie at equal distances; None otherwise.
+
+    For a distance g the angles 2π x/g of the values x gather where the values lie near multiples of g (Rayleigh's test,
+    as in Mardia and Jupp 2000, section 6.3). Spread over one level only they gather too, so they must spread over half
+    a distance. A device whose clock moves in large ticks makes such levels.
+    """
+    seen = values[:MOST_SEEN]
+    spread = float(seen.std())
+    most = min(MOST_TICK, spread / LEAST_SPREAD)
+    if len(seen) < FEWEST or most < LEAST_TICK:
+        return None
+    reach = max(float(seen.max() - seen.min()), LEAST_TICK)
+    ticks = 1 / np.arange(1 / most, 1 / LEAST_TICK, 0.05 / reach)
+    if not len(ticks):
+        return None
+    gathered = np.abs(np.exp(2j * np.pi * (seen - np.median(seen)) / ticks[:, None]).mean(axis=1))
+    best = int(gathered.argmax())
+    concentration = float(gathered[best])
+    if concentration < LEAST_CONCENTRATION or len(seen) * concentration**2 < LEAST_RAYLEIGH:
+        return None
+    return float(ticks[best])

@@ -1,0 +1,70 @@
+"""A figure's recent past as columns, and the moments at which cells began under the same time axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cs336_tui.tui.charts.blocks import column
+from cs336_tui.tui.widgets.lines import Line, Span
+
+BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600)
+"""Seconds that one column can stand for."""
+
+
+class Window(NamedTuple):
+    """The stretch of time that a graph shows: `width` columns of `bucket_s` seconds from `start`."""
+
+    start: float
+    bucket_s: int
+    width: int
+
+    def column_of(self, at: float) -> int:
+        return math.floor((at - self.start) / self.bucket_s)
+
+
+def window(since: float, now: float, width: int) -> Window:
+    """The finest window of `width` columns that holds both moments (Unix seconds).
+
+    Its columns start at whole multiples of their length, so that they stay put between one moment and the next.
+    """
+    for bucket_s in BUCKETS_S:
+        start = math.floor(since / bucket_s) * bucket_s
+        if now < start + width * bucket_s:
+            return Window(start, bucket_s, width)
+    longest = BUCKETS_S[-1]
+    return Window((math.floor(now / longest) - width + 1) * longest, longest, width)
+
+
+def graph(samples: Sequence[tuple[float, float]], view: Window, *, top: float, height: int, role: str) -> list[Line]:
+    """`height` rows of (time, value) samples, each column the largest of its stretch, on an axis from 0 to `top`.
+
+    A stretch without a sample repeats its left neighbour; before the first sample and after the last there is nothing.
+    """
+    peaks: list[float | None] = [None] * view.width
+    for at, value in samples:
+        index = view.column_of(at)
+        if 0 <= index < view.width:
+            peaks[index] = max(value, peaks[index] or 0.0)
+    last = max((i for i, peak in enumerate(peaks) if peak is not None), default=-1)
+    for index in range(1, last):
+        if peaks[index] is None:
+            peaks[index] = peaks[index - 1]
+    blank = " " * height
+    pictures = [blank if peak is None else column(min(peak, top), top, height) for peak in peaks]
+    return [(Span("".join(picture[row] for picture in pictures), role),) for row in range(height)]
+
+
+def marks(starts: Sequence[tuple[float, int]], view: Window) -> Line:
+    """Under each moment a tick and the number of the cell that began then; only a tick where the next one is close."""
+    row = [" "] * view.width
+    columns = [(view.column_of(at), cell) for at, cell in starts]
+    end = view.width
+    for index, cell in reversed(columns):
+        label = f"╵{cell}"
+        shown = label if index + len(label) <= end else label[:1]
+        if 0 <= index < view.width:
+            row[index : index + len(shown)] = shown
+            end = index
+    return (Span("".join(row), "muted"),)

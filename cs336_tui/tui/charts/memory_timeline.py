@@ -1,0 +1,140 @@
+"""Live memory over the events of a step as columns on an axis that starts at zero, coloured by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from cs336_tui.tui.charts.blocks import column, nice_ceiling
+from cs336_tui.tui.charts.byte_unit import ByteUnit
+from cs336_tui.tui.widgets.lines import Line, Span
+
+_LABEL = 8
+_MARGIN = _LABEL + 2
+_PHASE_ROLES = {
+    "forward": "phase-1",
+    "loss": "phase-2",
+    "backward": "phase-3",
+    "optimizer": "phase-4",
+    "zero_grad": "phase-5",
+}
+_CURSOR = "strong"
+_WITH_PHASES = 5
+"""From so many rows on, one of them names the phases."""
+_SHORTEST_NAME = 4
+
+
+class Mark(NamedTuple):
+    """A moment that is named below the axis."""
+
+    column: int
+    name: str
+
+
+class Picture(NamedTuple):
+    """What is drawn: of every column its highest moment."""
+
+    bytes: Sequence[int]
+    phases: Sequence[str]
+    """Of each column's highest moment."""
+    top_bytes: int
+    """What the axis must hold; the same for every zoom."""
+    unit: ByteUnit
+    cursor: int | None = None
+    marks: tuple[Mark, ...] = ()
+
+
+def phase_role(phase: str) -> str:
+    """The role of a phase's colour, the same on every pass; of what belongs to no phase, ``muted``."""
+    return _PHASE_ROLES.get(phase, "muted")
+
+
+def room_for_columns(width: int) -> int:
+    """Columns of a picture that is `width` characters wide, its axis included."""
+    return max(width - _MARGIN, 0)
+
+
+def memory_timeline(picture: Picture, *, width: int, height: int) -> list[Line]:
+    """`height` rows of at most `width` characters, the last one or two with the marks and the phases' names.
+
+    Fewer columns than there is room are drawn wider. The cursor is a line through its column: ``│`` above it, its
+    own part of the column in the text's colour, ``▲`` below.
+    """
+    count, room = len(picture.bytes), room_for_columns(width)
+    below = 2 if height >= _WITH_PHASES else 1
+    rows = height - below
+    if rows < 1 or not 0 < count <= room:
+        return []
+    places = [place * count // room for place in range(room)] if count < room else list(range(count))
+    cursor = places.index(picture.cursor) if picture.cursor is not None else None
+    top, unit = nice_ceiling(picture.top_bytes), picture.unit
+    columns = [column(min(value, top), top, rows) for value in picture.bytes]
+    roles = [phase_role(picture.phases[place]) for place in places]
+    lines: list[Line] = []
+    for row in range(rows):
+        chars = [columns[place][row] for place in places]
+        styles = list(roles)
+        if cursor is not None:
+            styles[cursor] = _CURSOR
+            if chars[cursor] == " ":
+                chars[cursor] = "│"
+        lines.append((Span(_axis(row, rows, top / unit.bytes, unit.name), "axis"), *_runs(chars, styles)))
+    margin = Span(" " * _MARGIN)
+    lines.append((margin, *_marked(picture.marks, places, cursor)))
+    if below == 2:
+        lines.append((margin, *_names([picture.phases[place] for place in places])))
+    return lines
+
+
+def _axis(row: int, rows: int, top: float, unit: str) -> str:
+    label = ""
+    if row == 0:
+        label = f"{top:g} {unit}"
+    elif row == rows - 1:
+        label = "0"
+    elif rows >= _WITH_PHASES and row == rows // 2:
+        label = f"{top / 2:g}"
+    return f"{label:>{_LABEL}} ┤" if label else " " * (_LABEL + 1) + "│"
+
+
+def _runs(chars: Sequence[str], roles: Sequence[str]) -> Iterator[Span]:
+    """One span for each stretch of one role; blanks take the role of what stands before them."""
+    start = 0
+    role = roles[0]
+    for place in range(1, len(chars)):
+        if roles[place] != role and chars[place] != " ":
+            yield Span("".join(chars[start:place]), role)
+            start, role = place, roles[place]
+    yield Span("".join(chars[start:]), role)
+
+
+def _marked(marks: Sequence[Mark], places: Sequence[int], cursor: int | None) -> list[Span]:
+    """A tick under each mark with its name beside it: the first's on its left, the last's on its right, if they fit."""
+    width = len(places)
+    row = [" "] * width
+    named: dict[int, str] = {}
+    for mark in sorted(marks):
+        place = places.index(mark.column)
+        named[place] = f"{named[place]}, {mark.name}" if place in named else mark.name
+    ticks = sorted(named)
+    for place in ticks:
+        row[place] = "╵"
+    for order, place in enumerate(ticks):
+        name = named[place]
+        left, right = place - len(name), place + 1
+        for start in (left, right) if order == 0 and len(ticks) > 1 else (right, left):
+            if start >= 0 and start + len(name) <= width and not "".join(row[start : start + len(name)]).strip():
+                row[start : start + len(name)] = name
+                break
+    if cursor is not None:
+        row[cursor] = "▲"
+    return list(_runs(row, [_CURSOR if place == cursor else "muted" for place in range(width)]))
+
+
+def _names(phases: Sequence[str]) -> Iterator[Span]:
+    """Each phase's name where it begins, cut to its stretch or left out where that says nothing."""
+    for phase, run in groupby(phases):
+        width = len(list(run))
+        name = phase[: width - 1]
+        yield Span((name if len(name) >= _SHORTEST_NAME or name == phase else "").ljust(width), phase_role(phase))

@@ -1,0 +1,82 @@
+"""Step times as columns on an axis that starts at zero, so that 1 % of noise looks like 1 %."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cs336_tui.stats.summaries import quantile
+from cs336_tui.tui.charts.blocks import column, nice_ceiling
+from cs336_tui.tui.widgets.lines import Line, Span
+
+_HEADROOM = 1.2
+_WIDEST = 4
+_LABEL = 8
+
+
+def step_chart(
+    warmup_s: Sequence[float],
+    measured_s: Sequence[float],
+    *,
+    warmup_total: int,
+    measured_total: int,
+    width: int,
+    height: int,
+) -> list[Line]:
+    """`height` rows of `width` characters; the last row names the two kinds of step.
+
+    Every step of the cell has its place from the start: nothing moves while steps arrive. With more steps than
+    characters, one column is the mean of several neighbours, and the last row says of how many. The axis goes from
+    0 to a round number above the median; what is higher (a cold first step) ends in ``▲``.
+    """
+    rows, room = height - 1, width - _LABEL - 3  # label, axis, separator
+    total = warmup_total + measured_total
+    if rows < 1 or room < 4 or total < 1:
+        return []
+    each = min(max(room // total, 1), _WIDEST)
+    per_bin = math.ceil(total / (room - 1)) if total > room else 1
+    warm, measured = _bins(warmup_s, per_bin, warmup_total), _bins(measured_s, per_bin, measured_total)
+    shown = sorted([*warm, *measured])
+    top = nice_ceiling(quantile(shown, 0.5) * _HEADROOM) if shown else 0.0
+    warm_columns = math.ceil(warmup_total / per_bin)
+    separator = "│" if warmup_total else ""
+
+    pictures = [[column(value, top, rows) for value in values] for values in (warm, measured)]
+    lines: list[Line] = []
+    for row in range(rows):
+        warm_text, measured_text = (_across([picture[row] for picture in kind], each) for kind in pictures)
+        label = f"{top * 1e3:g} ms" if row == 0 and shown else ("0" if row == rows - 1 else "")
+        lines.append(
+            (
+                Span(f"{label:>{_LABEL}} ┤" if label else " " * (_LABEL + 1) + "│", "axis"),
+                Span(warm_text.ljust(warm_columns * each), "warmup"),
+                Span(separator, "axis"),
+                Span(measured_text, "measured"),
+            )
+        )
+    lines.append(_names(warm_columns * each, bool(warmup_total), per_bin))
+    return lines
+
+
+def _bins(values: Sequence[float], per_bin: int, total: int) -> list[float]:
+    """Means of neighbours; a last bin that is still filling waits, so that no column is drawn twice."""
+    if per_bin == 1:
+        return list(values)
+    whole = len(values) if len(values) >= total else len(values) // per_bin * per_bin
+    chunks = (values[start : min(start + per_bin, whole)] for start in range(0, whole, per_bin))
+    return [sum(chunk) / len(chunk) for chunk in chunks]
+
+
+def _across(chars: Sequence[str], each: int) -> str:
+    if each == 1:
+        return "".join(chars)
+    return "".join(char * (each - 1) + " " for char in chars)
+
+
+def _names(warm_width: int, has_warmup: bool, per_bin: int) -> Line:
+    each = f" · a column is {per_bin} steps" if per_bin > 1 else ""
+    margin = Span(" " * (_LABEL + 2))
+    if not has_warmup:
+        return (margin, Span("measured", "measured"), Span(each, "muted"))
+    warm = "warm-up".ljust(warm_width) if warm_width >= len("warm-up") else "warm-up "
+    return (margin, Span(warm, "warmup"), Span("│", "axis"), Span("measured", "measured"), Span(each, "muted"))

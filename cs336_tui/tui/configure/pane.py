@@ -1,0 +1,401 @@
+"""The pane in which a sweep is chosen and started."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Collection, Iterable
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.message import Message
+from textual.widgets import Static
+
+from cs336_tui.config.presets import QUICK, Preset
+from cs336_tui.config.recent_models import RecentModel, recent_models
+from cs336_tui.config.sizes import size_names
+from cs336_tui.config.spec import CUSTOM_SIZE, PASSES, PRECISIONS, SpecError
+from cs336_tui.config.sweep import INTERVAL, USUAL_MOST, Sweep
+from cs336_tui.events.environment import Environment
+from cs336_tui.tui.configure.form import AFTER_OOM, CONTEXTS, Entries, RunOptions, entries_of, read
+from cs336_tui.tui.configure.possible import ALL, possible_here
+from cs336_tui.tui.configure.preset_entry import PresetEntry
+from cs336_tui.tui.configure.preview import Choices
+from cs336_tui.tui.configure.rare_entries import MORE, chips_of, dims_entries, more_entries
+from cs336_tui.tui.configure.recent_entry import RecentEntry
+from cs336_tui.tui.configure.variant_entries import FIELDS as VARIANTS
+from cs336_tui.tui.configure.variant_entries import fold_label, is_shown, variant_entries
+from cs336_tui.tui.format import cut_to_lines
+from cs336_tui.tui.widgets.chips import Chip, Chips
+from cs336_tui.tui.widgets.entry import Entry, TextEntry
+from cs336_tui.tui.widgets.fold import Fold
+from cs336_tui.tui.widgets.push_button import PushButton
+
+_PASS_LABELS = {
+    "inference": "infer",
+    "forward": "fwd",
+    "backward": "bwd",
+    "forward+backward": "fwd+bwd",
+    "train-step": "train",
+}
+_SHOWN_AT = {
+    "context_length": "other_contexts",
+    "attention": "other_attentions",
+    "optimizer": "other_optimizers",
+}
+"""Entries that show another's problems, because they stand below it."""
+_WARMUP_TIP = f"""Steps before those that are measured: a number, or several as 0,1,5.
+auto: until steps are steady, {USUAL_MOST["warmup_steps"]} at most; auto:50 for another most."""
+_STEPS_TIP = f"""Measured steps: a number.
+auto: until the 95 % interval of the mean is {INTERVAL * 100:g} % wide or the noise has settled,
+{USUAL_MOST["measure_steps"]} at most; auto:200 for another most, auto 2% for another width."""
+_SUMMARY_LINES = 5
+"""At most, of what is said about all that is entered; as high as its style lets it be."""
+_READ_S = 12.0
+"""For so long it is said what was left out of a preset."""
+_TWO_COLUMNS_FROM = 64
+"""Width at which the entries stand in two columns."""
+
+
+class _Scroll(VerticalScroll, can_focus=False, inherit_bindings=False):
+    """Scrolls the entries; takes neither focus nor keys from them."""
+
+
+class _Buttons(Horizontal):
+    """Buttons between which left and right move, too."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "app.focus_previous", "Previous", show=False, id="buttons.left"),
+        Binding("right", "app.focus_next", "Next", show=False, id="buttons.right"),
+    ]
+
+
+class ConfigurePane(Vertical):
+    """Entries of a sweep, how much it is or what is wrong with it, and the buttons that run it.
+
+    What is entered lives in one `Entries` value; widgets report into it, so what is folded away is never lost.
+    """
+
+    DEFAULT_CSS = """
+    ConfigurePane {
+        #form { height: 1fr; layout: vertical; scrollbar-size-vertical: 1; }
+        .group { height: auto; width: 1fr; }
+        &.-two-columns #form { layout: horizontal; }
+        &.-two-columns #how { margin-left: 2; }
+        #summary { height: auto; max-height: 5; color: $foreground; text-style: bold; }
+        #summary.-caution { color: $caution; }
+        #summary.-bad { color: $bad; }
+        #buttons { height: 1; }
+        #buttons PushButton { margin-right: 1; }
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "app.focus_previous", "Previous entry", show=False, id="configure.previous"),
+        Binding("down", "app.focus_next", "Next entry", show=False, id="configure.next"),
+        Binding("escape", "to_buttons", "To Run", key_display="Esc", id="configure.to_buttons"),
+    ]
+
+    class Changed(Message):
+        """The sweep or what is wrong with it changed."""
+
+        def __init__(self, sweep: Sweep | None, problems: tuple[SpecError, ...]) -> None:
+            super().__init__()
+            self.sweep, self.problems = sweep, problems
+
+    class RunRequested(Message):
+        """Run this sweep, which has no problems."""
+
+        def __init__(self, sweep: Sweep, options: RunOptions) -> None:
+            super().__init__()
+            self.sweep, self.options = sweep, options
+
+    class StopRequested(Message):
+        """Stop what is running."""
+
+    class ExportRequested(Message):
+        """Export the results so far."""
+
+    def __init__(
+        self, preset: Preset = QUICK, options: RunOptions | None = None, *, id: str | None = "configure"
+    ) -> None:
+        super().__init__(id=id)
+        self.border_title = "Configure"
+        self._preset = preset
+        self._entries = entries_of(preset.sweep, options)
+        self._form = read(self._entries)
+        self._environment: Environment | None = None
+        self._adding = self._stopping = False
+        self._may_leave_out: Collection[str] = ()
+        """Fields of the preset that lose what the machine lacks as soon as it is known."""
+        self._foreseen = ("", "text")
+        self._recent = recent_models()
+        self._was_in_hand = False
+        """Whether the focus was on Run or Stop when both could no longer be pressed."""
+
+    @property
+    def sweep(self) -> Sweep | None:
+        """The chosen sweep; None while something is wrong. Its devices may hold ``auto``."""
+        return self._form.sweep
+
+    @property
+    def problems(self) -> tuple[SpecError, ...]:
+        return self._form.problems
+
+    @property
+    def options(self) -> RunOptions:
+        return self._form.options
+
+    @property
+    def choices(self) -> Choices:
+        """What decides which cells Run would add."""
+        return Choices(self.sweep, self.options.repeats, self._environment)
+
+    def compose(self) -> ComposeResult:
+        entries = self._entries
+        with _Scroll(id="form"):
+            with Vertical(classes="group", id="what"):
+                yield PresetEntry(self._preset)
+                yield Chips("size", "size", self._size_chips(), entries.size, alone=CUSTOM_SIZE)
+                yield TextEntry("head_dim", "head dim", entries.head_dim, hint="64, or 16,32,64")
+                yield Vertical(classes="group", id="dims")
+                yield Chips("context_length", "context", chips_of(CONTEXTS), entries.context_length)
+                yield TextEntry("other_contexts", "", entries.other_contexts, hint="other, as 64,96")
+                yield Chips("pass", "pass", chips_of(PASSES, _PASS_LABELS), entries.pass_)
+                yield Chips("precision", "precision", chips_of(PRECISIONS), entries.precision)
+            with Vertical(classes="group", id="how"):
+                yield TextEntry("batch_size", "batch", entries.batch_size)
+                yield TextEntry(
+                    "warmup_steps", "warm-up", entries.warmup_steps, hint="5 or 0,1,5 or auto", tooltip=_WARMUP_TIP
+                )
+                yield TextEntry("measure_steps", "steps", entries.measure_steps, hint="10 or auto", tooltip=_STEPS_TIP)
+                yield Chips("device", "device", self._device_chips(), entries.device)
+                yield Fold("", id="fold-variants")
+                yield Vertical(classes="group", id="variants")
+                yield Fold("more", id="fold-more")
+                yield Vertical(classes="group", id="more")
+        yield Static(id="summary", markup=False)
+        with _Buttons(id="buttons"):
+            yield PushButton("Run", id="run")
+            yield PushButton("Stop", id="stop", disabled=True)
+            yield PushButton("Export", id="export")
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.width >= _TWO_COLUMNS_FROM, "-two-columns")
+        self._show_summary()
+
+    def load(self, preset: Preset, may_leave_out: Collection[str] = ()) -> None:
+        """Fill the entries with the preset's sweep; how to summarise and when to give up stay as they are.
+
+        What this machine cannot run of the fields in `may_leave_out` is left out and told.
+        """
+        self._preset = preset
+        self.query_one(PresetEntry).preset = preset
+        self._may_leave_out = may_leave_out
+        self._set(self._from_preset())
+        self._refill()
+        self._leave_out()
+
+    @property
+    def preset_name(self) -> str:
+        """The preset that filled the entries last."""
+        return self._preset.name
+
+    def named(self, preset: Preset) -> None:
+        """The choices are this preset from here on."""
+        self._preset = preset
+        self.query_one(PresetEntry).preset = preset
+        self._show()
+
+    def set_recent(self, models: tuple[RecentModel, ...]) -> None:
+        """Offer these as models that were run before."""
+        self._recent = models
+        for entry in self.query(RecentEntry):
+            entry.models = models
+        self._show()
+
+    def set_environment(self, environment: Environment, may_leave_out: Collection[str] = ()) -> None:
+        """Offer the machine's devices, and refuse what they cannot do; `may_leave_out`: see `load`."""
+        self._environment = environment
+        self.query_one("#entry-device", Chips).chips = self._device_chips()
+        self._may_leave_out = self._may_leave_out or may_leave_out
+        self._set(self._entries)
+        self._leave_out()
+
+    def set_running(self, running: bool, stopping: bool = False, *, adding: bool = True) -> None:
+        """Enable the buttons that make sense: while cells run (`adding`), Run adds to them. The focus comes back to
+        them when it was there before."""
+        run, stop = self.query_one("#run", PushButton), self.query_one("#stop", PushButton)
+        in_hand = self.screen.focused in (run, stop)
+        self._adding, self._stopping = running and adding, running and stopping
+        self._show()
+        stop.offer("Stop…" if self._stopping else "Stop", running and not stopping)
+        if not running and (in_hand or self._was_in_hand):
+            run.focus()
+        self._was_in_hand = self._stopping and in_hand
+
+    def foresee(self, text: str, role: str) -> None:
+        """Say behind how much would run what it will need; role ``text``, ``caution`` or ``bad``."""
+        if (text, role) != self._foreseen:
+            self._foreseen = text, role
+            self._show_summary()
+
+    def set_skip_after_oom(self, skip: bool) -> None:
+        """Choose what becomes of larger cells after one that ran out of memory."""
+        self._set(self._entries.with_value("after_oom", AFTER_OOM[0 if skip else 1]))
+        self._refill()
+
+    def request_run(self) -> None:
+        """Post `RunRequested`, unless something is wrong or what runs is being stopped."""
+        if self.sweep is not None and not self._stopping:
+            self.post_message(self.RunRequested(self.sweep, self.options))
+
+    def action_to_buttons(self) -> None:
+        """Leave the entries, where plain keys are typed, for the first button that can be pressed."""
+        next(button for button in self.query(PushButton) if not button.disabled).focus()
+
+    def on_entry_changed(self, event: Entry.Changed) -> None:
+        event.stop()
+        entries = self._entries.with_value(event.entry.field, event.value)
+        if entries == self._entries:
+            return  # text that was just put there
+        if event.entry.field == "workload":
+            entries = self._entries.with_workload(entries.workload)
+        self._set(entries)
+        if event.entry.field == "workload":
+            self._refill()
+        if event.entry.field == "edition":
+            self.query_one("#entry-size", Chips).chips = self._size_chips()
+
+    def on_recent_entry_chosen(self, event: RecentEntry.Chosen) -> None:
+        event.stop()
+        self._set(self._entries.with_model(event.model))
+        self._refill()
+
+    def on_preset_entry_chosen(self, event: PresetEntry.Chosen) -> None:
+        event.stop()
+        self.load(event.preset, ALL)
+
+    def on_fold_turned(self, event: Fold.Turned) -> None:
+        event.stop()
+        self._show()
+
+    def on_push_button_pressed(self, event: PushButton.Pressed) -> None:
+        event.stop()
+        match event.button.id:
+            case "run":
+                self.request_run()
+            case "stop":
+                self.post_message(self.StopRequested())
+            case "export":
+                self.post_message(self.ExportRequested())
+
+    def _from_preset(self) -> Entries:
+        """The entries of the preset with the options that there are, which no preset holds."""
+        return entries_of(self._preset.sweep).with_options_of(self._entries)
+
+    def _leave_out(self) -> None:
+        """Take what this machine cannot run out of a preset that nobody has changed yet, and say so."""
+        environment, fields = self._environment, self._may_leave_out
+        if environment is None:
+            return
+        self._may_leave_out = ()
+        if not fields or not self.problems or self._entries != self._from_preset():
+            return
+        sweep, said = possible_here(self._preset.sweep, environment, fields)
+        if said:
+            self._set(entries_of(sweep).with_options_of(self._entries))
+            self._refill()
+            title = self._preset.name
+            self.app.notify("\n".join(said), title=title, severity="warning", timeout=_READ_S, markup=False)
+
+    def _set(self, entries: Entries) -> None:
+        """Take the entries, and tell when they mean something else."""
+        before = self._form
+        self._entries, self._form = entries, read(entries, self._environment)
+        self._show()
+        if (before.sweep, before.texts) != (self._form.sweep, self._form.texts):
+            self.post_message(self.Changed(self.sweep, self.problems))
+
+    def _show(self) -> None:
+        """Bring everything but the entries' own values up to date with them."""
+        entries, problems = self._entries, self.problems
+        alone = entries.workload == "attention"
+        custom = CUSTOM_SIZE in entries.size
+        rare = custom or entries.vocab_size != str(Sweep().vocab_size)
+        self._group("dims", rare and not alone, lambda: dims_entries(self._entries))
+        self._show_folds({problem.field for problem in problems})
+        wrong = {_SHOWN_AT.get(p.field, p.field): f"{p.value}: {p.allowed}" for p in reversed(problems)}
+        for entry in self.query(Entry):
+            entry.problem = wrong.get(entry.field, "")
+        for entry in self.query("#dims > Entry").results(Entry):
+            entry.display = custom or entry.field == "vocab_size"
+        for entry in self.query("#variants > Entry").results(Entry):
+            entry.display = is_shown(entry.field, entries, self._recent)
+        self.query_one("#entry-size").display = not alone
+        self.query_one("#entry-head-dim").display = alone
+        self.query_one(PresetEntry).changed = entries != self._from_preset()
+        self._show_summary()
+        self.query_one("#run", PushButton).offer("Add" if self._adding else "Run", not self._stopping and not problems)
+
+    def _show_folds(self, wrong: set[str]) -> None:
+        """What is folded away, and whether something in it is wrong."""
+        variants, more = self.query_one("#fold-variants", Fold), self.query_one("#fold-more", Fold)
+        self._group("variants", variants.open, lambda: variant_entries(self._entries, self._recent))
+        self._group("more", more.open, lambda: more_entries(self._entries))
+        label = fold_label(self._entries, is_open=variants.open)
+        variants.label = f"✗ {label}" if wrong & set(VARIANTS) else label
+        label = "more" if more.open else "more: edition, arch, seed…"
+        more.label = f"✗ {label}" if wrong & set(MORE) else label
+
+    def _show_summary(self) -> None:
+        """How much would run and what that needs, or what is wrong."""
+        problems = self.problems
+        summary = self.query_one("#summary", Static)
+        foreseen, role = ("", "bad") if problems else self._foreseen
+        summary.set_class(role == "bad", "-bad")
+        summary.set_class(role == "caution", "-caution")
+        others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        width, said = max(self.content_size.width, 12), f"{self._form.summary} ·" if foreseen else self._form.summary
+        if problems:
+            lines = cut_to_lines(f"✗ {problems[0]}{others}", width, _SUMMARY_LINES)
+        elif len(said) + 1 + len(foreseen) <= width:
+            lines = [f"{said} {foreseen}".rstrip()]
+        else:
+            first = textwrap.wrap(said, width, break_on_hyphens=False)
+            lines = [*first, *cut_to_lines(foreseen, width, max(_SUMMARY_LINES - len(first), 1))]
+        summary.update("\n".join(lines))
+
+    def _group(self, id: str, shown: bool, entries: Callable[[], Iterable[Entry]]) -> None:
+        """Show or hide a group of entries that exist once they were needed."""
+        group = self.query_one(f"#{id}", Vertical)
+        group.display = shown
+        if shown and not group.children:
+            group.mount_all(entries())
+
+    def _refill(self) -> None:
+        """Show every entry's value anew."""
+        self.query_one("#entry-size", Chips).chips = self._size_chips()
+        self.query_one("#entry-device", Chips).chips = self._device_chips()
+        for entry in self.query(TextEntry):
+            entry.value = self._entries.text(entry.field)
+        for chips in self.query(Chips):
+            chips.chosen = self._entries.chosen(chips.field)
+
+    def _size_chips(self) -> tuple[Chip, ...]:
+        names = size_names(self._entries.edition)
+        strangers = (name for name in self._entries.size if name not in (*names, CUSTOM_SIZE))
+        return chips_of((*names, *strangers, CUSTOM_SIZE))
+
+    def _device_chips(self) -> tuple[Chip, ...]:
+        if self._environment is None:
+            return chips_of(self._entries.device)
+        (best,) = self._environment.resolve(("auto",))
+        names = ("auto", *(device.name for device in self._environment.devices))
+        strangers = (name for name in self._entries.device if name not in names)
+        return chips_of((*names, *strangers), {"auto": f"auto ({best})"})

@@ -1,0 +1,59 @@
+"""The preset: one line in the form, and the list that it opens."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.reactive import reactive
+
+from cs336_tui.config.presets import QUICK, Preset, all_presets
+from cs336_tui.tui.widgets.choice_list import ChoiceList
+from cs336_tui.tui.widgets.entry import Entry
+
+
+class PresetEntry(Entry, can_focus=True):
+    """Names the preset that fills the form and whether its choices were changed since. Enter opens the list."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space,enter", "choose", "Choose a preset", show=False, id="preset.choose"),
+    ]
+
+    preset: reactive[Preset] = reactive(QUICK)
+    changed: reactive[bool] = reactive(False)
+
+    class Chosen(Message):
+        def __init__(self, preset: Preset) -> None:
+            super().__init__()
+            self.preset = preset
+
+    def __init__(self, preset: Preset) -> None:
+        super().__init__("preset", "preset", tooltip="Fills the form with a ready sweep; * says that it was changed")
+        self.set_reactive(PresetEntry.preset, preset)
+
+    def content_rows(self, width: int) -> list[list[Segment]]:
+        mark = " * ▾" if self.changed else " ▾"
+        name, room = self.preset.name, max(width - len(mark), 1)
+        if cell_len(name) > room:
+            name = set_cell_size(name, room - 1) + "…"
+        return [[Segment(name + mark, self.style_of("title") + Style(reverse=self.has_focus))]]
+
+    def action_choose(self) -> None:
+        found = all_presets()
+        if found.problems:
+            self.app.notify("\n".join(found.problems), title="Presets", severity="warning", markup=False)
+
+        def chosen(place: int | None) -> None:
+            if place is not None:
+                self.post_message(self.Chosen(found.presets[place]))
+
+        at = found.presets.index(self.preset) if self.preset in found.presets else 0
+        about = [(preset.name, preset.about) for preset in found.presets]
+        self.app.push_screen(ChoiceList("Presets", about, at), chosen)
+
+    def on_click(self) -> None:
+        self.action_choose()

@@ -1,0 +1,134 @@
+"""The cells that a sweep would add to the queue, in the order in which they would run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+from textual.message_pump import MessagePump
+
+from cs336_tui.config.order import in_order, in_rounds, rough_peak_bytes
+from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.reports import prediction_key
+from cs336_tui.tui.background import in_background
+
+needs_of = lru_cache(maxsize=1 << 14)(prediction_key)
+"""`prediction_key`, for many cells at every refresh."""
+
+
+def run_alike(spec: RunSpec) -> RunSpec:
+    """The same spec for all cells that need the same and run it the same way: of two cells one of which is compiled
+    needs are predicted alike, but what is measured is not."""
+    return msgspec.structs.replace(needs_of(spec), compile=spec.compile, cuda_graph=spec.cuda_graph)
+
+
+MOST = 200
+"""So many different needs are predicted of a sweep."""
+
+
+class Choices(NamedTuple):
+    """What decides which cells would be added; `sweep` is None while something is wrong with the choices."""
+
+    sweep: Sweep | None
+    repeats: int
+    environment: Environment | None
+
+
+class Need(NamedTuple):
+    """Cells that need the same and run alike: the first of them, how many they are, and the steps of all, warm-up
+    included."""
+
+    spec: RunSpec
+    cells: int
+    steps: int
+
+
+class Cells(NamedTuple):
+    """Cells, each with which run of its spec it is, or in one line why there are none."""
+
+    cells: tuple[tuple[RunSpec, int], ...] = ()
+    why_none: str = ""
+    needs: tuple[Need, ...] = ()
+    largest: tuple[Need, ...] = ()
+    """Those of the needs that are predicted: all, or where they are too many the largest."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some are too many to be predicted."""
+        return len(self.largest) < len(self.needs)
+
+    @property
+    def kinds(self) -> int:
+        """How many different needs there are."""
+        return len({needs_of(need.spec) for need in self.needs})
+
+    @property
+    def first(self) -> RunSpec | None:
+        """The one that would run first."""
+        return self.cells[0][0] if self.cells else None
+
+
+def cells_of(choices: Choices) -> Cells:
+    """The cells that the choices stand for."""
+    if choices.sweep is None:
+        return Cells(why_none="The choices in Configure cannot be run yet.")
+    if choices.environment is None:
+        return Cells(why_none="reading this machine ...")
+    try:
+        sweep = choices.sweep.with_devices(choices.environment.resolve(choices.sweep.devices))
+        return as_cells(in_rounds(in_order(sweep.cells()), choices.repeats))
+    except SpecError as error:
+        return Cells(why_none=str(error))
+
+
+def as_cells(cells: tuple[tuple[RunSpec, int], ...]) -> Cells:
+    """These cells, with what they need."""
+    found = needs(spec for spec, _ in cells)
+    return Cells(cells, "", found, largest_of(found))
+
+
+def needs(specs: Iterable[RunSpec]) -> tuple[Need, ...]:
+    """These cells, those together that need the same and run alike."""
+    found: dict[RunSpec, Need] = {}
+    for spec in specs:
+        key = run_alike(spec)
+        known = found.get(key) or Need(spec, 0, 0)
+        found[key] = Need(known.spec, known.cells + 1, known.steps + spec.total_steps)
+    return tuple(found.values())
+
+
+def largest_of(found: tuple[Need, ...]) -> tuple[Need, ...]:
+    """Those of the `MOST` needs that are largest by a rough count, in the order given: what does not fit is among
+    them."""
+    kinds = {needs_of(need.spec) for need in found}
+    if len(kinds) <= MOST:
+        return found
+    largest = set(sorted(kinds, key=rough_peak_bytes, reverse=True)[:MOST])
+    return tuple(need for need in found if needs_of(need.spec) in largest)
+
+
+class Preview:
+    """Works the cells out on a thread, as there may be thousands, and only when the choices are others than before."""
+
+    def __init__(self, pump: MessagePump, changed: Callable[[], object]) -> None:
+        self._pump, self._changed = pump, changed
+        self._asked: Choices | None = None
+        self._cells = Cells()
+        self.none = Cells()
+        """Nothing would be added."""
+
+    def cells(self, choices: Choices) -> Cells:
+        """The cells as far as they are known; `changed` is called when they are."""
+        if choices != self._asked:
+            self._asked = choices
+            in_background(self._pump, lambda: cells_of(choices), lambda cells: self._take(choices, cells))
+        return self._cells
+
+    def _take(self, choices: Choices, cells: Cells) -> None:
+        if choices == self._asked:
+            self._cells = cells
+            self._changed()

@@ -1,0 +1,130 @@
+"""What was typed into the form, read as numbers, names and pairs, and what is wrong with it."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
+from cs336_tui.config.spec import ModelDims, SpecError
+from cs336_tui.config.sweep import INTERVAL, Auto, auto_of, share_of
+
+USUAL_STEPS = 10
+"""Measured steps in place of those that cannot be read."""
+_WHOLE = "expected a whole number"
+_SEVERAL = f"{_WHOLE}, or several as 1,2,4"
+_PAIRS = "expected name=value, several with commas; a value that holds a comma in quotes"
+_OPEN = "a quote or backslash is left open"
+_T = TypeVar("_T")
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """Names between commas, without those that are empty."""
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
+def joined(pieces: Iterable[str]) -> str:
+    """Pieces as `Reader.pieces` reads them: with commas, those in quotes that need it."""
+    return ", ".join(shlex.quote(piece) if set(piece) & set(",'\"\\") else piece for piece in pieces)
+
+
+class Reader:
+    """Reads text into numbers and collects what is wrong, each problem once."""
+
+    def __init__(self) -> None:
+        self.problems: dict[str, SpecError] = {}
+
+    def add(self, *problems: SpecError) -> None:
+        for problem in problems:
+            self.problems.setdefault(str(problem), problem)
+
+    def attempt(self, make: Callable[[], _T]) -> _T | None:
+        try:
+            return make()
+        except SpecError as error:
+            self.add(error)
+            return None
+
+    def number(self, field: str, text: str, instead: int) -> int:
+        """A whole number; `instead` when it is none."""
+        value = self.attempt(lambda: _whole(field, text, _WHOLE))
+        return instead if value is None else value
+
+    def warmups(self, text: str) -> Auto | tuple[int, ...]:
+        """Warm-up steps, one or several, or ``auto`` alone with or without the most."""
+        try:
+            found = auto_of("warmup_steps", text)
+        except SpecError as error:
+            self.add(error)
+            return (1,)
+        return found or self.numbers("warmup_steps", text, f"{_SEVERAL}, or auto alone")
+
+    def steps(self, text: str) -> tuple[int, float | None]:
+        """A number of measured steps; or the most of them and the share to which the mean's interval is to narrow."""
+        return self.attempt(lambda: _measured_steps(text)) or (USUAL_STEPS, None)
+
+    def numbers(self, field: str, text: str, allowed: str = _SEVERAL) -> tuple[int, ...]:
+        """Whole numbers between commas; the one that any field may hold when they are none."""
+        words = text.split(",")
+        if not words[-1].strip():
+            words.pop()
+        values = self.attempt(lambda: tuple(_whole(field, word, allowed) for word in words))
+        return (1,) if values is None else values
+
+    def pieces(self, field: str, text: str) -> tuple[str, ...]:
+        """Texts between commas, without those that are empty; quotes and backslashes as a shell reads them."""
+        lexer = shlex.shlex(text, posix=True)
+        lexer.whitespace, lexer.whitespace_split, lexer.commenters = ",", True, ""
+        try:
+            return tuple(filter(None, map(str.strip, lexer)))
+        except ValueError:
+            self.add(SpecError(field, " ".join(text.split()), _OPEN))
+            return ()
+
+    def pairs(self, field: str, text: str) -> tuple[tuple[str, str], ...]:
+        """``name=value`` between commas."""
+        found: list[tuple[str, str]] = []
+        for piece in self.pieces(field, text):
+            name, equals, value = piece.partition("=")
+            if name.strip() and equals:
+                found.append((name.strip(), value.strip()))
+            else:
+                self.add(SpecError(field, " ".join(piece.split()), _PAIRS))
+        return tuple(found)
+
+    def dims(self, texts: dict[str, str]) -> ModelDims | None:
+        """Dimensions of a custom model; None when they are wrong."""
+        values = {field: self.attempt(partial(_whole, field, text, _WHOLE)) for field, text in texts.items()}
+        known = {field: value for field, value in values.items() if value is not None}
+        return self.attempt(lambda: ModelDims(**known)) if known.keys() == values.keys() else None
+
+    def seconds(self, text: str) -> float | None:
+        """A positive duration; None when empty."""
+        if not text.strip():
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if 0 < value < math.inf:
+            return value
+        self.add(SpecError("timeout_s", " ".join(text.split()), "expected seconds, more than 0, or nothing"))
+        return None
+
+
+def _measured_steps(text: str) -> tuple[int, float | None]:
+    """What ``10``, ``auto``, ``auto:200`` and ``auto 2%`` mean. Raises `SpecError`."""
+    count, _, share = " ".join(text.split()).partition(" ")
+    automatic = auto_of("measure_steps", count)
+    if automatic is None:
+        return _whole("measure_steps", text, f"{_WHOLE}, or auto, or as auto 2%"), None
+    return automatic.most, share_of(share, "measure_steps") if share else INTERVAL
+
+
+def _whole(field: str, text: str, allowed: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,15}", text.strip(), re.ASCII):
+        raise SpecError(field, " ".join(text.split()) or "(empty)", allowed)
+    return int(text)

@@ -1,0 +1,238 @@
+"""What is found out about cells besides their times: verdicts, how close to the limit, energy; worked out on a thread.
+
+Working it out loads numpy and takes milliseconds, so it waits while a cell is timed, but never longer than `WAIT_S`.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from textual.message_pump import MessagePump
+from textual.timer import Timer
+
+from cs336_tui.analysis.merge import Result
+from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakKey
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from cs336_tui.tui.background import in_background
+
+if TYPE_CHECKING:
+    from cs336_tui.analysis.energy import Energy
+    from cs336_tui.analysis.limits import Limit
+    from cs336_tui.analysis.verdicts import Judgement
+
+WAIT_S = 2.0
+"""The longest that anybody waits for a judgement because a cell is timed."""
+LEAST_PRIORITY = 19
+"""Nice value of the thread that judges."""
+_TIMED = ("warm-up", "measuring")
+
+
+class Assessment(NamedTuple):
+    """What was found out about one cell; of one that runs, what its rate is to be held against."""
+
+    judgement: Judgement | None = None
+    limit: Limit | None = None
+    energy: Energy | None = None
+    flops: int | None = None
+    """Of the timed phases of a step."""
+    peak_flops_per_s: float | None = None
+    """Measured on this device, else its data sheet's, for the precision in force."""
+    peak_is_measured: bool = False
+    problem: str = ""
+    """Why nothing could be found out."""
+
+    def share_of_peak(self, mean_s: float) -> float | None:
+        """What steps of this mean time achieve, of the peak."""
+        if not (self.flops and self.peak_flops_per_s and mean_s > 0):
+            return None
+        return self.flops / mean_s / self.peak_flops_per_s
+
+
+NOTHING = Assessment()
+"""Of a cell of which there is nothing to find out: it has not begun, or did not end well."""
+
+Assess = Callable[[SessionState, CellState], Assessment | None]
+"""What was found out about a cell of a session; None while that is worked out."""
+
+
+class _Known(NamedTuple):
+    of: tuple[object, ...]
+    """What it was worked out from."""
+    version: int
+    found: Assessment
+
+
+class _Wish(NamedTuple):
+    state: SessionState
+    since: float
+    frame: int
+
+
+class Judging:
+    """Keeps what was found out about each cell, and has it worked out when it is first asked for: one cell at a time,
+    only those in sight, the last asked for first.
+
+    `busy` says whether a cell is being timed; `changed` is called on the screen's thread when something was found.
+    """
+
+    def __init__(
+        self,
+        pump: MessagePump,
+        busy: Callable[[], bool],
+        changed: Callable[[], object],
+        peaks: PeakCache | None = None,
+    ) -> None:
+        self._pump, self._busy, self._changed = pump, busy, changed
+        self.peaks = peaks or PeakCache()
+        self.version = 0
+        """Goes up when another peak is known."""
+        self._known: WeakKeyDictionary[CellState, _Known] = WeakKeyDictionary()
+        self._wishes: dict[CellState, _Wish] = {}
+        self._frame = 0
+        self._working = self._scheduled = False
+        self._timer: Timer | None = None
+
+    def of(self, state: SessionState, cell: CellState) -> Assessment | None:
+        """What was found out about a cell that is in sight; None while that is worked out."""
+        of = _made_of(cell)
+        if of is None:
+            return NOTHING
+        known = self._known.get(cell)
+        fresh = known is not None and known.of == of
+        if not fresh or known.version != self.version:  # type: ignore[union-attr]  # `fresh` says that there is one
+            earlier = self._wishes.pop(cell, None)
+            self._wishes[cell] = _Wish(state, earlier.since if earlier else time.monotonic(), self._frame)
+            self._go_on_soon()
+        return known.found if known and fresh else None
+
+    def known(self, state: SessionState, cell: CellState) -> Assessment | None:  # noqa: ARG002  # as `of`
+        """The same of a cell that is out of sight: nothing is worked out for it."""
+        of = _made_of(cell)
+        found = self._known.get(cell)
+        return NOTHING if of is None else found.found if found and found.of == of else None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was asked for is known."""
+        return not (self._wishes or self._working)
+
+    def next_frame(self) -> None:
+        """The screen is painted anew: what it does not ask for again is wanted no more."""
+        self._wishes = {cell: wish for cell, wish in self._wishes.items() if wish.frame == self._frame}
+        self._frame += 1
+
+    def take_peak(self, key: PeakKey, peak: DevicePeak) -> None:
+        """Another peak was measured; what was found is held against it from now on."""
+        self.peaks.put(key, peak)
+        self.version += 1
+
+    def get_ready(self) -> None:
+        """Load what judging needs, if nothing is being timed, so that this need not be done between two cells."""
+        if not self._busy():
+            in_background(self._pump, _load, lambda _: None)
+
+    def go_on(self) -> None:
+        """Work out the next one, if nothing stands against it."""
+        self._scheduled = False
+        if self._working or not self._wishes:
+            return None
+        cell, wish = next(reversed(self._wishes.items()))
+        oldest = min(wish.since for wish in self._wishes.values())
+        if self._busy() and (left := oldest + WAIT_S - time.monotonic()) > 0:
+            if self._timer is None:
+                self._timer = self._pump.set_timer(left, self._waited)
+            return None
+        del self._wishes[cell]
+        of = _made_of(cell)
+        if of is None:
+            return self.go_on()
+        self._working = True
+        # A copy, so that the steps of a cell that was loaded are read on the thread, and let go there.
+        work = partial(_assess_safely, wish.state, copy.copy(cell), self.peaks)
+        return in_background(self._pump, work, partial(self._take, cell, of, self.version))
+
+    def _go_on_soon(self) -> None:
+        if not (self._scheduled or self._working):
+            self._scheduled = True
+            self._pump.call_later(self.go_on)
+
+    def _waited(self) -> None:
+        self._timer = None
+        self.go_on()
+
+    def _take(self, cell: CellState, of: tuple[object, ...], version: int, found: Assessment) -> None:
+        self._working = False
+        self._known[cell] = _Known(of, version, found)
+        self._changed()
+        self._go_on_soon()
+
+
+def is_timed(cell: CellState | None) -> bool:
+    """Whether the cell is where a disturbance would show in its numbers."""
+    return cell is not None and cell.stage in _TIMED
+
+
+def _made_of(cell: CellState) -> tuple[object, ...] | None:
+    """What an assessment of the cell depends on; None where there is nothing to assess."""
+    if cell.status == "ok" and cell.running.n:
+        return "ended", id(cell.finished)
+    if cell.status == "running" and cell.in_force is not None:
+        return "runs", cell.started_at
+    return None
+
+
+def _load() -> None:
+    import cs336_tui.analysis.energy
+    import cs336_tui.analysis.limits
+    import cs336_tui.analysis.verdicts  # noqa: F401
+
+
+def give_way() -> None:
+    """Have this thread, which is not the screen's, run only when nobody else wants to: a cell may be measured."""
+    if sys.platform == "linux":  # elsewhere it would be the whole process
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
+
+
+def _assess_safely(state: SessionState, cell: CellState, peaks: PeakCache) -> Assessment:
+    give_way()
+    try:
+        return assess(state, cell, peaks)
+    except Exception as error:  # a number without a judgement must say so, whatever the reason
+        return Assessment(problem=f"{type(error).__name__}: {error}")
+
+
+def assess(state: SessionState, cell: CellState, peaks: PeakCache) -> Assessment:
+    """What can be found out about a cell that has ended, or that runs and whose model is built."""
+    from cs336_tui.analysis.limits import limit_of
+    from cs336_tui.analysis.roofline import measured_ceiling, precision_in_force, sheet_ceiling
+    from cs336_tui.events.peaks import peak_key
+
+    limit = limit_of(Result(0, "", state, cell), peaks.get)
+    found = Assessment(limit=limit, flops=limit.flops)
+    environment, precision = cell.environment or state.environment, precision_in_force(cell)
+    if environment and precision:
+        threads = cell.in_force.threads if cell.in_force else cell.spec.threads
+        peak = peaks.get(peak_key(environment, cell.spec.device, precision, threads))
+        info = environment.device(cell.spec.device)
+        ceiling = measured_ceiling(peak) if peak else sheet_ceiling(info, precision) if info else None
+        found = found._replace(
+            peak_flops_per_s=ceiling.flops_per_s if ceiling else None, peak_is_measured=peak is not None
+        )
+    if cell.finished is None:
+        return found
+    from cs336_tui.analysis.energy import energy_of
+    from cs336_tui.analysis.kernels import profiled_idle
+    from cs336_tui.analysis.verdicts import judge
+
+    return found._replace(judgement=judge(cell, profiled_idle(state, cell.spec)), energy=energy_of(cell))

@@ -1,0 +1,106 @@
+"""Reports on the screen: which cell they are about, asking for one, and telling when it is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cs336_tui.events.events import ReportFinished
+from cs336_tui.events.reports import report_key
+from cs336_tui.tui.screen import TABS
+from cs336_tui.tui.session import Session
+from cs336_tui.tui.tabs.report import About, ReportPane
+from cs336_tui.tui.tabs.results import ResultsPane
+
+if TYPE_CHECKING:
+    from cs336_tui.tui.app import Cs336App
+
+_TAB_OF = {"oom": "memory"}
+"""The tab that shows a report, where it is not named as the report's kind."""
+
+
+def _all(session: Session) -> tuple[About, ...]:
+    """The session's cells, then what else there are reports on, each once."""
+    state = session.state
+    cells = [About(cell.spec, cell.cell) for cell in state.cells.values()]
+    needs = {report_key(about.spec) for about in cells}
+    others = {report_key(report.spec): About(report.spec, None) for report in state.reports.values()}
+    return (*cells, *(about for key, about in others.items() if key not in needs))
+
+
+class ReportDesk:
+    """Serves the tabs of reports of `app`."""
+
+    def __init__(self, app: Cs336App) -> None:
+        self._app = app
+        self._chosen: tuple[Session, About] | None = None
+
+    def about(self, session: Session) -> About | None:
+        """What reports are about: what somebody chose, else the cell that runs or was looked at.
+
+        Of a session that was opened or is replayed, what its latest report is about, unless that cell has one.
+        """
+        if self._chosen is not None and self._chosen[0] is session:
+            return self._chosen[1]
+        cell = About(session.cell.spec, session.cell.cell) if session.cell else None
+        choosing = session is self._app.live and not self._app.replaying
+        reports = session.state.reports.values()
+        if choosing or not reports or (cell and any(report.spec == cell.spec for report in reports)):
+            return cell
+        latest = next(reversed(reports))
+        return About(latest.spec, latest.cell)
+
+    def choose(self, session: Session, about: About) -> None:
+        """Stay with this, whichever cell runs."""
+        self._chosen = session, about
+        if about.cell is not None:
+            session.looked_at = about.cell
+
+    def follow(self) -> None:
+        """Be about the cell that runs again."""
+        self._chosen = None
+
+    def step(self, by: int) -> None:
+        """Go to the next of the session's cells and of what else there are reports on, or to the one before."""
+        session = self._app.shown
+        everything, now = _all(session), self.about(session)
+        if not everything:
+            return
+        place = everything.index(now) + by if now in everything else 0 if by > 0 else len(everything) - 1
+        about = everything[min(max(place, 0), len(everything) - 1)]
+        self.choose(session, about)
+        if about.cell is not None:
+            self._app.main.query_one(ResultsPane).cursor = list(session.state.cells).index(about.cell)
+
+    def ask(self, wanted: ReportPane.Wanted) -> bool:
+        """Have the report made; False when it cannot be asked for."""
+        source, subject = self._app.live.source, wanted.subject
+        if source is None or subject.spec is None or not subject.can_ask:
+            return False
+        if subject.cell is not None:
+            self.choose(self._app.live, About(subject.spec, subject.cell))
+        source.ask(wanted.kind, subject.spec, subject.cell)
+        return True
+
+    @property
+    def in_progress(self) -> str:
+        """The report that is being made and how far it is, for the top line; empty when none is."""
+        reports = self._app.live.state.reports
+        latest = reports[max(reports)] if reports and self._app.run_in_progress else None
+        return f"{latest.kind}: {latest.stage} ..." if latest and latest.status is None else ""
+
+    def finished(self, event: ReportFinished) -> None:
+        """Say so where the report cannot be seen."""
+        report = self._app.live.state.reports.get(event.report)
+        if report is None or event.status == "cancelled" or event.at < self._app.live.news_since:
+            return
+        tab = TABS[_TAB_OF.get(report.kind, report.kind)]
+        if self._app.main.shows(tab.id) and self._app.shown is self._app.live and event.status == "ok":
+            return
+        if event.status != "ok":
+            text = f"{tab.label} of {report.spec.title}: {event.error or event.status} ({tab.key})"
+            self._app.notify(text, title="No report", severity="error", markup=False, timeout=10)
+        elif report.kind == "oom":
+            text = f"Why {report.spec.title} ran out of memory can be read in {tab.label} ({tab.key})."
+            self._app.notify(text, title="Out of memory", severity="warning", markup=False)
+        else:
+            self._app.notify(f"{tab.label} of {report.spec.title}: ready ({tab.key}).", title="Report", markup=False)

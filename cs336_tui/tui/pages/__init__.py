@@ -1,1 +1,0 @@
-"""What the Compare tab shows, made from results: pure functions from numbers to lines."""

@@ -1,0 +1,297 @@
+"""The Compare tab: a pivot, two sides against each other, warm-up, and reference points; made when it is in sight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+import msgspec
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from cs336_tui.tui.background import in_background
+from cs336_tui.tui.widgets.lines import Line, Span
+from cs336_tui.tui.widgets.rows import Rows
+
+if TYPE_CHECKING:
+    from cs336_tui.tui.tabs.compare.pivot import PivotChoice
+    from cs336_tui.tui.tabs.page import Page
+
+# What makes the pages is imported when one is wanted: the app starts without.
+
+View = Literal["pivot", "pairs", "warm-up", "reference"]
+VIEWS: tuple[View, ...] = ("pivot", "pairs", "warm-up", "reference")
+_AT_ONCE = 300
+"""Up to so many cells are put together in the middle of a frame; more on a thread."""
+
+Source = tuple[str, SessionState]
+
+
+class Compared(NamedTuple):
+    """What is put together: sessions with their titles, or the two cells that were marked."""
+
+    sessions: tuple[Source, ...]
+    cells: tuple[tuple[Source, CellState], ...] = ()
+
+
+class ComparePane(Rows):
+    """Shows one of the views of `Compared`, and makes it anew when a cell is over or something else is asked."""
+
+    BORDER_TITLE = "Compare"
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("v", "view(1)", "View", id="compare.view"),
+        Binding("V", "view(-1)", "View before", show=False, id="compare.view_before"),
+        Binding("right", "value(1)", "Value", key_display="←→", id="compare.value"),
+        Binding("left", "value(-1)", "Value before", show=False, id="compare.value_before"),
+        Binding("right_square_bracket", "baseline(1)", "Baseline", key_display="[ ]", id="compare.baseline"),
+        Binding("left_square_bracket", "baseline(-1)", "Baseline", show=False, id="compare.baseline_before"),
+        Binding("x", "swap", "Swap", id="compare.swap"),
+        Binding("enter", "choose", "Choose", id="compare.choose"),
+        Binding("greater_than_sign", "columns(1)", "More columns", show=False, id="compare.right"),
+        Binding("less_than_sign", "columns(-1)", "Columns before", show=False, id="compare.left"),
+        Binding("plus", "keep", "Keep as reference", key_display="+", id="compare.keep"),
+    ]
+
+    class KeepWanted(Message):
+        """These results are to be kept as one's own reference points."""
+
+        def __init__(self, results: Sequence[Result]) -> None:
+            super().__init__()
+            self.results = results
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(cursor=True, id=id)
+        self.view: View = "pivot"
+        self._chosen: PivotChoice | None = None
+        self._compared = Compared(())
+        self._results: tuple[Result, ...] = ()
+        self._made_of: tuple[object, ...] = ()
+        self._page: Page | None = None
+        self._judged_later = 0
+        """Pivots that are being judged on threads."""
+
+    @property
+    def choice(self) -> PivotChoice:
+        """What is asked of the pivot."""
+        from cs336_tui.tui.tabs.compare.pivot import PivotChoice
+
+        return self._chosen or PivotChoice()
+
+    def show(self, compared: Compared) -> None:
+        """Paint; what is shown is made anew only if it would be another."""
+        known = tuple((id(state), title) for title, state in self._compared.sessions)
+        if known != tuple((id(state), title) for title, state in compared.sessions):
+            self.cursor = 0
+            self._chosen = msgspec.structs.replace(
+                self.choice, rows=None, columns=None, where={}, baseline="", first_column=0
+            )
+        self._compared = compared
+        over = tuple((len(state.cells), _settled(state)) for _, state in compared.sessions)
+        cells = tuple((id(cell), cell.is_over) for _, cell in compared.cells)
+        of = (known, over, cells, self.view, self.choice, self.content_size.width)
+        if of != self._made_of:
+            self._made_of = of
+            self._make()
+
+    def _make(self) -> None:
+        self._results = merge(self._compared.sessions)
+        width = max(self.content_size.width, 12)
+        make = self._maker(width)
+        take = partial(self._take_unjudged if self.view == "pivot" else self._take, self._made_of)
+        if len(self._results) <= _AT_ONCE and not (self.view == "pairs" and self._has_sides):
+            take(make())
+        else:
+            in_background(self, make, take)
+
+    def _maker(self, width: int) -> Callable[[], Page]:
+        """What makes the page; it touches nothing of this widget, so that a thread may call it."""
+        from cs336_tui.tui.tabs.compare.pivot import pivot_page
+        from cs336_tui.tui.tabs.compare.reference import reference_page
+        from cs336_tui.tui.tabs.compare.warmup import warmup_page
+        from cs336_tui.tui.tabs.page import message
+
+        results, choice = self._results, self.choice
+        match self.view:
+            case "pivot":
+                return lambda: pivot_page(choice, results, width)
+            case "warm-up":
+                return lambda: warmup_page(results, width)
+            case "reference":
+                return lambda: reference_page(results, width)
+        if len(self._compared.cells) == 2:
+            a, b = (merge([source])[_place(source[1], cell)] for source, cell in self._compared.cells)
+            return partial(_judged_pairs, [a], [b], width)
+        if len(self._compared.sessions) == 2:
+            a_side, b_side = (tuple(r for r in results if r.source == source) for source in (0, 1))
+            return partial(_judged_pairs, a_side, b_side, width)
+        marked = len(self._compared.sessions)
+        why = f"{marked} sessions are marked; two can be compared." if marked > 2 else (
+            "Mark two sessions in Sessions (c), or two cells in Results (m), to compare them here."
+        )  # fmt: skip
+        return lambda: message(why, width)
+
+    @property
+    def _has_sides(self) -> bool:
+        """Whether there are two sides to set against each other."""
+        return 2 in (len(self._compared.cells), len(self._compared.sessions))
+
+    def _take_unjudged(self, of: tuple[object, ...], page: Page) -> None:
+        """The pivot as it is, and then, worked out on a thread, with what of it is in doubt."""
+        self._take(of, page)
+        if of == self._made_of and self._results:
+            self._judged_later += 1
+            make = partial(_judged_pivot, self.choice, self._results, max(self.content_size.width, 12))
+            in_background(self, make, partial(self._take_judged, of))
+
+    def _take_judged(self, of: tuple[object, ...], page: Page) -> None:
+        self._judged_later -= 1
+        self._take(of, page)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing of what is shown is still being worked out."""
+        return not self._judged_later
+
+    def _take(self, of: tuple[object, ...], page: Page) -> None:
+        if of != self._made_of:
+            return  # something else was asked meanwhile
+        self._page = page
+        self._paint_page()
+
+    def _paint_page(self) -> None:
+        if self._page is not None:
+            self.fill(self._page.rows, [self._views(), *self._page.heading])
+
+    def _views(self) -> Line:
+        spans: list[Span] = []
+        for view in VIEWS:
+            spans += [Span(f" {view} ", "tab-on" if view == self.view else "tab"), Span("│", "muted")]
+        return (*spans[:-1], Span("  v", "key"))
+
+    # What the keys do.
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        match action:
+            case "value" | "baseline" | "swap" | "columns":
+                return self.view == "pivot"
+            case "keep":
+                return self.view == "reference"
+            case _:
+                return True
+
+    def action_view(self, by: int) -> None:
+        """The next view."""
+        self.view = VIEWS[(VIEWS.index(self.view) + by) % len(VIEWS)]
+        self.cursor = 0
+        self.refresh_bindings()
+        self._ask()
+
+    def action_value(self, by: int) -> None:
+        """Another value in the pivot."""
+        self._chosen = self.choice.next_value(by)
+        self._ask()
+
+    def action_baseline(self, by: int) -> None:
+        """What a speed-up is over."""
+        from cs336_tui.analysis.pivot import PivotError
+        from cs336_tui.tui.tabs.compare.pivot import next_baseline
+        from cs336_tui.tui.tabs.page import message
+
+        try:
+            self._chosen = next_baseline(self.choice, self._results, by)
+        except PivotError as error:
+            self._page = message(f"! {error}", self.content_size.width, "caution")
+            self._paint_page()
+            return
+        self._ask()
+
+    def action_swap(self) -> None:
+        """Rows become columns."""
+        from cs336_tui.tui.tabs.compare.pivot import rows_and_columns
+
+        rows, columns = rows_and_columns(self.choice, self._results)
+        self._chosen = msgspec.structs.replace(self.choice, rows=columns, columns=rows, first_column=0)
+        self._ask()
+
+    def action_columns(self, by: int) -> None:
+        """Bring other columns into sight."""
+        self._chosen = msgspec.structs.replace(self.choice, first_column=max(self.choice.first_column + by, 0))
+        self._ask()
+
+    def action_choose(self) -> None:
+        """Of a pivot, its rows, columns and cells; of a pair, the reason of its verdict."""
+        if self.view == "pivot":
+            self._ask_table()
+        elif self._page and (detail := self._page.details.get(self.cursor)):
+            from cs336_tui.tui.dialogs.reader import Reader
+            from cs336_tui.tui.tabs.page import wrapped
+
+            def write(width: int) -> list[Line]:
+                return [line for text in detail.splitlines() for line in wrapped(text, width, indent="  ") or [()]]
+
+            self.app.push_screen(Reader("Pair", write))
+
+    def action_keep(self) -> None:
+        self.post_message(self.KeepWanted(self._results))
+
+    def _ask_table(self) -> None:
+        from cs336_tui.analysis.pivot import PivotError, varying
+        from cs336_tui.tui.dialogs.ask_text import AskText
+        from cs336_tui.tui.tabs.compare import pivot
+
+        results, choice = self._results, self.choice
+        if not results:
+            return
+
+        def check(text: str) -> str:
+            try:
+                pivot.make(msgspec.structs.replace(pivot.from_text(text, choice), value="mean"), results)
+            except PivotError as error:
+                return str(error)
+            return ""
+
+        def entered(text: str | None) -> None:
+            if text is not None:
+                self._chosen = pivot.from_text(text, self.choice)
+                self._ask()
+
+        about = f"Rows by columns, perhaps where field=value and ...; fields that vary: {', '.join(varying(results))}"
+        self.app.push_screen(AskText("Pivot", about, pivot.as_text(choice, results), check=check), entered)
+
+    def _ask(self) -> None:
+        self.show(self._compared)
+
+
+def _judged_pivot(choice: PivotChoice, results: Sequence[Result], width: int) -> Page:
+    """The pivot, its cells judged: on a thread."""
+    from cs336_tui.tui.controllers.judging import give_way
+
+    give_way()
+    from cs336_tui.tui.tabs.compare.pivot import doubts_of, pivot_page
+
+    return pivot_page(choice, results, width, doubts_of(results))
+
+
+def _judged_pairs(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
+    """The pairs, their cells judged: on a thread."""
+    from cs336_tui.tui.controllers.judging import give_way
+
+    give_way()
+    from cs336_tui.tui.tabs.compare.pairs import pairs_page
+
+    return pairs_page(a, b, width)
+
+
+def _settled(state: SessionState) -> int:
+    """Differs whenever there is something new to compare: a cell is over, over once more, or will not run."""
+    return hash(tuple(cell.finished.at if cell.finished else cell.status == "skipped" for cell in state.cells.values()))
+
+
+def _place(state: SessionState, cell: CellState) -> int:
+    """Where a cell stands among the session's."""
+    return list(state.cells).index(cell.cell)

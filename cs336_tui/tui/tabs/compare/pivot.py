@@ -1,0 +1,249 @@
+"""The pivot of the results, for a window of some width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.analysis.choosing import field_named
+from cs336_tui.analysis.fields import FIELDS, values
+from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.pivot import VALUES, Figure, Key, Pivot, PivotError, Value, pivot, select, suggest
+from cs336_tui.stats import quantities
+from cs336_tui.tui import format
+from cs336_tui.tui.tabs.page import Page, message, wrapped
+from cs336_tui.tui.widgets.columns import Column, lay_out
+from cs336_tui.tui.widgets.lines import Line, Span, line
+
+_UNITS = {
+    "mean": "ms ± std", "std": "ms", "median": "ms", "speedup": "times, with interval", "memory": "GB",
+    "tokens": "tokens/s",
+}  # fmt: skip
+_USUAL_BASELINES = ("precision", "device", "machine", "arch")
+"""Fields that a speed-up is mostly over; others follow."""
+_DOUBTED = " !"
+_NOT_OF_ATTENTION = ("edition", "arch", "vocab")
+"""Choices that attention alone has nothing of."""
+_NOTES = {"OOM": "▲ OOM", "failed": "✗ failed", "killed": "✗ killed", "skipped": "» skipped"}
+
+
+class PivotChoice(msgspec.Struct, frozen=True):
+    """What is asked of a pivot. Rows and columns None: whatever fits the results. `baseline` is one ``field=value``,
+    empty for the first that there is. `first_column` is the first column of figures in sight."""
+
+    rows: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    where: dict[str, str] = {}
+    value: Value = "mean"
+    baseline: str = ""
+    first_column: int = 0
+
+    def next_value(self, by: int) -> PivotChoice:
+        known = tuple(VALUES)
+        value = known[(known.index(self.value) + by) % len(known)]
+        return msgspec.structs.replace(self, value=value)
+
+
+def as_text(choice: PivotChoice, results: Sequence[Result]) -> str:
+    """The choice as a person types it: ``size,precision by pass where context=512 and size=small``."""
+    rows, columns = rows_and_columns(choice, results)
+    where = " and ".join(f"{field}={value}" for field, value in choice.where.items())
+    return f"{','.join(rows)} by {','.join(columns)}" + (f" where {where}" if where else "")
+
+
+def from_text(text: str, choice: PivotChoice) -> PivotChoice:
+    """Inverse of `as_text`; all but rows, columns and `where` is that of `choice`. Raises `PivotError`."""
+    table, _, conditions = f" {text} ".partition(" where ")
+    rows, by, columns = table.partition(" by ")
+    if not by:
+        raise PivotError(f"{text.strip() or '(empty)'}: expected rows by columns, such as: size by pass")
+    where: dict[str, str] = {}
+    for condition in conditions.split(" and ") if conditions.strip() else ():
+        field, equals, value = condition.strip().partition("=")
+        if not (field and equals and value):
+            raise PivotError(f"where {condition.strip()}: expected field=value, such as precision=fp32")
+        where[field.strip()] = value.strip()
+    return msgspec.structs.replace(
+        choice, rows=_words(rows), columns=_words(columns), where=where, baseline="", first_column=0
+    )
+
+
+def rows_and_columns(choice: PivotChoice, results: Sequence[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those that were chosen, else those that fit the results."""
+    if choice.rows is not None and choice.columns is not None:
+        return choice.rows, choice.columns
+    return suggest(results)
+
+
+def baselines(choice: PivotChoice, results: Sequence[Result]) -> tuple[str, ...]:
+    """Every baseline that a speed-up of this pivot can have, as ``field=value``. Raises `PivotError`."""
+    kept = select(results, choice.where)
+    rows, columns = rows_and_columns(choice, kept)
+    keys = sorted((field_named(name).key for name in (*columns, *rows)), key=lambda key: key not in _USUAL_BASELINES)
+    return tuple(f"{key}={value}" for key in keys for value in values(kept, key))
+
+
+def next_baseline(choice: PivotChoice, results: Sequence[Result], by: int) -> PivotChoice:
+    """The next of the baselines. Raises `PivotError`."""
+    known = baselines(choice, results)
+    if not known:
+        return choice
+    at = known.index(choice.baseline) if choice.baseline in known else 0
+    return msgspec.structs.replace(choice, value="speedup", baseline=known[(at + by) % len(known)])
+
+
+def make(choice: PivotChoice, results: Sequence[Result]) -> Pivot:
+    """The pivot of what was chosen. Raises `PivotError`."""
+    kept = select(results, choice.where)
+    rows, columns = rows_and_columns(choice, kept)
+    baseline: dict[str, str] | None = None
+    if choice.value == "speedup":
+        known = baselines(choice, kept)
+        wanted = choice.baseline if choice.baseline in known else next(iter(known), "")
+        field, _, value = wanted.partition("=")
+        baseline = {field: value} if wanted else None
+    return pivot(kept, rows, columns, choice.value, baseline)
+
+
+class Doubts(NamedTuple):
+    """Which cells' numbers are in doubt, and why: a line each, or how many there are."""
+
+    cells: frozenset[tuple[int, int]] = frozenset()
+    """By source and number."""
+    notes: tuple[str, ...] = ()
+
+
+def doubts_of(results: Sequence[Result]) -> Doubts:
+    """It judges the cells, which takes a thread of its own."""
+    from cs336_tui.export.trust import doubt_notes, judged
+
+    doubted = (each.result for each in judged(results) if each.judgement.is_doubted)
+    return Doubts(frozenset((result.source, result.cell.cell) for result in doubted), doubt_notes(results))
+
+
+def pivot_page(choice: PivotChoice, results: Sequence[Result], width: int, doubts: Doubts | None = None) -> Page:
+    """The table, or in one line why there is none. Figures in which a cell is in doubt are marked once that is known;
+    what is wrong with its steps does not touch its memory."""
+    try:
+        found = make(choice, results)
+        if doubts is None or choice.value == "memory":
+            return _page(found, choice, width)
+        kept = select(results, choice.where)
+        by = [FIELDS[key] for key in (*found.rows, *found.columns)]
+        keys = (tuple(field.show(result) for field in by) for result in kept if _place(result) in doubts.cells)
+        rows = len(found.rows)
+        marked = frozenset((key[:rows], key[rows:]) for key in keys)
+        notes = doubts.notes if len(kept) == len(results) else doubts_of(kept).notes
+        return _page(found, choice, width, marked, notes)
+    except PivotError as error:
+        shown = message(f"! {error}", width, "caution")
+        return Page((*shown.heading, (), line(("Enter: choose rows, columns and cells", "muted"))))
+
+
+def _place(result: Result) -> tuple[int, int]:
+    return result.source, result.cell.cell
+
+
+def _page(
+    found: Pivot,
+    choice: PivotChoice,
+    width: int,
+    doubted: frozenset[tuple[Key, Key]] = frozenset(),
+    why: Sequence[str] = (),
+) -> Page:
+    marks: dict[str, str] = {}
+    names = [FIELDS[key].title for key in found.rows]
+    columns = tuple(Column(name, left=True) for name in names)
+    shown = found.column_keys[min(choice.first_column, max(len(found.column_keys) - 1, 0)) :]
+    columns += tuple(Column(" · ".join(key) or VALUES[found.value]) for key in shown)
+    pads = {column: _DOUBTED if any((row, column) in doubted for row in found.row_keys) else "" for column in shown}
+    texts = [
+        (*row, *(_text(found, row, column, marks) + _sign_of(row, column, doubted, pads[column]) for column in shown))
+        for row in found.row_keys
+    ]
+    every = lay_out(columns, texts, 1 << 30)
+    taken, kept = sum(every.widths[: len(names)]) + 2 * len(names), len(names)
+    while kept < len(columns) and (kept == len(names) or taken + every.widths[kept] <= width):
+        taken += every.widths[kept] + 2
+        kept += 1
+    layout = every._replace(kept=tuple(range(kept)))
+    hidden = len(found.column_keys) - (kept - len(names))
+    heading = [
+        line((VALUES[found.value], "title"), f", {_UNITS[found.value]} · {_by(found)}", (_baseline(found), "muted")),
+        line((layout.heading, "muted"), (f"… {hidden} more (< >)" if hidden else "", "muted")),
+    ]
+    rows: list[Line] = [(Span(layout.row(row)),) for row in texts]
+    if len(rows) + 1 < 1000:
+        without = _NOT_OF_ATTENTION if found.fixed.get("workload") == "attention" else ()
+        told = {key: value for key, value in found.fixed.items() if _tells(key) and key not in without}
+        fixed = ", ".join(f"{FIELDS[key].title} {value}" for key, value in told.items())
+        rows += [(), *wrapped(f"All cells: {fixed}.", width, "muted", "  ")] if fixed else []
+    if found.value in ("mean", "std"):
+        rows += wrapped(f"std divides by n - {found.ddof}; repeats of a cell are one figure.", width, "muted", "  ")
+    if found.value == "speedup":
+        rows += wrapped(f"Brackets: {found.level * 100:g} % confidence interval.", width, "muted", "  ")
+    for mark, text in marks.items():
+        rows += wrapped(f"{text} {mark}", width, "muted", "  ")
+    for note in why:
+        rows += wrapped(f"! in doubt: {note}", width, "caution", "  ")
+    for note in found.notes:
+        rows += wrapped(f"! {note}", width, "caution", "  ")
+    return Page(tuple(heading), tuple(rows))
+
+
+def _sign_of(row: Key, column: Key, doubted: frozenset[tuple[Key, Key]], pad: str) -> str:
+    """The sign of a figure in doubt, or as much room in a column that has one, so that figures stand below each
+    other."""
+    return pad if (row, column) in doubted else " " * len(pad)
+
+
+def _by(found: Pivot) -> str:
+    rows, columns = (" and ".join(FIELDS[key].title for key in keys) for keys in (found.rows, found.columns))
+    return f"{rows or 'all'} by {columns}" if columns else rows or "one figure"
+
+
+def _baseline(found: Pivot) -> str:
+    over = ", ".join(f"{FIELDS[key].title} {value}" for key, value in (found.baseline or {}).items())
+    return f" · over {over} ([ ])" if over else ""
+
+
+def _tells(key: str) -> bool:
+    """Dimensions follow from the size, and the session is in the heading of the screen."""
+    return FIELDS[key].kind != "model" and key not in ("session", "seed")
+
+
+def _text(found: Pivot, row: Key, column: Key, marks: dict[str, str]) -> str:
+    figure = found.figure(row, column)
+    if figure is None:
+        return ""
+    signs = "".join(marks.setdefault(mark, _sign(len(marks))) for mark in figure.marks)
+    return _figure(found, figure) + signs
+
+
+def _figure(found: Pivot, figure: Figure) -> str:
+    if figure.value is None:
+        return _NOTES.get(figure.note, figure.note or format.NOT_YET)
+    match found.value:
+        case "mean":
+            mean, std = quantities.milliseconds(figure.value, figure.std)
+            return f"{mean} ± {std}" if figure.std is not None else mean
+        case "std" | "median":
+            return format.ms(figure.value, figure.std)
+        case "memory":
+            return quantities.gigabytes(figure.value)
+        case "tokens":
+            return quantities.count(figure.value)
+    if figure.is_baseline:
+        return "1 (base)"
+    bounds = f" [{figure.low:.3g}, {figure.high:.3g}]" if figure.low is not None and figure.high is not None else ""
+    return f"{figure.value:.3g}×{bounds}"
+
+
+def _sign(number: int) -> str:
+    return "¹²³⁴⁵⁶⁷⁸⁹"[number] if number < 9 else f"({number + 1})"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())

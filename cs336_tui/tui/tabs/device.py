@@ -1,0 +1,174 @@
+"""The Device pane: the GPU as NVML sees it and the host, with a short history in step with the cells."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cs336_tui.events.events import DeviceSampled, GpuSample
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats import quantities
+from cs336_tui.tui import format
+from cs336_tui.tui.charts.blocks import bar, nice_ceiling
+from cs336_tui.tui.charts.history import Window, graph, marks, window
+from cs336_tui.tui.tabs import status
+from cs336_tui.tui.tabs.page import wrapped
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
+
+_LABEL = 9
+_RECENT_BUCKET_S = 2
+_LINGER_S = 120.0
+"""For so long after a run its history stays in sight."""
+
+
+class Run(NamedTuple):
+    """The latest run of cells: Unix seconds; `ended_at` is None while it goes on."""
+
+    started_at: float
+    ended_at: float | None = None
+
+
+class DevicePane(Lines):
+    """Shows the newest sample and the graphs of the latest run."""
+
+    BORDER_TITLE = "Device"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._energy: tuple[float, float] | None = None
+        """When the run began and the counter's first reading in it, J."""
+
+    def show(self, state: SessionState, run: Run | None) -> None:
+        if not state.devices:
+            self.paint([(), *wrapped("waiting for the first sample ...", self.content_size.width, "muted")])
+            return
+        sample = state.devices[-1][0]
+        self.paint(device_lines(state, sample, run, self._energy_of(state, sample, run), *self.content_size))
+
+    def _energy_of(self, state: SessionState, sample: DeviceSampled, run: Run | None) -> float | None:
+        """Joules since the run began."""
+        if run is None or sample.gpu is None or sample.gpu.energy_j is None:
+            return None
+        if self._energy is None or self._energy[0] != run.started_at:
+            since = (s.gpu for s, _ in state.devices if s.at >= run.started_at and s.gpu and s.gpu.energy_j is not None)
+            first = next(since, sample.gpu)
+            self._energy = (run.started_at, first.energy_j or 0.0)
+        return sample.gpu.energy_j - self._energy[1]
+
+
+def device_lines(
+    state: SessionState, sample: DeviceSampled, run: Run | None, energy_j: float | None, width: int, height: int
+) -> list[Line]:
+    """The pane's rows: figures first, then as much history as fits."""
+    figures = [*_gpu(sample.gpu, energy_j, width), *_host(sample)] if sample.gpu else _host(sample)
+    if sample.why:
+        figures += [(), *wrapped(sample.why, width, "muted")]
+    history = _history(state, sample, run, width, height - len(figures) - 1)
+    return [*figures, *([(), *history] if history else [])]
+
+
+def _row(label: str, value: str, role: str = "text") -> Line:
+    return (Span(f"{label:<{_LABEL}}", "muted"), Span(value, role))
+
+
+def _gpu(gpu: GpuSample | None, energy_j: float | None, width: int) -> list[Line]:
+    if gpu is None:
+        return []
+    share = gpu.memory_used_bytes / gpu.memory_total_bytes if gpu.memory_used_bytes and gpu.memory_total_bytes else None
+    power = f"{format.number(gpu.power_w)}/{format.number(gpu.power_limit_w)} W" if gpu.power_w is not None else "n/a"
+    lines = [
+        line((gpu.name or "GPU", "title")),
+        _row("memory", format.used_of(gpu.memory_used_bytes, gpu.memory_total_bytes)),
+        *([(Span(bar(share, width), "memory"),)] if share is not None else []),
+        _row("util", format.percent(gpu.utilisation)),
+        _row("power", power),
+        _row("temp", format.number(gpu.temperature_c, " °C")),
+        _row("clocks", _clocks(gpu)),
+        _row("limited", *_reasons(gpu)),
+        _row("others", *_others(gpu)),
+    ]
+    if energy_j is not None:
+        energy = f"{energy_j / 1e3:.1f} kJ" if energy_j >= 1e3 else f"{energy_j:.0f} J"
+        lines.append(_row("energy", f"{energy} this run"))
+    return lines
+
+
+def _clocks(gpu: GpuSample) -> str:
+    """Of the multiprocessors and of the memory."""
+    if gpu.sm_clock_mhz is None and gpu.memory_clock_mhz is None:
+        return format.NOT_AVAILABLE
+    return f"{format.number(gpu.sm_clock_mhz)}/{format.number(gpu.memory_clock_mhz)} MHz"
+
+
+def _reasons(gpu: GpuSample) -> tuple[str, str]:
+    if gpu.clock_reasons is None:
+        return format.NOT_AVAILABLE, "text"
+    return (", ".join(gpu.clock_reasons), "caution") if gpu.clock_reasons else ("no", "text")
+
+
+def _others(gpu: GpuSample) -> tuple[str, str]:
+    others = gpu.other_processes
+    if others is None:
+        return format.NOT_AVAILABLE, "text"
+    if not others:
+        return "none", "text"
+    memory = [process.memory_bytes for process in others if process.memory_bytes is not None]
+    used = f", {format.size(sum(memory))}" if memory else ""
+    return f"! {len(others)} process{'es' if len(others) > 1 else ''}{used}", "caution"
+
+
+def _host(sample: DeviceSampled) -> list[Line]:
+    """The host's figures; beside a GPU's only those that bear on a run."""
+    host = sample.host
+    load = format.NOT_AVAILABLE if host.load_1m is None else f"{host.load_1m:.1f}"
+    rss = _row("cell RSS", format.size(host.child_rss_bytes))
+    if sample.gpu:
+        return [_row("host", f"CPU {format.percent(host.cpu)}, load {load}"), rss]
+    cores = f" on {host.cpu_count} CPUs" if host.cpu_count else ""
+    return [
+        line(("Host", "title")),
+        _row("CPU", format.percent(host.cpu)),
+        _row("memory", format.used_of(host.memory_used_bytes, host.memory_total_bytes)),
+        rss,
+        _row("load", load + cores),
+    ]
+
+
+def _history(state: SessionState, sample: DeviceSampled, run: Run | None, width: int, height: int) -> list[Line]:
+    """Two graphs with what they show and up to where, then the cells that began under the same columns."""
+    rows = min((height - 3) // 2, 4)
+    if rows < 1 or width < 8:
+        return []
+    view = _view(sample.at, run, width)
+    samples = [s for s, _ in state.devices if view.column_of(s.at) >= 0]
+    if sample.gpu:
+        gpus = [(s.at, s.gpu) for s in samples if s.gpu]
+        memory = [(at, gpu.memory_used_bytes / format.GB) for at, gpu in gpus if gpu.memory_used_bytes is not None]
+        share = [(at, gpu.utilisation) for at, gpu in gpus if gpu.utilisation is not None]
+        memory_name, share_name = "memory", "utilisation"
+        top = (sample.gpu.memory_total_bytes or 0) / format.GB
+    else:
+        memory = [(s.at, s.host.child_rss_bytes / format.GB) for s in samples if s.host.child_rss_bytes]
+        share = [(s.at, s.host.cpu) for s in samples if s.host.cpu is not None]
+        memory_name, share_name = "cell RSS", "CPU"
+        top = 0.0
+    top = top or nice_ceiling(max((value for _, value in memory), default=1.0))
+    lines = [
+        line((f"{share_name} 0–100 %", "muted")),
+        *graph(share, view, top=1.0, height=rows, role="utilisation"),
+        line((f"{memory_name} 0–{top:.3g} GB", "muted")),
+        *graph(memory, view, top=top, height=rows, role="memory"),
+    ]
+    starts = [(cell.started_at, status.number(cell)) for cell in state.cells.values() if cell.started_at]
+    return [*lines, _axis(marks(starts, view), view)]
+
+
+def _axis(cells: Line, view: Window) -> Line:
+    if any(span.text.strip() for span in cells):
+        return cells
+    return line((f"last {quantities.duration(view.bucket_s * view.width)}", "muted"))
+
+
+def _view(now: float, run: Run | None, width: int) -> Window:
+    if run and (run.ended_at is None or now - run.ended_at < _LINGER_S):
+        return window(run.started_at, now, width)
+    return window(now - (width - 1) * _RECENT_BUCKET_S, now, width)

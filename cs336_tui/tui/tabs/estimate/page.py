@@ -1,0 +1,246 @@
+"""What the Estimate tab tells of a cell: a row of its list, and all that is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cs336_tui.analysis.estimates import Estimate, Target
+from cs336_tui.analysis.fields import shown_of
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import CATEGORIES, Block, Prediction
+from cs336_tui.stats import quantities
+from cs336_tui.tui import format
+from cs336_tui.tui.charts.blocks import bar
+from cs336_tui.tui.tabs.page import wrapped
+from cs336_tui.tui.titles import unique_names, variant_columns
+from cs336_tui.tui.widgets.columns import Column
+from cs336_tui.tui.widgets.lines import Line, Span, line
+
+_COLUMNS = (
+    Column("size", left=True),
+    Column("ctx", rank=3),
+    Column("batch", rank=8),
+    Column("pass", left=True, rank=1),
+    Column("precision", left=True, rank=4),
+    Column("device", left=True, rank=9),
+    Column("params", rank=6),
+    Column("TFLOP", rank=5),
+    Column("peak GB"),
+    Column("measured", rank=2),
+    Column("a step", rank=7),
+)
+_VARIANTS_BEFORE = next(place for place, column in enumerate(_COLUMNS) if column.name == "device")
+"""Where columns of variants stand."""
+_LABEL = 16
+_INDENT = " " * _LABEL
+_WORTH_A_WORD = 5 * 10**5
+"""Bytes from which a category is named where there is little room."""
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_BAR = 20
+"""Columns of a bar at most."""
+
+
+class Row(NamedTuple):
+    """A cell of the list."""
+
+    spec: RunSpec
+    estimate: Estimate | None
+    measured_bytes: int | None = None
+    """Its allocator's peak where it has run."""
+    refused: str = ""
+    """Why the device cannot run it at all; empty when it can."""
+    unpredictable: str = ""
+    """Why what it needs could not be worked out; empty where nothing went wrong."""
+
+
+def table(rows: Sequence[Row]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
+    """The list's columns and one text a column for each row: variants where they tell something, and what was measured
+    where anything was."""
+    variants = variant_columns(row.spec for row in rows)
+    names = {key: unique_names({shown_of(row.spec, key) for row in rows}) for key in variants}
+    columns = (*_COLUMNS[:_VARIANTS_BEFORE], *variants.values(), *_COLUMNS[_VARIANTS_BEFORE:])
+    texts = []
+    for row in rows:
+        told = [names[key][shown_of(row.spec, key)] for key in variants]
+        usual = _texts(row)
+        texts.append((*usual[:_VARIANTS_BEFORE], *told, *usual[_VARIANTS_BEFORE:]))
+    if any(row.measured_bytes is not None for row in rows):
+        return columns, texts
+    place = next(place for place, column in enumerate(columns) if column.name == "measured")
+    return (*columns[:place], *columns[place + 1 :]), [(*text[:place], *text[place + 1 :]) for text in texts]
+
+
+def _texts(row: Row) -> tuple[str, ...]:
+    """One text for each of the usual columns."""
+    spec, found = row.spec, row.estimate
+    prediction = found.prediction if found else None
+    return (
+        spec.size,
+        str(spec.context_length),
+        str(spec.batch_size),
+        spec.pass_,
+        spec.precision,
+        spec.device,
+        quantities.count(prediction.num_params) if prediction else format.NOT_YET,
+        f"{sum(prediction.flops.values()) / 1e12:.3g}" if prediction else format.NOT_YET,
+        quantities.gigabytes(prediction.peak_bytes) if prediction else format.NOT_YET,
+        quantities.gigabytes(row.measured_bytes) if row.measured_bytes is not None else "",
+        found.step_time if found else format.NOT_YET,
+    )
+
+
+def mark(row: Row) -> Span:
+    """Whether it fits, for the end of its row."""
+    found = row.estimate
+    if row.refused:
+        return Span("✗ not on it", "bad")
+    if found is None and row.unpredictable:
+        return Span("! unknown", "caution")
+    if found is None or found.fits is None:
+        return Span(format.NOT_YET if found is None else "? n/a", "muted")
+    if not found.fits:
+        return Span("✗ does not fit", "bad")
+    return Span("! tight", "caution") if found.tight else Span("✓ fits", "good")
+
+
+def flops(count: int) -> str:
+    """``2.31 TFLOP``, ``48.0 GFLOP``, ``524 kFLOP``."""
+    factor, prefix = next((pair for pair in _PREFIXES if count >= pair[0]), _PREFIXES[-1])
+    shown = count / factor
+    return f"{shown:.{max(0, 2 - len(str(int(shown))) + 1)}f} {prefix}FLOP"
+
+
+def detail(row: Row, width: int, waiting: str = "") -> list[Line]:
+    """Everything predicted of a cell; `waiting` in place of a prediction that is not there."""
+    lines = [line((format.plain(row.spec.title), "title"))]
+    if row.refused:
+        lines += wrapped(f"✗ {row.refused}", width, "bad")
+    if row.estimate is None and row.unpredictable:
+        return lines + wrapped(f"! not predicted: {row.unpredictable}", width, "caution")
+    if row.estimate is None:
+        return lines + wrapped(waiting, width, "muted")
+    found, prediction = row.estimate, row.estimate.prediction
+    lines += _entry("parameters", _parameters(prediction), width)
+    by_phase = " · ".join(f"{name} {flops(value)}" for name, value in prediction.flops.items() if value)
+    lines += _entry("FLOPs a step", f"{flops(sum(prediction.flops.values()))}: {by_phase}", width)
+    lines += _entry("a step takes", f"{found.step_time}, {found.basis}", width)
+    lines += _memory(row, prediction, width)
+    lines += _entry("residual stream", f"{prediction.residual_stream_bytes / 2**20:.2f} MiB a tensor", width)
+    lines += _fit(found, width)
+    if prediction.note:
+        lines += [(), *wrapped(prediction.note, width, "caution")]
+    if prediction.largest:
+        lines += [(), line(("largest allocations at the peak", "title"))]
+        for block in prediction.largest:
+            lines += _allocation(block, width)
+    return lines
+
+
+def brief(row: Row) -> list[Line]:
+    """The same in two lines, for a low screen."""
+    if row.estimate is None and row.unpredictable and not row.refused:
+        return [line((f"! not predicted: {format.plain(row.unpredictable)}", "caution")), ()]
+    if row.estimate is None or row.refused:
+        return []
+    found, prediction = row.estimate, row.estimate.prediction
+    stream = prediction.residual_stream_bytes
+    categories = " · ".join(
+        f"{name.replace('_', ' ')} {quantities.gigabytes(size)}"
+        for name, size in sorted(prediction.by_category.items(), key=lambda item: -item[1])
+        if size >= _WORTH_A_WORD
+    )
+    return [
+        line(
+            (f"{quantities.count(prediction.num_params)} parameters · ", "text"),
+            (f"{flops(sum(prediction.flops.values()))} · ", "text"),
+            (f"peak {format.fine_size(prediction.peak_bytes)} in {prediction.peak_phase}", "strong"),
+        ),
+        line(
+            (found.verdict, "text"),
+            (f" · residual stream {stream / 2**20:.3g} MiB" if stream else "", "text"),
+            (f" · {categories} GB" if categories else "", "muted"),
+        ),
+    ]
+
+
+def target_text(target: Target) -> str:
+    """A device and its memory, in words."""
+    known = target.free_bytes is not None and target.free_bytes != target.capacity_bytes
+    free = f", {format.size(target.free_bytes)} free" if known else ""
+    return f"{format.plain(target.name)}: {format.size(target.capacity_bytes, 'memory unknown')}{free}"
+
+
+def _amount(size: int) -> str:
+    """Bytes as ``1.07 GB``, ``515 MB`` or ``0.12 MB``."""
+    if size >= 10**9:
+        return format.size(size)
+    return f"{size / 1e6:.0f} MB" if size >= 10**8 else f"{size / 1e6:.{1 if size >= 10**7 else 2}f} MB"
+
+
+def _parameters(prediction: Prediction) -> str:
+    return f"{prediction.num_params:,} ({prediction.num_params_without_head:,} less the head)"
+
+
+def _entry(name: str, text: str, width: int, role: str = "text") -> list[Line]:
+    first, *rest = wrapped(text, width - _LABEL, role) or [()]
+    return [(Span(f"{name:<{_LABEL}}", "muted"), *first), *((Span(_INDENT), *row) for row in rest)]
+
+
+def _memory(row: Row, prediction: Prediction, width: int) -> list[Line]:
+    """Peak and end of forward by category, each with its share of the peak as a bar."""
+    peak, end = prediction.peak_bytes, prediction.forward_end_bytes
+    measured = ""
+    if row.measured_bytes:
+        measured = f" · measured {format.size(row.measured_bytes)} ({(peak / row.measured_bytes - 1) * 100:+.1f} %)"
+    room = max(min(_BAR, width - _LABEL - 24), 0)
+    lines = [
+        (),
+        line(
+            (f"{'peak':<{_LABEL}}", "muted"),
+            (f"{format.size(peak)} in {prediction.peak_phase}", "strong"),
+            (measured, "text"),
+        ),
+        line((f"{'':<{_LABEL}}{'at the peak':>11} {'':<{room}} {'end of forward':>15}", "muted")),
+    ]
+    for name in CATEGORIES:
+        at_peak, at_end = prediction.by_category.get(name, 0), prediction.forward_end_by_category.get(name, 0)
+        if at_peak or at_end:
+            lines.append(
+                line(
+                    (f"{name.replace('_', ' '):<{_LABEL}}", "muted"),
+                    f"{_amount(at_peak):>11} ",
+                    (bar(at_peak / peak if peak else 0, room), "memory"),
+                    f" {_amount(at_end):>15}",
+                )
+            )
+    lines.append(line(f"{'in all':<{_LABEL}}{format.size(peak):>11} {'':<{room}} {format.size(end):>15}"))
+    if prediction.forward_peak_bytes != peak:
+        alone = f"forward alone peaks at {format.size(prediction.forward_peak_bytes)}"
+        lines.append(line((_INDENT + alone, "muted")))
+    return [*lines, ()]
+
+
+def _fit(found: Estimate, width: int) -> list[Line]:
+    target = found.target
+    role = "bad" if found.fits is False else "caution" if found.tight else "good" if found.fits else "muted"
+    besides = format.size(target.context_bytes)
+    return [
+        *_entry("device", f"{target_text(target)} ({target.source})", width),
+        *_entry("needs", f"{format.size(found.needed_bytes)}: the peak and {besides} of the process itself", width),
+        *_entry("fits", found.verdict, width, role),
+    ]
+
+
+def _allocation(block: Block, width: int) -> list[Line]:
+    site = block.site
+    shape = "×".join(map(str, block.shape)) if block.shape is not None else ""
+    where = [
+        f"{block.category.replace('_', ' ')}",
+        " ".join(part for part in (site.range or site.op, "(backward)" if site.backward else "") if part),
+        " ".join(part for part in (block.dtype or "", shape) if part),
+        site.frame,
+    ]
+    text = " · ".join(part for part in where if part)
+    first, *rest = wrapped(text, width - 12) or [()]
+    return [(Span(f"{_amount(block.bytes):>10}  ", "strong"), *first), *((Span(" " * 12), *row) for row in rest)]

@@ -1,0 +1,250 @@
+"""The table of kernels, in the style of Nsight Systems' summary, and everything known of one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from cs336_tui.analysis.kernels import KernelRow, Phases, rows
+from cs336_tui.events.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelGroup, KernelReport
+from cs336_tui.tui import format
+from cs336_tui.tui.tabs.page import wrapped
+from cs336_tui.tui.tabs.scales import scale, time_text
+from cs336_tui.tui.tabs.sheet import Sheet, Tail
+from cs336_tui.tui.widgets.columns import Column
+from cs336_tui.tui.widgets.lines import Line, Span, line
+
+SORTS = ("Time %", "Total", "Instances", "Avg", "Med", "Min", "Max", "StdDev", "Kind", "Name")
+"""Columns, in the order in which they stand."""
+_RANKS = {"Instances": 1, "Avg": 2, "Kind": 3, "Med": 4, "Min": 5, "Max": 6, "StdDev": 7}
+_ALPHABETIC = ("Kind", "Name")
+_NAME_WIDTH = 32
+_MS_FROM = 100
+"""Times of single launches are in µs up to so many ms: most kernels take a few µs, however long the longest."""
+_UPDATES = ("zero_grad", "optimizer")
+WHOLE_STEP = "whole step"
+NO_PART = "no named part"
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Which kernels are shown, and in which order. None selects everything."""
+
+    phase: Phases = None
+    range: str | None = None
+    kind: str | None = None
+    text: str = ""
+    """Part of a name, in any case."""
+    sort: str = "Total"
+    reversed: bool = False
+    """Against a column's own order: the largest first, names from A."""
+
+    @property
+    def filters(self) -> bool:
+        """Whether anything is left out."""
+        return self != self.cleared()
+
+    def cleared(self) -> Selection:
+        """All kernels, in the same order."""
+        return Selection(sort=self.sort, reversed=self.reversed)
+
+    @property
+    def descending(self) -> bool:
+        return (self.sort in _ALPHABETIC) == self.reversed
+
+
+class Found(NamedTuple):
+    """The kernels of a selection, in its order."""
+
+    rows: tuple[KernelRow, ...]
+    of: int
+    """Kernels of the whole step."""
+    total_ns: int
+
+
+def select(report: KernelReport, selection: Selection) -> Found:
+    """The kernels that are selected, sorted."""
+    chosen = rows(report, phase=selection.phase, range_=selection.range, kind=selection.kind)
+    wanted = selection.text.casefold()
+    kept = [row for row in chosen if wanted in row.name.casefold() or wanted in row.short.casefold()]
+    ordered = sorted(kept, key=lambda row: _sort_key(row, selection.sort), reverse=selection.descending)
+    names = {group.name for group in report.groups}
+    return Found(tuple(ordered), len(names), sum(row.total_ns for row in kept))
+
+
+def described(report: KernelReport, selection: Selection, found: Found) -> str:
+    """``backward · final matmul · /gemm · 12 of 48 kernels · 3.21 ms, 14.2 % of the step``."""
+    word = noun(report, 2)
+    parts = [phase_label(selection.phase)]
+    if selection.range is not None:
+        parts.append(selection.range or NO_PART)
+    if selection.kind is not None:
+        parts.append(selection.kind)
+    if selection.text:
+        parts.append("/" + format.plain(selection.text))
+    parts.append(f"{len(found.rows)} of {found.of} {word}" if selection.filters else f"{found.of} {word}")
+    if selection.filters:
+        share = found.total_ns / report.total_ns if report.total_ns else 0.0
+        parts.append(f"{time_text(found.total_ns)}, {share * 100:.1f} % of the step")
+    return " · ".join(parts)
+
+
+def kernels_sheet(report: KernelReport, selection: Selection, found: Found) -> Sheet:
+    """A row per kernel. Shares are of phase, part and kind; a search leaves them as they are."""
+    totals = scale(row.total_ns for row in found.rows)
+    each = scale((row.avg_ns for row in found.rows), at_least=_MS_FROM)
+    units = {"Total": totals.unit} | dict.fromkeys(("Avg", "Med", "Min", "Max", "StdDev"), each.unit)
+    columns = tuple(
+        Column(
+            f"{name} {units[name]}".strip() if name in units else name,
+            left=name == "Kind",
+            rank=0 if name == selection.sort else _RANKS.get(name, 0),
+        )
+        for name in SORTS[:-1]
+    )
+    mark = "▾" if selection.descending else "▴"
+    at = SORTS.index(selection.sort)
+    columns = tuple(c._replace(name=c.name + mark) if place == at else c for place, c in enumerate(columns))
+    texts = tuple(
+        (
+            f"{row.share * 100:.1f}",
+            totals.text(row.total_ns),
+            str(row.instances),
+            *map(each.text, (row.avg_ns, row.med_ns, row.min_ns, row.max_ns, row.std_ns)),
+            row.kind,
+        )
+        for row in found.rows
+    )
+    names = tuple(format.plain(row.short) for row in found.rows)
+    heading = "Name" + (mark if selection.sort == "Name" else "")
+    least = min(_NAME_WIDTH, max(map(len, names), default=0))
+    nothing = () if found.rows else (f"None of the {found.of} {noun(report, 2)} is selected. Esc shows all of them.",)
+    return Sheet(
+        columns, texts, Tail(heading, names, least=least), notes=nothing, keys=tuple(r.name for r in found.rows)
+    )
+
+
+def detail(report: KernelReport, name: str, phase: Phases, width: int) -> list[Line]:
+    """The full name, the figures in `phase` and in the whole step, and every place that launches it."""
+    lines: list[Line] = [*wrapped(name, width, "strong", "  "), ()]
+    whole = next(row for row in rows(report) if row.name == name)
+    lines.append(_labelled("kind", whole.kind))
+    for label, chosen in dict.fromkeys(((phase_label(phase), phase), (WHOLE_STEP, None))):
+        if row := next((row for row in rows(report, phase=chosen) if row.name == name), None):
+            lines += [(), line((f"In the {label}" if chosen is None else f"In {label}", "title")), *_figures(row)]
+    lines += [(), line(("Where from", "title"))]
+    places = sorted((g for g in report.groups if g.name == name), key=lambda g: -sum(g.durations_ns))
+    for group in places:
+        time_ns = sum(group.durations_ns)
+        share = time_ns / whole.total_ns if whole.total_ns else 0.0
+        lines.append(
+            _labelled(f"{group.phase} · {group.range or NO_PART}",
+                      f"{len(group.durations_ns)}× {time_text(time_ns)}, {share * 100:.1f} % of its time", 32)
+        )  # fmt: skip
+    lines += [(), *about(report, width)]
+    return lines
+
+
+def about(report: KernelReport, width: int) -> list[Line]:
+    """Where this was seen, and where the trace is."""
+    lines = [_labelled("seen on", f"{format.plain(report.device_name)} · torch {format.plain(report.torch)}")]
+    if report.note:
+        lines += wrapped(f"! {report.note}", width, "caution", "  ")
+    if report.trace:
+        lines += wrapped(f"trace, for ui.perfetto.dev: {report.trace}", width, "muted", "  ")
+    return lines
+
+
+def phases(report: KernelReport) -> tuple[Phases, ...]:
+    """What can be asked for: the whole step, each phase, and forward to backward where a step has more."""
+    seen = {group.phase for group in report.groups}
+    model = model_phases(report)
+    updates = tuple(name for name in report.phase_spans_ns if name in seen and name not in model)
+    together: tuple[Phases, ...] = (model,) if len(model) > 1 and updates else ()
+    return (None, *model, *together, *updates)
+
+
+def model_phases(report: KernelReport) -> tuple[str, ...]:
+    """The phases of the model itself, which a step without an optimizer has too."""
+    seen = {group.phase for group in report.groups}
+    return tuple(name for name in report.phase_spans_ns if name in seen and name not in _UPDATES)
+
+
+def ranges(report: KernelReport, selection: Selection) -> tuple[str | None, ...]:
+    """The parts that occur among what is selected otherwise, and None for all of them."""
+    seen = {group.range for group in _matching(report, selection) if selection.kind in (None, group.kind)}
+    return (None, *(name for name in (*RANGES, FUSED, NO_RANGE) if name in seen))
+
+
+def kinds(report: KernelReport, selection: Selection) -> tuple[str | None, ...]:
+    """The kinds that occur among what is selected otherwise, and None for all of them."""
+    seen = {group.kind for group in _matching(report, selection) if selection.range in (None, group.range)}
+    return (None, *(name for name in KINDS if name in seen))
+
+
+def still_valid(report: KernelReport, selection: Selection) -> Selection:
+    """The selection, without what this report does not have."""
+    known = report.groups
+    return msgspec.structs.replace(
+        selection,
+        phase=selection.phase if selection.phase in phases(report) else None,
+        range=selection.range if any(g.range == selection.range for g in known) else None,
+        kind=selection.kind if any(g.kind == selection.kind for g in known) else None,
+    )
+
+
+def phase_label(phase: Phases) -> str:
+    if phase is None:
+        return WHOLE_STEP
+    return phase if isinstance(phase, str) else " + ".join(phase)
+
+
+def noun(report: KernelReport, count: int) -> str:
+    """What is counted, in one word."""
+    return report.activity if count != 1 else report.activity.removesuffix("s")
+
+
+def _matching(report: KernelReport, selection: Selection) -> Iterable[KernelGroup]:
+    phase = selection.phase
+    wanted = (phase,) if isinstance(phase, str) else phase
+    return (group for group in report.groups if wanted is None or group.phase in wanted)
+
+
+def _sort_key(row: KernelRow, sort: str) -> float | str:
+    match sort:
+        case "Time %" | "Total":
+            return row.total_ns
+        case "Instances":
+            return row.instances
+        case "Avg":
+            return row.avg_ns
+        case "Med":
+            return row.med_ns
+        case "Min":
+            return row.min_ns
+        case "Max":
+            return row.max_ns
+        case "StdDev":
+            return row.std_ns
+        case "Kind":
+            return row.kind
+        case _:
+            return row.short.casefold()
+
+
+def _figures(row: KernelRow) -> list[Line]:
+    figures = (row.avg_ns, row.med_ns, row.min_ns, row.max_ns, row.std_ns)
+    each = scale(figures[:-1], at_least=_MS_FROM)
+    avg, med, least, most, std = (f"{each.text(value)} {each.unit}" for value in figures)
+    return [
+        _labelled("time", f"{time_text(row.total_ns)}, {row.share * 100:.1f} %"),
+        _labelled("instances", str(row.instances)),
+        _labelled("average", f"{avg} ± {std} (sample std)" if row.instances > 1 else avg),
+        _labelled("median", med),
+        _labelled("min to max", f"{least} to {most}"),
+    ]
+
+
+def _labelled(label: str, value: str, width: int = 14) -> Line:
+    return Span(f"{label:<{width}} ", "muted"), Span(value)

@@ -1,0 +1,232 @@
+"""What a profiled step comes to: by kind, by part of the model, and matmul against softmax inside attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from cs336_tui.analysis.kernels import (
+    MATMUL,
+    AttentionSplit,
+    Phases,
+    RangeShare,
+    Share,
+    attention_split,
+    by_kind,
+    by_range,
+    idle_share,
+    launches,
+    matmul_shares,
+    named_share,
+    top_kernel,
+)
+from cs336_tui.events.reports import KINDS, KernelReport
+from cs336_tui.tui import format
+from cs336_tui.tui.tabs.kernels.page import NO_PART, WHOLE_STEP, model_phases, noun, phase_label, phases
+from cs336_tui.tui.tabs.scales import FLOP_RATES, FLOPS, scale, time_text
+from cs336_tui.tui.tabs.sheet import Sheet, Tail, middle
+from cs336_tui.tui.widgets.columns import Column
+
+_KIND_RANKS = {WHOLE_STEP: 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 5, "zero_grad": 6}
+_TOGETHER = "fwd + bwd"
+_TOGETHER_RANK = 4
+_WITHOUT_BACKWARD = ("optimizer", "zero_grad")
+_LONGEST_TOP = 60
+_UNNAMED = (
+    "Nothing names the attention's parts: in Configure, model and variants, give annotate "
+    "attention core=package.module:function."
+)
+
+
+def summary(report: KernelReport) -> tuple[str, ...]:
+    """How many, how long, how much of that time the GPU idled, how much has a name; the most telling first."""
+    what = "launch" if launches(report) == 1 else "launches"
+    if report.activity == "operators":
+        where = "CPU" if report.spec.device == "cpu" else "host"
+        what = f"operators by self time ({where})"
+    parts = [f"{launches(report)} {what}", f"{time_text(report.total_ns)} of {time_text(report.span_ns)} span"]
+    if (idle := idle_share(report)) is not None:
+        parts.append(f"idle {idle * 100:.1f} %")
+    parts.append(f"named {named_share(report) * 100:.1f} %")
+    if report.host_ns is not None:
+        parts.append(f"enqueued in {time_text(report.host_ns)}")
+    return tuple(parts)
+
+
+def kinds_sheet(report: KernelReport) -> Sheet:
+    """Time and share of each kind in each phase, and what multiplies matrices in words."""
+    asked: list[tuple[str, int, Phases]] = [
+        (phase_label(phase), _KIND_RANKS.get(phase_label(phase), _TOGETHER_RANK), phase) for phase in phases(report)
+    ]
+    asked = [(_TOGETHER if isinstance(phase, tuple) else name, rank, phase) for name, rank, phase in asked]
+    asked = [*asked[1:], asked[0]] if len(asked) > 2 else asked[1:]  # the whole step last, as a sum
+    found = [{share.name: share for share in by_kind(report, phase)} for _, _, phase in asked]
+    totals = [sum(share.total_ns for share in shares.values()) for shares in found]
+    times = scale(share.total_ns for shares in found for share in shares.values())
+
+    def cell(share: Share | None) -> str:
+        return f"{times.text(share.total_ns)} {share.share * 100:5.1f} %" if share else format.NOT_YET
+
+    names = tuple(kind for kind in KINDS if kind in found[-1])
+    texts = [(name, *(cell(shares.get(name)) for shares in found)) for name in names]
+    texts.append(("all", *(f"{times.text(total)} {100:5.1f} %" for total in totals)))
+    columns = (Column("kind", left=True), *(Column(f"{name} {times.unit}", rank=rank) for name, rank, _ in asked))
+    return Sheet(columns, tuple(texts), lead=_matmul_sentence(report), notes=_tops(report), keys=(*names, None))
+
+
+def parts_sheet(report: KernelReport) -> Sheet:
+    """Time of each named part of the model and of the step, its backward counted to it, with a bar of its share."""
+    found = by_range(report)
+    times = scale(share.forward_ns + share.backward_ns for share in found)
+
+    def row(share: RangeShare) -> tuple[str, ...]:
+        apart = share.name not in _WITHOUT_BACKWARD
+        ways = (time_ns if apart and time_ns else None for time_ns in (share.forward_ns, share.backward_ns))
+        both = times.text(share.forward_ns + share.backward_ns)
+        return (share.name or NO_PART, f"{share.share * 100:.1f}", *map(times.text, ways), both, str(share.instances))
+
+    columns = (
+        Column("part", left=True),
+        Column("share %"),
+        Column(f"forward {times.unit}", rank=2),
+        Column(f"backward {times.unit}", rank=1),
+        Column(f"both {times.unit}"),
+        Column("instances", rank=3),
+    )
+    largest = max((share.share for share in found), default=0.0)
+    bars = tuple(share.share / largest if largest else 0.0 for share in found)
+    tail = Tail("", shares=bars, least=8)
+    return Sheet(columns, tuple(map(row, found)), tail, keys=tuple(share.name for share in found))
+
+
+def attention_sheet(report: KernelReport) -> Sheet:
+    """Matmul against softmax, in time and in FLOPs, forward, backward and both."""
+    found = attention_split(report)
+    if not any(split.matmul_ns or split.softmax_ns for split in found):
+        if any(split.unnamed for split in found):
+            return Sheet((), (), notes=(_UNNAMED,))
+        fused = "No matmul and no softmax of attention was seen by itself: a fused kernel has no parts to tell apart."
+        return Sheet((), (), notes=(fused,))
+    by_kind = any(split.by_kind for split in found)
+    if len(found) == 2:
+        found = (*found, _both(found))
+    times = scale(t for split in found for t in (split.matmul_ns, split.softmax_ns) if t)
+    columns: tuple[Column, ...] = (
+        Column("", left=True),
+        Column(f"matmul {times.unit}"),
+        Column(f"softmax {times.unit}"),
+        Column("time ×", rank=1),
+    )
+    texts: list[tuple[str, ...]] = [
+        (split.phase, times.text(split.matmul_ns), times.text(split.softmax_ns), _ratio(split.time_ratio))
+        for split in found
+    ]
+    if report.prediction is not None:
+        more_columns, more = _flops(found)
+        columns += more_columns
+        texts = [(*left, *right) for left, right in zip(texts, more, strict=True)]
+    notes = [f"{split.phase.capitalize()}: {_sentence(split)}" for split in found[1:]]
+    softmax = "its kernels alone, by kind, as nothing names the parts" if by_kind else "all that runs in that part"
+    notes += [
+        "× is softmax over matmul. Matmul: the matrix products of attention scores and final matmul alone, without "
+        f"scaling and mask; softmax: {softmax}.",
+    ]
+    if report.prediction is None:
+        notes.append("FLOPs are not known: the step could not be predicted.")
+    return Sheet(
+        columns, tuple(texts), lead=f"{found[0].phase.capitalize()}: {_sentence(found[0])}", notes=tuple(notes)
+    )
+
+
+def _flops(found: Sequence[AttentionSplit]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
+    """The columns of FLOPs and of FLOPs a second, and their texts."""
+    rates = [(_rate(s.matmul_flops, s.matmul_ns), _rate(s.softmax_flops, s.softmax_ns)) for s in found]
+    work = scale((f for s in found for f in (s.matmul_flops, s.softmax_flops) if f), FLOPS)
+    speed = scale((rate for pair in rates for rate in pair if rate), FLOP_RATES)
+    columns = (
+        Column(f"matmul {work.unit}", rank=3),
+        Column(f"softmax {work.unit}", rank=4),
+        Column("FLOP ×", rank=2),
+        Column(f"matmul {speed.unit}", rank=5),
+        Column(f"softmax {speed.unit}", rank=6),
+    )
+    texts: list[tuple[str, ...]] = [
+        (work.text(s.matmul_flops), work.text(s.softmax_flops), _ratio(s.flop_ratio), *map(speed.text, pair))
+        for s, pair in zip(found, rates, strict=True)
+    ]
+    return columns, texts
+
+
+def _matmul_sentence(report: KernelReport) -> str:
+    shares = matmul_shares(report)
+    known = {
+        "of forward": shares.forward,
+        "of forward + backward": shares.forward_and_backward,
+        "of a full step": shares.full_step,
+    }
+    said = [f"{share * 100:.1f} % {part}" for part, share in known.items() if share is not None]
+    if not said:
+        share = next((found.share for found in by_kind(report) if found.name == MATMUL), 0.0)
+        said = [f"{share * 100:.1f} % of {phase_label(model_phases(report))}"]
+    return f"Matrix multiplication takes {', '.join(said)}."
+
+
+def _tops(report: KernelReport) -> tuple[str, ...]:
+    """What takes the most time in forward, in forward and backward, in the step, and how often it runs there."""
+    model = model_phases(report)
+    parts: dict[str, Phases] = {"forward": "forward"} if "forward" in model else {}
+    if len(model) > 1:
+        parts["forward + backward"] = model
+    if "optimizer" in report.phase_spans_ns or not parts:
+        parts["the whole step" if len(report.phase_spans_ns) > 1 else phase_label(model)] = None
+    said = []
+    for part, phase in parts.items():
+        if top := top_kernel(report, phase):
+            name = middle(format.plain(top.row.short), _LONGEST_TOP)
+            each = (
+                f", {top.per_forward} of them in forward" if top.per_forward is not None and part != "forward" else ""
+            )
+            share = f"{top.row.share * 100:.1f} %, {time_text(top.row.total_ns)}"
+            said.append(f"Top {noun(report, 1)} of {part}: {name}, {share}, {_times(top.row.instances)}{each}.")
+    if "loss" in model and len(model) > 1:
+        said.append("Forward + backward has the loss in it.")
+    return tuple(said)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _both(found: Iterable[AttentionSplit]) -> AttentionSplit:
+    splits = tuple(found)
+
+    def total(values: Iterable[int | None]) -> int | None:
+        known = tuple(values)
+        return None if None in known else sum(value or 0 for value in known)
+
+    return AttentionSplit(
+        "both",
+        total(split.matmul_ns for split in splits),
+        total(split.softmax_ns for split in splits),
+        total(split.matmul_flops for split in splits),
+        total(split.softmax_flops for split in splits),
+    )
+
+
+def _sentence(split: AttentionSplit) -> str:
+    if split.time_ratio is None:
+        return f"softmax takes {time_text(split.softmax_ns or 0)}; no matrix product of attention was seen by itself."
+    with_ = f" with {_ratio(split.flop_ratio)}× their FLOPs" if split.flop_ratio is not None else ""
+    return f"softmax takes {_ratio(split.time_ratio)}× the time of attention's matmuls{with_}."
+
+
+def _ratio(value: float | None) -> str:
+    """``0.80``, ``0.025``: two digits at least."""
+    if value is None:
+        return format.NOT_YET
+    decimals = 2 if value >= 0.1 or not value else 1 - math.floor(math.log10(value))
+    return f"{value:.{decimals}f}"
+
+
+def _rate(flops: int | None, time_ns: int | None) -> float | None:
+    return flops / time_ns * 1e9 if flops is not None and time_ns else None

@@ -1,0 +1,236 @@
+"""The Live pane: the running cell, or the one that was looked at last."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import textwrap
+from typing import NamedTuple
+
+from cs336_tui.analysis.eta import remaining_s
+from cs336_tui.events.peaks import WRONG_PEAK
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats import quantities
+from cs336_tui.tui import format
+from cs336_tui.tui.charts.phase_bars import SHORT_NAMES, phase_bars, phase_line
+from cs336_tui.tui.charts.progress import progress
+from cs336_tui.tui.charts.step_chart import step_chart
+from cs336_tui.tui.controllers.judging import Assessment, Judging
+from cs336_tui.tui.tabs import status
+from cs336_tui.tui.tabs.judgement import judgement_lines
+from cs336_tui.tui.tabs.page import wrapped
+from cs336_tui.tui.titles import title_rows
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
+
+_STEP_COLUMNS = 25
+_PHASE_COLUMNS = 9
+_FIRST_PLACES = 20
+_TITLE_ROWS_FROM = 14
+"""Rows of a pane in which a long title may take two."""
+_CHART_ROWS = 7
+"""Left for the chart and the phases below what is said of a finished cell."""
+
+
+class LivePane(Lines):
+    """Shows one cell of a session: where it is, its mean and std, each step and each phase."""
+
+    BORDER_TITLE = "Live"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.detail_interval_s = 1.0
+        """How often the phases and the table of steps are brought up to date: more than is read only costs bytes."""
+        self._state: SessionState | None = None
+        self._detail = Detail(-1, 0, {}, 0.0)
+
+    def show(
+        self,
+        state: SessionState,
+        cell: CellState | None,
+        invitation: str,
+        *,
+        held: bool = False,
+        judging: Judging | None = None,
+    ) -> None:
+        """Paint the cell; without one, the invitation to run something. `held`: the queue waits for a go-ahead."""
+        if cell is None:
+            said = wrapped(invitation, self.content_size.width, "muted")
+            self.paint([(), line(("Nothing has run yet.", "strong")), (), *said])
+            return
+        now = state.last_at or 0.0
+        detail = self._detail if state is self._state else Detail(-1, 0, {}, 0.0)
+        same = detail.cell == cell.cell and 0 < detail.steps <= cell.steps_done and not cell.is_over
+        if not (same and 0 <= now - detail.at < self.detail_interval_s):
+            self._state, self._detail = state, detail_of(cell, now)
+        found = judging.of(state, cell) if judging else None
+        self.paint(live_lines(state, cell, self._detail, *self.content_size, held=held, found=found))
+
+
+class Detail(NamedTuple):
+    """What is shown of a cell's single steps, as of `at` (Unix seconds)."""
+
+    cell: int
+    steps: int
+    phases: dict[str, float]
+    at: float
+
+
+def detail_of(cell: CellState, at: float) -> Detail:
+    """All that there is to show now."""
+    return Detail(cell.cell, cell.steps_done, phase_means(cell), at)
+
+
+def live_lines(
+    state: SessionState,
+    cell: CellState,
+    detail: Detail,
+    width: int,
+    height: int,
+    *,
+    held: bool = False,
+    found: Assessment | None = None,
+) -> list[Line]:
+    """The pane's rows for a cell, as many as fit in `height`; `found` is what was found out about it."""
+    means = detail.phases
+    airy = height >= 22
+    lines = [
+        *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
+        _where(state, cell, held),
+        progress(state.steps_done, state.steps_total, width=width),
+        *([()] if airy else []),
+        _headline(state, cell),
+        _rates(state, cell, found),
+    ]
+    if problem := status.how_it_ended(cell):
+        lines += [line((f"✗ {problem}", "bad")), *_error(cell, width, 6 if airy or not cell.steps_done else 2)]
+    lines += judgement_lines(cell, found, width, max(height - len(lines) - _CHART_ROWS, 1))
+    rest = height - len(lines)
+    bars = phase_bars(means, width=width)
+    if len(bars) + 5 > rest:
+        bars = [phase_line(means, width=width)] if means else []
+    rest -= len(bars) + (2 if airy else 0)
+    chart_height = min(max(rest // 2, 5), 10, rest)
+    if cell.steps_done or not cell.is_over:
+        lines += [()] if airy else []
+        lines += step_chart(
+            cell.warmup_times_s,
+            cell.step_times_s,
+            warmup_total=_warmup_places(cell),
+            measured_total=_measured_places(cell),
+            width=width,
+            height=chart_height,
+        )
+    lines += [*([()] if airy else []), *bars]
+    return lines + _steps(cell, state.ddof, detail.steps, width, height - len(lines))
+
+
+def _warmup_places(cell: CellState) -> int:
+    """For how many warm-up steps the chart has places."""
+    done, spec = len(cell.warmup_times_s), cell.spec
+    if not spec.warmup_auto:
+        return spec.warmup_steps
+    return done if cell.is_over or cell.stage in ("measuring", "finishing") else _growing(done, spec.warmup_steps)
+
+
+def _measured_places(cell: CellState) -> int:
+    """For how many measured steps."""
+    done, spec = len(cell.step_times_s), cell.spec
+    if spec.steps_auto is None:
+        return spec.measure_steps
+    return done if cell.is_over or cell.stage == "finishing" else _growing(done, spec.measure_steps)
+
+
+def _growing(done: int, most: int) -> int:
+    """Places for steps whose number is not fixed: they double as steps come."""
+    places = _FIRST_PLACES
+    while places < done:
+        places *= 2
+    return min(places, most)
+
+
+def phase_means(cell: CellState) -> dict[str, float]:
+    """Mean seconds of each phase over the measured steps, or over the warm-up while there is nothing else."""
+    phases = cell.phase_times_s or cell.warmup_phase_times_s
+    return {name: sum(times) / len(times) for name, times in phases.items() if times}
+
+
+def _where(state: SessionState, cell: CellState, held: bool) -> Line:
+    here = f"cell {status.number(cell)}/{len(state.cells)} · "
+    if cell.status != "running":
+        return (Span(here), status.status(cell), *([Span(" · the queue is paused", "caution")] if held else []))
+    if held:
+        return line(here, (status.stage(cell, state.last_at), "strong"), (" · paused after this", "caution"))
+    eta = remaining_s(state)
+    left = f" · ETA {quantities.duration(eta)}" if eta is not None else ""
+    return line(here, (status.stage(cell, state.last_at), "strong"), left)
+
+
+def _headline(state: SessionState, cell: CellState) -> Line:
+    if cell.running.n:
+        return line((format.mean_std(cell.running.mean, cell.running.std(state.ddof), cell.running.n), "strong"))
+    if cell.warmup_times_s:
+        latest = cell.warmup_times_s[-1]
+        return line((f"{format.ms(latest)} ms", "warmup"), (" latest warm-up step, not measured", "muted"))
+    return line(("no step finished yet" if not cell.is_over else "no step was measured", "muted"))
+
+
+def _rates(state: SessionState, cell: CellState, found: Assessment | None) -> Line:
+    parts: list[str] = []
+    if cell.tokens_per_s:
+        parts.append(f"{format.rate(cell.tokens_per_s)} tokens/s")
+    if found and not cell.is_over and (share := found.share_of_peak(cell.running.mean)) is not None:
+        peak = "a wrong peak" if share > WRONG_PEAK else "peak"
+        parts.append(f"{format.percent(share)} of " + (peak if found.peak_is_measured else "data sheet"))
+    if (prepared := cell.prepared) and prepared.compile_s is not None:
+        parts.append(f"compiled in {prepared.compile_s:.1f} s")
+    if prepared and prepared.capture_s is not None:
+        parts.append(f"captured in {prepared.capture_s:.2f} s")
+    if finished := cell.finished:
+        if finished.before_backward_bytes is not None:
+            parts.append(f"before backward {format.fine_size(finished.before_backward_bytes)}")
+        if finished.peak_allocated_bytes is not None:
+            parts.append(f"peak allocated {format.size(finished.peak_allocated_bytes)}")
+        if finished.peak_rss_bytes is not None:
+            parts.append(f"peak RSS {format.size(finished.peak_rss_bytes)}")
+    elif state.devices and (rss := state.devices[-1][0].host.child_rss_bytes) is not None:
+        parts.append(f"RSS {format.size(rss)}")
+    if cell.num_params is not None:
+        parts.append(f"{quantities.count(cell.num_params)} parameters")
+    return line((" · ".join(parts), "text"))
+
+
+def _error(cell: CellState, width: int, height: int) -> list[Line]:
+    error = cell.finished.error if cell.finished else None
+    rows = itertools.chain.from_iterable(
+        textwrap.wrap(format.plain(row), max(width, 10), break_on_hyphens=False) for row in (error or "").splitlines()
+    )
+    return [line(row) for row in itertools.islice(rows, height)]
+
+
+def _steps(cell: CellState, ddof: int, count: int, width: int, height: int) -> list[Line]:
+    """The last steps under a heading. When full, it makes room for several at once: fewer rows are sent again."""
+    rows = height - 2
+    if rows < 2 or not count:
+        return []
+    names = list(cell.phase_times_s or cell.warmup_phase_times_s)[: max(width - _STEP_COLUMNS, 0) // _PHASE_COLUMNS]
+    room = max(rows // 2, 1)
+    first = math.ceil(max(count - rows, 0) / room) * room
+    std = cell.running.std(ddof)
+    heading = f"{'step':>5} {'kind':<9}{'ms':>10}" + "".join(
+        f"{SHORT_NAMES.get(name, name):>{_PHASE_COLUMNS}.{_PHASE_COLUMNS - 1}}" for name in names
+    )
+    lines: list[Line] = [(), line((heading, "muted"))]
+    warm = len(cell.warmup_times_s)
+    for index in range(first, count):
+        measured = index >= warm
+        at = index - warm if measured else index
+        times = cell.step_times_s if measured else cell.warmup_times_s
+        phases = cell.phase_times_s if measured else cell.warmup_phase_times_s
+        kind = "measured" if measured else "warm-up"
+        figures = f"{format.ms(times[at], std):>10}"
+        for name in names:
+            values = phases.get(name, ())
+            figures += f"{format.ms(values[at], std) if at < len(values) else '':>{_PHASE_COLUMNS}}"
+        lines.append(line((f"{at + 1:>5} ", "muted"), (f"{kind:<9}", kind.replace("-", "")), figures))
+    return lines

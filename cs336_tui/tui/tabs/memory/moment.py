@@ -1,0 +1,136 @@
+"""The timeline of a memory report and what is live at its cursor, for a room of any size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cs336_tui.events.reports import CATEGORIES, MemoryReport
+from cs336_tui.tui.charts.byte_unit import ByteUnit
+from cs336_tui.tui.charts.event_window import EventWindow
+from cs336_tui.tui.charts.memory_timeline import Mark, Picture, memory_timeline, phase_role, room_for_columns
+from cs336_tui.tui.tabs.memory.blocks import block_details, blocks_table, category_lines
+from cs336_tui.tui.tabs.page import Page, wrapped
+from cs336_tui.tui.widgets.lines import Line, Span, fit, line, width_of
+
+if TYPE_CHECKING:
+    from cs336_tui.analysis.memory import Moment, Timeline
+
+BESIDE = 100
+"""From this width on the facts stand beside the picture, below it they stand under it."""
+_FACTS = 54
+_LOWEST, _HIGHEST = 4, 16
+"""Rows of a picture that has facts under it."""
+_PLACES = 20
+
+
+def columns_in(width: int) -> int:
+    """Columns of the timeline that a tab of this width has room for."""
+    return room_for_columns(_picture_width(width))
+
+
+def _picture_width(width: int) -> int:
+    return width - max(_FACTS, width * 2 // 5) - 2 if width >= BESIDE else width
+
+
+def timeline_page(timeline: Timeline, window: EventWindow, event: int, width: int, height: int) -> Page:
+    """The picture with its cursor at `event`, and the facts of that moment; `height` rows at most, none scrolls."""
+    return Page(tuple(_lines(timeline, window, event, width, height)))
+
+
+def _lines(timeline: Timeline, window: EventWindow, event: int, width: int, height: int) -> list[Line]:
+    unit = ByteUnit.for_largest(timeline.report.peak_bytes)
+    picture = picture_of(timeline, window, event)
+    moment = timeline.at(event)
+    wide = _picture_width(width)
+    if wide < width:
+        drawn = memory_timeline(picture, width=wide, height=height)
+        facts = moment_lines(moment, timeline.report, window, unit, width - wide - 2, height)
+        rows = max(len(drawn), len(facts))
+        left = [*drawn, *[()] * (rows - len(drawn))]
+        right = [*facts, *[()] * (rows - len(facts))]
+        return [
+            (*spans, Span(" " * (wide + 2 - width_of(spans))), *more) for spans, more in zip(left, right, strict=True)
+        ]
+    high = min(max(height // 2, _LOWEST), _HIGHEST)
+    drawn = memory_timeline(picture, width=width, height=high) if height > _LOWEST else []
+    return [*drawn, *moment_lines(moment, timeline.report, window, unit, width, height - len(drawn))]
+
+
+def picture_of(timeline: Timeline, window: EventWindow, event: int) -> Picture:
+    """The part of a timeline that is in sight, with its cursor and what is marked."""
+    report = timeline.report
+    moments = timeline.moments(window.columns, window.first, window.end)
+    return Picture(
+        tuple(map(int, timeline.live_total[moments])),
+        [timeline.phase_at(int(moment)) for moment in moments],
+        report.peak_bytes,
+        ByteUnit.for_largest(report.peak_bytes),
+        window.column_of(event),
+        _marks(report, window),
+    )
+
+
+def _marks(report: MemoryReport, window: EventWindow) -> tuple[Mark, ...]:
+    named = [(report.peak_event, "peak")]
+    if (ended := forward_end(report)) is not None:
+        named.append((ended, "end of forward"))
+    return tuple(Mark(place, name) for event, name in named if (place := window.column_of(event)) is not None)
+
+
+def forward_end(report: MemoryReport) -> int | None:
+    """The last event of the forward phase."""
+    return max((span.end - 1 for span in report.phases if span.phase == "forward" and span.end > span.first),
+               default=None)  # fmt: skip
+
+
+def moment_lines(
+    moment: Moment, report: MemoryReport, window: EventWindow, unit: ByteUnit, width: int, height: int
+) -> list[Line]:
+    """What is live at a moment: all of it, by what it is held for, the largest allocations; at most `height` rows."""
+    rows = len(CATEGORIES) if height >= 2 * len(CATEGORIES) + 2 else len(CATEGORIES) // 2
+    lines = [
+        _moment_line(moment, report, window, unit, width),
+        *category_lines(moment.by_category, unit, width, rows),
+    ]
+    heading, blocks = blocks_table(moment.blocks, unit, width)
+    if blocks:
+        lines += [heading, *(fit(block, width) for block in blocks)]
+    return lines[:height]
+
+
+def _moment_line(moment: Moment, report: MemoryReport, window: EventWindow, unit: ByteUnit, width: int) -> Line:
+    """What counts least goes first when there is no room."""
+    live = Span(f"{unit.text(moment.total_bytes)} live", "strong")
+    phase = Span(moment.phase or "before the step", phase_role(moment.phase))
+    event = Span(f" · event {moment.event + 1:,} of {report.events:,}", "muted")
+    share = moment.total_bytes / report.peak_bytes if report.peak_bytes else 0.0
+    of_peak = Span(f", {share * 100:.0f} % of the peak", "muted")
+    in_sight = Span(f", in sight {window.first + 1:,} to {window.end:,}", "muted")
+    between = Span(" · ", "muted")
+    zoomed = () if window.is_whole else (in_sight,)
+    for found in ((live, of_peak, between, phase, event, *zoomed), (live, between, phase, event, *zoomed)):
+        if width_of(found) <= width:
+            return found
+    return fit((live, between, phase, event), width)
+
+
+def moment_details(timeline: Timeline, event: int, width: int) -> list[Line]:
+    """Everything about a moment, to read in a window."""
+    report = timeline.report
+    unit = ByteUnit.for_largest(report.peak_bytes)
+    moment = timeline.at(event)
+    lines = [
+        _moment_line(moment, report, EventWindow.whole(report.events, 1), unit, width),
+        *category_lines(moment.by_category, unit, width, len(CATEGORIES)),
+        (),
+        line(("Live bytes by place", "title")),
+    ]
+    for row in timeline.by_site(event)[:_PLACES]:
+        count = f" in {row.allocations:,} allocations" if row.allocations > 1 else ""
+        place = row.frame or "no frame known"
+        lines += wrapped(f"{unit.text(row.bytes)}{count} · {row.range or 'no part'} · {place}", width, indent="  ")
+    lines += [(), line(("Largest live allocations", "title"))]
+    for block in moment.blocks:
+        first, *rest = block_details(block).splitlines()
+        lines += [*wrapped(first, width, "strong"), *wrapped(" · ".join(rest), width, indent="  ")]
+    return lines

@@ -1,0 +1,381 @@
+"""The Memory tab: where a step's memory goes, as recorded; made when it is in sight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from textual.binding import Binding, BindingType
+
+from cs336_tui.events.reports import MemoryReport, OomReport, Prediction
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import ReportState
+from cs336_tui.tui.background import in_background
+from cs336_tui.tui.tabs.report import ReportPane, Subject
+from cs336_tui.tui.widgets.lines import Line, Span, width_of
+
+if TYPE_CHECKING:
+    from cs336_tui.analysis.memory import Timeline
+    from cs336_tui.tui.charts.event_window import EventWindow
+    from cs336_tui.tui.tabs.page import Page
+
+# What makes the pages is imported when one is wanted: the app starts without.
+
+View = Literal["timeline", "peaks", "largest", "saved", "OOM"]
+VIEWS: tuple[View, ...] = ("timeline", "peaks", "largest", "saved")
+LEVELS_MB = (0, 1, 10, 50, 100, 500, 1000)
+"""Detail levels: allocations below are left out, MB (10⁶ bytes)."""
+_AT_ONCE = 50_000
+"""Up to so many events are put together in the middle of a frame; more on a thread."""
+_LOW, _TALL_WIDE, _TALL = 12, 18, 30
+"""Rows from which on there is room for the record's note, and for all about it: beside a picture, or above it."""
+
+
+class MemoryPane(ReportPane):
+    """Shows one of the views of the subject's memory report; of a cell that ran out of memory, why."""
+
+    BORDER_TITLE = "Memory"
+    kind = "memory"
+    about = (
+        "Every allocation of one step after warm-up: what is live at each moment and what for, the largest allocations "
+        "and where they come from, what is saved for backward. Recording takes a few seconds, apart from any timing."
+    )
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("v", "view(1)", "View", id="memory.view"),
+        Binding("V", "view(-1)", "View before", show=False, id="memory.view_before"),
+        Binding("right", "go(1)", "Moment", key_display="←→", id="memory.right"),
+        Binding("left", "go(-1)", "Moment before", show=False, id="memory.left"),
+        Binding("shift+right,full_stop", "go(10)", "Ten further", show=False, id="memory.further_right"),
+        Binding("shift+left,comma", "go(-10)", "Ten back", show=False, id="memory.further_left"),
+        Binding("plus,equals_sign", "zoom(0.5)", "Zoom", key_display="+ -", id="memory.zoom_in"),
+        Binding("minus", "zoom(2.0)", "Zoom out", show=False, id="memory.zoom_out"),
+        Binding("P", "peak", "Peak", id="memory.peak"),
+        Binding("greater_than_sign", "level(1)", "Level", key_display="< >", id="memory.level"),
+        Binding("less_than_sign", "level(-1)", "Level", show=False, id="memory.level_down"),
+        Binding("enter", "choose", "Details", id="memory.details"),
+    ]
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.view: View = "timeline"
+        self.event = 0
+        """Where the timeline's cursor is."""
+        self.window: EventWindow | None = None
+        self._level = 1
+        self._view_before: View = "timeline"
+        """To go back to from the reason why a cell did not fit."""
+        self._recorded: MemoryReport | None = None
+        self._timeline: Timeline | None = None
+        self._page: Page | None = None
+        self._page_of: tuple[object, ...] = ()
+
+    # What is shown.
+
+    def show(self, subject: Subject) -> None:
+        offered = self._offered
+        another, self.subject = subject.spec != self.subject.spec, subject
+        if another:
+            self._suit_subject()
+        if self.view == "OOM" and self._failed is None:
+            self.view = self._view_before
+        self._show_view()
+        if offered != self._offered:
+            self.refresh_bindings()
+
+    @property
+    def _offered(self) -> tuple[bool | None, ...]:
+        """Which of the keys do something."""
+        return tuple(self.check_action(action, ()) for action in ("make", "go", "level"))
+
+    def _suit_subject(self) -> None:
+        """Of one that ran out of memory and has no record, the reason comes first."""
+        spec = self.subject.spec
+        recorded = self.subject.state.report_of("memory", spec) if spec else None
+        if self._failed and not (recorded and recorded.content) and self.view not in ("peaks", "OOM"):
+            self._view_before, self.view = self.view, "OOM"
+
+    def _show_view(self) -> None:
+        if self.view == "peaks":
+            self._show_peaks()
+        elif self.view == "OOM":
+            self._show_oom()
+        else:
+            super().show(self.subject)
+
+    @property
+    def _failed(self) -> CellState | None:
+        """The subject's cell, where it ran out of memory."""
+        cell = self.subject.state.cells.get(-1 if self.subject.cell is None else self.subject.cell)
+        return cell if cell is not None and cell.status == "oom" else None
+
+    @property
+    def _explained(self) -> ReportState | None:
+        return self.subject.state.report_of("oom", self.subject.spec) if self.subject.spec else None
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """Those that the subject has."""
+        return (*VIEWS, "OOM") if self._failed or self.view == "OOM" else VIEWS
+
+    def _heading(self) -> list[Line]:
+        """The subject and the views, in one row where they fit."""
+        title, views = self.title(), self._views()
+        if width_of(title) + width_of(views) + 3 <= self.content_size.width:
+            return [(*title, Span("   "), *views)]
+        return [title, views]
+
+    def _views(self) -> Line:
+        spans: list[Span] = []
+        for view in self.views:
+            name = f"{view} ≥ {LEVELS_MB[self._level]} MB" if view == "largest" == self.view else view
+            spans += [Span(f" {name} ", "tab-on" if view == self.view else "tab"), Span("│", "muted")]
+        return (*spans[:-1], Span(" v", "key"))
+
+    def _title(self) -> Line:
+        return self._heading()[0]
+
+    def _without(self, latest: ReportState | None) -> Sequence[Line]:
+        return [*self._heading()[1:], *super()._without(latest)]
+
+    def draw(self, report: ReportState) -> None:
+        record = report.content
+        assert isinstance(record, MemoryReport)
+        timeline = self._timeline_of(record)
+        if timeline is None:
+            self.fill((), [*self._heading(), (Span("reading the record ...", "strong"),)])
+        elif self.view == "timeline":
+            self._show_timeline(timeline)
+        else:
+            self._show_table(record, timeline)
+
+    def _timeline_of(self, record: MemoryReport) -> Timeline | None:
+        """The record, ready to be asked; None while it is being read."""
+        if record is not self._recorded:
+            self._recorded, self._timeline, self.window, self.event = record, None, None, record.peak_event
+            if record.events > _AT_ONCE:
+                in_background(self, partial(_read, record), self._take)
+            else:
+                self._timeline = _read(record)
+        return self._timeline
+
+    def _take(self, timeline: Timeline) -> None:
+        if timeline.report is self._recorded:  # else another record was asked for meanwhile
+            self._timeline = timeline
+            self.show(self.subject)
+
+    def _show_timeline(self, timeline: Timeline) -> None:
+        from cs336_tui.tui.charts.event_window import EventWindow
+        from cs336_tui.tui.tabs.memory.moment import BESIDE, columns_in, timeline_page
+        from cs336_tui.tui.tabs.memory.page import about, summary
+        from cs336_tui.tui.tabs.page import wrapped
+
+        width, height = self.content_size
+        record = timeline.report
+        room = max(columns_in(width), 1)
+        window = self.window or EventWindow.whole(record.events, room)
+        self.window = window.in_room(room)
+        heading = [*self._heading(), summary(record, self._prediction(record))]
+        if height >= (_TALL_WIDE if width >= BESIDE else _TALL):
+            heading += about(record, width)
+        elif record.note and height >= _LOW:
+            heading += wrapped(record.note, width, "muted")[:1]
+        make = partial(timeline_page, timeline, self.window, self.event, width, height - len(heading))
+        page = self._cached((timeline, self.window, self.event, width, height, len(heading)), make)
+        self.fill(page.rows, [*heading, *page.heading])
+
+    def _show_table(self, record: MemoryReport, timeline: Timeline) -> None:
+        from cs336_tui.tui.tabs.memory.page import largest_page, saved_page, summary
+
+        width, height = self.content_size
+        level = LEVELS_MB[self._level]
+        make = (
+            partial(saved_page, record, width)
+            if self.view == "saved"
+            else partial(largest_page, timeline, level, width)
+        )
+        page = self._cached((timeline, self.view, level, width), make)
+        about = [summary(record, self._prediction(record))] if height >= _LOW else []
+        self._fill(page, about)
+
+    def _show_peaks(self) -> None:
+        from cs336_tui.tui.tabs.memory.peaks import peaks_page
+
+        state, spec, width = self.subject.state, self.subject.spec, self.content_size.width
+        over = tuple(cell.finished for cell in state.cells.values())
+        reports = sum(report.content is not None for report in state.reports.values())
+        of = (state, spec, over, reports, len(state.predictions), width)
+        page = self._cached(("peaks", of), lambda: peaks_page(state, spec, width))
+        self._fill(page)
+
+    def _show_oom(self) -> None:
+        from cs336_tui.tui.tabs.memory.oom import failure_lines, oom_page
+
+        width, cell, latest = self.content_size.width, self._failed, self._explained
+        assert cell is not None
+        if latest is None or not isinstance(latest.content, OomReport):
+            prediction = self.subject.state.prediction_of(cell.spec)
+            told = [*failure_lines(cell, prediction, width), (), *self._unexplained(latest, width)]
+            self.fill((), [*self._heading(), *told])
+            return
+        report, prediction = latest.content, self.subject.state.prediction_of(cell.spec)
+        page = self._cached(("OOM", report, prediction, width), lambda: oom_page(report, prediction, width))
+        self._fill(page)
+
+    def _fill(self, page: Page, about: Sequence[Line] = ()) -> None:
+        """Where there is little room, the columns' names and one row stay longer than what explains them."""
+        heading = self._heading()
+        room = max(self.content_size.height - len(heading) - 1, 0)
+        told = [*about, *page.heading]
+        self.fill(page.rows, [*heading, *told[max(len(told) - room, 0) :]])
+
+    def _unexplained(self, latest: ReportState | None, width: int) -> list[Line]:
+        """In place of the reason: how far a second attempt is, or how to have one."""
+        from cs336_tui.tui.tabs.page import wrapped
+
+        if latest is not None and latest.status is None:
+            return wrapped(f"finding out why: {latest.stage} ...", width, "strong")
+        if ("oom", self.subject.spec) in self.subject.asked:
+            return wrapped("why is found out next, apart from any timing; s stops everything.", width, "strong")
+        ended = wrapped(f"{latest.status}: {latest.error or 'stopped'}", width, "caution") if latest else []
+        how = (
+            "Press n to try it again in a process of its own and see what was live when memory ran out."
+            if self.subject.can_ask
+            else "This session has no report of why."
+        )
+        return [*ended, *wrapped(how, width, "text")]
+
+    def _cached(self, of: tuple[object, ...], make: Callable[[], Page]) -> Page:
+        """What `make` makes, or made before when it was the same that is shown."""
+        if self._page is None or of != self._page_of:
+            self._page, self._page_of = make(), of
+        return self._page
+
+    def _prediction(self, record: MemoryReport) -> Prediction | None:
+        return self.subject.state.prediction_of(record.spec) or record.prediction
+
+    @property
+    def _shown(self) -> Timeline | None:
+        """The record of the subject, where it has one that has been read."""
+        timeline = self._timeline
+        return timeline if timeline and self.report and self.report.content is timeline.report else None
+
+    # What the keys do.
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        match action:
+            case "go" | "zoom" | "peak":
+                return self.view == "timeline" and self._shown is not None
+            case "level":
+                return self.view == "largest"
+            case _:
+                return super().check_action(action, parameters)
+
+    def action_view(self, by: int) -> None:
+        """The next view."""
+        self.view = self.views[(self.views.index(self.view) + by) % len(self.views)]
+        self.cursor = 0
+        self.refresh_bindings()
+        self._paint_again()
+
+    def action_make(self) -> None:
+        self.post_message(self.Wanted("oom" if self.view == "OOM" else self.kind, self.subject))
+
+    def action_go(self, columns: int) -> None:
+        """The timeline's cursor goes so many columns, to the highest moment of the one it comes to."""
+        window = self.window
+        if self._shown is None or window is None:
+            return
+        column = (window.column_of(self.event) or 0) + columns
+        if 0 <= column < window.columns:
+            self._to_column(window, column)
+        else:
+            event = self._clamped(window.first + (window.end - window.first) * column // window.columns)
+            window = window.following(event)
+            self._to_column(window, window.column_of(event) or 0)
+
+    def _to_column(self, window: EventWindow, column: int) -> None:
+        assert self._shown is not None
+        moments = self._shown.moments(window.columns, window.first, window.end)
+        self.window, self.event = window, int(moments[column])
+        self._paint_again()
+
+    def _to_event(self, event: int) -> None:
+        if self._shown is not None and self.window is not None:
+            self.event = self._clamped(event)
+            self.window = self.window.following(self.event)
+            self._paint_again()
+
+    def _clamped(self, event: int) -> int:
+        return min(max(event, 0), self._shown.events - 1) if self._shown else 0
+
+    def action_zoom(self, factor: float) -> None:
+        """Show `factor` times as many events round the cursor."""
+        from cs336_tui.tui.tabs.memory.moment import columns_in
+
+        if self._shown is not None and self.window is not None:
+            room = max(columns_in(self.content_size.width), 1)
+            self.window = self.window.zoomed(factor, self.event, room)
+            self._paint_again()
+
+    def action_peak(self) -> None:
+        """To the moment with most memory live."""
+        if self._shown:
+            self._to_event(self._shown.report.peak_event)
+
+    def action_edge(self, direction: int) -> None:
+        if self.view != "timeline" or self._shown is None:
+            super().action_edge(direction)
+        else:
+            self._to_event(0 if direction < 0 else self._shown.events - 1)
+
+    def action_step(self, rows: int) -> None:
+        """In the timeline to where a phase begins, the next one or one before."""
+        if self.view != "timeline" or self._shown is None:
+            super().action_step(rows)
+            return
+        begins = [span.first for span in self._shown.report.phases if span.end > span.first]
+        found = [event for event in begins if (event > self.event if rows > 0 else event < self.event)]
+        if found:
+            self._to_event(found[0] if rows > 0 else found[-1])
+
+    def action_level(self, by: int) -> None:
+        """Leave out more allocations, or fewer."""
+        self._level = min(max(self._level + by, 0), len(LEVELS_MB) - 1)
+        self.cursor = 0
+        self._paint_again()
+
+    def action_choose(self) -> None:
+        """Of the timeline, everything about the moment; of a row, everything about it."""
+        from cs336_tui.tui.dialogs.reader import Reader
+        from cs336_tui.tui.tabs.memory.moment import moment_details
+        from cs336_tui.tui.tabs.memory.page import about
+        from cs336_tui.tui.tabs.page import wrapped
+
+        timeline, event = self._shown, self.event
+        if self.view == "timeline":
+            if timeline is not None:
+
+                def write_moment(width: int) -> list[Line]:
+                    return [*about(timeline.report, width), (), *moment_details(timeline, event, width)]
+
+                self.app.push_screen(Reader("Live memory", write_moment))
+        elif self._page and (detail := self._page.details.get(self.cursor)):
+
+            def write(width: int) -> list[Line]:
+                return [line for text in detail.splitlines() for line in wrapped(text, width, indent="  ") or [()]]
+
+            self.app.push_screen(Reader("Memory", write))
+
+    def _paint_again(self) -> None:
+        self.show(self.subject)
+
+
+def _read(record: MemoryReport) -> Timeline:
+    """The record as arrays, its totals worked out."""
+    from cs336_tui.analysis.memory import Timeline
+
+    timeline = Timeline(record)
+    timeline.live_total  # noqa: B018
+    return timeline

@@ -1,0 +1,176 @@
+"""Peaks of every cell of a session, for a window of some width."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cs336_tui.analysis.fields import shown_of
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.variants import short
+from cs336_tui.events.reports import MemoryReport, Prediction
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from cs336_tui.tui import format
+from cs336_tui.tui.charts.byte_unit import ByteUnit
+from cs336_tui.tui.configure.preview import needs_of, run_alike
+from cs336_tui.tui.tabs.memory.blocks import NONE, category_name
+from cs336_tui.tui.tabs.page import Page, message, wrapped
+from cs336_tui.tui.titles import variant_columns
+from cs336_tui.tui.widgets.columns import Column, lay_out
+from cs336_tui.tui.widgets.lines import Span, line
+
+if TYPE_CHECKING:
+    from cs336_tui.analysis.memory import PhasePeaks
+
+_EXPLAINED = (
+    "by phase and step: recorded · pred.: predicted · timed: of the timed cell · diff: pred. step to timed or step"
+)
+_CLOSE = 0.03
+"""A prediction this close to what was measured is a good one."""
+
+
+def difference(predicted: int, measured: int) -> Span:
+    """By how much a prediction is off, of what was measured, as ``(+0.7 %)``."""
+    if not measured:
+        return Span("")
+    share = predicted / measured - 1
+    percent = f"{share * 100:+.1f}"
+    return Span(f"({percent.replace('-0.0', '+0.0')} %)", "good" if abs(share) <= _CLOSE else "caution")
+
+
+class Peaks(NamedTuple):
+    """Peaks of one spec, bytes."""
+
+    spec: RunSpec
+    recorded: PhasePeaks | None
+    cell: CellState | None
+    """The latest cell that was timed, or did not fit."""
+    predicted: Prediction | None
+
+    @property
+    def timed_bytes(self) -> int | None:
+        """What the allocator counted while the cell was timed to its end."""
+        over = self.cell.finished if self.cell else None
+        return over.peak_allocated_bytes if over and over.status == "ok" else None
+
+    @property
+    def largest_bytes(self) -> int:
+        recorded = self.recorded.step if self.recorded else 0
+        return max(recorded, self.timed_bytes or 0, self.predicted.peak_bytes if self.predicted else 0)
+
+
+def peaks_page(state: SessionState, spec: RunSpec | None, width: int) -> Page:
+    """Recorded, timed and predicted peaks of everything in the session; `spec`'s row is marked."""
+    rows = _all_peaks(state)
+    if not rows:
+        return message("No peaks yet: record a cell's memory with n, or run cells (r).", width)
+    variants = variant_columns(row.spec for row in rows)
+    unit = ByteUnit.for_largest(max(row.largest_bytes for row in rows))
+    columns = (
+        Column(" ", left=True),
+        Column("size", left=True),
+        Column("ctx"),
+        Column("batch", rank=7),
+        Column("pass", left=True, rank=2),
+        Column("precision", left=True, rank=1),
+        *variants.values(),
+        Column("device", left=True, rank=8),
+        Column("forward", rank=3),
+        Column("pred. forward", rank=6),
+        Column("backward", rank=9),
+        Column("optimizer", rank=10),
+        Column("step"),
+        Column("pred. step", rank=1),
+        Column("timed", rank=4),
+        Column("diff", rank=5),
+    )
+    key = run_alike(spec) if spec else None
+    texts = [(">" if run_alike(row.spec) == key else " ", *_peak_texts(row, unit, tuple(variants))) for row in rows]
+    layout = lay_out(columns, texts, width)
+    heading = (
+        *wrapped(f"Peak memory, {unit.name} · {_EXPLAINED}", width, "muted"),
+        line((layout.heading, "muted")),
+    )
+    details = {place: _peak_details(row) for place, row in enumerate(rows)}
+    return Page(heading, tuple(line(layout.row(row)) for row in texts), details)
+
+
+def _all_peaks(state: SessionState) -> list[Peaks]:
+    """In the order of the course's tables: by model, context, precision, pass."""
+    from cs336_tui.analysis.memory import phase_peaks
+
+    recorded = {run_alike(row.spec): row for row in phase_peaks(state.contents(MemoryReport))}
+    cells: dict[RunSpec, CellState] = {}
+    specs: dict[RunSpec, RunSpec] = {key: row.spec for key, row in recorded.items()}
+    for cell in state.cells.values():
+        specs.setdefault(run_alike(cell.spec), cell.spec)
+        if cell.status in ("ok", "oom"):
+            cells[run_alike(cell.spec)] = cell
+    found = [
+        Peaks(spec, recorded.get(key), cells.get(key), _prediction(state, spec, recorded.get(key)))
+        for key, spec in specs.items()
+    ]
+    told = [row for row in found if row.recorded or row.cell or row.predicted]
+    return sorted(told, key=lambda row: _order(row.spec))
+
+
+def _prediction(state: SessionState, spec: RunSpec, recorded: PhasePeaks | None) -> Prediction | None:
+    if known := state.predictions.get(needs_of(spec)):
+        return known
+    report = state.report_of("memory", recorded.spec) if recorded else None
+    return report.content.prediction if report and isinstance(report.content, MemoryReport) else None
+
+
+def _order(spec: RunSpec) -> tuple[int, str, int, int, str, str]:
+    model = spec.num_layers * spec.d_model * (spec.d_model + spec.d_ff)
+    return model, spec.size, spec.context_length, spec.batch_size, spec.precision, spec.pass_
+
+
+def _peak_texts(row: Peaks, unit: ByteUnit, variants: tuple[str, ...]) -> tuple[str, ...]:
+    def figure(size_bytes: int | None) -> str:
+        return NONE if size_bytes is None else unit.figure(size_bytes)
+
+    spec, recorded, predicted = row.spec, row.recorded, row.predicted
+    as_written = spec.compile == spec.cuda_graph == "off"  # which is what is predicted
+    measured = row.timed_bytes or (recorded and (recorded.allocator or recorded.step)) or 0
+    return (
+        spec.size, str(spec.context_length), str(spec.batch_size), spec.pass_, spec.precision,
+        *(short(shown_of(spec, key)) for key in variants), spec.device,
+        figure(recorded.forward if recorded else None), figure(predicted.forward_peak_bytes if predicted else None),
+        figure(recorded.backward if recorded else None), figure(recorded.optimizer if recorded else None),
+        figure(recorded.step if recorded else None), figure(predicted.peak_bytes if predicted else None),
+        _timed(row, unit),
+        difference(predicted.peak_bytes, measured).text.strip("()") if predicted and measured and as_written else NONE,
+    )  # fmt: skip
+
+
+def _timed(row: Peaks, unit: ByteUnit) -> str:
+    if row.cell is None:
+        return NONE
+    if row.cell.status == "oom":
+        return "OOM"
+    return format.NOT_AVAILABLE if row.timed_bytes is None else unit.figure(row.timed_bytes)
+
+
+def _peak_details(row: Peaks) -> str:
+    size = format.size
+    lines = [format.plain(row.spec.title), f"batch: {row.spec.batch_size}"]
+    if recorded := row.recorded:
+        lines += [
+            f"recorded: forward {size(recorded.forward)}, backward {size(recorded.backward)}, "
+            f"optimizer {size(recorded.optimizer)}, whole step {size(recorded.step)}",
+            f"allocator's own peak over the recorded step: {size(recorded.allocator)}",
+        ]
+    if row.cell and row.cell.finished:
+        over = row.cell.finished
+        lines.append(
+            f"while timed ({over.status}): allocated {size(over.peak_allocated_bytes, format.NOT_AVAILABLE)}, "
+            f"reserved {size(over.peak_reserved_bytes, format.NOT_AVAILABLE)}"
+        )
+    if predicted := row.predicted:
+        lines += [
+            f"predicted: forward {size(predicted.forward_peak_bytes)}, whole step {size(predicted.peak_bytes)} "
+            f"(in {predicted.peak_phase})",
+            "predicted peak: " + ", ".join(f"{category_name(c)} {size(b)}" for c, b in predicted.by_category.items()),
+        ]
+    return "\n".join(lines)

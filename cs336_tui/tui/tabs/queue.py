@@ -1,0 +1,337 @@
+"""The Queue tab: the cells in the order in which they will run, those that will not and why, and what Run would add."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from cs336_tui.analysis.eta import Prices, ends_s, prices
+from cs336_tui.analysis.fields import shown_of
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.sweep import warmup_words
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from cs336_tui.stats import quantities
+from cs336_tui.tui import format
+from cs336_tui.tui.configure.preview import Cells
+from cs336_tui.tui.tabs import status
+from cs336_tui.tui.titles import variant_columns
+from cs336_tui.tui.widgets.columns import Column, lay_out
+from cs336_tui.tui.widgets.lines import Line, Span, line, width_of
+from cs336_tui.tui.widgets.rows import Rows
+
+if TYPE_CHECKING:
+    from cs336_tui.runner.queue import CellQueue
+
+BY_HAND = "skipped by hand"
+LEFT_OUT = ("skipped", "cancelled", "failed", "killed")
+"""How cells stand that can be made to wait again."""
+_REASON_WIDTH = 28
+"""Columns at most that are kept free for why a cell does not run."""
+_COLUMNS = (
+    Column("order"),
+    Column("cell", rank=8),
+    Column("size", left=True),
+    Column("ctx", rank=3),
+    Column("batch", rank=7),
+    Column("pass", left=True),
+    Column("precision", left=True, rank=2),
+    Column("device", left=True, rank=9),
+    Column("warm-up", rank=6),
+    Column("run", rank=5),
+    Column("takes", rank=4),
+    Column("done in", rank=1),
+)
+
+
+_VARIANTS_BEFORE = [column.name for column in _COLUMNS].index("device")
+"""Where columns of variants stand."""
+
+
+class QueueView(NamedTuple):
+    """What the tab shows. `queue` is None where cells cannot be ordered: a session that is only looked at."""
+
+    state: SessionState
+    queue: CellQueue | None
+    running: bool
+    skips_after_oom: bool
+    preview: Cells
+    """What Run would add; shown while nothing waits."""
+
+
+class _Row(NamedTuple):
+    """One row: a cell of the session, or a cell that would be added."""
+
+    place: str
+    cell: CellState | None
+    spec: RunSpec
+    repeat: int
+
+
+class QueuePane(Rows):
+    """Orders, skips, holds back and retries the waiting cells by key; every change takes effect at once."""
+
+    BORDER_TITLE = "Queue"
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("K,shift+up", "move_cell(-1)", "Earlier", key_display="K", id="queue.earlier"),
+        Binding("J,shift+down", "move_cell(1)", "Later", key_display="J", id="queue.later"),
+        Binding("x,space", "skip", "Skip", id="queue.skip"),
+        Binding("P", "hold", "Pause", id="queue.hold"),
+        Binding("f", "retry", "Retry failed", id="queue.retry"),
+        Binding("o", "oom_rule", "OOM rule", id="queue.oom"),
+        Binding("less_than_sign,shift+home", "to_end(-1)", "First", key_display="<", id="queue.first"),
+        Binding("greater_than_sign,shift+end", "to_end(1)", "Last", key_display=">", id="queue.last"),
+    ]
+
+    class Changed(Message):
+        """The queue is not what it was. With `waits` something waits that did not, and somebody should run it."""
+
+        def __init__(self, *, waits: bool = False) -> None:
+            super().__init__()
+            self.waits = waits
+
+    class OomRuleTurned(Message):
+        """Larger cells than one that ran out of memory are to be skipped, or no longer."""
+
+        def __init__(self, skip: bool) -> None:
+            super().__init__()
+            self.skip = skip
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(cursor=True, id=id)
+        self._view: QueueView | None = None
+        self._at_work: CellState | None = None
+        self._waiting: list[int] = []
+        self._left_out: list[CellState] = []
+        self._added: Sequence[tuple[RunSpec, int]] = ()
+        self._prices = Prices({}, {}, None, {})
+        self._ends: list[float | None] = [None]
+        self._on: int | None = None
+        """The waiting cell that the cursor goes with."""
+        self._least: tuple[int, ...] = ()
+        self._variants: dict[str, Column] = {}
+        self._variants_of: tuple[object, ...] = (None, None, None)
+
+    def show(self, view: QueueView) -> None:
+        before, self._view = self._view, view
+        if before is None or view.state is not before.state:
+            self._least, self._on = (), None
+        if before is None or (view.queue, view.running) != (before.queue, before.running):
+            self.refresh_bindings()
+        state = view.state
+        self._at_work, self._waiting = state.running_cell, list(state.waiting)
+        self._left_out = [cell for cell in state.cells.values() if cell.status in LEFT_OUT]
+        self._added = () if self._waiting or self._at_work else view.preview.cells
+        self._prices = prices(state)
+        self._take_variants()
+        self._ends = ends_s(state, self._prices, [spec for spec, _ in self._added])
+        if self._on is not None and self._on in state.waiting:
+            self.cursor = self._waiting.index(self._on) + (self._at_work is not None)
+        count = (self._at_work is not None) + len(self._waiting) + len(self._added) + len(self._left_out)
+        if not count:
+            self._on = None
+            why = view.preview.why_none or "Nothing waits."
+            self.fill((), [*self._summary(), (), line((format.plain(why), "muted"))])
+            return
+        self.draw_from(count, self._rows_in_sight, heading_rows=2)
+
+    def _take_variants(self) -> None:
+        """The columns of variants for all rows."""
+        assert self._view is not None
+        state = self._view.state
+        of = (state, len(state.cells), self._added)
+        if any(old is not new for old, new in zip(self._variants_of, of, strict=True)):
+            self._variants_of = of
+            specs = {*(cell.spec for cell in state.cells.values()), *(spec for spec, _ in self._added)}
+            self._variants, self._least = variant_columns(specs), ()
+
+    @property
+    def selected(self) -> CellState | None:
+        """The session's cell under the cursor."""
+        row = self._row(self.cursor)
+        return row.cell if row else None
+
+    # What is drawn.
+
+    def _summary(self) -> list[Line]:
+        view = self._view
+        assert view is not None
+        parts: list[Span] = []
+        if self._added:
+            parts.append(Span(f"Run would add {_plural(len(self._added), 'cell')}", "strong"))
+        else:
+            parts.append(Span(f"{_plural(len(self._waiting), 'cell')} wait{'s' * (len(self._waiting) == 1)}", "strong"))
+            if (left := self._ends[-1]) is not None and (self._waiting or self._at_work):
+                parts.append(Span(f" · done in {quantities.duration(left)}"))
+        if view.queue is not None and (asked := len(view.queue.asked)):
+            parts.append(Span(f" · {_plural(asked, 'report')} before the next cell", "strong"))
+        if view.queue is not None and view.queue.paused:
+            parts.append(Span(" · paused (P goes on)", "caution"))
+        parts.append(Span(f" · after OOM: {'skip larger' if view.skips_after_oom else 'try all'}", "muted"))
+        return [tuple(parts)]
+
+    def _rows_in_sight(self, first: int, last: int) -> tuple[list[Line], list[Line]]:
+        rows = [row for index in range(first, last) if (row := self._row(index)) is not None]
+        texts = [self._texts(row, *self._times(index, row)) for index, row in enumerate(rows, first)]
+        reasons = [_why(row.cell) for row in rows]
+        for_reasons = min(max(map(width_of, reasons), default=0), _REASON_WIDTH)
+        layout = lay_out(
+            (*_COLUMNS[:_VARIANTS_BEFORE], *self._variants.values(), *_COLUMNS[_VARIANTS_BEFORE:]),
+            texts,
+            self.content_size.width - for_reasons,
+            least=self._least,
+        )
+        self._least = layout.widths
+        lines: list[Line] = []
+        for row, text, why in zip(rows, texts, reasons, strict=True):
+            role = "muted" if row.place == "–" else "text"
+            lines.append((Span(layout.row(text), role), *why))
+        return [*self._summary(), line((layout.heading, "muted"))], lines
+
+    def _row(self, index: int) -> _Row | None:
+        """The row at an index: the running cell, those that wait, those that would be added, those left out."""
+        if self._view is None or index < 0:
+            return None
+        if self._at_work is not None:
+            if index == 0:
+                return _Row("now", self._at_work, self._at_work.spec, self._at_work.repeat)
+            index -= 1
+        if index < len(self._waiting):
+            cell = self._view.state.cells[self._waiting[index]]
+            return _Row(str(index + 1), cell, cell.spec, cell.repeat)
+        index -= len(self._waiting)
+        if index < len(self._added):
+            return _Row(f"+{index + 1}", None, *self._added[index])
+        index -= len(self._added)
+        if index < len(self._left_out):
+            cell = self._left_out[index]
+            return _Row("–", cell, cell.spec, cell.repeat)
+        return None
+
+    def _texts(self, row: _Row, takes: float | None, ends: float | None) -> tuple[str, ...]:
+        spec = row.spec
+        return (
+            row.place,
+            str(status.number(row.cell)) if row.cell else "",
+            spec.size,
+            str(spec.context_length),
+            str(spec.batch_size),
+            spec.pass_,
+            spec.precision,
+            *(shown_of(spec, key) for key in self._variants),
+            spec.device,
+            warmup_words(spec.warmup_steps, spec.warmup_auto),
+            str(row.repeat),
+            quantities.duration(takes) if takes is not None else "",
+            quantities.duration(ends) if ends is not None else "",
+        )
+
+    def _times(self, index: int, row: _Row) -> tuple[float | None, float | None]:
+        """How long the cell of a row takes and when it is done, s from now; None where that is not known."""
+        if row.cell is not None and row.cell is self._at_work:
+            return self._ends[0], self._ends[0]
+        place = index - (self._at_work is not None)
+        if row.place == "–":
+            return None, None
+        takes = self._prices.of(row.spec)
+        return takes, self._ends[place + 1] if place + 1 < len(self._ends) else None
+
+    # What the keys do.
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        queue = self._view.queue if self._view else None
+        match action:
+            case "move_cell" | "to_end" | "skip" | "retry":
+                return queue is not None
+            case "hold":
+                return queue is not None and self._view is not None and self._view.running
+            case _:
+                return True
+
+    def _move(self, rows: int) -> None:
+        super()._move(rows)
+        cell = self.selected
+        self._on = cell.cell if cell and cell.status == "queued" else None
+
+    def on_blur(self) -> None:
+        self._on = None
+        super().on_blur()
+
+    def _queue(self) -> CellQueue:
+        assert self._view is not None
+        assert self._view.queue is not None, "check_action offers no such key"
+        return self._view.queue
+
+    def action_move_cell(self, by: int) -> None:
+        """Let the cell under the cursor run a place earlier or later."""
+        if (cell := self._waiting_under_cursor()) is not None:
+            self._queue().move(cell.cell, by)
+            self._on = cell.cell
+            self.post_message(self.Changed())
+
+    def action_to_end(self, direction: int) -> None:
+        """Let the cell under the cursor run first or last."""
+        self.action_move_cell(direction * len(self._waiting))
+
+    def action_skip(self) -> None:
+        """Do not run the cell under the cursor, or let it wait again."""
+        cell = self.selected
+        if cell is None:
+            self._tell("That cell does not wait yet; r adds what Configure has chosen.")
+        elif cell.status in LEFT_OUT:
+            self._queue().requeue([cell.cell])
+            self.post_message(self.Changed(waits=True))
+        elif cell.status == "queued":
+            self._queue().skip([cell.cell], BY_HAND)
+            self._on = None
+            self.post_message(self.Changed())
+        else:
+            self._tell(f"Cell {status.number(cell)} is running; s stops it and those after it.")
+
+    def action_hold(self) -> None:
+        """Hold the waiting cells back when the running one is over, or let them go on."""
+        self._queue().pause(not self._queue().paused)
+        self.post_message(self.Changed())
+
+    def action_retry(self) -> None:
+        """Let every cell that failed wait again."""
+        failed = [cell.cell for cell in self._left_out if cell.status in ("failed", "killed")]
+        if failed:
+            self._queue().requeue(failed)
+            self.post_message(self.Changed(waits=True))
+        else:
+            self._tell("No cell has failed.")
+
+    def action_oom_rule(self) -> None:
+        """Skip larger cells than one that ran out of memory, or try them all the same."""
+        if self._view is not None:
+            self.post_message(self.OomRuleTurned(not self._view.skips_after_oom))
+
+    def _waiting_under_cursor(self) -> CellState | None:
+        cell = self.selected
+        if cell is not None and cell.status == "queued":
+            return cell
+        self._tell("Only cells that wait can be moved.")
+        return None
+
+    def _tell(self, text: str) -> None:
+        self.app.notify(text, severity="warning", markup=False, timeout=4)
+
+
+def _why(cell: CellState | None) -> tuple[Span, ...]:
+    """How a cell stands that does not wait, and why."""
+    if cell is None or cell.status == "queued":
+        return ()
+    mark = status.status(cell)
+    reason = cell.skipped_because if cell.status == "skipped" else status.how_it_ended(cell)
+    if cell.status in ("running", "cancelled") or not reason:
+        return (mark,)
+    return (mark, Span(f": {format.plain(reason)}", "muted"))
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

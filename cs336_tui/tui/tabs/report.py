@@ -1,0 +1,151 @@
+"""What the tabs of reports have in common: one cell's report, or how to get it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import ReportKind
+from cs336_tui.session.state import ReportState, SessionState
+from cs336_tui.tui import format
+from cs336_tui.tui.tabs.page import wrapped
+from cs336_tui.tui.widgets.lines import Line, Span, line
+from cs336_tui.tui.widgets.rows import Rows
+
+
+class About(NamedTuple):
+    """What a report is about; `cell` is its number, where it is one of the session's."""
+
+    spec: RunSpec
+    cell: int | None
+
+
+class Subject(NamedTuple):
+    """What the tabs of reports are about."""
+
+    state: SessionState
+    spec: RunSpec | None = None
+    """The cell under the cursor; where the session has none, the first that would run. None where there is neither."""
+    cell: int | None = None
+    """Its number, where it is one of the session's."""
+    can_ask: bool = False
+    """Whether this app can make a report: not while it replays or shows another session."""
+    running: bool = False
+    """Whether a cell is being timed; a report then waits for its end."""
+    asked: frozenset[tuple[str, RunSpec]] = frozenset()
+    """Reports that wait to be made, by kind and spec."""
+
+
+class ReportPane(Rows):
+    """Shows the report of one kind on the subject. Subclasses give `kind`, `about` and `draw`."""
+
+    kind: ClassVar[ReportKind]
+    about: ClassVar[str]
+    """What a report of this kind tells and how long it takes, in one or two sentences."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "make", "Make report", id="report.make"),
+        Binding("right_square_bracket", "step_cell(1)", "Next cell", key_display="[ ]", id="report.next_cell"),
+        Binding("left_square_bracket", "step_cell(-1)", "Cell before", show=False, id="report.cell_before"),
+    ]
+
+    class Wanted(Message):
+        """Somebody wants this report of the subject."""
+
+        def __init__(self, kind: ReportKind, subject: Subject) -> None:
+            super().__init__()
+            self.kind, self.subject = kind, subject
+
+    class CellStepped(Message):
+        """Somebody wants to see the next cell, or the one before when `by` is -1."""
+
+        def __init__(self, by: int) -> None:
+            super().__init__()
+            self.by = by
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(cursor=True, id=id)
+        self.subject = Subject(SessionState())
+        self.report: ReportState | None = None
+        """The report that is shown; None while there is none with a content."""
+
+    def show(self, subject: Subject) -> None:
+        """Paint the newest state."""
+        could = self._can_make
+        self.subject = subject
+        if self._can_make != could:
+            self.refresh_bindings()
+        latest = subject.state.report_of(self.kind, subject.spec) if subject.spec else None
+        if latest is None or latest.content is None:
+            self.report = None
+            self.fill((), [self._title(), (), *self._without(latest)])
+        else:
+            if self.report is None or self.report.report != latest.report:
+                self.cursor = 0
+            self.report = latest
+            self.draw(latest)
+
+    def draw(self, report: ReportState) -> None:
+        """Show a report that has its content, by `fill` or `draw_from`; the first line of the heading is `title`."""
+        raise NotImplementedError
+
+    def _title(self) -> Line:
+        return self.title()
+
+    def title(self, *more: Span) -> Line:
+        """The cell that this is about, and perhaps more."""
+        spec = self.subject.spec
+        return line((format.plain(spec.title) if spec else "No cell yet", "title"), *more)
+
+    def _without(self, latest: ReportState | None) -> Sequence[Line]:
+        """In place of a report: how far it is, why there is none, how to get one."""
+        width = self.content_size.width
+        subject = self.subject
+        if subject.spec is None:
+            return wrapped("Choose cells in Configure (1), or put the cursor on one in Results (3).", width, "muted")
+        if latest is not None and latest.status is None and not subject.state.ended:
+            seconds = max(0.0, (subject.state.last_at or time.time()) - latest.started_at)
+            return wrapped(f"{latest.stage} ... {seconds:.0f} s", width, "strong")
+        if (self.kind, subject.spec) in subject.asked:
+            why = "after the running cell" if subject.running else "next"
+            return wrapped(f"waits, comes {why}; s stops everything.", width, "strong")
+        found: list[Line] = []
+        if latest is not None:
+            found += [*wrapped(f"The report {_ended(latest)}.", width, "caution"), ()]
+        found += wrapped(self.about, width, "text")
+        if subject.can_ask:
+            when = "It runs after the present cell, never while one is timed." if subject.running else ""
+            found += [(), *wrapped(f"Press n to make it. {when}", width, "strong")]
+        else:
+            found += [(), *wrapped("This session has none of this cell.", width, "muted")]
+        return found
+
+    # What the keys do.
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        if action == "make":
+            return self._can_make
+        return True
+
+    @property
+    def _can_make(self) -> bool:
+        return self.subject.can_ask and self.subject.spec is not None
+
+    def action_make(self) -> None:
+        if self._can_make:
+            self.post_message(self.Wanted(self.kind, self.subject))
+
+    def action_step_cell(self, by: int) -> None:
+        self.post_message(self.CellStepped(by))
+
+
+def _ended(report: ReportState) -> str:
+    """How a report without a content ended, in words."""
+    words = {"cancelled": "was stopped", "oom": "ran out of memory", "killed": "was killed", None: "was interrupted"}
+    how = words.get(report.status, "failed")
+    return f"{how}: {report.error}" if report.error and report.status != "cancelled" else how

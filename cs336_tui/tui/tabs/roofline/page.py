@@ -1,0 +1,271 @@
+"""The roofline of a session's cells: which ceilings are drawn, and the cells' rates as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.analysis.roofline import AGAIN, Ceiling, PeakLookup, RooflinePoint, doubt, points
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
+from cs336_tui.export.grouping import TELLING, label, shown, telling
+from cs336_tui.export.peaks import NOISY, Rate, bandwidth
+from cs336_tui.export.roofline import NOT_MEASURED, left_out, roofline_table
+from cs336_tui.export.tables import Table
+from cs336_tui.session.state import SessionState
+from cs336_tui.tui import format
+from cs336_tui.tui.charts.roofline import Mark, Roof, roofline_chart
+from cs336_tui.tui.sources import WantedPeak
+from cs336_tui.tui.tabs import status
+from cs336_tui.tui.tabs.page import wrapped
+from cs336_tui.tui.tabs.sheet import Sheet, Tail
+from cs336_tui.tui.titles import told_variants
+from cs336_tui.tui.widgets.columns import Column
+from cs336_tui.tui.widgets.lines import Line, Span, width_of
+
+_SHORT = {
+    "% of data sheet": "% sheet",
+    "% of measured peak": "% peak",
+    "intensity (FLOP/B)": "FLOP/B",
+    "bandwidth (GB/s)": "GB/s",
+}
+_GAP = "   "
+_RANKS = {"device": 9, "% sheet": 3, "% peak": 2, "FLOP/B": 4, "bound": 5, "GB/s": 7, "% of bandwidth": 6}
+_MOST_NAME = 48
+"""Columns that a cell's name wants at most."""
+_ALWAYS = ("size", "context", "pass", "precision")
+"""Fields that name a cell where they are not the same in all."""
+_SECONDS_EACH = 10
+"""About how long a peak takes to be measured, the start of its process included."""
+
+
+class Roofline(NamedTuple):
+    """The cells of a session that have a place under their ceilings; made on a thread."""
+
+    points: tuple[RooflinePoint, ...] = ()
+    table: Table | None = None
+    sheet: Sheet = Sheet((), ())
+    missing: tuple[WantedPeak, ...] = ()
+    """Peaks that can be measured here and were not."""
+    elsewhere: bool = False
+    """Whether there are cells without a measured peak that ran on another machine or with another torch."""
+    peaks: tuple[DevicePeak | None, ...] = ()
+    """What was measured of each point's device in its precision."""
+    left_out: tuple[str, ...] = ()
+    """Why measured cells are no points."""
+
+
+def roofline_of(state: SessionState, peaks: PeakLookup, here: Environment | None) -> Roofline:
+    """All that the tab shows of a session; `here` is the machine that this app runs on, None where it runs none."""
+    find = cache(peaks)
+    results = merge([(title_of(state), state)])
+    found = points(results, find)
+    absent = left_out(results)
+    if not found:
+        return Roofline(left_out=absent)
+    table = roofline_table(found, left_out=absent)
+    measured = tuple(find(key) if (key := _peak_key(point)) else None for point in found)
+    unmeasured = [point for point in found if point.measured is None and point.precision]
+    wanted = [peak_wanted(point, here) for point in unmeasured]
+    return Roofline(
+        found,
+        table,
+        _sheet(found, table, measured),
+        tuple(dict.fromkeys(filter(None, wanted))),
+        elsewhere=None in wanted,
+        peaks=measured,
+        left_out=absent,
+    )
+
+
+def peak_wanted(point: RooflinePoint, here: Environment | None) -> WantedPeak | None:
+    """The peak that a cell is held against; None where it cannot be measured here."""
+    if here is None or point.precision is None or (there := _peak_key(point)) is None:
+        return None
+    device, threads = point.result.spec.device, _threads(point.result)
+    now = peak_key(here, device, point.precision, threads)
+    return WantedPeak(device, point.precision, threads) if there == now else None
+
+
+def _peak_key(point: RooflinePoint) -> PeakKey | None:
+    environment = point.result.environment
+    if environment is None or point.precision is None:
+        return None
+    return peak_key(environment, point.result.spec.device, point.precision, _threads(point.result))
+
+
+def _threads(result: Result) -> int | None:
+    """Those that a CPU's peak is of."""
+    if result.spec.device != "cpu":
+        return None
+    return result.cell.in_force.threads if result.cell.in_force else result.spec.threads
+
+
+def _sheet(found: Sequence[RooflinePoint], table: Table, peaks: Sequence[DevicePeak | None]) -> Sheet:
+    """The table as the screen shows it: numbered as in Results, the cell last, as wide as there is room."""
+    headers = [_short(column.header) for column in table.columns]
+    columns = [Column("#")] + [
+        Column(header, column.align == "left", _RANKS.get(header, 0))
+        for header, column in zip(headers, table.columns, strict=True)
+        if header != "cell"
+    ]
+    at = headers.index("cell")
+    numbers = [str(status.number(point.result.cell)) for point in found]
+    texts = [["–" if text == NOT_MEASURED else text for text in row] for row in table.rows]
+    rows = [(number, *row[:at], *row[at + 1 :]) for number, row in zip(numbers, texts, strict=True)]
+    names, shared = _names([point.result for point in found])
+    return Sheet(
+        tuple(columns),
+        tuple(rows),
+        Tail("cell", names, least=min(max(map(len, names)), _MOST_NAME)),
+        notes=(*([f"all cells: {shared}"] if shared else []), *_notes(table, peaks)),
+        keys=tuple(numbers),
+    )
+
+
+def _names(results: Sequence[Result]) -> tuple[tuple[str, ...], str]:
+    """What tells each cell from the others, and what of its usual name they share."""
+    more = telling(results, but=(*_ALWAYS, "device", "machine"), among=(*TELLING, "repeat"))
+    keys = (*(key for key in _ALWAYS if len({shown(result, (key,)) for result in results}) > 1), *more)
+    told = told_variants(result.spec for result in results)
+    unusual = tuple(key for key, values in told.items() if len(values) == 1 and key not in keys)
+    if not keys:
+        return tuple(_name(result, (*_ALWAYS, *unusual)) for result in results), ""
+    shared = (*(key for key in _ALWAYS if key not in keys), *unusual)
+    return tuple(_name(result, keys) for result in results), _name(results[0], shared)
+
+
+def _name(result: Result, keys: Sequence[str]) -> str:
+    return label(result, keys).replace("context ", "ctx ")
+
+
+def _notes(table: Table, peaks: Sequence[DevicePeak | None]) -> list[str]:
+    """The table's footnotes, without what is advised above the drawing."""
+    said = {doubt(peak): disturbed for peak in peaks if peak and (disturbed := _disturbed(peak))}
+    notes = [note for note in table.footnotes if not note.startswith("above 100 % of the measured peak")]
+    notes = [note.replace(f", {AGAIN}", "") for note in notes]
+    for advised, plain in said.items():
+        notes = [note.replace(advised, plain) for note in notes]
+    return notes
+
+
+def _short(header: str) -> str:
+    """``achieved (TFLOP/s)`` is ``TFLOP/s``."""
+    return _SHORT.get(header, header.removeprefix("achieved (").removesuffix(")") if "achieved" in header else header)
+
+
+def chosen_point(roofline: Roofline, cell: int | None) -> int:
+    """The place of a cell's point; that of the last point where it has none."""
+    cells = [point.result.cell.cell for point in roofline.points]
+    return cells.index(cell) if cell in cells else len(cells) - 1
+
+
+def chart_lines(roofline: Roofline, chosen: int, width: int, height: int) -> list[Line]:
+    """The ceilings of the chosen cell and every cell of its machine; those of its precision stand out."""
+    if not roofline.points:
+        return []
+    here = roofline.points[chosen]
+    heading = _joined(
+        [
+            (Span(f"{format.plain(here.device_name)} · {here.precision or 'a setting without a name'}", "title"),),
+            _legend("──", "measured", here.measured, "measured", doubted=_is_doubted(roofline.peaks[chosen])),
+            _legend("╌╌", "data sheet", here.sheet, "warmup"),
+        ],
+        width,
+    )
+    ceilings = [(here.sheet, "warmup", True), (here.measured, "measured", False)]
+    roofs = [
+        Roof(ceiling.attainable, ceiling.ridge, role, dashed)
+        for ceiling, role, dashed in ceilings
+        if ceiling is not None
+    ]
+    others = [point for point in roofline.points if point.machine == here.machine and point is not here]
+    ordered = [*sorted(others, key=lambda point: point.precision == here.precision), here]
+    rate = Rate.for_all([
+        *(point.flops_per_s for point in ordered), *(ceiling.flops_per_s for ceiling, *_ in ceilings if ceiling),
+    ])  # fmt: skip
+    marks = [
+        Mark(point.intensity, point.flops_per_s, status.number(point.result.cell), _role(point, here))
+        for point in ordered
+    ]
+    unit = rate.name, rate.flops_per_s
+    return [*heading, *roofline_chart(roofs, marks, width=width, height=height - len(heading), unit=unit)][:height]
+
+
+def _role(point: RooflinePoint, here: RooflinePoint) -> str:
+    if point is here:
+        return "key"
+    return "strong" if point.precision == here.precision else "muted"
+
+
+def _legend(sign: str, name: str, ceiling: Ceiling | None, role: str, *, doubted: bool = False) -> Line:
+    if ceiling is None:
+        return (Span(f"{name}: {'unknown' if name == 'data sheet' else 'no peak yet'}", "muted"),)
+    rate = Rate.for_all([ceiling.flops_per_s])
+    mark = "~" if doubted else ""
+    flops = f"{rate.show(ceiling.flops_per_s)}{mark} {rate.name}" if ceiling.flops_per_s else "FLOP/s unknown"
+    return (Span(f"{sign} ", role), Span(f"{name} {flops}, {bandwidth(ceiling.bytes_per_s)} GB/s"))
+
+
+def _joined(parts: Sequence[Line], width: int) -> list[Line]:
+    """As many of them on a line as there is room for."""
+    lines: list[Line] = []
+    for part in parts:
+        if lines and width_of(lines[-1]) + len(_GAP) + width_of(part) <= width:
+            lines[-1] = (*lines[-1], Span(_GAP), *part)
+        else:
+            lines.append(part)
+    return lines
+
+
+def doubts(roofline: Roofline, chosen: int, *, can_measure: bool, width: int) -> list[Line]:
+    """What speaks against the measured peak of the chosen cell, and what to do about it."""
+    if not roofline.points:
+        return []
+    peak, here = roofline.peaks[chosen], roofline.points[chosen]
+    said = [_disturbed(peak), _unsettled(peak)] if peak else []
+    alike = [each for each in roofline.points if (each.machine, each.precision) == (here.machine, here.precision)]
+    most = max((point.share_of_measured or 0 for point in alike), default=0.0)
+    if most > WRONG_PEAK:
+        said.append(f"it is wrong: a cell achieved {most * 100:.3g} % of it")
+    elif most > 1:
+        said.append("above 100 %: the device was slower when its peak was measured")
+    if not any(said):
+        return []
+    again = "n measures it again" if can_measure else "measure it again on its machine"
+    sign = "! ~ measured peak in doubt: " if _is_doubted(peak) else "! "
+    text = f"{sign}{'; '.join(filter(None, said))}; {again} when the machine is idle"
+    return wrapped(text, width, "caution")
+
+
+def _is_doubted(peak: DevicePeak | None) -> bool:
+    return peak is not None and bool(_disturbed(peak) or _unsettled(peak))
+
+
+def _disturbed(peak: DevicePeak) -> str:
+    """By whom it was disturbed, where that was seen; a GPU's other users are not observed."""
+    cores = peak.busy_cores
+    if peak.device != "cpu" or cores is None or cores < BUSY_CORES:
+        return ""
+    kept = f"{cores:.1f} core{'' if f'{cores:.1f}' == '1.0' else 's'}"
+    return f"other processes kept {kept} busy meanwhile, so that it may be too low"
+
+
+def _unsettled(peak: DevicePeak) -> str:
+    """Whether its timings scattered."""
+    if peak.best.spread <= NOISY:
+        return ""
+    return f"the 95 % interval of its median is wider than ± {NOISY * 100:g} %"
+
+
+def invitation(roofline: Roofline, *, can_measure: bool, width: int) -> list[Line]:
+    """What to do about peaks that were not measured; nothing where none is missing."""
+    if roofline.missing and can_measure:
+        names = ", ".join(f"{each.device} {each.precision}" for each in roofline.missing)
+        seconds = _SECONDS_EACH * len(roofline.missing)
+        return wrapped(f"Press n to measure this device's peak: {names} (about {seconds} s).", width, "strong")
+    if roofline.missing or roofline.elsewhere:
+        return wrapped("Peak not measured: run cs336-tui peak on the machine of these cells.", width, "muted")
+    return []

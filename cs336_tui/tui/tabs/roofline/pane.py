@@ -1,0 +1,228 @@
+"""The Roofline tab: the session's cells under what their device can do, drawn and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.events import Resize
+from textual.message import Message
+
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from cs336_tui.tui.background import in_background
+from cs336_tui.tui.tabs.page import wrapped
+from cs336_tui.tui.tabs.roofline.page import (
+    Roofline,
+    chart_lines,
+    chosen_point,
+    doubts,
+    invitation,
+    peak_wanted,
+    roofline_of,
+)
+from cs336_tui.tui.tabs.sheet import Laid
+from cs336_tui.tui.widgets.lines import Line, Lines, line
+from cs336_tui.tui.widgets.rows import Rows
+
+if TYPE_CHECKING:
+    from cs336_tui.tui.controllers.peaks import PeakView
+    from cs336_tui.tui.sources import WantedPeak
+
+_BESIDE = 100
+"""From this width on the table stands beside the drawing, below it under it."""
+
+
+class _Settled(NamedTuple):
+    """Differs whenever there may be another roofline."""
+
+    state: int
+    finished_at: tuple[float | None, ...]
+    peaks: int
+    here: int
+
+
+class RooflinePane(Container):
+    """The drawing is of the machine and precision of the cell under the table's cursor."""
+
+    BORDER_TITLE = "Roofline"
+    DEFAULT_CSS = """
+    RooflinePane {
+        layout: vertical;
+        #roofline-chart { height: 3fr; width: 1fr; }
+        #roofline-rows { height: 2fr; width: 1fr; }
+        &.-beside { layout: horizontal; }
+        &.-beside #roofline-chart { height: 1fr; width: 1fr; margin-right: 2; }
+        &.-beside #roofline-rows { height: 1fr; width: 1fr; }
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "measure", "Measure the peak", id="roofline.measure"),
+        Binding("c", "copy", "Copy table", id="roofline.copy"),
+    ]
+
+    class PeakWanted(Message):
+        """Somebody wants these peaks to be measured."""
+
+        def __init__(self, wanted: Sequence[WantedPeak]) -> None:
+            super().__init__()
+            self.wanted = tuple(wanted)
+
+    class LookedAt(Message):
+        """The cursor went to the point of this cell; `opened`: somebody wants to know all of it."""
+
+        def __init__(self, cell: CellState, *, opened: bool = False) -> None:
+            super().__init__()
+            self.cell, self.opened = cell, opened
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._chart = Lines(id="roofline-chart")
+        self._rows = Rows(cursor=True, id="roofline-rows")
+        self._counted: _Settled | None = None
+        """What the roofline was made from, or is being made from."""
+        self._roofline: Roofline | None = None
+        """None while it is made."""
+        self._view: PeakView | None = None
+        self._in_sight: CellState | None = None
+        self._laid: tuple[Roofline, int, Laid] | None = None
+
+    def compose(self) -> ComposeResult:
+        yield self._chart
+        yield self._rows
+
+    def on_resize(self, event: Resize) -> None:
+        self.set_class(event.size.width >= _BESIDE, "-beside")
+
+    def show(self, state: SessionState, in_sight: CellState | None, view: PeakView) -> None:
+        """Paint; the cursor is on the cell `in_sight`, except while somebody moves it."""
+        could = self._wanted
+        self._view, self._in_sight = view, in_sight
+        self._find(state, view)
+        if not self._rows.has_focus:
+            self._follow()
+        self._paint(state)
+        if self._wanted != could:
+            self.refresh_bindings()
+
+    def _follow(self) -> None:
+        if self._roofline is not None:
+            self._rows.cursor = chosen_point(self._roofline, self._in_sight.cell if self._in_sight else None)
+
+    def _find(self, state: SessionState, view: PeakView) -> None:
+        """Have the roofline made anew, if another cell is over or another peak is known."""
+        finished_at = tuple(cell.finished.at if cell.finished else None for cell in state.cells.values())
+        settled = _Settled(id(state), finished_at, view.version, id(view.here))
+        if settled == self._counted:
+            return
+        if self._counted is None or settled.state != self._counted.state:
+            self._roofline = None
+        self._counted = settled
+        in_background(self, partial(roofline_of, state, view.find, view.here), partial(self._take, settled, state))
+
+    def _take(self, settled: _Settled, state: SessionState, found: Roofline) -> None:
+        if settled != self._counted:  # something else was asked meanwhile
+            return
+        is_first, self._roofline = self._roofline is None, found
+        if is_first:
+            self._follow()
+        self._paint(state)
+        self.refresh_bindings()
+
+    def _paint(self, state: SessionState) -> None:
+        chart, rows, roofline = self._chart, self._rows, self._roofline
+        width, height = chart.content_size
+        if roofline is None:
+            chart.paint([line(("working it out ...", "muted"))])
+            rows.fill(())
+        elif not roofline.points and roofline.left_out:
+            chart.paint([each for text in roofline.left_out for each in wrapped(f"! {text}", width, "caution")])
+            rows.fill(())
+        elif not roofline.points:
+            chart.paint([line(("No cell has been measured yet.", "strong")), (), *self._empty(state, width)])
+            rows.fill(())
+        else:
+            chosen = min(rows.cursor, len(roofline.points) - 1)
+            said = self._said(roofline, chosen, width)
+            drawn = chart_lines(roofline, chosen, width, height - len(said))
+            chart.paint([*said, *drawn])
+            laid = self._fitted(roofline)
+            rows.draw_from(len(laid), lambda first, last: ([laid.heading], laid.lines(first, last)), heading_rows=1)
+
+    def _fitted(self, roofline: Roofline) -> Laid:
+        width = max(self._rows.content_size.width, 12)
+        if self._laid is None or self._laid[:2] != (roofline, width):
+            self._laid = roofline, width, Laid(roofline.sheet, width)
+        return self._laid[2]
+
+    def _empty(self, state: SessionState, width: int) -> list[Line]:
+        if state.running_cell is not None:
+            return wrapped("The running cell is the first; it comes here when it is over.", width, "muted")
+        return wrapped(
+            "Choose cells in Configure (1) and press r; each that ends well is a point here.", width, "muted"
+        )
+
+    def _said(self, roofline: Roofline, chosen: int, width: int) -> list[Line]:
+        """What is being measured, what went wrong, what to do."""
+        view = self._view
+        if view is not None and view.progress:
+            return wrapped(view.progress, width, "strong")
+        said = wrapped(f"! {view.problem}", width, "caution") if view and view.problem else []
+        said += doubts(roofline, chosen, can_measure=bool(self._wanted) and not roofline.missing, width=width)
+        return [*said, *invitation(roofline, can_measure=bool(self._wanted), width=width)]
+
+    @property
+    def _wanted(self) -> tuple[WantedPeak, ...]:
+        """What n measures: every peak that is missing, else that of the cell under the cursor once more."""
+        roofline, view = self._roofline, self._view
+        if roofline is None or view is None or view.here is None or view.progress or not roofline.points:
+            return ()
+        if roofline.missing:
+            return roofline.missing
+        again = peak_wanted(roofline.points[min(self._rows.cursor, len(roofline.points) - 1)], view.here)
+        return (again,) if again else ()
+
+    # What the keys do.
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        match action:
+            case "measure":
+                return bool(self._wanted)
+            case "copy":
+                return self._roofline is not None and self._roofline.table is not None
+            case _:
+                return True
+
+    def action_measure(self) -> None:
+        """Have the peaks measured that are missing, or this one once more."""
+        if wanted := self._wanted:
+            self.post_message(self.PeakWanted(wanted))
+
+    def action_copy(self) -> None:
+        """The table, all its columns, to the terminal's clipboard, also over SSH."""
+        from cs336_tui.export.formats import render
+
+        if self._roofline is not None and self._roofline.table is not None:
+            self.app.copy_to_clipboard(render(self._roofline.table, "markdown"))
+            self.app.notify("The table was sent to the terminal's clipboard as markdown.", title="Copied")
+
+    @on(Rows.Moved)
+    def _look_at(self, message: Rows.Moved) -> None:
+        message.stop()
+        self._tell(message.index)
+
+    @on(Rows.Chosen)
+    def _open(self, message: Rows.Chosen) -> None:
+        message.stop()
+        self._tell(message.index, opened=True)
+
+    def _tell(self, index: int, *, opened: bool = False) -> None:
+        points = self._roofline.points if self._roofline else ()
+        if index < len(points):
+            self.post_message(self.LookedAt(points[index].result.cell, opened=opened))

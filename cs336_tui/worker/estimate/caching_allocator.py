@@ -1,0 +1,118 @@
+"""How much of a CUDA device's memory torch's caching allocator counts as allocated for given tensors.
+
+After c10/cuda/CUDACachingAllocator.cpp with its default settings, no expandable segments. Requests are rounded up to
+512 bytes. Those of at most 1 MiB are cut from segments of 2 MiB, larger ones from segments of 20 MiB, or from 10 MiB on
+of their own size rounded up to 2 MiB. The smallest free block that holds a request is cut, unless what would be left of
+it is too small to be of use (at most 1 MiB, of a small segment less than 512 bytes): that is given along, and counts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from cs336_tui.worker.estimate.timeline import Timeline
+
+UNIT = 512
+_SMALL = 2**20
+_SMALL_SEGMENT = 2 * 2**20
+_LARGE_SEGMENT = 20 * 2**20
+_OWN_SEGMENT_FROM = 10 * 2**20
+_SEGMENT_UNIT = 2 * 2**20
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def as_cached(timeline: Timeline) -> Timeline:
+    """The same allocations, each as large as the block that the allocator gives out for it."""
+    births: list[list[int]] = [[] for _ in range(timeline.events)]
+    deaths: list[list[int]] = [[] for _ in range(timeline.events)]
+    for number, allocation in enumerate(timeline.allocations):
+        births[allocation.born].append(number)
+        if allocation.died is not None:
+            deaths[allocation.died].append(number)
+    allocator = CachingAllocator()
+    blocks: dict[int, _Block] = {}
+    sizes = [0] * len(timeline.allocations)
+    for born, died in zip(births, deaths, strict=True):
+        for number in died:
+            if number in blocks:
+                allocator.free(blocks.pop(number))
+        for number in born:
+            if requested := timeline.allocations[number].bytes:  # for nothing it gives out nothing
+                blocks[number] = allocator.allocate(requested)
+                sizes[number] = blocks[number].size
+    return timeline.resized(sizes)
+
+
+class CachingAllocator:
+    """Free blocks by size, then address; memory without end."""
+
+    def __init__(self) -> None:
+        self.reserved = 0
+        """Bytes of all segments, which are also their addresses' end."""
+        self._free: dict[bool, list[tuple[int, int, _Block]]] = {True: [], False: []}
+        """Of small segments, and of large ones; no two blocks have an address in common."""
+
+    def allocate(self, requested: int) -> _Block:
+        """A block of at least this many bytes, which may not be 0."""
+        size = _round_up(requested, UNIT)
+        small = size <= _SMALL
+        free = self._free[small]
+        place = bisect_left(free, size, key=lambda entry: entry[0])
+        block = free.pop(place)[2] if place < len(free) else self._segment(size, small)
+        left = block.size - size
+        if left >= UNIT if small else left > _SMALL:
+            rest = _Block(block.start + size, left, small, before=block, after=block.after)
+            if block.after:
+                block.after.before = rest
+            block.after, block.size = rest, size
+            self._put(rest)
+        block.free = False
+        return block
+
+    def free(self, block: _Block) -> None:
+        """Give a block back; it joins its free neighbours within the segment."""
+        before, after = block.before, block.after
+        if before and before.free:
+            self._take(before)
+            block.start, block.size, block.before = before.start, before.size + block.size, before.before
+            if block.before:
+                block.before.after = block
+        if after and after.free:
+            self._take(after)
+            block.size, block.after = block.size + after.size, after.after
+            if block.after:
+                block.after.before = block
+        self._put(block)
+
+    def _segment(self, size: int, small: bool) -> _Block:
+        if small:
+            length = _SMALL_SEGMENT
+        else:
+            length = _LARGE_SEGMENT if size < _OWN_SEGMENT_FROM else _round_up(size, _SEGMENT_UNIT)
+        block = _Block(self.reserved, length, small)
+        self.reserved += length
+        return block
+
+    def _put(self, block: _Block) -> None:
+        block.free = True
+        insort(self._free[block.small], (block.size, block.start, block))
+
+    def _take(self, block: _Block) -> None:
+        free = self._free[block.small]
+        del free[bisect_left(free, (block.size, block.start), key=lambda entry: entry[:2])]
+
+
+class _Block:
+    """A stretch of a segment, between its neighbours in it."""
+
+    __slots__ = ("after", "before", "free", "size", "small", "start")
+
+    def __init__(
+        self, start: int, size: int, small: bool, before: _Block | None = None, after: _Block | None = None
+    ) -> None:
+        self.start, self.size, self.small = start, size, small
+        self.before, self.after = before, after
+        self.free = True

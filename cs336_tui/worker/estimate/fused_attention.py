@@ -1,0 +1,154 @@
+"""scaled_dot_product_attention of another device, on tensors of the meta device, where torch itself only knows math."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.backends import cuda
+from torch.nn.attention import SDPBackend
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.flop_counter import (
+    flop_registry,
+    register_flop_formula,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+)
+
+from cs336_tui.events.gpus import HOPPER
+
+_AMPERE = (8, 0)
+_HALVES = (torch.float16, torch.bfloat16)
+_aten = torch.ops.aten
+_ATTENTION = F.scaled_dot_product_attention
+"""torch's own. While a model's parts are named it is wrapped in `F`, and torch hands on what it finds there."""
+
+Shape = tuple[int, ...]
+
+
+class FusedAttention(TorchFunctionMode):
+    """Runs the kernel that torch would run on a device of this type, so that what it keeps for backward is what is kept
+    there: queries, keys, values, output and the log of each row's sum, not the scores.
+
+    Of the CPU torch is asked. For CUDA these are the rules of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp as
+    far as they depend on dtype, width, mask and compute `capability`. Kernels that are switched off
+    (`torch.nn.attention.sdpa_kernel`) are not taken. cuDNN's is taken where it is the only one: torch may prefer it to
+    flash, but keeps the same. Raises RuntimeError, as torch does, where no kernel is left.
+    """
+
+    def __init__(self, device_type: str, capability: tuple[int, int] = HOPPER) -> None:
+        super().__init__()
+        self._device_type, self._capability = device_type, capability
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__wrapped__", func) is _ATTENTION:
+            out = self._attend(*args, **kwargs)
+            if out is not None:
+                return out
+        return func(*args, **kwargs)
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor | None:
+        """None where it is to be math, or nothing that we know of."""
+        if not query.is_meta or self._device_type not in ("cpu", "cuda"):
+            return None
+        if self._device_type == "cpu":
+            options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+            with _disable_current_modes():
+                standing_in = [None if x is None else _with_data(x) for x in (query, key, value, attn_mask)]
+                choice = torch._fused_sdp_choice(*standing_in, dropout_p, is_causal, **options)
+            if SDPBackend(choice) != SDPBackend.FLASH_ATTENTION:
+                return None
+            mask = _as_bias(attn_mask, query)
+            out = _aten._scaled_dot_product_flash_attention_for_cpu(
+                query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale
+            )
+            return out[0]
+        width = query.shape[-1]
+        scale = width**-0.5 if scale is None else scale
+        match self._cuda_kernel(query, value, masked=attn_mask is not None, grouped=enable_gqa):
+            case SDPBackend.FLASH_ATTENTION:
+                padded = [F.pad(x, (0, -width % 8)) if width % 8 else x for x in (query, key, value)]
+                out = _aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=scale)
+                return out[0][..., :width] if width % 8 else out[0]
+            case SDPBackend.EFFICIENT_ATTENTION:
+                mask = _as_bias(attn_mask, query)
+                if mask is not None:
+                    mask = mask.expand(*query.shape[:3], key.shape[-2])
+                keeps = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+                arguments = (query, key, value, mask, keeps, dropout_p, is_causal)
+                return _aten._scaled_dot_product_efficient_attention(*arguments, scale=scale)[0]
+            case SDPBackend.CUDNN_ATTENTION:
+                keeps = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+                arguments = (query, key, value, None, keeps, dropout_p, is_causal)
+                return _aten._scaled_dot_product_cudnn_attention(*arguments, False, scale=scale)[0]
+        return None
+
+    def _cuda_kernel(self, query: Tensor, value: Tensor, *, masked: bool, grouped: bool) -> SDPBackend:
+        """In the order in which torch asks, cuDNN's last."""
+        half = query.dtype in _HALVES
+        width = query.shape[-1]
+        fused = query.dim() == 4
+        unmasked_half = fused and half and not masked and width == value.shape[-1] and self._capability >= _AMPERE
+        if cuda.flash_sdp_enabled() and unmasked_half and width <= 256:
+            return SDPBackend.FLASH_ATTENTION
+        known = half or query.dtype is torch.float32
+        aligned = width % (8 if half else 4) == 0 and value.shape[-1] % (8 if half else 4) == 0
+        if cuda.mem_efficient_sdp_enabled() and fused and known and aligned and not grouped:
+            return SDPBackend.EFFICIENT_ATTENTION
+        if cuda.math_sdp_enabled():
+            return SDPBackend.MATH
+        if cuda.cudnn_sdp_enabled() and unmasked_half:
+            return SDPBackend.CUDNN_ATTENTION
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+
+def _with_data(tensor: Tensor) -> Tensor:
+    """One of the CPU's that torch chooses for alike, a row in size."""
+    row = torch.empty(tensor.shape[-1:], dtype=tensor.dtype, device="cpu", requires_grad=tensor.requires_grad)
+    return row.expand(tensor.shape)
+
+
+def _as_bias(mask: Tensor | None, query: Tensor) -> Tensor | None:
+    """What is added to the scores: a mask of yes and no becomes one of numbers."""
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype)
+
+
+def _forward_flops(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+    return int(sdpa_flop_count(query, key, value))
+
+
+def _backward_flops(grad_out: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+    return int(sdpa_backward_flop_count(grad_out, query, key, value))
+
+
+def _count_flops() -> None:
+    """Have the CPU's kernel counted as torch counts CUDA's: all scores, those that a mask hides too, and once more in
+    backward."""
+    for operation, count in (
+        (_aten._scaled_dot_product_flash_attention_for_cpu, _forward_flops),
+        (_aten._scaled_dot_product_flash_attention_for_cpu_backward, _backward_flops),
+    ):
+        if operation not in flop_registry:
+            register_flop_formula(operation)(count)
+
+
+_count_flops()

@@ -1,0 +1,106 @@
+"""Allocations of a step in the order in which they came and went, and what can be asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from cs336_tui.events.reports import CATEGORIES, Block, Category, PhaseSpan, Site
+
+
+class Allocation(NamedTuple):
+    """One storage: live at events ``born <= event < died``, to the end when `died` is None. `bytes` may be 0."""
+
+    bytes: int
+    category: Category
+    site: Site
+    born: int
+    died: int | None
+    shape: tuple[int, ...]
+    """Of the tensor that it was allocated for."""
+    dtype: str
+    address: int
+    """Of real memory; 0 for a tensor without data."""
+
+    def live_at(self, event: int) -> bool:
+        return self.born <= event and (self.died is None or event < self.died)
+
+    @property
+    def block(self) -> Block:
+        return Block(self.bytes, self.category, self.site, self.shape, self.dtype)
+
+
+class Timeline:
+    """Allocations in order of birth. Event 0 is the state before the step; each further event is a birth or a death.
+
+    `phases` are in order and do not overlap; what comes before the first is event 0.
+    """
+
+    def __init__(self, allocations: Sequence[Allocation], events: int, phases: Sequence[PhaseSpan]) -> None:
+        self.allocations = tuple(allocations)
+        self.events = events
+        self.phases = tuple(phases)
+        change = [0] * events
+        for allocation in self.allocations:
+            change[allocation.born] += allocation.bytes
+            if allocation.died is not None:
+                change[allocation.died] -= allocation.bytes
+        self.totals = tuple(accumulate(change))
+        """Live bytes after each event."""
+
+    def resized(self, sizes: Sequence[int]) -> Timeline:
+        """The same with these bytes for the allocations, in their order."""
+        resized = [a._replace(bytes=size) for a, size in zip(self.allocations, sizes, strict=True)]
+        return with_phases(resized, self.events, self._begins)
+
+    def preceded_by(self, op: str, sizes: Sequence[int]) -> Timeline:
+        """The same with temporary allocations of these bytes that an operation made before and that stay."""
+        held = [Allocation(size, "temporary", Site(op), 0, None, (size,), "uint8", 0) for size in sizes]
+        return with_phases([*held, *self.allocations], self.events, self._begins)
+
+    @property
+    def _begins(self) -> list[tuple[str, int]]:
+        return [(span.phase, span.first) for span in self.phases]
+
+    def phase(self, name: str) -> PhaseSpan | None:
+        """The last run of this phase."""
+        return next((span for span in reversed(self.phases) if span.phase == name), None)
+
+    def phase_at(self, event: int) -> str:
+        """The phase that an event belongs to; of event 0 the first one."""
+        return next((span.phase for span in reversed(self.phases) if span.first <= event), self.phases[0].phase)
+
+    def peak_event(self, first: int = 0, end: int | None = None) -> int:
+        """The first event of ``first <= event < end`` with the most live bytes."""
+        return max(range(first, self.events if end is None else end), key=self.totals.__getitem__)
+
+    def live_at(self, event: int) -> Iterator[Allocation]:
+        return (allocation for allocation in self.allocations if allocation.live_at(event))
+
+    def by_category(self, event: int) -> dict[str, int]:
+        """Live bytes of every one of `CATEGORIES`; their sum is ``totals[event]``."""
+        sums = dict.fromkeys(CATEGORIES, 0)
+        for allocation in self.live_at(event):
+            sums[allocation.category] += allocation.bytes
+        return sums
+
+    def largest(self, event: int, count: int = 20) -> tuple[Block, ...]:
+        """The largest live allocations, largest first, those born first before others as large."""
+        return largest_blocks(self.live_at(event), count)
+
+
+def with_phases(allocations: Sequence[Allocation], events: int, begins: Sequence[tuple[str, int]]) -> Timeline:
+    """A timeline cut into phases by their first events. What lives when a phase begins counts to its peak."""
+    totals = Timeline(allocations, events, ()).totals
+    ends = [first for _, first in begins[1:]] + [events]
+    spans = [
+        PhaseSpan(name, first, end, max(totals[first - 1 : end]))
+        for (name, first), end in zip(begins, ends, strict=True)
+    ]
+    return Timeline(allocations, events, spans)
+
+
+def largest_blocks(allocations: Iterable[Allocation], count: int) -> tuple[Block, ...]:
+    by_size = sorted((a for a in allocations if a.bytes), key=lambda allocation: -allocation.bytes)
+    return tuple(allocation.block for allocation in by_size[:count])

@@ -1,0 +1,294 @@
+"""Watching the memory and the arithmetic of a step, operation by operation, on real tensors or on meta ones.
+
+Seen is what operations return: every new storage, and when it goes. What a kernel takes for itself while it runs (a
+cuBLAS workspace, a sort's scratch space) is not.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from cs336_tui.events.reports import NO_RANGE, Category, Site
+from cs336_tui.worker.estimate.timeline import Allocation, Timeline, with_phases
+from cs336_tui.worker.workload import attention_only, passes, transformer
+from cs336_tui.worker.workload.imported.problems import is_users_file
+from cs336_tui.worker.workload.precision import dtype_name
+
+MODEL_FILES = frozenset({transformer.__file__, attention_only.__file__, passes.__file__})
+"""Where frames are looked for, beside a user's own files: the innermost frame in one of them is the one that asked."""
+PHASE_RANGES = {"loss": "loss", "optimizer": "optimizer", "zero_grad": "zero_grad"}
+"""The range of what runs in these phases."""
+_LEAVES_ACTIVATIONS = ("forward", "loss")
+
+
+class Failure(NamedTuple):
+    """The operation that raised: `event` is the last one before it."""
+
+    event: int
+    site: Site
+
+
+class MemoryTracker(TorchDispatchMode):
+    """A mode that records every storage that an operation makes, with where it was asked for, and counts FLOPs.
+
+    Usage: `claim` what is there before the step (parameters, buffers, optimizer state), enter the mode, call `phase`
+    before each phase of the step, `claim` the gradients when they are there, leave the mode, then ask for `timeline`.
+    For ranges, ``name_parts(model, tracker.range)`` once before.
+
+    Operations of the backward get the range and the frame of the forward operation whose node runs, by autograd's
+    sequence numbers; nothing rests on the thread, as CUDA's backward has one of its own. A dispatch mode keeps the
+    engine from adding up gradients in place; the tracker does so in its stead, so that the memory is as without it.
+
+    What forward or loss have allocated and is live at their end is activations; what is not claimed is temporary.
+    """
+
+    def __init__(self, files: Iterable[str] = MODEL_FILES, *, device_type: str | None = None) -> None:
+        """Frames are looked for in `files` and in a user's own. Only tensors of `device_type` are recorded, None for
+        all."""
+        super().__init__()
+        self._files = frozenset(files)
+        self._device_type = device_type
+        self._records: list[_Record] = []
+        self._live: dict[int, _Record] = {}
+        """By the storage's identity, which is free again once the storage has gone."""
+        self._events = 1
+        self._phases: list[tuple[str, int]] = []
+        self._ranges: list[str] = []
+        self._sequence = torch.autograd._get_sequence_nr()
+        self._forward_sites: dict[int, tuple[str, str]] = {}
+        """Range and frame by the sequence number of the node that the operation made."""
+        self._backward_site = (NO_RANGE, "")
+        self._sole = _sole_reference()
+        self.flops: dict[str, int] = defaultdict(int)
+        """Of matrix products, per phase."""
+        self.flops_by_range: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        """Of matrix products, forward and backward, per named range."""
+        self.recomputed_flops = 0
+        """Of matrix products in backward that forward had computed before."""
+        self.failure: Failure | None = None
+        """The first operation that raised; None when none has."""
+
+    # What the caller says
+
+    def phase(self, name: str) -> None:
+        """A phase begins."""
+        self._keep_activations()
+        self._phases.append((name, self._events))
+
+    @contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        """Operations inside belong to this range, as far as they belong to no inner one."""
+        self._ranges.append(name)
+        try:
+            yield
+        finally:
+            self._ranges.pop()
+
+    def claim(self, category: Category, tensors: Iterable[Tensor]) -> None:
+        """Count these tensors' storages to `category`, from their birth; those not seen before live from event 0.
+
+        Raises ValueError for such a one once the first phase has begun: it must have been made in between, unseen.
+        """
+        for tensor in tensors:
+            record = self._live.get(_key(tensor))
+            if record is None:
+                if self._phases:
+                    raise ValueError(f"{tuple(tensor.shape)}: allocated while the tracker did not look")
+                record = self._record(tensor, Site(""), born=0)
+            record.category = category
+
+    # What it answers
+
+    @property
+    def events(self) -> int:
+        return self._events
+
+    def timeline(self) -> Timeline:
+        """Everything so far; the peak of a phase is over its events, what lives at its begin included."""
+        self._keep_activations()
+        return with_phases([record.finished() for record in self._records], self._events, self._phases)
+
+    # What it sees
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace != "aten":  # ``prim.device``: asks a tensor where it is
+            return func(*args, **kwargs)
+        if torch.is_inference_mode_enabled():  # without autograd's layer, composite operations arrive whole
+            with self:
+                if (out := func.decompose(*args, **kwargs)) is not NotImplemented:
+                    return out
+        site = self._site(str(func.overloadpacket).removeprefix("aten."))
+        try:
+            out = args[0].add_(args[1]) if self._adds_gradients(func, args) else func(*args, **kwargs)
+        except BaseException:
+            self.failure = self.failure or Failure(self._events - 1, site)
+            raise
+        for tensor in _tensors(out):
+            if _key(tensor) in self._live or self._device_type not in (None, tensor.device.type):
+                continue
+            if not (_may_alias(func) and _is_one_of(tensor, args)):
+                self._record(tensor, site, born=self._next_event())
+        if count := flop_registry.get(func.overloadpacket):
+            flops = count(*args, **kwargs, out_val=out)
+            self.flops[site.phase] += flops
+            self.flops_by_range[site.range][site.backward] += flops
+            if site.backward and torch.is_grad_enabled():
+                self.recomputed_flops += flops
+            elif site.backward and "scaled_dot_product" in site.op:  # one in five products: the scores, again
+                self.recomputed_flops += flops // 5
+        return out
+
+    def _site(self, op: str) -> Site:
+        phase = self._phases[-1][0] if self._phases else ""
+        node = torch._C._current_autograd_node()
+        if node is not None and torch.is_grad_enabled():  # activations that were not kept, computed again
+            return Site(op, self._frame(), self._ranges[-1] if self._ranges else NO_RANGE, phase, backward=True)
+        if node is not None:
+            # A node that no forward operation made (one that puts a gradient into its place) runs for the one before.
+            self._backward_site = self._forward_sites.get(node._sequence_nr(), self._backward_site)
+            range_, frame = self._backward_site
+            return Site(op, frame, range_, phase, backward=True)
+        range_ = self._ranges[-1] if self._ranges else PHASE_RANGES.get(phase, NO_RANGE)
+        frame = self._frame()
+        # An operation's node is made, and has taken its number, before the operation runs.
+        sequence = torch.autograd._get_sequence_nr()
+        for number in range(self._sequence, sequence):
+            self._forward_sites[number] = (range_, frame)
+        self._sequence = sequence
+        return Site(op, frame, range_, phase)
+
+    def _frame(self) -> str:
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            code = frame.f_code
+            if code.co_filename in self._files or is_users_file(code.co_filename, named_only=True):
+                return f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
+            frame = frame.f_back
+        return ""
+
+    def _record(self, tensor: Tensor, site: Site, *, born: int) -> _Record:
+        record = _Record(tensor, site, born)
+        key = _key(tensor)
+        record.gone = weakref.ref(tensor.untyped_storage(), lambda _: self._forget(key))
+        self._records.append(record)
+        self._live[key] = record
+        return record
+
+    def _forget(self, key: int) -> None:
+        record = self._live.pop(key)
+        record.died = self._next_event()
+
+    def _next_event(self) -> int:
+        self._events += 1
+        return self._events - 1
+
+    def _keep_activations(self) -> None:
+        if self._phases and self._phases[-1][0] in _LEAVES_ACTIVATIONS:
+            for record in self._live.values():
+                if record.site.phase in _LEAVES_ACTIVATIONS and record.category == "temporary":
+                    record.category = "activations"
+
+    # In the engine's stead
+
+    def _adds_gradients(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether the engine adds two gradients and holds the only reference to the first, which it could reuse."""
+        if func is not torch.ops.aten.add.Tensor or torch._C._current_autograd_node() is None:
+            return False
+        if torch.is_grad_enabled():  # the model adds, whose activations are computed again
+            return False
+        held, other = args
+        return (
+            isinstance(held, Tensor)
+            and isinstance(other, Tensor)
+            and held.shape == other.shape
+            and held.is_contiguous()
+            and _references(held) == self._sole
+        )
+
+
+class _Record:
+    """An allocation on its way."""
+
+    __slots__ = ("address", "born", "bytes", "category", "died", "dtype", "gone", "shape", "site")
+
+    def __init__(self, tensor: Tensor, site: Site, born: int) -> None:
+        storage = tensor.untyped_storage()
+        self.bytes = storage.nbytes()
+        self.category: Category = "temporary"
+        self.site = site
+        self.born = born
+        self.died: int | None = None
+        self.shape = tuple(tensor.shape)
+        self.dtype = dtype_name(tensor.dtype)
+        self.address = 0 if tensor.is_meta else storage.data_ptr()
+        self.gone: weakref.ref[torch.UntypedStorage] | None = None
+        """Keeps the call at the storage's end alive."""
+
+    def finished(self) -> Allocation:
+        return Allocation(
+            self.bytes, self.category, self.site, self.born, self.died, self.shape, self.dtype, self.address
+        )
+
+
+def _key(tensor: Tensor) -> int:
+    """What tells storages that live at the same time apart."""
+    return tensor.untyped_storage()._cdata
+
+
+@cache
+def _may_alias(func: Any) -> bool:
+    """Whether what the operation returns can be, or look into, what it was given."""
+    return any(returned.alias_info is not None for returned in func._schema.returns)
+
+
+def _is_one_of(tensor: Tensor, args: tuple[Any, ...]) -> bool:
+    return any(_key(arg) == _key(tensor) for arg in _tensors(args))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _references(tensor: Tensor) -> tuple[int, int]:
+    """How many hold the tensor and its storage, this look at them included."""
+    return tensor._use_count(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
+@cache
+def _sole_reference() -> tuple[int, int] | None:
+    """What `_references` says inside a mode of a gradient that only the engine holds. None where torch cannot tell."""
+    seen: list[tuple[int, int]] = []
+
+    class Look(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.ops.aten.add.Tensor and torch._C._current_autograd_node() is not None:
+                seen.append(_references(args[0]))
+            return func(*args, **(kwargs or {}))
+
+    if not hasattr(Tensor, "_use_count"):
+        return None
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.ones(2, requires_grad=True)
+        y = x.sin() + x.cos()  # two gradients of x, each made by a node of its own
+        with Look():
+            y.backward(torch.ones(2))
+    return seen[0] if seen else None

@@ -1,0 +1,140 @@
+"""The precision report: the accumulation experiment, the course's toy model, and the cell's own model by hooks."""
+
+from __future__ import annotations
+
+import gc
+from typing import NamedTuple
+
+import msgspec
+import torch
+
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.variants import is_imported
+from cs336_tui.events.reports import ModuleDtypes, PrecisionReport, ReportRequest
+from cs336_tui.worker.measure.accumulation import accumulate
+from cs336_tui.worker.measure.devices import device_label
+from cs336_tui.worker.measure.failures import is_out_of_memory
+from cs336_tui.worker.measure.module_dtypes import DtypeWatch, collapsed, dtypes_of
+from cs336_tui.worker.measure.naming import left_out
+from cs336_tui.worker.measure.report import Progress
+from cs336_tui.worker.measure.toy_model import toy_dtypes
+from cs336_tui.worker.workload.building import build, make, settle_torch
+from cs336_tui.worker.workload.passes import PHASES, logits_of
+from cs336_tui.worker.workload.transformer import Transformer
+
+_FEW_LAYERS, _FEW_TOKENS = 2, 128
+"""Of the model that is read where the cell's own does not fit: a dtype depends on neither depth nor size."""
+
+
+class _Read(NamedTuple):
+    modules: tuple[ModuleDtypes, ...]
+    logits: str
+    loss: str
+
+
+def read_dtypes(request: ReportRequest, progress: Progress) -> PrecisionReport:
+    """Accumulate on the CPU; run the toy model under each autocast, and the cell's model once, on the cell's device.
+
+    The model runs forward and loss, and backward where the cell's pass has one, in the cell's precision. Where it does
+    not fit, one of two layers is read, and `note` says so. Raises ValueError for a precision that the device lacks.
+    """
+    spec = request.spec
+    progress.enter("accumulating")
+    accumulation = accumulate()
+    device = settle_torch(spec)
+    progress.enter("toy model")
+    toy, notes = toy_dtypes(device)
+    read, more = _read_what_fits(spec, device, progress)
+    return PrecisionReport(
+        spec=spec,
+        device_name=device_label(device),
+        torch=str(torch.__version__),
+        accumulation=accumulation,
+        toy=toy,
+        modules=read.modules,
+        logits=read.logits,
+        loss=read.loss,
+        note=" ".join((*notes, *_pass_notes(spec), *left_out(spec), *more)),
+    )
+
+
+def _pass_notes(spec: RunSpec) -> tuple[str, ...]:
+    phases = PHASES[spec.pass_]
+    if "backward" in phases:
+        return ()
+    return (f"Pass {spec.pass_} has no backward, so there are no gradients; its loss was computed for this report.",)
+
+
+def _read_what_fits(spec: RunSpec, device: torch.device, progress: Progress) -> tuple[_Read, tuple[str, ...]]:
+    """What the cell's model shows, else what a small one of its widths does, and then a note."""
+    if not _too_large_for_host(spec):
+        progress.enter("reading the model")
+        try:
+            return _read(spec, device), ()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+    gc.collect()  # the collector is off while reports are made
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    few = msgspec.structs.replace(
+        spec,
+        checkpoint=0,
+        num_layers=min(spec.num_layers, _FEW_LAYERS),
+        context_length=min(spec.context_length, _FEW_TOKENS),
+        batch_size=1,
+    )
+    progress.enter("reading a smaller model")
+    note = (
+        f"The whole model may not fit; read from {few.num_layers} of its {spec.num_layers} layers, batch 1, context "
+        f"length {few.context_length}, on which no dtype depends. Counts are of these layers."
+    )
+    return _read(few, device), (note,)
+
+
+def _too_large_for_host(spec: RunSpec) -> bool:
+    """Whether a cell on the CPU may need more memory than is free: there nothing raises, the kernel kills."""
+    if spec.device != "cpu":
+        return False
+    import psutil
+
+    return bytes_at_most(spec) > int(psutil.virtual_memory().available)
+
+
+def bytes_at_most(spec: RunSpec) -> int:
+    """A rough count, on the large side, of what forward and backward hold: parameters and gradients in fp32 with a copy
+    in 16 bits, and in fp32 what each layer keeps for backward. A user's model is taken for one that keeps as much as
+    the reference."""
+    if spec.workload == "attention":
+        return 4 * spec.tokens_per_step * (6 * spec.context_length + 20 * spec.d_model)
+    layers = 1 if spec.pass_ == "inference" else spec.num_layers
+    elements = 12 * spec.d_model + 4 * spec.d_ff + 4 * spec.num_heads * spec.context_length  # a token and layer
+    return 10 * _num_params(spec) + 4 * spec.tokens_per_step * (layers * elements + 4 * spec.vocab_size)
+
+
+def _num_params(spec: RunSpec) -> int:
+    if is_imported(spec.model):
+        try:
+            model = make(spec, torch.device("meta")).model
+            return sum(parameter.numel() for parameter in model.parameters())
+        except Exception:  # one that cannot be made without data is as large as the reference, as far as is known
+            gc.collect()
+    return Transformer(spec.dims, arch=spec.arch, context_length=spec.context_length, device="meta").num_params
+
+
+def _without_optimizer(spec: RunSpec) -> RunSpec:
+    """The same cell with a pass that ends with backward, where it has one: an optimizer step shows no dtype more, nor
+    do activations that are computed again."""
+    once = msgspec.structs.replace(spec, checkpoint=0)
+    return msgspec.structs.replace(once, pass_="forward+backward") if "backward" in PHASES[spec.pass_] else once
+
+
+def _read(spec: RunSpec, device: torch.device) -> _Read:
+    workload = build(_without_optimizer(spec), device, as_written=True)
+    model, batch, autocast = workload.model, workload.batch, workload.autocast
+    with DtypeWatch(model) as watch, torch.inference_mode(spec.pass_ == "inference"), autocast():
+        logits = logits_of(model(batch.inputs))
+        loss = workload.loss(logits, batch.targets)
+    if "backward" in PHASES[spec.pass_]:
+        loss.backward()
+    return _Read(collapsed(watch.rows()), dtypes_of([logits]), dtypes_of([loss]))

@@ -1,0 +1,92 @@
+"""Peaks of memory since a moment: torch's allocator and the process itself."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from cs336_tui.stats.quantities import gigabytes
+
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_STATUS = Path("/proc/self/status")
+
+
+class Peaks(NamedTuple):
+    """Bytes: tensors, what the allocator took from the device, resident memory of the process. None: not known here.
+
+    `num_alloc_retries` counts how often CUDA's allocator had to give memory back and ask again, which costs time.
+    """
+
+    allocated: int | None
+    reserved: int | None
+    rss: int
+    num_alloc_retries: int | None
+
+
+class PeakMeter:
+    """Peaks since it was made or last reset. Making one for a CUDA device initialises CUDA.
+
+    The peak of resident memory is Linux's high-water mark, which writing 5 to ``/proc/self/clear_refs`` resets;
+    where that cannot be done (other systems, some containers) it is the peak of the process's whole life.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.reset()
+
+    def reset(self, *, allocated: bool = True) -> None:
+        """Begin anew; without `allocated` the allocator's peaks go on."""
+        with contextlib.suppress(OSError):
+            _CLEAR_REFS.write_text("5")
+        if allocated and self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        self._retries_before = self._retries()
+
+    def read(self) -> Peaks:
+        if self._device.type != "cuda":
+            return Peaks(None, None, _peak_rss(), None)
+        return Peaks(
+            torch.cuda.max_memory_allocated(self._device),
+            torch.cuda.max_memory_reserved(self._device),
+            _peak_rss(),
+            self._retries() - self._retries_before,
+        )
+
+    def _retries(self) -> int:
+        if self._device.type != "cuda":
+            return 0
+        return int(torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0))
+
+
+def spilled(peaks: Peaks | None, device: torch.device) -> str | None:
+    """In words, that torch took more of a CUDA device's memory than it has; None where it did not, or nobody tells.
+
+    A driver that moves memory to the host instead of running out, as on WSL2 and Windows, lets it.
+    """
+    if peaks is None or peaks.reserved is None:
+        return None
+    try:
+        total = int(torch.cuda.get_device_properties(device).total_memory)
+    except Exception:
+        return None
+    if peaks.reserved <= total:
+        return None
+    return (
+        f"torch took {gigabytes(peaks.reserved)} GB of a device that has {gigabytes(total)} GB: the driver moved the "
+        f"rest to the host's memory, as on WSL2, and steps that use it are many times slower"
+    )
+
+
+def _peak_rss() -> int:
+    with contextlib.suppress(OSError):
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,232 @@
+"""Why a cell ran out of memory: what was live when it did, seen in a second attempt or predicted where that is unsafe.
+
+Asking a GPU for more than it has ends in an error. A host may instead end processes, its own shell among them, so that
+a cell is tried again on one only where it is expected to fit or has been refused memory before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
+
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import CATEGORIES, Block, Category, OomReport, ReportRequest
+from cs336_tui.worker.estimate.timeline import Timeline
+from cs336_tui.worker.estimate.tracker import MemoryTracker
+from cs336_tui.worker.measure.failures import failed_allocation, is_out_of_memory
+from cs336_tui.worker.measure.memory_record import (
+    MOST_WARMUP_STEPS,
+    no_prediction,
+    optimizer_state,
+    predicted,
+    run_phases,
+)
+from cs336_tui.worker.measure.report import Progress
+from cs336_tui.worker.workload.building import Workload, build, settle_torch
+from cs336_tui.worker.workload.imported.problems import is_interrupt
+from cs336_tui.worker.workload.passes import Step
+from cs336_tui.worker.workload.ranges import name_parts
+
+BUILDING = "building"
+TOP = 20
+NOT_AGAIN = "A second attempt did not run out of memory: something else must have held memory the first time."
+UNSAFE = "Not tried again: where a host's memory runs out, the operating system may end other programs."
+WITHIN = "The prediction is within the device's memory; shown is its peak."
+SEEN = "Seen are tensors; workspaces, fragmentation and other programs come on top."
+CANNOT_BEGIN = "What lives between two steps is more than the device's memory: no step after the first can begin."
+
+
+def explain_oom(request: ReportRequest, progress: Progress) -> OomReport:
+    """Try the cell once more and say what was live when it ran out of memory, or at which moment it was bound to.
+
+    Raises what building and running raise, other than for lack of memory.
+    """
+    spec = request.spec
+    progress.enter("predicting")
+    device = settle_torch(spec)
+    prediction, note = predicted(spec, device)
+    moment: _Moment | None = None
+    notes = [UNSAFE]
+    if may_try(request, device, prediction.peak_bytes if prediction else None):
+        progress.enter("second attempt")
+        moment = attempt(spec, device)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        notes = [SEEN if moment else NOT_AGAIN]
+    observed = moment is not None
+    if moment is None:
+        progress.enter("looking for the moment")
+        moment, why = _predicted_moment(request, device)
+        notes.append(why)
+    reported, seen = request.failed_request_bytes, moment.request_bytes
+    asked_for = (seen or reported) if observed else (reported or seen)
+    return OomReport(
+        spec=spec,
+        phase=moment.phase,
+        request_bytes=asked_for,
+        live_bytes=moment.live_bytes,
+        by_category=moment.by_category,
+        largest=moment.largest,
+        observed=observed,
+        capacity_bytes=request.capacity_bytes,
+        prediction=prediction,
+        note=" ".join(filter(None, (*notes, note))),
+    )
+
+
+def may_try(request: ReportRequest, device: torch.device, needed_bytes: int | None) -> bool:
+    """Whether a second attempt ends in an error at worst."""
+    if device.type == "cuda":
+        return True
+    if request.failed_phase is None and request.failed_request_bytes is None:
+        return False  # ended by the kernel, not by a refused allocation
+    if request.capacity_bytes is None:
+        return True
+    return needed_bytes is not None and needed_bytes <= request.capacity_bytes
+
+
+class _Moment(NamedTuple):
+    phase: str | None
+    request_bytes: int | None
+    live_bytes: int
+    by_category: dict[str, int]
+    largest: tuple[Block, ...]
+
+
+def attempt(spec: RunSpec, device: torch.device) -> _Moment | None:
+    """Build the cell and run its first step, for a training step the second too; what was live when memory ran out.
+
+    None when it did not. All is given back.
+    """
+    tracker = MemoryTracker(device_type=device.type)
+    moment: _Moment | None = None
+    step: Step | None = None
+    try:
+        with tracker:
+            tracker.phase(BUILDING)
+            with _claimed_as_registered(tracker):
+                workload = build(spec, device, as_written=True)
+            name_parts(workload.model, tracker.range, spec.annotations)
+            tracker.claim("buffers", workload.batch)
+            step = workload.step(spec)
+            for _ in range(MOST_WARMUP_STEPS if step.back_to_back else 1):
+                had_state = any(True for _ in _moments(workload))
+                run_phases(step, workload.model, spec, tracker)
+                tracker.claim("optimizer_state", _moments(workload))
+                if had_state:
+                    break  # a whole step after one that the optimizer took, not skipped for float16's overflow
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        # The error holds the frames that hold the tensors: what they are for must be asked before it goes.
+        if step is not None:
+            tracker.claim("gradients", (p.grad for p in workload.model.parameters() if p.grad is not None))
+            tracker.claim("optimizer_state", _moments(workload))
+        moment = _observed(tracker, step.failed_in if step else BUILDING, failed_allocation(error))
+    return moment
+
+
+def _moments(workload: Workload) -> Iterator[torch.Tensor]:
+    """The optimizer's state without its counts of steps, a few bytes that no operation makes."""
+    return (tensor for tensor in optimizer_state(workload) if tensor.dim())
+
+
+@contextmanager
+def _claimed_as_registered(tracker: MemoryTracker) -> Iterator[None]:
+    """Count a module's parameters and buffers as such from the moment it has them: it may never be finished."""
+
+    def parameter(_module: nn.Module, _name: str, value: nn.Parameter | None) -> None:
+        if value is not None:
+            tracker.claim("parameters", [value])
+
+    def buffer(_module: nn.Module, _name: str, value: torch.Tensor | None) -> None:
+        if value is not None:
+            tracker.claim("buffers", [value])
+
+    hooks = register_module_parameter_registration_hook(parameter), register_module_buffer_registration_hook(buffer)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _observed(tracker: MemoryTracker, phase: str | None, request_bytes: int | None) -> _Moment:
+    timeline = tracker.timeline()
+    event = tracker.failure.event if tracker.failure else timeline.events - 1
+    return _at(timeline, event, phase, request_bytes)
+
+
+def _at(timeline: Timeline, event: int, phase: str | None, request_bytes: int | None) -> _Moment:
+    by_category = timeline.by_category(event)
+    return _Moment(phase, request_bytes, timeline.totals[event], by_category, timeline.largest(event, TOP))
+
+
+def _predicted_moment(request: ReportRequest, device: torch.device) -> tuple[_Moment, str]:
+    from cs336_tui.worker.estimate.rehearsal import rehearse
+
+    known = {"capability": torch.cuda.get_device_capability(device)} if device.type == "cuda" else {}
+    try:
+        timeline = rehearse(request.spec, **known).timeline
+    except BaseException as error:  # what happened is known without it
+        if is_interrupt(error):
+            raise
+        return _Moment(request.failed_phase, None, 0, dict.fromkeys(CATEGORIES, 0), ()), no_prediction(error)
+    return predicted_moment(timeline, request.capacity_bytes)
+
+
+def predicted_moment(timeline: Timeline, capacity_bytes: int | None) -> tuple[_Moment, str]:
+    """The first allocation for which there is no room, and what is live before it.
+
+    Without one, the peak. A step that cannot even begin has run out of memory before: in building, if the parameters
+    alone do not fit, else in the first step, whose optimizer makes its state.
+    """
+    capacity = capacity_bytes or max(timeline.totals)
+    if timeline.totals[0] > capacity:
+        return _in_the_first_step(timeline, capacity), CANNOT_BEGIN
+    return _first_without_room(timeline, capacity) or _at_the_peak(timeline), (
+        WITHIN if capacity_bytes and max(timeline.totals) <= capacity_bytes else ""
+    )
+
+
+def _at_the_peak(timeline: Timeline) -> _Moment:
+    peak = timeline.peak_event()
+    return _at(timeline, peak, timeline.phase_at(peak), None)
+
+
+def _first_without_room(timeline: Timeline, capacity: int) -> _Moment | None:
+    event = next((event for event, live in enumerate(timeline.totals) if live > capacity), None)
+    if event is None:
+        return None
+    born = next(allocation for allocation in timeline.allocations if allocation.born == event)
+    return _at(timeline, event - 1, born.site.phase, born.bytes)
+
+
+def _in_the_first_step(timeline: Timeline, capacity: int) -> _Moment:
+    """Where what lives between two steps has no room: in building, else in the first step, which has no gradients of
+    a step before and no optimizer state until its optimizer makes that."""
+    live: list[Block] = []
+    by_category = dict.fromkeys(CATEGORIES, 0)
+    order: tuple[Category, ...] = ("parameters", "buffers", "temporary", "activations")
+    built = [each.block for each in timeline.live_at(0) if each.category in order]
+    for block in sorted(built, key=lambda block: order.index(block.category)):
+        if sum(by_category.values()) + block.bytes > capacity:
+            largest = tuple(sorted(live, key=lambda each: -each.bytes)[:TOP])
+            return _Moment(BUILDING, block.bytes, sum(by_category.values()), by_category, largest)
+        live.append(block)
+        by_category[block.category] += block.bytes
+    left = tuple(each for each in timeline.allocations if each.born or each.category in order)
+    first = Timeline(left, timeline.events, timeline.phases)
+    if found := _first_without_room(first, capacity):
+        return found
+    optimizer = first.phase("optimizer")
+    assert optimizer is not None  # only a training step leaves anything for the next
+    return _at(first, optimizer.first - 1, "optimizer", None)

@@ -1,0 +1,359 @@
+"""What a device can do at best, measured on the spot: FLOP/s of large matrix products, bytes per second of a copy."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import NamedTuple
+
+import psutil
+import torch
+
+from cs336_tui.config.spec import Precision, canonical_device
+from cs336_tui.events.peaks import CopyTrial, DevicePeak, MatmulTrial
+from cs336_tui.worker.measure.clock import clock_for
+from cs336_tui.worker.measure.devices import device_label, nvml_uuid
+from cs336_tui.worker.measure.failures import is_out_of_memory
+from cs336_tui.worker.measure.surroundings import no_garbage_collection, restored_settings
+from cs336_tui.worker.workload.float8 import FORMAT
+from cs336_tui.worker.workload.precision import (
+    RECIPES,
+    check_capability,
+    check_precision,
+    dtype_name,
+    matmul_in_force,
+    set_matmul,
+    tf32_allowed,
+)
+
+SIZES: Mapping[str, tuple[int, ...]] = {
+    "cpu": (256, 512, 1024, 2048, 4096),
+    "mps": (512, 1024, 2048, 4096, 8192),
+    "cuda": (1024, 2048, 4096, 8192, 16384),
+}
+BUDGET_S = 3.0
+"""What a measurement may take in all, but for the least that each trial needs."""
+_COPY_SHARE = 0.25
+"""Of the budget."""
+_AGAIN_SHARE = 0.15
+"""Of the budget, for the best size's second measurement."""
+_LEAST_COPIED = {"cpu": 2**28, "mps": 2**29, "cuda": 2**30}
+_TIMES_CACHES = 4
+"""An array of so many times the last-level caches is not copied within them (STREAM's rule, McCalpin 1995)."""
+_TIMING_S = 0.01
+"""One timing is of as many calls as take this long, beside which synchronising is nothing."""
+_WARMUP_S = 0.05
+_LEAST_TIMINGS = 6
+"""The fewest of which lowest and highest hold the median 95 times in 100."""
+_SETTLED = 0.01
+"""Noise has settled when the median is known to this share."""
+_HOPELESS = 2.0
+"""A layout that takes this many times as long as the best is not tried at larger sizes."""
+
+
+@lru_cache(maxsize=1)
+def _one_on(device: torch.device) -> torch.Tensor:
+    return torch.ones((), device=device)
+
+
+Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+"""Of the first two matrices into the third."""
+_LAYOUTS: Mapping[str, Product] = {
+    "forward": lambda a, b, out: torch.mm(a, b.T, out=out),
+    "input gradient": lambda a, b, out: torch.mm(a, b, out=out),
+    "weight gradient": lambda a, b, out: torch.mm(a.T, b, out=out),
+}
+"""The three products of a linear layer. Libraries are not equally fast at them: torch 2.13's float16 on a CPU differs
+by 18 times."""
+_FLOAT8_LAYOUTS: Mapping[str, Product] = {
+    "forward": lambda a, b, out: torch._scaled_mm(
+        a, b.T, scale_a=_one_on(a.device), scale_b=_one_on(b.device), out_dtype=out.dtype, use_fast_accum=True, out=out
+    ),
+}
+"""The hardware has this one; a layer's others are made of it and of copies."""
+
+
+class Timings(NamedTuple):
+    """Seconds of one call, as often as it was timed."""
+
+    times_s: Sequence[float]
+
+    @property
+    def median_s(self) -> float:
+        return median(self.times_s)
+
+    @property
+    def spread(self) -> float:
+        """Half the 95 % interval of the median, as a share of it."""
+        low, high = median_interval(self.times_s)
+        return (high - low) / 2 / self.median_s
+
+    @property
+    def settled(self) -> bool:
+        return len(self.times_s) >= _LEAST_TIMINGS and self.spread <= _SETTLED
+
+
+def median_interval(times_s: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the median by order statistics, ranks (n ± 1.96 √n) / 2 (Conover 1999, section 3.2).
+
+    Of fewer than 6 values no interval holds the median that often; then it is the lowest and the highest.
+    """
+    ordered, n = sorted(times_s), len(times_s)
+    half = 1.96 * math.sqrt(n) / 2
+    low, high = math.floor(n / 2 - half), math.ceil(n / 2 + 1 + half)
+    return ordered[max(low, 1) - 1], ordered[min(high, n) - 1]
+
+
+def measure_peak(
+    device: str,
+    precision: Precision,
+    threads: int | None = None,
+    progress: Callable[[str], object] = lambda _stage: None,
+    *,
+    budget_s: float = BUDGET_S,
+    copy_bytes: int | None = None,
+) -> DevicePeak:
+    """The peak of a device (``cpu``, ``mps``, ``cuda:N``) in the precision that is really in force.
+
+    `progress` is told between two trials what comes now, and may raise to stop. `copy_bytes` is the size of the copied
+    array, by default larger than the caches. Raises ValueError for what the device cannot do, and torch's own errors.
+    """
+    with restored_settings(), no_garbage_collection(), torch.inference_mode():
+        place = _settle(torch.device(canonical_device(device)), precision, threads)
+        others = _Others()
+        largest, why_small = _copied_bytes(place)
+        progress("copy")
+        copies = [_copy_trial(place, copy_bytes or largest, _COPY_SHARE / 2 * budget_s)]
+        share = 1 - _COPY_SHARE - _AGAIN_SHARE
+        trials, note = _matmul_trials(place, _dtype(precision), share * budget_s, progress)
+        # A machine that others use may have been slow the first time, and what cannot be repeated is no peak.
+        progress("copy again")
+        copies.append(_copy_trial(place, copy_bytes or largest, _COPY_SHARE / 2 * budget_s))
+        best = max(trials, key=lambda trial: trial.flops_per_s)
+        progress(f"matrix products of {best.size} again")
+        again = _matmul_again(place, _dtype(precision), best, _AGAIN_SHARE * budget_s)
+        disagreement = max(_apart(best.median_s, again.median_s), _apart(*(copy.median_s for copy in copies)))
+        return DevicePeak(
+            device=str(place),
+            device_name=device_label(place),
+            precision=precision,
+            dtype=dtype_name(_dtype(precision)),
+            matmul_precision=matmul_in_force(place.type),
+            allow_tf32=tf32_allowed() if place.type == "cuda" else None,
+            threads=torch.get_num_threads(),
+            torch=str(torch.__version__),
+            at=time.time(),
+            matmul=tuple(min(trial, again, key=_median) if trial == best else trial for trial in trials),
+            copy=max(copies, key=lambda trial: trial.bytes_per_s),
+            busy_cores=others.busy_cores() if place.type == "cpu" else None,
+            note="; ".join(filter(None, (note, "" if copy_bytes else why_small))),
+            disagreement=disagreement,
+            uuid=_uuid(place),
+        )
+
+
+def _settle(device: torch.device, precision: Precision, threads: int | None) -> torch.device:
+    """Set torch's device, threads and matmul precision. Raises ValueError for what cannot be had."""
+    check_precision(precision, device.type)
+    if device.type == "cuda":
+        torch.cuda.init()
+        torch.cuda.set_device(device)
+    check_capability(precision, device)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    set_matmul(RECIPES[precision].matmul)
+    if device.type == "cuda" and _dtype(precision) == torch.float32 and tf32_allowed() != (precision == "tf32"):
+        raise ValueError(f"precision {precision}: the environment variable NVIDIA_TF32_OVERRIDE forbids it; unset it")
+    return device
+
+
+def _dtype(precision: Precision) -> torch.dtype:
+    """In which matrix products run."""
+    recipe = RECIPES[precision]
+    if recipe.float8:
+        return FORMAT
+    return recipe.autocast or recipe.parameters
+
+
+def _matmul_trials(
+    device: torch.device, dtype: torch.dtype, budget_s: float, progress: Callable[[str], object]
+) -> tuple[tuple[MatmulTrial, ...], str]:
+    """A trial a size, and why larger ones were left out, if they were."""
+    ends_at = perf_counter() + budget_s
+    sizes, layouts = SIZES[device.type], dict(_FLOAT8_LAYOUTS if dtype == FORMAT else _LAYOUTS)
+    trials: list[MatmulTrial] = []
+    for place, size in enumerate(sizes):
+        left_s = ends_at - perf_counter()
+        if trials and _least_products(layouts) * trials[-1].median_s * (size / trials[-1].size) ** 3 > left_s:
+            return tuple(trials), f"sizes from {size} on would have taken too long"
+        progress(f"matrix products of {size}")
+        try:
+            trials.append(_matmul_trial(device, dtype, size, layouts, left_s / (len(sizes) - place)))
+        except Exception as error:
+            if not trials or not is_out_of_memory(error):
+                raise
+            return tuple(trials), f"sizes from {size} on did not fit into memory"
+    return tuple(trials), ""
+
+
+def _least_products(layouts: Mapping[str, Product]) -> int:
+    """How many a trial needs: two warm ones of each layout, and the timings of the fastest."""
+    return 2 * len(layouts) + _LEAST_TIMINGS
+
+
+def _matmul_trial(
+    device: torch.device, dtype: torch.dtype, size: int, layouts: dict[str, Product], budget_s: float
+) -> MatmulTrial:
+    """The fastest layout at this size; those that are hopeless are taken out of `layouts`."""
+    random = torch.Generator(device).manual_seed(0)
+    drawn = torch.bfloat16 if dtype == FORMAT else dtype
+    a, b = (torch.randn(size, size, generator=random, device=device, dtype=drawn).to(dtype) for _ in range(2))
+    out = torch.empty_like(a, dtype=drawn)
+    synchronize = clock_for(device).synchronize
+
+    def work(layout: str) -> Callable[[], object]:
+        return lambda: layouts[layout](a, b, out)
+
+    tried_s = {layout: _warm(work(layout), synchronize, _WARMUP_S / len(layouts)) for layout in layouts}
+    best = min(tried_s, key=tried_s.__getitem__)
+    timed = _time(work(best), synchronize, tried_s[best], budget_s)
+    for layout, taken_s in tried_s.items():
+        if taken_s > _HOPELESS * tried_s[best]:
+            del layouts[layout]
+    return MatmulTrial(
+        size=size,
+        layout=best,
+        median_s=timed.median_s,
+        fastest_s=min(timed.times_s),
+        timings=len(timed.times_s),
+        spread=timed.spread,
+    )
+
+
+def _matmul_again(device: torch.device, dtype: torch.dtype, best: MatmulTrial, budget_s: float) -> MatmulTrial:
+    layouts = _FLOAT8_LAYOUTS if dtype == FORMAT else _LAYOUTS
+    return _matmul_trial(device, dtype, best.size, {best.layout: layouts[best.layout]}, budget_s)
+
+
+def _median(trial: MatmulTrial) -> float:
+    return trial.median_s
+
+
+def _apart(one_s: float, other_s: float) -> float:
+    """By which share the slower rate falls short of the faster."""
+    return 1 - min(one_s, other_s) / max(one_s, other_s)
+
+
+def _uuid(device: torch.device) -> str | None:
+    if device.type != "cuda":
+        return None
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return nvml_uuid(index, torch.cuda.get_device_properties(index))
+
+
+def _copy_trial(device: torch.device, size: int, budget_s: float) -> CopyTrial:
+    source = torch.ones(size // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    synchronize = clock_for(device).synchronize
+
+    def work() -> object:
+        return target.copy_(source)
+
+    timed = _time(work, synchronize, _warm(work, synchronize, _WARMUP_S), budget_s)
+    return CopyTrial(
+        bytes=source.nbytes,
+        median_s=timed.median_s,
+        fastest_s=min(timed.times_s),
+        timings=len(timed.times_s),
+        spread=timed.spread,
+    )
+
+
+def _warm(work: Callable[[], object], synchronize: Callable[[], None], least_s: float) -> float:
+    """Call twice or more, for this long at least; the seconds of the fastest call."""
+    synchronize()
+    began, calls, fastest_s = perf_counter(), 0, math.inf
+    while calls < 2 or perf_counter() - began < least_s:
+        start = perf_counter()
+        work()
+        synchronize()
+        fastest_s = min(fastest_s, perf_counter() - start)
+        calls += 1
+    return fastest_s
+
+
+def _time(work: Callable[[], object], synchronize: Callable[[], None], one_s: float, budget_s: float) -> Timings:
+    """Time calls that take about `one_s` until the noise has settled or the time is up, a few times at least."""
+    calls = max(math.ceil(_TIMING_S / one_s), 1)
+    ends_at = perf_counter() + budget_s
+    times: list[float] = []
+    timed = Timings(times)
+    while len(times) < _LEAST_TIMINGS or (not timed.settled and perf_counter() < ends_at):
+        synchronize()
+        start = perf_counter()
+        for _ in range(calls):
+            work()
+        synchronize()
+        times.append((perf_counter() - start) / calls)
+    return timed
+
+
+def _copied_bytes(device: torch.device) -> tuple[int, str]:
+    """How large an array to copy, and a note where memory is too small for one that caches cannot hold."""
+    outside = _TIMES_CACHES * cache_bytes(device)
+    wanted = max(_LEAST_COPIED[device.type], outside)
+    size = min(wanted, _free_bytes(device) // 8)
+    return size, "" if size >= (outside or wanted) else "little memory is free: the copied array may lie in caches"
+
+
+class _Others:
+    """What other processes of this machine do from now on."""
+
+    def __init__(self) -> None:
+        self._began = self._now()
+
+    def busy_cores(self) -> float:
+        """How many cores they kept busy, on average since the beginning; what a hypervisor took away counts, too."""
+        wall_s, all_s, own_s = (now - then for now, then in zip(self._now(), self._began, strict=True))
+        return max(all_s - own_s, 0.0) / wall_s
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        """Seconds: the clock's, those that all cores were busy, and those of this process."""
+        spent = psutil.cpu_times()._asdict()
+        # Linux counts the time of guests as user time, too.
+        idle = ("idle", "iowait", "guest", "guest_nice")
+        return perf_counter(), sum(time_s for name, time_s in spent.items() if name not in idle), time.process_time()
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+    return psutil.virtual_memory().available
+
+
+def cache_bytes(device: torch.device) -> int:
+    """Of the device's last-level caches; 0 where nobody tells, as Metal."""
+    if device.type == "cuda":
+        return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
+    return cpu_cache_bytes() if device.type == "cpu" else 0
+
+
+def cpu_cache_bytes(folder: Path = Path("/sys/devices/system/cpu")) -> int:
+    """All last-level caches together, as Linux tells them; 0 where it does not."""
+    levels: dict[int, dict[str, int]] = {}
+    for cache in folder.glob("cpu[0-9]*/cache/index[0-9]*"):
+        try:
+            level, size = int((cache / "level").read_text()), (cache / "size").read_text().strip()
+            shared = (cache / "shared_cpu_list").read_text()
+            levels.setdefault(level, {})[shared] = int(size.removesuffix("K")) * 1024
+        except (OSError, ValueError):
+            continue
+    return sum(levels[max(levels)].values()) if levels else 0

@@ -1,0 +1,152 @@
+"""What torch offers on this machine: its versions, its devices, and the precisions each can do."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable
+
+import psutil
+import torch
+from msgspec.structs import replace
+
+from cs336_tui.config.spec import ModelDims, Precision
+from cs336_tui.config.timing_variables import set_variables, slowing
+from cs336_tui.events.environment import DeviceInfo, TorchEnvironment
+from cs336_tui.worker.measure.devices import device_label, nvml_uuid
+from cs336_tui.worker.workload.attention import attentions_on
+from cs336_tui.worker.workload.batch import random_batch
+from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.optimizers import make_optimizer
+from cs336_tui.worker.workload.passes import Step, Training
+from cs336_tui.worker.workload.precision import RECIPES, autocast_for, tf32_override, why_no_float8
+from cs336_tui.worker.workload.transformer import Transformer
+
+CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
+_AMPERE = (8, 0)
+"""The first CUDA compute capability with TF32 and with bf16 in hardware."""
+
+
+def probe() -> TorchEnvironment:
+    """Ask torch about this machine. Initialises CUDA, so it belongs in a child process."""
+    problems: list[str] = []
+    devices = [_cpu()]
+    if torch.backends.mps.is_available():
+        devices.append(_mps())
+    try:
+        devices.extend(_cuda_devices())
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0].partition(". ")[0]
+        problems.append(f"torch was built for CUDA {torch.version.cuda} but cannot use a GPU: {reason}")
+    if (override := tf32_override()) is not None and any(device.name.startswith("cuda") for device in devices):
+        lost = "tf32 cannot be had" if override == "0" else "fp32 would be TF32 in truth"
+        problems.append(f"NVIDIA_TF32_OVERRIDE={override} is set: {lost}; unset it to choose")
+    kinds = sorted({device.name.partition(":")[0] for device in devices})
+    variables = dict.fromkeys(said for kind in kinds for said in set_variables(kind, os.environ))
+    problems += (
+        f"{said} is set: {how}, so that steps are slower; unset it" for said, how in slowing(variables).items()
+    )
+    return TorchEnvironment(
+        torch=str(torch.__version__),
+        cuda=torch.version.cuda,
+        cudnn=_cudnn(),
+        threads=torch.get_num_threads(),
+        devices=_with_compiler(_with_attentions(devices)),
+        problems=tuple(problems),
+    )
+
+
+def works(precision: Precision, device_type: str) -> bool:
+    """Whether a whole train-step of the smallest model comes out in this precision, tried on the spot."""
+    recipe = RECIPES[precision]
+    if recipe.matmul != "highest" or recipe.float8:
+        return False  # CUDA's: another device accepts the one and ignores it, and has no hardware for the other
+    dims = ModelDims(d_model=8, d_ff=8, num_layers=1, num_heads=1, vocab_size=8)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns when it leaves autocast off; the dtype tells
+            model = Transformer(dims, arch="swiglu-rope", context_length=4, device=device_type, dtype=recipe.parameters)
+            model.initialise(0)
+            batch = random_batch(1, 4, dims.vocab_size, device=device_type, seed=0)
+            optimizer, name = make_optimizer("adamw", model, device_type)
+            training = Training(optimizer, name, device_type, scale_gradients=recipe.scale_gradients)
+            step = Step("train-step", model, batch, autocast_for(recipe, device_type), training)
+            for phase in step.phases:
+                step.run(phase)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
+    return step.logits_dtype == (recipe.autocast or recipe.parameters)
+
+
+def _with_attentions(devices: list[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+    """With the kinds of attention of each. GPUs of one kind are asked once: asking takes a CUDA context."""
+    found: dict[tuple[str, str | None], tuple[str, ...]] = {}
+    for device in devices:
+        kind = (device.label, device.capability)
+        if kind not in found:
+            try:
+                found[kind] = attentions_on(torch.device(device.name))
+            except RuntimeError:  # a GPU without free memory, say: the cell will tell
+                found[kind] = ()
+    return tuple(replace(device, attentions=found[device.label, device.capability]) for device in devices)
+
+
+def _with_compiler(devices: Iterable[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+    """With what torch.compile lacks on each."""
+    return tuple(replace(each, cannot_compile=why_cannot_compile(each.name.partition(":")[0])) for each in devices)
+
+
+def _cpu() -> DeviceInfo:
+    memory = psutil.virtual_memory().total
+    return DeviceInfo(name="cpu", label=_label("cpu"), precisions=CPU_PRECISIONS, memory_bytes=memory)
+
+
+def _mps() -> DeviceInfo:
+    # What Metal can do depends on the chip, on macOS and on torch; none of them says it in one place.
+    precisions = tuple(p for p in RECIPES if works(p, "mps"))
+    memory = torch.mps.recommended_max_memory()
+    return DeviceInfo(name="mps", label=_label("mps"), precisions=precisions, memory_bytes=memory)
+
+
+def _cuda_devices() -> list[DeviceInfo]:
+    """Every CUDA device, none where torch was built without CUDA. Raises RuntimeError when CUDA cannot start."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return []
+    torch.cuda.init()
+    return [_cuda(index) for index in range(torch.cuda.device_count())]
+
+
+def _cuda(index: int) -> DeviceInfo:
+    properties = torch.cuda.get_device_properties(index)
+    capability = (properties.major, properties.minor)
+    return DeviceInfo(
+        name=f"cuda:{index}",
+        label=properties.name,
+        precisions=cuda_precisions(capability, properties.name),
+        memory_bytes=properties.total_memory,
+        uuid=nvml_uuid(index, properties),
+        capability=f"{properties.major}.{properties.minor}",
+    )
+
+
+def cuda_precisions(capability: tuple[int, int], name: str) -> tuple[Precision, ...]:
+    """What hardware of this compute capability can do, less what torch lacks and the environment forbids."""
+    offered: tuple[Precision, ...] = tuple(RECIPES) if capability >= _AMPERE else ("fp32", "fp16-mixed")
+    forbidden = {"0": "tf32", "1": "fp32"}.get(tf32_override() or "")
+    without = {forbidden, "fp8-mixed" if why_no_float8(capability, name) else None}
+    return tuple(precision for precision in offered if precision not in without)
+
+
+def _label(device_type: str) -> str:
+    return device_label(torch.device(device_type))
+
+
+def _cudnn() -> str | None:
+    version = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    return cudnn_name(version) if version else None
+
+
+def cudnn_name(version: int) -> str:
+    """``9.10.2`` for cuDNN's 91002, ``8.9.7`` for its 8907."""
+    major = 10_000 if version >= 90_000 else 1_000
+    return f"{version // major}.{version % major // 100}.{version % 100}"

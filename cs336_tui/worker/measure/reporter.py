@@ -1,0 +1,233 @@
+"""What a cell tells of itself on its way, and what it remembers of that for its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import (
+    CellFinished,
+    Event,
+    InForce,
+    ModelBuilt,
+    ModelPrepared,
+    Notice,
+    Stage,
+    StageChanged,
+    Status,
+    StepKind,
+    StepsTimed,
+)
+from cs336_tui.stats.summaries import summarize
+from cs336_tui.worker.measure.compiling import Recompilations
+from cs336_tui.worker.measure.effective_settings import read_in_force
+from cs336_tui.worker.measure.failures import failed_allocation, outcome_of
+from cs336_tui.worker.measure.memory import Peaks
+from cs336_tui.worker.measure.preparing import Preparation, ReadyStep, why_not_cold
+from cs336_tui.worker.measure.run_queue_delay import Waited, usable_cores
+from cs336_tui.worker.measure.timing import StepTime
+from cs336_tui.worker.workload.building import Workload
+from cs336_tui.worker.workload.imported import ImportProblem
+from cs336_tui.worker.workload.passes import Training
+from cs336_tui.worker.workload.precision import dtype_name
+
+_LABELS = {
+    "variables": "environment variables",
+    "allow_tf32": "TF32",
+    "parameter_dtype": "parameters",
+    "autocast_dtype": "autocast",
+}
+
+
+class Teller:
+    """Tells the events of one cell, and knows how far it has got. Nothing of it is called within a timed region."""
+
+    def __init__(self, cell: int, emit: Callable[[Event], None]) -> None:
+        self.reached: tuple[Stage, int | None] = ("building", None)
+        """The stage, and the step within it that is running or comes next."""
+        self.times_s: dict[StepKind, list[float]] = {"warm-up": [], "measured": []}
+        """Of the finished steps."""
+        self.remarks: list[str] = []
+        self.measured_for_s: float | None = None
+        self.waited: Waited | None = None
+        """For a core, while it measured."""
+        self.before_backward_bytes: int | None = None
+        self.recompilations: Recompilations | None = None
+        """Of a cell whose model is compiled, or may have itself compiled, once it is ready for its first step."""
+        self._cell = cell
+        self._emit = emit
+        self._in_force: InForce | None = None
+        self._logits_dtype: str | None = None
+        self._failed_in: str | None = None
+        self._failed_allocation_bytes: int | None = None
+        self._unusable: str | None = None
+
+    def enter(self, stage: Stage) -> None:
+        if stage != "finishing":
+            self.reached = (stage, None)
+        self._emit(StageChanged(at=time.time(), cell=self._cell, stage=stage))
+
+    def notice(self, text: str) -> None:
+        """Say it now, and beside the cell's number."""
+        self.remarks.append(text)
+        self._emit(Notice(at=time.time(), text=f"cell {self._cell + 1}: {text}"))
+
+    def built(self, workload: Workload) -> None:
+        self.remarks += workload.facts.remarks
+        self._tell_in_force(workload, read_in_force(workload))
+
+    def _tell_in_force(self, workload: Workload, found: InForce) -> None:
+        self._in_force = found
+        self._emit(
+            ModelBuilt(
+                at=time.time(),
+                cell=self._cell,
+                num_params=workload.facts.num_params,
+                num_params_without_head=workload.facts.num_params_without_head,
+                in_force=found,
+            )
+        )
+
+    def look_again(self, workload: Workload, since: str) -> None:
+        """Say what the model itself changed of that, where it did, and from here on what is in force now."""
+        before, now = self._in_force, read_in_force(workload)
+        if before is None or before == now:
+            return
+        changes = (
+            f"{_LABELS.get(name, name.replace('_', ' '))} {_words(getattr(before, name))} to {_words(value)}"
+            for name, value in msgspec.structs.asdict(now).items()
+            if value != getattr(before, name)
+        )
+        self.notice(f"settings changed {since}: {', '.join(changes)}")
+        self._tell_in_force(workload, now)
+
+    def prepared(self, found: Preparation | None, spec: RunSpec) -> None:
+        """What was done before the first step, where anything was."""
+        if why := why_not_cold(spec, found):
+            self.notice(why)
+        compiled = found.compiled if found else None
+        if compiled is not None or spec.brings_own_code:
+            self.recompilations = Recompilations(by_model=compiled is None)
+        if found is None:
+            return
+        self._emit(
+            ModelPrepared(
+                at=time.time(),
+                cell=self._cell,
+                compile_s=compiled.seconds if compiled else None,
+                graphs=compiled.graphs if compiled else 0,
+                graph_breaks=compiled.graph_breaks if compiled else (),
+                capture_s=found.capture_s,
+            )
+        )
+
+    def reach(self, number: int) -> None:
+        """This step of the stage comes next."""
+        self.reached = (self.reached[0], number)
+
+    def steps_begin(self) -> None:
+        """What is compiled from here on is of the next steps to be told of."""
+        if self.recompilations:
+            self.recompilations.step_begins()
+
+    def steps_ended(self, step: ReadyStep, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
+        """One step, or several that were timed as a window."""
+        if not times:
+            return
+        if self.recompilations:
+            self.recompilations.steps_ended(kind, first, len(times))
+        assert step.logits_dtype is not None
+        self._logits_dtype = dtype_name(step.logits_dtype)
+        self.times_s[kind] += [each.total_s for each in times]
+        by_phase = zip(*(each.phases_s for each in times), strict=True)
+        host_too = len(step.phases) > 1 and any(each.phases_s != each.host_phases_s for each in times)
+        host_by_phase = zip(*(each.host_phases_s for each in times), strict=True) if host_too else ()
+        self._emit(
+            StepsTimed(
+                at=time.time(),
+                cell=self._cell,
+                kind=kind,
+                first=first,
+                times_s=tuple(each.total_s for each in times),
+                phases_s=dict(zip(step.phases, by_phase, strict=True)),
+                host_s=tuple(each.host_s for each in times),
+                host_phases_s=dict(zip(step.phases, host_by_phase, strict=True)) if host_too else {},
+            )
+        )
+
+    def remark_recompilations(self) -> None:
+        """Say in which steps torch.compile compiled again, where it did."""
+        for text in self.recompilations.remarks() if self.recompilations else ():
+            self.notice(text)
+
+    def remark_skipped(self, skipped: int, done: int) -> None:
+        """Say how many of the measured optimizer steps the gradient scaler left out, where it did."""
+        if skipped:
+            self.notice(
+                f"{skipped} of {done} optimizer steps were skipped, because gradients overflowed float16; these steps "
+                f"took less time than real ones"
+            )
+
+    def failed(self, error: BaseException, step: ReadyStep | None) -> tuple[Status, str | None]:
+        """Status and one line of a cell that ended in this error."""
+        self._failed_in = step.failed_in if step else None
+        self._failed_allocation_bytes = failed_allocation(error)
+        status, line = outcome_of(error)
+        self._unusable = error.code if status == "failed" and isinstance(error, ImportProblem) else None
+        return status, line
+
+    def finished(self, status: Status, error: str | None, peaks: Peaks | None, *, with_memory: bool = True) -> None:
+        """The end. `with_memory` is whether the peaks are this cell's own."""
+        stage, step = (None, None) if status == "ok" else self.reached
+        own = peaks if with_memory else None
+        self._emit(
+            CellFinished(
+                at=time.time(),
+                cell=self._cell,
+                status=status,
+                error=error,
+                stage=stage,
+                step=step,
+                phase=self._failed_in,
+                failed_allocation_bytes=self._failed_allocation_bytes,
+                unusable=self._unusable,
+                logits_dtype=self._logits_dtype,
+                peak_allocated_bytes=own and own.allocated,
+                peak_reserved_bytes=own and own.reserved,
+                peak_rss_bytes=own and own.rss,
+                num_alloc_retries=peaks and peaks.num_alloc_retries,
+                before_backward_bytes=self.before_backward_bytes,
+                recompilations=self.recompilations.count if self.recompilations else 0,
+                warmup_steps_done=len(self.times_s["warm-up"]),
+                measured_for_s=self.measured_for_s,
+                cpu_wait_s=self.waited and self.waited.sum_s,
+                longest_cpu_wait_s=self.waited and self.waited.longest_s,
+                usable_cores=usable_cores(),
+                remarks=tuple(self.remarks),
+                summary=summarize(self.times_s["measured"]),
+            )
+        )
+
+
+class SkippedSteps:
+    """Counts the optimizer steps that a gradient scaler leaves out; those of anything else are never counted, as
+    counting may wait for the device."""
+
+    def __init__(self, training: Training | None) -> None:
+        self._training = training if training and training.scales_gradients else None
+        self._before = self._training.steps_taken if self._training else 0
+
+    def of(self, done: int) -> int:
+        """How many of the `done` steps since this was made."""
+        return done - (self._training.steps_taken - self._before) if self._training else 0
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return " ".join(value) or "none"
+    return "none" if value is None else str(value)

@@ -1,0 +1,155 @@
+"""What each Transformer block keeps for its backward, by the hooks that autograd calls for every tensor it saves."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cs336_tui.events.reports import NO_RANGE, SavedBlock, SavedTensor
+from cs336_tui.worker.workload.annotations import Annotation
+from cs336_tui.worker.workload.blocks import block_list
+from cs336_tui.worker.workload.building import Workload
+from cs336_tui.worker.workload.passes import logits_of
+from cs336_tui.worker.workload.precision import dtype_name
+from cs336_tui.worker.workload.ranges import name_parts
+
+WHOLE_MODEL = "model"
+"""Stands for the module where a model has no list of blocks."""
+CHECKPOINT = "checkpoint"
+"""Stands for the node of what enters blocks that are computed again in backward."""
+
+
+def saved_for_backward(
+    workload: Workload, checkpoint: int = 0, annotations: Sequence[Annotation] = ()
+) -> tuple[SavedBlock, ...]:
+    """Run one more forward and say what each block saves, each storage counted where it is saved first.
+
+    Of a model without a list of blocks it is what the whole saves; of one that recomputes activations in groups of
+    `checkpoint` blocks, what each group does. Parameters and buffers, which are there anyway, are left out; a copy of a
+    parameter that autocast made is not. Bytes are those of whole storages. The model's parts are named for good, so
+    that it is of no use for timing after.
+    """
+    model = workload.model
+    groups = list(_groups(model, checkpoint))
+    watch = _Watch((*model.parameters(), *model.buffers(), *workload.batch), "" if groups else WHOLE_MODEL)
+    name_parts(model, watch.range, annotations)
+    hooks = [hook for name, layer in groups for hook in watch.enter_with(layer, name)]
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(watch.pack, watch.unpack), workload.autocast():
+            logits = logits_of(model(workload.batch.inputs))
+        if not checkpoint:  # to show what it has saved a node would have to compute it again
+            watch.name_nodes(logits)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return watch.blocks()
+
+
+def _groups(model: nn.Module, checkpoint: int) -> Iterator[tuple[str, nn.Module]]:
+    """What saves something of its own, by name: ``layers.0``, or ``layers.0-3`` for the first of four blocks that are
+    recomputed together, which runs them all."""
+    blocks = list(block_list(model) or ())
+    size = max(checkpoint, 1)
+    for first in range(0, len(blocks), size):
+        last = min(first + size, len(blocks)) - 1
+        yield f"layers.{first}" if last == first else f"layers.{first}-{last}", blocks[first]
+
+
+class _Saved(NamedTuple):
+    """Autograd's handle on what it saved. It holds the tensor, so that no other gets its storage's address."""
+
+    number: int
+    tensor: Tensor
+
+
+class _Place(NamedTuple):
+    module: str
+    range: str
+
+
+class _Watch:
+    def __init__(self, there_anyway: tuple[Tensor, ...], module: str) -> None:
+        self._counted = {tensor.untyped_storage()._cdata for tensor in there_anyway}
+        """Storages that are not to be counted, or not again."""
+        self._places: dict[int, _Place] = {}
+        """Where each saved tensor that counts was saved, by its number."""
+        self._saved: list[_Saved] = []
+        self._sequences: list[int] = []
+        """Of the node that saved each tensor."""
+        self._nodes: dict[int, str] = {}
+        """Names by sequence number."""
+        self._module = module
+        self._ranges: list[str] = []
+
+    @contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        self._ranges.append(name)
+        try:
+            yield
+        finally:
+            self._ranges.pop()
+
+    def enter_with(self, module: nn.Module, name: str) -> Iterator[Any]:
+        """Count what is saved while the module runs to it."""
+
+        def enter(*_: object) -> None:
+            self._module = name
+
+        def leave(*_: object) -> None:
+            self._module = ""
+
+        yield module.register_forward_pre_hook(enter)
+        yield module.register_forward_hook(leave)
+
+    def pack(self, tensor: Tensor) -> _Saved:
+        saved = _Saved(len(self._saved), tensor)
+        self._saved.append(saved)
+        self._sequences.append(torch.autograd._get_sequence_nr() - 1)  # a node takes its number before it saves
+        storage = tensor.untyped_storage()
+        if (
+            storage.nbytes() and storage._cdata not in self._counted
+        ):  # checkpointing saved an empty tensor up to torch 2.6
+            self._counted.add(storage._cdata)
+            self._places[saved.number] = _Place(self._module, self._ranges[-1] if self._ranges else NO_RANGE)
+        return saved
+
+    def unpack(self, saved: _Saved) -> Tensor:
+        return saved.tensor
+
+    def name_nodes(self, output: Tensor) -> None:
+        """Find the names of the nodes. What they have saved is left alone: of recomputed blocks, to look at a tensor
+        is to compute it again."""
+        waiting, seen = [output.grad_fn], {output.grad_fn}
+        while waiting:
+            node = waiting.pop()
+            self._nodes[node._sequence_nr()] = node.name()
+            following = [found for found, _ in node.next_functions if found is not None and found not in seen]
+            seen.update(following)
+            waiting += following
+
+    def blocks(self) -> tuple[SavedBlock, ...]:
+        kinds: dict[str, dict[tuple[str, str, str, tuple[int, ...]], list[int]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        for number, place in self._places.items():
+            tensor, sequence = self._saved[number].tensor, self._sequences[number]
+            # No node that backward comes to has saved what enters a recomputed block: the block's input.
+            known = sequence in self._nodes
+            node, range_ = (self._nodes[sequence], place.range) if known else (CHECKPOINT, "residual")
+            kind = node, range_, dtype_name(tensor.dtype), tuple(tensor.shape)
+            kinds[place.module][kind].append(tensor.untyped_storage().nbytes())
+        return tuple(
+            SavedBlock(module, sum(map(sum, found.values())), _largest_first(found))
+            for module, found in kinds.items()
+            if module
+        )
+
+
+def _largest_first(kinds: dict[tuple[str, str, str, tuple[int, ...]], list[int]]) -> tuple[SavedTensor, ...]:
+    tensors = [SavedTensor(*kind, count=len(sizes), bytes=sum(sizes)) for kind, sizes in kinds.items()]
+    return tuple(sorted(tensors, key=lambda tensor: -tensor.bytes))

@@ -1,0 +1,119 @@
+"""Torch's settings for a whole process: reading them, and putting back those that have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+
+from cs336_tui.worker.workload.precision import set_matmul
+
+Settings = dict[str, Any]
+"""Values by the names of settings; without those that torch cannot tell."""
+
+
+def read_settings() -> Settings:
+    """Takes tens of microseconds, and initialises no device."""
+    found: Settings = {}
+    for name, setting in _all().items():
+        with suppress(Exception):  # two names of one setting that were mixed, a device that has failed for good
+            found[name] = setting.read()
+    return found
+
+
+def restore(settings: Settings) -> tuple[str, ...]:
+    """Set what is not as it was; the names of what could not be set.
+
+    What is as it was stays untouched: setting threads, even to what they are, changes how MKL shares out its work.
+    """
+    lost: list[str] = []
+    for name, setting in _all().items():
+        if name not in settings:
+            continue
+        now: object = _UNREADABLE
+        with suppress(Exception):
+            now = setting.read()
+        if now != settings[name]:
+            try:
+                setting.write(settings[name])
+            except Exception:
+                lost.append(name)
+    return tuple(lost)
+
+
+_UNREADABLE = object()
+
+
+class _Setting(NamedTuple):
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+
+
+@cache
+def _all() -> dict[str, _Setting]:
+    """In the order in which they are set: a setting that sets others comes before them."""
+    cuda = torch.backends.cuda
+    found = {
+        "threads": _Setting(torch.get_num_threads, torch.set_num_threads),
+        "matmul": _Setting(torch.get_float32_matmul_precision, set_matmul),
+        "default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype),
+        "default device": _Setting(_default_device, torch.set_default_device),
+        "grad": _Setting(torch.is_grad_enabled, torch.set_grad_enabled),
+        "deterministic": _Setting(_deterministic, _set_deterministic),
+        "flash": _Setting(cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
+        "memory-efficient": _Setting(cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
+        "math": _Setting(cuda.math_sdp_enabled, cuda.enable_math_sdp),
+        "cudnn": _Setting(cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+        "cuda device": _Setting(_cuda_device, _set_cuda_device),
+    }
+    # From torch 2.9 on what allows TF32 has new names, and mixing old and new ones in one process is an error.
+    new = hasattr(cuda.matmul, "fp32_precision")
+    # One that is not set is as the one above it: all, a backend's ("cudnn." is all of CUDA's), an operation's.
+    within = ["", "cudnn.", "mkldnn.", "cuda.matmul.", "cudnn.conv.", "cudnn.rnn."]
+    within += ["mkldnn.matmul.", "mkldnn.conv.", "mkldnn.rnn."]
+    tf32 = [f"{each}fp32_precision" for each in within] if new else ["cuda.matmul.allow_tf32", "cudnn.allow_tf32"]
+    others = [f"cuda.matmul.allow_{kind}_reduced_precision_reduction" for kind in ("fp16", "bf16")]
+    others += ["cuda.matmul.allow_fp16_accumulation"]
+    others += [f"cudnn.{name}" for name in ("enabled", "benchmark", "deterministic")]
+    for path in [*tf32, *others]:
+        with suppress(Exception):  # of another torch
+            attrgetter(path)(torch.backends)
+            found[path] = _Setting(partial(attrgetter(path), torch.backends), partial(_set_backend, path))
+    return found
+
+
+def _set_backend(path: str, value: object) -> None:
+    owner, _, name = path.rpartition(".")
+    setattr(attrgetter(owner)(torch.backends) if owner else torch.backends, name, value)
+
+
+def _default_device() -> torch.device | None:
+    """That in which calls run, None without any: torch's own word is the same without any and with that of a CPU, which
+    slows every call, and one that was set inside a ``with torch.device`` ends with that."""
+    contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
+    return contexts[-1].device if contexts else None
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _set_deterministic(value: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+
+
+def _cuda_device() -> int | None:
+    """None until CUDA is initialised, which asking for the current device would do."""
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+
+def _set_cuda_device(device: int | None) -> None:
+    with suppress(RuntimeError):  # a device that has failed for good answers nothing
+        if device is not None:
+            torch.cuda.set_device(device)

@@ -1,0 +1,133 @@
+"""When a cell has warmed up enough and measured enough, judged by its step times so far.
+
+Looks are few and lie between steps, outside every timed region: a look costs milliseconds, in which a GPU's clocks and
+a CPU's caches may change. So they come at counts that grow by a quarter, and after the one that ends a warm-up some
+more steps are run before measuring begins.
+
+Stopping when an interval is narrow is optional stopping: it favours moments at which the noise happens to look small.
+Simulated with normal noise of 0.5, 1 and 2 % (500 series each, share 1 %; `test_stopping_rule.py` repeats some),
+the 95 % interval at the stop holds the true mean in 95 % when steps are independent, as one of a fixed count does; in
+91 to 96 % when neighbours correlate by 0.5 (fixed: 94 to 96 %), and in 89 to 95 % by 0.8 (fixed: 93 to 96 %).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from math import fsum, sqrt
+from statistics import fmean, median, pstdev
+
+from cs336_tui.config.sweep import FEWEST
+from cs336_tui.stats.intervals import mean_interval, t_interval
+from cs336_tui.stats.ratio import MARGIN
+from cs336_tui.stats.steadiness.steady import FEWEST as FEWEST_TO_TELL
+from cs336_tui.stats.steadiness.steady import Class, classify
+
+AFTER_LOOK = 2
+"""Warm-up steps that follow the last look, so that the pause for it does not reach the first measured step."""
+LEAST_S = 0.5
+"""Measured steps add up to this before an automatic count ends."""
+FEWEST_FOR_NOISE = 50
+_GOING: frozenset[Class] = frozenset(("warm-up", "slowdown", "drift", "bimodal", "periodic"))
+SETTLED = 0.05
+"""Noise has settled when it varies by less than this share of itself."""
+
+
+def warmup_looks(most: int) -> Iterator[int]:
+    """After how many warm-up steps to look whether they are steady: 10, 15, 20, 30, 40, 50, 62, ..., `most`."""
+    count = FEWEST["warmup_steps"]
+    while count < most:
+        yield count
+        count += max(5 if count < 20 else 10, count // 4)
+    yield most
+
+
+def still_warming(times_s: Sequence[float]) -> str:
+    """Why the last of these warm-up steps, in order, cannot be taken for steady; empty when they can.
+
+    Steady they are when the detector (`steadiness.steady`) knows how many first ones are warm-up, sees no drift, and
+    finds the mean to have stayed within 1 % of where it ends for the last 10 steps at least, as many as it needs to
+    tell. Of so few it sees steep changes only, so the median of the first half of these must not be 1 % above that of
+    the second half either; noise that looks so costs some more steps.
+    """
+    found = classify(times_s)
+    if "too-few" in found.classes:
+        return "too few steps to tell whether they are steady"
+    if found.warmup_steps is None:
+        return "still falling"
+    if found.steady_after is None:
+        return "still not steady"
+    steady = times_s[found.steady_after :]
+    half = len(steady) // 2
+    if len(steady) < FEWEST_TO_TELL or median(steady[:half]) >= median(steady[half:]) * (1 + MARGIN):
+        return "still falling"
+    return ""
+
+
+def step_looks(most: int) -> Iterator[int]:
+    """After how many measured steps to look whether they are enough: from 20, each time a quarter more, to `most`."""
+    count = FEWEST["measure_steps"]
+    while count < most:
+        yield count
+        count += count // 4
+    yield most
+
+
+def are_enough(times_s: Sequence[float], share: float) -> bool:
+    """Whether these measured steps, in order, are enough: 20 steps and 0.5 s at least, and one of two.
+
+    The whole 95 % interval of the mean is narrower than `share` of it (`is_narrow`); or, from 50 steps on, the noise
+    has settled (`noise_has_settled`) and the steps neither warm up, slow down, drift, oscillate nor go between two
+    levels, so that more of them would find the same.
+    """
+    if len(times_s) < FEWEST["measure_steps"] or fsum(times_s) < LEAST_S:
+        return False
+    return is_narrow(times_s, share) or (noise_has_settled(times_s) and not _GOING & {*classify(times_s).classes})
+
+
+def why_stopped(times_s: Sequence[float], share: float) -> str:
+    """Why no more than these steps were measured, in words."""
+    interval, stopped = mean_interval(times_s), f"stopped after {len(times_s)} steps"
+    known = f"the mean is known to ± {_half(interval.half_share)} ({interval.level * 100:g} %)" if interval else ""
+    missed = "" if is_narrow(times_s, share) else f", not at the ± {_half(share / 2)} asked for"
+    if not are_enough(times_s, share):
+        return f"{stopped}{missed}, the most that was allowed{': ' if known else ''}{known}"
+    return f"{stopped}{missed}: {known}{', and its noise no longer changes' if missed else ''}"
+
+
+def is_narrow(times_s: Sequence[float], share: float) -> bool:
+    """Whether the whole interval of the mean is narrower than `share` of it: that of `intervals.mean_interval`, which
+    is shown, asked for only when the quick `intervals.t_interval` is narrow enough."""
+    return all(
+        interval is not None and 2 * interval.half_share < share
+        for interval in (estimate(times_s) for estimate in (t_interval, mean_interval))
+    )
+
+
+def noise_has_settled(times_s: Sequence[float]) -> bool:
+    """Whether the noise of at least 50 steps is known: after NVBench's criterion (`stdrel_criterion.cxx`), the std over
+    the mean of the steps so far is followed, and its own standard deviation over the last half of the steps is at most
+    5 % of its mean there."""
+    if len(times_s) < FEWEST_FOR_NOISE:
+        return False
+    noise = _running_noise(times_s)[-(len(times_s) // 2) :]
+    return pstdev(noise) <= SETTLED * fmean(noise)
+
+
+def _running_noise(times_s: Sequence[float]) -> list[float]:
+    """After each step from the second on, the std (n - 1) over the mean of the steps until then."""
+    first = times_s[0]  # moments about it lose no digits where steps are alike
+    sums = accumulate(time_s - first for time_s in times_s)
+    squares = accumulate((time_s - first) ** 2 for time_s in times_s)
+    noise = []
+    for n, (total, square) in enumerate(zip(sums, squares, strict=True), 1):
+        if n > 1:
+            variance = max(square - total**2 / n, 0.0) / (n - 1)
+            noise.append(sqrt(variance) / (first + total / n))
+    return noise
+
+
+def _half(share: float) -> str:
+    """Half an interval over the mean, in %."""
+    percent = 100 * share
+    return f"{percent:.2g} %" if percent < 9.95 else f"{percent:.0f} %"

@@ -1,0 +1,126 @@
+"""Timing steps: each between two synchronisations, or a window of many with one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from math import fsum
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+from cs336_tui.worker.measure.clock import Clock, Mark
+
+
+class Timeable(Protocol):
+    """A step as `cs336_tui.worker.workload.passes.Step` cuts it; only `run` is timed."""
+
+    @property
+    def phases(self) -> tuple[str, ...]: ...
+    @property
+    def back_to_back(self) -> bool: ...
+    def prepare(self) -> None: ...
+    def run(self, phase: str) -> None: ...
+    def clear(self) -> None: ...
+
+
+class StepTime(NamedTuple):
+    """Seconds: the whole step, device time of each phase in order, and the time the host took to enqueue each."""
+
+    total_s: float
+    phases_s: tuple[float, ...]
+    host_phases_s: tuple[float, ...]
+
+    @property
+    def host_s(self) -> float:
+        """The time the host took to enqueue the step."""
+        return fsum(self.host_phases_s)
+
+
+class WindowBroken(Exception):
+    """A step of a window failed with `error`; `times` are those of the steps before it."""
+
+    def __init__(self, times: list[StepTime], error: Exception) -> None:
+        super().__init__(f"the step after {len(times)} of the window failed")
+        self.times = times
+        self.error = error
+
+
+class StepTimer:
+    """Times a step synchronised on its own: the host's clock from one idle device to the next.
+
+    Phases lie between boundaries shared by neighbours, with no synchronisation inside the step.
+    """
+
+    def __init__(self, step: Timeable, clock: Clock) -> None:
+        self._step = step
+        self._clock = clock
+        self._marks = [clock.mark() for _ in range(len(step.phases) + 1)]
+
+    def time(self) -> StepTime:
+        step, first, after = self._step, self._marks[0], self._marks[1:]
+        step.prepare()
+        self._clock.synchronize()
+        start = perf_counter()
+        first.take()
+        for phase, mark in zip(step.phases, after, strict=True):
+            step.run(phase)
+            mark.take()
+        self._clock.synchronize()
+        total = perf_counter() - start
+        timed = StepTime(total, _between(self._marks), _host(self._marks))
+        step.clear()
+        return timed
+
+
+def time_window(step: Timeable, clock: Clock, count: int, go_on: Callable[[int], bool]) -> list[StepTime]:
+    """Times of up to `count` steps enqueued one behind another, with one synchronisation before and one after.
+
+    A step lasts from its first boundary to its last on the device's clock, so what lies between steps is not counted:
+    dropping gradients and, for the pass `backward`, its forward and loss. A train-step has nothing between: there a
+    step begins at the boundary that ended the one before, and the times add up to the whole window.
+    `go_on` is asked before each step, by its number; at the first no, the steps so far are returned. Raises
+    `WindowBroken` with the steps so far when one fails and the device still answers.
+    """
+    rows: list[list[Mark]] = []
+    for _ in range(count):
+        first = rows[-1][-1] if rows and step.back_to_back else clock.mark()
+        rows.append([first, *(clock.mark() for _ in step.phases)])
+    done = 0
+    clock.synchronize()
+    try:
+        for marks in rows:
+            if not go_on(done):
+                break
+            step.prepare()
+            if not (done and step.back_to_back):
+                marks[0].take()
+            for phase, mark in zip(step.phases, marks[1:], strict=True):
+                step.run(phase)
+                mark.take()
+            step.clear()
+            done += 1
+    except Exception as error:
+        try:
+            clock.synchronize()
+        except RuntimeError:
+            raise error from None
+        raise WindowBroken(_times(rows[:done]), error) from None
+    clock.synchronize()
+    return _times(rows[:done])
+
+
+def _times(rows: list[list[Mark]]) -> list[StepTime]:
+    times = []
+    for marks in rows:
+        phases = _between(marks)
+        times.append(StepTime(fsum(phases), phases, _host(marks)))
+    return times
+
+
+def _between(marks: list[Mark]) -> tuple[float, ...]:
+    """Time of each phase. No interval is asked for twice, which not every device's events bear."""
+    return tuple(earlier.until(later) for earlier, later in pairwise(marks))
+
+
+def _host(marks: list[Mark]) -> tuple[float, ...]:
+    return tuple(later.host_s - earlier.host_s for earlier, later in pairwise(marks))

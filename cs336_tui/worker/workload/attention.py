@@ -1,0 +1,238 @@
+"""How attention is computed where its scores are not materialised: torch's fused kernels, or a user's own function."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.variants import ATTENTIONS, is_imported
+from cs336_tui.worker.workload.compiling import nothing_compiled
+from cs336_tui.worker.workload.imported import ImportedAttention, imported_attention
+from cs336_tui.worker.workload.precision import RECIPES
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+"""torch's kernels behind `torch.nn.functional.scaled_dot_product_attention`, by our names."""
+_WORDS = {backend: name for name, backend in BACKENDS.items()} | {SDPBackend.MATH: "math (scores materialised)"}
+_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+_MIXED = {torch.float16: "fp16-mixed", torch.bfloat16: "bf16-mixed"}
+"""The precision under which attention is computed in this dtype, on any device that has the dtype."""
+
+
+Autocast = Callable[[], AbstractContextManager[object]]
+
+
+class AttentionCore(Protocol):
+    """Queries, keys and values, (B, H, T, K) each, to an output of that shape; causal where the spec is. A user's own
+    also takes them without heads, (B, T, K)."""
+
+    @property
+    def mask(self) -> Tensor | None:
+        """A table of its own, (T, T), that the model is to hold; None for what needs none."""
+        ...
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
+
+    def in_words(self) -> str:
+        """What it is, and which kernel it really runs, such as ``sdpa: flash``."""
+        ...
+
+
+def core_of(spec: RunSpec, device: torch.device, autocast: Autocast = nullcontext) -> AttentionCore | None:
+    """The spec's attention; None for the naive one, which is written out where it is used.
+
+    `autocast` makes the context of forward, in which a user's own is tried. Raises ValueError, in one line, where the
+    device does not have it. On the meta device only that is refused which no GPU has.
+    """
+    name = spec.attention
+    if name == "naive":
+        return None
+    form = _Form.of(spec)
+    if is_imported(name):
+        function = imported_attention(
+            name, spec.model_path, causal=spec.causal, length=spec.context_length, device=device
+        )
+        has_heads = spec.workload == "language-model"
+        if not has_heads:  # it is given the parameters, not what a projection made of them under autocast
+            form = form._replace(dtype=RECIPES[spec.precision].parameters)
+        with autocast(), nothing_compiled():
+            dims = _dims_taken(name, function, form, device, has_heads=has_heads)
+        return OwnAttention(name, function, dims)
+    backend = BACKENDS.get(name)
+    if device.type == "meta":
+        if spec.device.startswith("cuda") and form.dtype is torch.float32 and name in ("flash", "cudnn"):
+            raise ValueError(_wrong_dtype(name, spec, (torch.float16, torch.bfloat16), ATTENTIONS))
+        return FusedAttention(name, backend, spec.causal, name)
+    chosen = _chosen(form, backend, device)
+    if chosen is None:
+        raise ValueError(_refusal(name, spec, form, device))
+    words = _WORDS.get(chosen, chosen.name.lower().replace("_", " "))
+    return FusedAttention(name, backend, spec.causal, words if backend else f"sdpa: {words}")
+
+
+def attentions_on(device: torch.device) -> tuple[str, ...]:
+    """Those of `ATTENTIONS` that the device has in fp32, fp16 or bf16; tried on the spot."""
+    forms = [_Form((1, 1, 64, 64), dtype, causal=True, trains=True) for dtype in _DTYPES]
+
+    def has(name: str) -> bool:
+        backend = BACKENDS.get(name)
+        return backend is None or any(_chosen(form, backend, device) for form in forms)
+
+    return tuple(filter(has, ATTENTIONS))
+
+
+class FusedAttention:
+    """torch's scaled_dot_product_attention, by one backend and no other, or by the one that torch chooses (None)."""
+
+    mask = None
+
+    def __init__(self, name: str, backend: SDPBackend | None, causal: bool, words: str) -> None:
+        self.name = name
+        self._backend, self._causal, self._words = backend, causal, words
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self._backend is None:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=self._causal)
+        with sdpa_kernel(self._backend):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=self._causal)
+
+    def in_words(self) -> str:
+        return self._words
+
+
+class OwnAttention:
+    """A user's function of queries, keys and values of so many dimensions: (B, H, T, K), or (B, T, K) without heads,
+    to which several heads are more sequences."""
+
+    def __init__(self, name: str, function: ImportedAttention, dims: int) -> None:
+        self.name = name
+        self.mask = function.mask
+        self._function, self._dims = function, dims
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if q.dim() == self._dims:
+            return self._function(q, k, v)
+        if self._dims == 3:
+            return self._function(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)).unflatten(0, q.shape[:2])
+        return self._function(q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)).squeeze(1)
+
+    def in_words(self) -> str:
+        return self.name
+
+
+class _Form(NamedTuple):
+    """What attention is given in a cell: how large queries, keys and values are, (B, H, T, K), and of which dtype."""
+
+    shape: tuple[int, int, int, int]
+    dtype: torch.dtype
+    causal: bool
+    trains: bool
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> _Form:
+        heads = 1 if spec.workload == "attention" else spec.num_heads
+        recipe = RECIPES[spec.precision]
+        shape = (spec.batch_size, heads, spec.context_length, spec.d_model // heads)
+        return cls(shape, recipe.autocast or recipe.parameters, spec.causal, spec.pass_ != "inference")
+
+    def queries(self, device: torch.device) -> Tensor:
+        return torch.empty(self.shape, dtype=self.dtype, device=device, requires_grad=self.trains)
+
+
+def _held_to(backend: SDPBackend | None) -> AbstractContextManager[object]:
+    return nullcontext() if backend is None else sdpa_kernel(backend)
+
+
+def _chosen(form: _Form, backend: SDPBackend | None, device: torch.device) -> SDPBackend | None:
+    """The kernel that torch would run, held to `backend` where one is given; None where it has none then."""
+    q = form.queries(device)
+    with _held_to(backend), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found = SDPBackend(torch._fused_sdp_choice(q, q, q, is_causal=form.causal))
+        except NotImplementedError:  # a device without kernels of its own, such as MPS
+            found = SDPBackend.MATH
+        except RuntimeError:
+            return None
+    return found if backend in (None, found) else None
+
+
+def _refusal(name: str, spec: RunSpec, form: _Form, device: torch.device) -> str:
+    """Why the device does not have this kernel for the cell, and what it has, in one line."""
+    backend = BACKENDS[name]
+    if name not in (there := attentions_on(device)):
+        return f"attention {name}: {device.type} has none; it can do {', '.join(there)}"
+    others = [kind for kind in there if kind not in BACKENDS or _chosen(form, BACKENDS[kind], device)]
+    if dtypes := [dtype for dtype in _DTYPES if _chosen(form._replace(dtype=dtype), backend, device)]:
+        return _wrong_dtype(name, spec, dtypes, others)
+    reason = _reason(name, form, device) or f"{device.type} cannot do it for this cell"
+    return f"attention {name}: {reason}; choose one of {', '.join(others)}"
+
+
+def _wrong_dtype(name: str, spec: RunSpec, dtypes: Iterable[torch.dtype], others: Iterable[str]) -> str:
+    needed = " or ".join(_DTYPES[dtype] for dtype in dtypes)
+    instead = [_MIXED.get(dtype, "fp32") for dtype in reversed(list(dtypes))][:1]
+    instead += [kind for kind in others if kind not in ("naive", "sdpa", "math", "flash", "cudnn")]
+    kernel = f"{spec.device.partition(':')[0]}'s {name} kernel"
+    return f"attention {name} in {spec.precision}: {kernel} needs {needed}; choose {' or '.join(instead)}"
+
+
+def _reason(name: str, form: _Form, device: torch.device) -> str:
+    """What torch says why this kernel is not for such queries; nothing where it does not say.
+
+    Asked for as torch chooses: what `torch.backends.cuda.can_use_flash_attention` and its like have to say goes to
+    standard error and not into Python's warnings.
+    """
+    q = form.queries(device)
+    with sdpa_kernel(BACKENDS[name]), warnings.catch_warnings(record=True) as said, suppress(RuntimeError):
+        warnings.simplefilter("always")
+        torch._fused_sdp_choice(q, q, q, is_causal=form.causal)
+    return first_reason(name, (str(warning.message) for warning in said))
+
+
+def first_reason(name: str, warned: Iterable[str]) -> str:
+    """The first reason that torch's warnings give for this kernel, without where in torch it arose and on one line.
+
+    torch goes through its fused kernels: "Flash attention kernel not used because:", reasons, the next kernel.
+    """
+    about = ""
+    for text in warned:
+        reason = " ".join(text.partition("(Triggered internally")[0].split()).rstrip(".")
+        if reason.endswith("because:"):
+            about = reason.lower().replace(" ", "-")
+        elif reason and about.startswith(name):
+            return reason[0].lower() + reason[1:]
+    return ""
+
+
+def _dims_taken(name: str, function: ImportedAttention, form: _Form, device: torch.device, *, has_heads: bool) -> int:
+    """How many dimensions a user's function takes, tried on one sequence: those that the model has, or else the others.
+
+    Raises what the function raises of the first where it takes neither, and ValueError for an output of another shape.
+    """
+    four = form._replace(shape=(1, 1, *form.shape[2:]), trains=False).queries(device).zero_()
+    first, other = (four, four[0]) if has_heads else (four[0], four)
+    with torch.no_grad():
+        try:
+            out = function(first, first, first)
+        except Exception:
+            with suppress(Exception):
+                if function(other, other, other).shape == other.shape:
+                    return other.dim()
+            raise
+    if out.shape != first.shape:
+        was, given = tuple(out.shape), tuple(first.shape)
+        raise ValueError(f"attention {name}: returned {was} for queries, keys and values of {given}; expected {given}")
+    return first.dim()

@@ -1,0 +1,110 @@
+"""Activation checkpointing: blocks in groups, whose activations are computed again in backward (Chen et al. 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from cs336_tui.worker.workload.blocks import StandIn, block_list
+from cs336_tui.worker.workload.transformer import Transformer
+
+
+def checkpoint_blocks(model: nn.Module, every: int) -> None:
+    """Have the model keep for backward only what enters each group of `every` blocks; the last group may be smaller.
+
+    The list of blocks stays as long as it is, so that the model may go through it as it likes. Raises ValueError where
+    no blocks are to be found; a model whose blocks cannot be grouped raises it when it first runs.
+    """
+    blocks = block_list(model)
+    if blocks is None:
+        name = type(model).__name__
+        raise ValueError(f"checkpoint {every}: {name} has no ModuleList or Sequential of blocks; use checkpoint 0")
+    # The reference draws no random numbers. Whether somebody's model does is not known: it may call F.dropout.
+    draws = not isinstance(model, Transformer) and not any(parameter.is_meta for parameter in model.parameters())
+    members = list(blocks)
+    for first in range(0, len(members), every):
+        segment = _Segment(members[first : first + every], every, draws)
+        for place, block in enumerate(segment.blocks):
+            blocks[first + place] = _Member(block, segment, place)
+
+
+class _Ran(NamedTuple):
+    """What the blocks of a segment after its first should be called with."""
+
+    output: Tensor
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class _Segment:
+    """Consecutive blocks that are recomputed together.
+
+    All of them run when the first is called; the others then hand on what they are given, which must be what they
+    would have got.
+    """
+
+    def __init__(self, blocks: Sequence[nn.Module], every: int, draws: bool) -> None:
+        self.blocks = tuple(blocks)
+        self._every = every
+        self._draws = draws
+        self._ran: _Ran | None = None
+
+    def run(self, place: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the block at this place returns to the model."""
+        if not torch.is_grad_enabled():
+            return self.blocks[place](*args, **kwargs)
+        if len(self.blocks) == 1:
+            return self._recomputed(self.blocks[0], args, kwargs)
+        if place == 0:
+            output = self._recomputed(self._chain, args, kwargs)
+            self._ran = _Ran(output, args[1:], kwargs)
+            return output
+        ran = self._ran
+        if place == len(self.blocks) - 1:
+            self._ran = None  # or it would outlive the step
+        if ran is None or not args or args[0] is not ran.output or not _alike(args[1:], kwargs, ran):
+            raise ValueError(
+                f"checkpoint {self._every}: blocks of {self._kind} are not called one right after the other with the "
+                "same arguments, so they cannot be grouped; use checkpoint 1"
+            )
+        return ran.output
+
+    def _recomputed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=self._draws, **kwargs)
+
+    def _chain(self, x: Any, *args: Any, **kwargs: Any) -> Tensor:
+        for block in self.blocks:
+            x = block(x, *args, **kwargs)
+            if not isinstance(x, Tensor):
+                raise ValueError(
+                    f"checkpoint {self._every}: blocks of {self._kind} return {type(x).__name__}, not one tensor, so "
+                    "they cannot be grouped; use checkpoint 1"
+                )
+        return x
+
+    @property
+    def _kind(self) -> str:
+        return type(self.blocks[0]).__name__
+
+
+class _Member(StandIn):
+    """A block of a segment."""
+
+    def __init__(self, block: nn.Module, segment: _Segment, place: int) -> None:
+        super().__init__(block)
+        self._segment = segment
+        self._place = place
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._segment.run(self._place, args, kwargs)
+
+
+def _alike(args: tuple[Any, ...], kwargs: dict[str, Any], ran: _Ran) -> bool:
+    if len(args) != len(ran.args) or kwargs.keys() != ran.kwargs.keys():
+        return False
+    pairs = (*zip(args, ran.args, strict=True), *((kwargs[name], ran.kwargs[name]) for name in kwargs))
+    return all(one is other for one, other in pairs)

@@ -1,0 +1,165 @@
+"""torch.compile: whether it can work here, the compiled form of a model, and what it has done so far."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from cs336_tui.config.variants import Compile
+
+_OFF = "or choose --compile off"
+_CAPTURING: tuple[Compile, ...] = ("reduce-overhead", "max-autotune")
+"""The modes in which torch.compile captures CUDA graphs."""
+
+
+class Compilations(NamedTuple):
+    """What torch.compile has done in this process so far."""
+
+    frames: int
+    """Functions, or parts of them, that it took up to compile; again for each time."""
+    graphs: int
+    """Graphs that it made of them."""
+    breaks: int
+    """Places at which it had to end a graph, in the order of `break_reasons`."""
+
+
+def why_cannot_compile(device_type: str) -> str | None:
+    """What torch.compile lacks for this kind of device, in one line; None where nothing is known to be missing.
+
+    Looks for tools without starting any of them, and imports no compiler.
+    """
+    try:
+        torch.compile(backend="inductor")  # given nothing to compile, it only looks at the version of Python
+    except RuntimeError as error:
+        return f"{str(error).splitlines()[0]}; use another Python, {_OFF}"
+    if device_type == "cuda" and find_spec("triton") is None:
+        return f"torch.compile needs Triton on CUDA: install the package triton, {_OFF}"
+    if device_type not in ("cpu", "cuda"):
+        return None
+    language, variable, usual = _compiler(device_type)
+    named = os.environ.get(variable)
+    if named and shutil.which(named) is None:
+        return f"torch.compile needs a {language} compiler and {variable}={named} names none: set it to one, {_OFF}"
+    if not named and not any(map(shutil.which, usual)):
+        return f"torch.compile needs a {language} compiler: install {usual[0]} or set {variable} to one, {_OFF}"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        return f"torch.compile needs the headers of Python (Python.h): install python3-dev, or what brings them, {_OFF}"
+    return None
+
+
+def _compiler(device_type: str) -> tuple[str, str, Sequence[str]]:
+    """The language whose compiler is called, the variable that names one, and those looked for without it.
+
+    Inductor compiles C++ with the one command that its `cpp.cxx` names, Triton C with either of two.
+    """
+    if device_type == "cuda":
+        return "C", "CC", ("gcc", "clang")
+    return "C++", "CXX", ("clang++",) if sys.platform == "darwin" else ("g++",)
+
+
+def compiled(model: nn.Module, mode: Compile, device: torch.device) -> nn.Module:
+    """The model, to be compiled when it is first called. Raises ValueError, in one line, where that cannot be."""
+    if why := why_cannot_compile(device.type):
+        raise ValueError(f"compile {mode}: {why}")
+    made: nn.Module = torch.compile(model, mode=None if mode == "default" else mode)
+    return made
+
+
+def nothing_compiled() -> AbstractContextManager[object]:
+    """A context in which what a user has had compiled runs as it is written, so that to try it out compiles nothing.
+
+    Compiled for the numbers that it is tried with, it would be compiled for shapes of any size when the cell's come.
+    """
+    if "torch._dynamo" not in sys.modules:  # which takes a second to import; nothing was compiled yet
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
+
+
+def captures(mode: Compile, device_type: str) -> bool:
+    """Whether torch.compile captures CUDA graphs in this mode, so that a first few calls warm up and record."""
+    return mode in _CAPTURING and device_type == "cuda"
+
+
+def step_opening(mode: Compile, device_type: str) -> Callable[[], object] | None:
+    """What has to be called before each step; None where nothing has.
+
+    Graphs that torch.compile captured write to the same memory again and again. A backward shows it that outputs of the
+    call before are done with; a forward alone does not, and would be run without its graph while it waits for one.
+    """
+    return torch.compiler.cudagraph_mark_step_begin if captures(mode, device_type) else None
+
+
+def compilations() -> Compilations:
+    """How much was compiled so far. Costs microseconds, and imports nothing."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return Compilations(0, 0, 0)
+    counters = utils.counters
+    return Compilations(
+        counters["frames"]["total"], counters["stats"]["unique_graphs"], len(getattr(utils, "graph_break_reasons", ()))
+    )
+
+
+def break_reasons(since: Compilations) -> tuple[str, ...]:
+    """Why graphs ended since then, a line each: where in the model's source, and what could not be compiled."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    reasons = getattr(utils, "graph_break_reasons", [])[since.breaks :]
+    lines = (_break_line(each.reason, each.user_stack) for each in reasons if getattr(each, "graph_break", True))
+    return tuple(dict.fromkeys(lines))
+
+
+def _break_line(reason: object, stack: Sequence[object]) -> str:
+    """In one line; of what torch explains at length, the first sentence."""
+    lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
+    explained = next((line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), "")
+    text = explained or (lines[0] if lines else "for a reason that torch does not tell")
+    text = text.removeprefix("Dynamo does not know how to ").partition(". ")[0].rstrip(".")
+    frame = stack[-1] if stack else None
+    name, line = getattr(frame, "filename", None), getattr(frame, "lineno", None)
+    return f"{Path(name).name}, line {line}: {text}" if name else text
+
+
+def forget_compiled() -> None:
+    """Drop all that was compiled in this process, and what is known of it, so that the next model begins afresh."""
+    if "torch._dynamo" not in sys.modules:
+        return
+    torch._dynamo.reset()
+    if (inductor := sys.modules.get("torch._inductor.utils")) is not None:
+        # Named so from torch 2.6 on; newer ones keep the name beside another.
+        getattr(inductor, "clear_inductor_caches", lambda: None)()
+
+
+def forget_sizes() -> None:
+    """Have what is compiled from here on be compiled for the sizes that it meets first, whatever was met before.
+
+    torch.compile remembers the sizes that a function met, the same function of every model, and makes code for any size
+    once they differ. What was compiled is kept. Costs microseconds, and imports nothing.
+    """
+    if (pgo := sys.modules.get("torch._dynamo.pgo")) is not None:
+        pgo.reset_code_state()
+
+
+def compiler_in_force(model: nn.Module) -> str | None:
+    """The backend of a compiled model and what its mode set in it, in words; None for a model as it is written."""
+    context = getattr(model, "dynamo_ctx", None)
+    if context is None:
+        return None
+    backend = getattr(context, "callback", None)
+    while backend is not None and not hasattr(backend, "compiler_name"):
+        backend = getattr(backend, "_torchdynamo_orig_backend", None) or getattr(
+            backend, "_torchdynamo_orig_callable", None
+        )
+    if backend is None:
+        return "torch.compile"
+    options = getattr(backend, "config", None) or {}
+    return ", ".join([str(backend.compiler_name), *(f"{name}={value}" for name, value in sorted(options.items()))])

@@ -1,0 +1,235 @@
+"""Finding what a user named: on Python's path, with the user's folders on it, imported in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import itertools
+import pkgutil
+import re
+import sys
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from cs336_tui.worker.workload.imported.metadata import offer_metadata
+from cs336_tui.worker.workload.imported.problems import (
+    SITES,
+    ImportProblem,
+    explained,
+    remember_named,
+    remember_searched,
+)
+
+_MOST_FILES = 500
+"""Files of a package that are looked through for what was named in the wrong place."""
+_entered: dict[str, frozenset[str]] = {}
+"""Folders that were put on the path here, and the top-level modules that were loaded before."""
+
+
+def find(name: str, paths: tuple[str, ...]) -> Any:
+    """What ``package.module:attribute`` names. Raises `ImportProblem`, in one line, where it cannot be had."""
+    try:
+        return _find(name, paths)
+    except ImportProblem as problem:
+        problem.code = name
+        raise
+
+
+def _find(name: str, paths: tuple[str, ...]) -> Any:
+    module_name, _, attribute = name.partition(":")
+    look_in(paths)
+    _remember(module_name.partition(".")[0])
+    found: Any = _import(name, paths)
+    where, path = found, module_name
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ImportProblem(missing(where, path, found, part)) from None
+        path = f"{path}.{part}"
+    return found
+
+
+def look_in(paths: Iterable[str]) -> None:
+    """Have Python look for modules in these folders, behind its own and before what is installed.
+
+    Folders of an earlier call that are not among these are taken off again, and what was imported from them is
+    forgotten, so that two versions of one module can follow one another in a process.
+    """
+    folders = [str(Path(path).resolve()) for path in paths]
+    for folder in folders:
+        if not Path(folder).is_dir():
+            wrong = "that is a file; give its folder" if Path(folder).is_file() else "no such folder"
+            raise ImportProblem(f"model path {folder}: {wrong}")
+    for left in [folder for folder in _entered if folder not in folders]:
+        _forget(left, _entered.pop(left))
+    kept = [entry for entry in sys.path if str(Path(entry).resolve()) not in folders]
+    at = next((number for number, entry in enumerate(kept) if Path(entry).name in SITES), len(kept))
+    path = [*kept[:at], *dict.fromkeys(folders), *kept[at:]]
+    if path != sys.path:
+        sys.path[:] = path
+    for folder in folders:
+        _entered.setdefault(folder, frozenset(name.partition(".")[0] for name in sys.modules))
+        remember_searched(folder)
+        if not any(Path(folder).glob("*.dist-info")):  # a repository, not what was installed beside it
+            remember_named(folder)
+    offer_metadata(folders)
+    importlib.invalidate_caches()
+
+
+class Aside(NamedTuple):
+    """What was imported from a user's folders, while another version of it may be imported and run in this process."""
+
+    path: tuple[str, ...]
+    entered: dict[str, frozenset[str]]
+    modules: dict[str, ModuleType]
+
+
+def put_aside() -> Aside:
+    """Have this process as if nothing had been looked for in a user's folders; `take_up` undoes that."""
+    path, entered = tuple(sys.path), dict(_entered)
+    modules: dict[str, ModuleType] = {}
+    for folder, loaded_before in entered.items():
+        modules |= _forget(folder, loaded_before)
+    _entered.clear()
+    offer_metadata(())
+    return Aside(path, entered, modules)
+
+
+def take_up(aside: Aside) -> None:
+    """Have the modules and folders that were put aside in place again, for whatever is imported from now on.
+
+    Nothing else may be in their place: put that aside first.
+    """
+    sys.path[:] = aside.path
+    sys.modules.update(aside.modules)
+    _entered.update(aside.entered)
+    offer_metadata(aside.entered)
+
+
+def _forget(folder: str, loaded_before: frozenset[str]) -> dict[str, ModuleType]:
+    """Forget what was imported from there; what that was."""
+    sys.path[:] = [entry for entry in sys.path if entry != folder]
+    tops = {name.partition(".")[0] for name in sys.modules} - loaded_before
+    gone = {top for top in tops if (module := sys.modules.get(top)) is not None and _home(module) == folder}
+    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in gone}
+
+
+def _home(module: ModuleType) -> str | None:
+    """The folder on the path in which a top-level module was found."""
+    if locations := list(getattr(module, "__path__", ())):
+        return str(Path(locations[0]).resolve().parent)
+    file = getattr(module, "__file__", None)
+    return str(Path(file).resolve().parent) if file else None
+
+
+def _remember(top: str) -> None:
+    """The files of what was named are the user's: its package where it is installed, else all of its folder."""
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # of a module that was made by hand
+        return
+    if spec is None or top in sys.stdlib_module_names:
+        return
+    packages = list(spec.submodule_search_locations or ())
+    for place in packages or ([spec.origin] if spec.origin else []):
+        home = Path(place).resolve().parent
+        if not any(site in home.parts for site in SITES):
+            remember_named(str(home))
+        elif packages:
+            remember_named(place)
+
+
+def _import(name: str, paths: tuple[str, ...]) -> ModuleType:
+    """The module of ``module:attribute``."""
+    module = name.partition(":")[0]
+    with explained(f"importing {module}", lambda error: _hint(error, name, paths)):
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            own = isinstance(error.name, str) and f"{module}.".startswith(f"{error.name}.")
+            if own and not isinstance(error, PackageNotFoundError):
+                raise ImportProblem(_not_found(name, str(error.name), paths)) from None
+            raise
+
+
+def _hint(error: BaseException, name: str, paths: tuple[str, ...]) -> str:
+    if isinstance(error, ImportError) and "no known parent package" in str(error):
+        top = name.partition(":")[0].partition(".")[0]
+        packages = [Path(path).resolve() for path in paths if (Path(path) / f"{top}.py").is_file()]
+        if packages and packages[0].name.isidentifier():
+            return f"; it is part of a package: write {packages[0].name}.{name} with --model-path {packages[0].parent}"
+        return "; it is part of a package: write package.module:name with --model-path for the folder above the package"
+    if isinstance(error, PackageNotFoundError):
+        return "; install that package beside cs336-tui (pip install --no-deps -e FOLDER)"
+    if isinstance(error, ModuleNotFoundError):
+        return "; install it beside cs336-tui, or give the folder that has it with --model-path"
+    return ""
+
+
+def _not_found(name: str, missing: str, paths: tuple[str, ...]) -> str:
+    written, name = name, name.replace(".py:", ":")
+    if missing.endswith(".py") and written != name:
+        return f"no module {missing}: write {name}, without .py"
+    top = name.partition(":")[0].partition(".")[0]
+    if missing != top:
+        above, _, last = missing.rpartition(".")
+        parent = sys.modules.get(above)
+        if parent is None:
+            return f"no module {missing}"
+        return f"no module {missing} in {_home_of(parent)}{_meant(last, getattr(parent, '__path__', ()), f'{above}.')}"
+    if top in sys.stdlib_module_names:
+        return f"no module {missing}: {top} is Python's own; give yours another name"
+    looked = ", ".join(paths) or "no folder of yours"
+    patterns = (f"*/{top}/__init__.py", f"*/{top}.py")
+    nearby = [found for path in paths for pattern in patterns for found in sorted(Path(path).glob(pattern))]
+    if nearby:
+        folder = nearby[0].parent.parent if nearby[0].name == "__init__.py" else nearby[0].parent
+        if (folder / "__init__.py").is_file():
+            return f"no module {missing} in {looked}; it is in package {folder.name}: write {folder.name}.{name}"
+        return f"no module {missing} in {looked}; there is one in {folder}: --model-path {folder}"
+    if meant := _meant(top, paths):
+        return f"no module {missing} in {looked}{meant}"
+    return f"no module {missing}, looked in {looked} and among what is installed; add its folder with --model-path"
+
+
+def _meant(word: str, folders: Iterable[str], before: str = "") -> str:
+    """What modules in these folders have a name much like this."""
+    near = difflib.get_close_matches(word, [module.name for module in pkgutil.iter_modules(folders)], n=2)
+    return f"; did you mean {' or '.join(before + module for module in near)}?" if near else ""
+
+
+def _home_of(module: ModuleType) -> str:
+    locations = list(getattr(module, "__path__", ()))
+    return str(locations[0]) if locations else f"{module.__name__}, which is no package"
+
+
+def missing(where: ModuleType, path: str, found: object, part: str) -> str:
+    """That what was `found` at a dotted path in the module `where` has no such part, and what may be meant."""
+    names = [name for name in dir(found) if not name.startswith("__")]
+    near = difflib.get_close_matches(part, names, n=3)
+    lowered = [name for name in names if name.lower() == part.lower()]
+    meant = f"; did you mean {' or '.join(dict.fromkeys(lowered + near))}?" if lowered or near else ""
+    top = where.__name__.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return f"{path} has no {part}: {top} is Python's own module; give yours another name"
+    if found is where and (module := _defined_in(where, part)):
+        meant = f"; it is in {module}: write {module}:{part}"
+    return f"{path} has no {part} ({getattr(where, '__file__', None) or 'no file'}){meant}"
+
+
+def _defined_in(package: ModuleType, name: str) -> str | None:
+    """The module of the package whose source defines a class or a function of this name."""
+    definition = re.compile(rf"^(?:class|def) {re.escape(name)}\b", re.MULTILINE)
+    for folder in map(Path, getattr(package, "__path__", ())):
+        for file in itertools.islice(sorted(folder.rglob("*.py")), _MOST_FILES):
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                if definition.search(file.read_text(encoding="utf-8")):
+                    inside = file.relative_to(folder).with_suffix("").parts
+                    return ".".join((package.__name__, *(part for part in inside if part != "__init__")))
+    return None

@@ -1,0 +1,96 @@
+"""Which source a user's code is of: its hash, and the revision of the git repository that has it."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.variants import is_imported
+from cs336_tui.worker.workload.imported.finding import find
+from cs336_tui.worker.workload.imported.problems import is_users_file
+
+_GIT_TIMEOUT_S = 3.0
+_HASH_LETTERS = 12
+_OF_ANOTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+"""Environment variables that git sets for its hooks."""
+
+
+def revisions_of(spec: RunSpec, model: nn.Module) -> str | None:
+    """Of all that a spec's step takes from the user, model first; None where it takes nothing.
+
+    What is named for the model may be a few lines about one of another file, so that the user's files with the classes
+    of the modules in it follow.
+    """
+    names = [spec.model, spec.attention, spec.loss, *([spec.optimizer] if spec.pass_ == "train-step" else [])]
+    found = [(name, find(name, spec.model_path)) for name in names if is_imported(name)]
+    told = []
+    for name, thing in found:
+        told.append(revision_of(thing))
+        if name == spec.model:
+            told += [revision_of(kind) for kind in _own_classes(model)]
+    return "; ".join(dict.fromkeys(told)) or None
+
+
+def _own_classes(model: nn.Module) -> list[type]:
+    """The user's classes among those of its modules, their base classes included, the outermost first."""
+    kinds = dict.fromkeys(type(module) for module in model.modules())
+    classes = dict.fromkeys(base for kind in kinds for base in kind.__mro__)
+    files = ((kind, getattr(sys.modules.get(kind.__module__), "__file__", None)) for kind in classes)
+    return [kind for kind, file in files if file and is_users_file(file, named_only=True)]
+
+
+def revision_of(thing: Callable[..., Any]) -> str:
+    """``model.py sha256 1a2b3c4d5e6f, git 0a1b2c3 with uncommitted changes``; no git where git does not have it."""
+    owner = getattr(thing, "__self__", None)  # of the apply of an autograd function
+    try:
+        file = inspect.getsourcefile(owner if isinstance(owner, type) else inspect.unwrap(thing))
+    except TypeError:
+        file = None
+    if file is None or not Path(file).is_file():
+        return "source unknown"
+    return _revision(str(Path(file).resolve()))
+
+
+@lru_cache(maxsize=64)
+def _revision(file: str) -> str:
+    path = Path(file)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:_HASH_LETTERS]
+    git = _git_revision(path)
+    return f"{path.name} sha256 {digest}{f', git {git}' if git else ''}"
+
+
+def _git_revision(file: Path) -> str | None:
+    """Short hash of the commit that the file's repository is at; None if git is not there or ignores the file."""
+    commit = _git(file.parent, "rev-parse", "--short", "HEAD")
+    own = _git(file.parent, "status", "--porcelain", "--ignored", "--untracked-files=all", "--", file.name)
+    if not commit or own is None or own.startswith("!!"):
+        return None
+    dirty = own or _git(file.parent, "status", "--porcelain", "--untracked-files=no")
+    return f"{commit} with uncommitted changes" if dirty else commit
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """What git says, which only reads; None if it cannot."""
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_REPOSITORY}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_GIT_TIMEOUT_S,
+            env=environment | {"GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,98 @@
+"""Telling what the modules of anybody's language model are for, by their names and classes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from torch import nn
+
+from cs336_tui.events.reports import Range
+from cs336_tui.worker.workload.blocks import blocks_of
+
+_NORM = re.compile(r"(^|_)(layer_?norm|rms_?norm|norm|ln)(_|\d|$)|norm$")
+_EMBEDDING = re.compile(r"embed|^w[tp]e$|(^|_)(emb|tok|pos)(_|$)|position")
+_ROTARY = re.compile(r"rotary|(^|_)rope(_|$)")
+_ATTENTION = re.compile(r"attention|(^|_)attn(_|$)|(^|_)mha(_|$)")
+_FEED_FORWARD = re.compile(r"mlp|feed_?forward|swi?glu|geglu|(^|_)(ffn?|ffwd|moe|experts)(_|$)")
+_IN_A_BLOCK = re.compile(r"(linear|fc|w)_?[123]|c_(fc|proj)")
+"""Layers of a feed-forward network that a block holds itself."""
+_HEAD = re.compile(r"(lm_?)?head|output|out|unembed(ding)?|(lm_|output_|vocab_)?proj(ection)?|to_logits|embed_out")
+
+_AFFIXES = re.compile(r"proj(ection)?|linear|lin(?=_|$)|layer|weight|(?<![a-z])w(?=_)|^to_|_")
+"""What a projection's name has beside what it makes."""
+_QKV = frozenset(
+    "q k v qkv kv query key value queries keys values querykeyvalue wq wk wv wqkv wkv cattn in inqkv".split()
+)
+_OUTPUT = frozenset("o out output wo c dense".split()) | {""}
+
+
+def part_of_each(model: nn.Module) -> dict[nn.Module, Range]:
+    """The modules that are a part of their own, each with its part; what is inside one that is of one kind is left out.
+
+    A module that several others share has the part of its first place. What nothing tells of is left out too.
+    """
+    found: dict[nn.Module, Range] = {}
+    for name, module, part in _walk(model, set(blocks_of(model) or ()), None):
+        del name
+        found.setdefault(module, part)
+    return found
+
+
+def _walk(
+    parent: nn.Module, blocks: set[nn.Module], within: Range | None, at: str = ""
+) -> Iterator[tuple[str, nn.Module, Range]]:
+    """The parts below a module that is itself part of `within`; `at` is its name there."""
+    # A list or a dictionary is never called: a block calls what is in it, as minGPT does.
+    holds_feed_forward = isinstance(parent, nn.ModuleList | nn.ModuleDict) and bool(_FEED_FORWARD.search(_snake(at)))
+    for name, module in parent.named_children():
+        part = _part(_snake(name), module, blocks, within)
+        if part is None and holds_feed_forward:
+            part = "feed-forward"
+        if part is not None:
+            yield name, module, part
+        if part in (None, "residual", "attention rest"):
+            yield from _walk(module, blocks, part or within, name)
+
+
+def _part(name: str, module: nn.Module, blocks: set[nn.Module], within: Range | None) -> Range | None:
+    if isinstance(module, nn.ModuleList | nn.ModuleDict):  # never called
+        return None
+    if module in blocks and any(_is_called(_ATTENTION, *each) for each in _inside(module)):
+        return "residual"
+    kind, leaf = _snake(type(module).__name__), next(module.children(), None) is None
+    if leaf and (_NORM.search(name) or _NORM.search(kind)):
+        return "norms"
+    if _ROTARY.search(name) or _ROTARY.search(kind):
+        return "rotary"
+    if within == "attention rest":
+        makes = _AFFIXES.sub("", name)
+        if makes in _QKV:
+            return "QKV projections"
+        return "output projection" if makes in _OUTPUT and any(True for _ in module.parameters()) else None
+    if within is None and _HEAD.fullmatch(name):
+        return "head"
+    if isinstance(module, nn.Dropout):
+        return None
+    if isinstance(module, nn.Embedding) or _EMBEDDING.search(name) or _EMBEDDING.search(kind):
+        return "embedding"
+    if _ATTENTION.search(name) or _ATTENTION.search(kind):
+        return "attention rest"
+    if _FEED_FORWARD.search(name) or _FEED_FORWARD.search(kind):
+        return "feed-forward"
+    if within == "residual" and isinstance(module, nn.Linear) and _IN_A_BLOCK.fullmatch(name):
+        return "feed-forward"
+    return "residual" if module in blocks else None
+
+
+def _inside(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    return ((name.rpartition(".")[2], inner) for name, inner in module.named_modules() if inner is not module)
+
+
+def _is_called(pattern: re.Pattern[str], name: str, module: nn.Module) -> bool:
+    return bool(pattern.search(_snake(name)) or pattern.search(_snake(type(module).__name__)))
+
+
+def _snake(name: str) -> str:
+    """``CausalMultiHeadSelfAttention`` as ``causal_multi_head_self_attention``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -1,0 +1,275 @@
+"""One step of each pass, cut into its named phases. Nothing here looks at a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from inspect import signature
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from cs336_tui.config.spec import Pass
+from cs336_tui.worker.workload.batch import Batch
+from cs336_tui.worker.workload.imported.problems import ImportProblem, is_interrupt, place_of, told
+
+PHASES: dict[Pass, tuple[str, ...]] = {
+    "inference": ("forward",),
+    "forward": ("forward",),
+    "backward": ("backward",),
+    "forward+backward": ("forward", "loss", "backward"),
+    "train-step": ("zero_grad", "forward", "loss", "backward", "optimizer"),
+}
+"""The timed phases of each pass, in the order they run."""
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Output and targets to a number."""
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over all tokens: (B, T, V), (B, T) -> ()."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class Training:
+    """The optimizer and the gradient scaler (disabled unless asked for) of the `train-step` pass.
+
+    `name` says in words what the optimizer is.
+    """
+
+    def __init__(self, optimizer: Optimizer, name: str, device_type: str, *, scale_gradients: bool) -> None:
+        self.optimizer, self.name = optimizer, name
+        self.scaler = torch.amp.GradScaler(device_type, enabled=scale_gradients)
+        self._taken = _Counter()
+        optimizer.register_step_post_hook(self._taken)
+
+    @property
+    def scales_gradients(self) -> bool:
+        return bool(self.scaler.is_enabled())
+
+    @property
+    def steps_taken(self) -> int:
+        """Optimizer steps really taken: a gradient scaler skips one whose gradients overflowed.
+
+        Waits for the device where the optimizer itself decides that there, as a fused one does.
+        """
+        if getattr(self.optimizer, "_step_supports_amp_scaling", False):
+            counts = (state["step"] for state in self.optimizer.state.values() if "step" in state)
+            return int(next(counts, 0))
+        return self._taken.calls
+
+
+class _Counter:
+    """Counts its calls. An object of its own, so that the optimizer, which keeps it, does not keep what counts."""
+
+    calls = 0
+
+    def __call__(self, *_: object) -> None:
+        self.calls += 1
+
+
+def logits_of(output: object, model: nn.Module | None = None) -> Tensor:
+    """The logits of what a model returned: a tensor, what has them as `logits`, or the first of several.
+
+    Raises `ImportProblem` for anything else.
+    """
+    found = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if found is None and isinstance(output, tuple | list) and output:
+        found = output[0]
+    elif found is None and isinstance(output, dict):
+        found = output.get("logits")
+    if isinstance(found, Tensor):
+        return found
+    place = place_of(type(_as_written(model)).forward) if model is not None else ""
+    raise ImportProblem(f"the model returned {type(output).__name__}, expected a tensor of logits{place}")
+
+
+def _as_written(model: nn.Module) -> nn.Module:
+    """The model that torch.compile wraps, any other as it is."""
+    return getattr(model, "_orig_mod", model)
+
+
+def _targets_hint(forward: Callable[..., object]) -> str:
+    """What to do about a forward that gives the logits of the last token only, where it may be given targets."""
+    takes = next((name for name in ("targets", "labels", "target", "y") if name in signature(forward).parameters), None)
+    if takes is None:
+        return ""
+    return (
+        f"; forward takes {takes} and is called without: name a class or factory whose forward(tokens) passes some, "
+        f"such as a subclass with: def forward(self, tokens): return super().forward(tokens, {takes}=tokens)"
+    )
+
+
+class _Result(NamedTuple):
+    """What is left to be checked of a step of a user's own code."""
+
+    logits: torch.Size
+    is_floating: bool
+    loss: Tensor | None
+
+
+class Step:
+    """A step of one pass over one batch: call `prepare`, `run` for each of `phases` in order, then `clear`.
+
+    Only `run` is to be timed. `autocast` gives the context that forward and loss (never backward) run in.
+    `check_against` is the vocabulary's size where model or loss are a user's own, whose results have to be checked.
+    `opening` is called before anything else of a step.
+    """
+
+    def __init__(
+        self,
+        pass_: Pass,
+        model: nn.Module,
+        batch: Batch,
+        autocast: Callable[[], AbstractContextManager[object]],
+        training: Training | None = None,
+        *,
+        loss: Loss = cross_entropy,
+        check_against: int | None = None,
+        opening: Callable[[], object] | None = None,
+    ) -> None:
+        if (pass_ == "train-step") != (training is not None):
+            raise ValueError(f"pass {pass_}: training belongs to train-step, and only to it")
+        self.phases = PHASES[pass_]
+        self.logits_dtype: torch.dtype | None = None
+        """dtype of the last step's logits, None before the first."""
+        self.failed_in: str | None = None
+        """The phase that raised, None while none has."""
+        self._pass = pass_
+        self._model = model
+        self._batch = batch
+        self._autocast = autocast
+        self._training = training
+        self._loss_of = loss
+        self._logits: Tensor | None = None
+        self._loss: Tensor | None = None
+        self._check_against = check_against
+        self._opening = opening
+        self._result: _Result | None = None
+
+    @property
+    def training(self) -> Training | None:
+        return self._training
+
+    @property
+    def back_to_back(self) -> bool:
+        """Whether nothing untimed lies between two steps: a train-step cleans up inside itself, as a training loop."""
+        return self._training is not None
+
+    def prepare(self) -> None:
+        """What must have run before the timed phases: forward and loss, for `backward`."""
+        if self._opening is not None:
+            self._opening()
+        if self._pass == "backward":
+            self.run("forward")
+            self.run("loss")
+
+    def run(self, phase: str) -> None:
+        try:
+            self._RUN[phase](self)
+        except Exception as error:
+            self.failed_in = phase
+            if phase == "loss" and (problem := self._logits_problem()):
+                raise ImportProblem(problem) from error
+            raise
+        except BaseException as error:  # for a user's model to end the program is a failure as any other
+            self.failed_in = phase
+            if is_interrupt(error):
+                raise
+            raise ImportProblem(told(error)) from error
+
+    def check(self) -> None:
+        """Raise `ImportProblem` if the first step that was cleared gave no logits (B, T, V) or no finite loss.
+
+        Costs nothing for the reference model, and waits for the device for any other: not to be timed.
+        """
+        problem = self._logits_problem() or self._loss_problem()
+        self._check_against = self._result = None
+        if problem:
+            raise ImportProblem(problem)
+
+    def clear(self) -> None:
+        """Drop what the step left (outputs, graph, gradients), so that no later step holds it in memory."""
+        if self._check_against is not None and self._result is None:
+            self._result = self._seen()
+        if not self.back_to_back:
+            self._drop_outputs()
+            self._model.zero_grad(set_to_none=True)
+
+    def _zero_grad(self) -> None:
+        assert self._training is not None
+        self._drop_outputs()
+        self._training.optimizer.zero_grad()  # to None; a user's own may take no argument that says so
+
+    def _forward(self) -> None:
+        with torch.inference_mode(self._pass == "inference"), self._autocast():
+            output = self._model(self._batch.inputs)
+            self._logits = output if isinstance(output, Tensor) else logits_of(output, self._model)
+        self.logits_dtype = self._logits.dtype
+
+    def _compute_loss(self) -> None:
+        assert self._logits is not None
+        with self._autocast():
+            self._loss = self._loss_of(self._logits, self._batch.targets)
+
+    def _backward(self) -> None:
+        assert self._loss is not None
+        loss = self._training.scaler.scale(self._loss) if self._training else self._loss
+        loss.backward()
+
+    def _optimizer(self) -> None:
+        # With gradient scaling on, the scaler itself waits for the device here: it must know whether to skip the step.
+        assert self._training is not None
+        self._training.scaler.step(self._training.optimizer)
+        self._training.scaler.update()
+
+    def _seen(self) -> _Result | None:
+        if self._logits is None:
+            return None
+        loss = None if self._loss is None else self._loss.detach()
+        return _Result(self._logits.shape, self._logits.is_floating_point(), loss)
+
+    def _logits_problem(self) -> str | None:
+        """In one line, why the logits are none."""
+        found = self._result or self._seen()
+        if self._check_against is None or found is None:
+            return None
+        shape, expected = tuple(found.logits), (*self._batch.inputs.shape, self._check_against)
+        kind = type(_as_written(self._model))
+        name, place = kind.__name__, place_of(kind.forward)
+        if shape != expected:
+            hint = _targets_hint(kind.forward) if shape == (expected[0], 1, expected[2]) else ""
+            return (
+                f"model {name} returned logits of shape {shape}, expected {expected}: batch, context length, "
+                f"vocabulary{place}{hint}"
+            )
+        return None if found.is_floating else f"model {name} returned logits that are not floating-point numbers{place}"
+
+    def _loss_problem(self) -> str | None:
+        """In one line, why the loss is none."""
+        loss = self._result.loss if self._result else None
+        if loss is None:
+            return None
+        place = place_of(self._loss_of)
+        if loss.numel() != 1:
+            return f"the loss has shape {tuple(loss.shape)}, expected one number{place}"
+        if not torch.isfinite(loss).all():
+            by = getattr(self._loss_of, "__name__", type(self._loss_of).__name__)
+            who = f"model {type(_as_written(self._model)).__name__}, loss {by}"
+            return f"{who}: loss is {loss.item()} after the first step, expected a finite number{place}"
+        return None
+
+    def _drop_outputs(self) -> None:
+        self._logits = self._loss = None
+
+    _RUN: ClassVar[dict[str, Callable[[Step], None]]] = {
+        "zero_grad": _zero_grad,
+        "forward": _forward,
+        "loss": _compute_loss,
+        "backward": _backward,
+        "optimizer": _optimizer,
+    }

@@ -1,0 +1,128 @@
+"""Precisions: what each asks of torch, and reading back what is really in force."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from cs336_tui.config.spec import Precision
+from cs336_tui.events.environment import FLOAT8
+
+
+class Recipe(NamedTuple):
+    """What a precision asks of torch. `matmul` is the precision of float32 matrix products (see `set_matmul`)."""
+
+    matmul: str = "highest"
+    parameters: torch.dtype = torch.float32
+    autocast: torch.dtype | None = None
+    scale_gradients: bool = False
+    float8: bool = False
+
+
+RECIPES: dict[Precision, Recipe] = {
+    "fp32": Recipe(),
+    "tf32": Recipe(matmul="high"),
+    "bf16-mixed": Recipe(autocast=torch.bfloat16),
+    "fp16-mixed": Recipe(autocast=torch.float16, scale_gradients=True),
+    "bf16": Recipe(parameters=torch.bfloat16),
+    # As bf16-mixed but for linear layers, which `float8.use_float8` changes.
+    "fp8-mixed": Recipe(autocast=torch.bfloat16, float8=True),
+}
+
+
+def check_precision(precision: Precision, device_type: str) -> None:
+    """Raise ValueError, in one line, for TF32 and float8 off CUDA: torch accepts the one everywhere and computes the
+    other, but only CUDA's hardware has these formats."""
+    if precision in ("tf32", "fp8-mixed") and device_type != "cuda":
+        raise ValueError(f"precision {precision}: {device_type} cannot do it, only cuda can")
+
+
+def check_capability(precision: Precision, device: torch.device) -> None:
+    """Raise ValueError, in one line, for float8 on a GPU that has none. Of other precisions nothing is asked."""
+    if precision != "fp8-mixed" or device.type != "cuda":
+        return
+    found = torch.cuda.get_device_properties(device)
+    if why := why_no_float8((found.major, found.minor), found.name):
+        raise ValueError(why)
+
+
+def why_no_float8(capability: tuple[int, int], name: str) -> str | None:
+    """What a GPU, or torch on it, lacks for float8 matrix products; None where they can be had."""
+    if torch.version.hip is not None:
+        return f"precision fp8-mixed: needs torch for NVIDIA's GPUs, this one is for ROCm {torch.version.hip}"
+    if capability < FLOAT8:
+        needed, has = (".".join(map(str, pair)) for pair in (FLOAT8, capability))
+        return f"precision fp8-mixed: needs compute capability {needed} or later, {name} has {has}"
+    if not (hasattr(torch, "_scaled_mm") and hasattr(torch, "float8_e4m3fn") and hasattr(torch, "float8_e5m2")):
+        return f"precision fp8-mixed: torch {torch.__version__} has no scaled float8 products; install a later one"
+    return None
+
+
+def set_matmul(precision: str) -> None:
+    """Set torch's float32 matmul precision: ``highest`` is true fp32, ``high`` allows TF32 on CUDA."""
+    torch.set_float32_matmul_precision(precision)
+
+
+def tf32_override() -> str | None:
+    """What ``NVIDIA_TF32_OVERRIDE`` makes NVIDIA's libraries do whatever torch asks: ``0`` never use TF32, ``1``
+    always. None when it is not set to either."""
+    value = os.environ.get("NVIDIA_TF32_OVERRIDE")
+    return value if value in ("0", "1") else None
+
+
+def tf32_allowed() -> bool:
+    """Whether cuBLAS may use TF32 for float32 matmuls: the environment's word, else what torch reads back."""
+    if (override := tf32_override()) is not None:
+        return override == "1"
+    newer = _fp32_precision("cuda")
+    return bool(torch.backends.cuda.matmul.allow_tf32) if newer is None else newer == "tf32"
+
+
+def matmul_in_force(device_type: str) -> str:
+    """torch's float32 matmul precision as it is for this kind of device: ``highest``, ``high`` or ``medium``.
+
+    From torch 2.9 on each backend has a setting of its own, ``fp32_precision``, which is what its kernels obey.
+    `torch.get_float32_matmul_precision` raises where that says another thing than the older setting, or gives the
+    older one's. Raises what torch raises for a device without such a setting.
+    """
+    meant = _MEANT.get(_fp32_precision(device_type) or "")
+    try:
+        older = torch.get_float32_matmul_precision()
+    except Exception:
+        if meant is None:
+            raise
+        return meant[0]
+    return older if meant is None or older in meant else meant[0]
+
+
+_MEANT = {"none": ("highest",), "ieee": ("highest",), "tf32": ("high", "medium"), "bf16": ("medium",)}
+"""What the newer setting of a backend is in words of the older one."""
+
+
+def _fp32_precision(device_type: str) -> str | None:
+    """torch's newer setting for matrix products on this kind of device; None where torch has none."""
+    backend = {"cuda": torch.backends.cuda, "cpu": getattr(torch.backends, "mkldnn", None)}.get(device_type)
+    return getattr(getattr(backend, "matmul", None), "fp32_precision", None)
+
+
+def autocast_for(recipe: Recipe, device_type: str) -> Callable[[], AbstractContextManager[object]]:
+    """The context in which forward and loss run."""
+    if recipe.autocast is None:
+        return nullcontext
+    return partial(torch.autocast, device_type, dtype=recipe.autocast)
+
+
+def autocast_in_force(autocast: Callable[[], AbstractContextManager[object]], device_type: str) -> torch.dtype | None:
+    """The dtype that operations are cast to inside the context; None when torch has left autocast off."""
+    with autocast():
+        return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else None
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for `torch.float32`."""
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,289 @@
+"""The reference Transformer language model, to be read top to bottom.
+
+Two kinds, named as in `RunSpec.arch`. ``swiglu-rope`` has rotary embeddings and a SwiGLU of three matrices;
+``gelu-learned`` has learned positions and a GELU between two. Both are pre-norm, use RMSNorm, no biases and an untied
+head. Their attention materialises its scores, unless it is given a core that does not.
+
+Letters in shapes: B sequences, T tokens each, D ``d_model``, F ``d_ff``, H heads of width K = D / H, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cs336_tui.config.spec import Arch, ModelDims
+from cs336_tui.worker.workload.initialisation import truncated_normal_
+
+if TYPE_CHECKING:  # which imports what users bring, which builds on this
+    from cs336_tui.worker.workload.attention import AttentionCore
+
+NORM_EPS = 1e-5
+ROPE_THETA = 10_000.0
+
+
+class Linear(nn.Module):
+    """x W^T, without a bias: (..., in) -> (..., out)."""
+
+    def __init__(self, width_in: int, width_out: int, *, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width_out, width_in, device=device, dtype=dtype))
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Truncated normal, std sqrt(2 / (in + out)) (Glorot and Bengio 2010), cut at 3 std."""
+        truncated_normal_(self.weight, math.sqrt(2 / sum(self.weight.shape)), generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight)
+
+
+class Embedding(nn.Module):
+    """Rows of a table: integers (...) -> (..., D)."""
+
+    def __init__(self, count: int, width: int, *, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, width, device=device, dtype=dtype))
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Truncated normal, std 1, cut at 3."""
+        truncated_normal_(self.weight, 1.0, generator)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        return F.embedding(indices, self.weight)
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm (Zhang and Sennrich 2019), computed in fp32: (..., D) -> (..., D)."""
+
+    def __init__(self, width: int, *, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        weight = torch.empty(width, device=device, dtype=dtype)
+        self.weight = nn.Parameter(weight if device.type == "meta" else weight.fill_(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        exact = x.float()
+        scale = torch.rsqrt(exact.square().mean(dim=-1, keepdim=True) + NORM_EPS)  # (..., 1)
+        return (exact * scale * self.weight).type_as(x)
+
+
+class Rotary(nn.Module):
+    """Rotary position embedding (Su et al. 2021): pair i of a head at position t turns by t * theta^(-2i/K).
+
+    Pairs are neighbours, (0, 1), (2, 3), ..., as in the paper. (B, H, T, K) -> (B, H, T, K), computed in fp32.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, head_width: int, context_length: int, *, device: torch.device) -> None:
+        super().__init__()
+        cos, sin = (torch.empty(context_length, head_width // 2, device=device) for _ in range(2))  # (T, K/2)
+        if device.type != "meta":  # a first operation on it has torch import for a second what it works shapes out with
+            exponent = torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width
+            position = torch.arange(context_length, device=device, dtype=torch.float32)
+            angle = torch.outer(position, ROPE_THETA**-exponent)
+            torch.cos(angle, out=cos)
+            torch.sin(angle, out=sin)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        length = x.shape[-2]
+        cos, sin = self.cos[:length], self.sin[:length]
+        even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)  # (B, H, T, K/2) each
+        turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+        return turned.flatten(-2).type_as(x)
+
+
+def causal_mask(length: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Added to scores: 0 for a token's past and itself, minus infinity for its future. (T, T)."""
+    mask = torch.empty(length, length, device=device, dtype=dtype)
+    if device.type == "meta":
+        return mask
+    position = torch.arange(length, device=device)
+    return mask.zero_().masked_fill_(position > position[:, None], -math.inf)
+
+
+class Attention(nn.Module):
+    """Causal multi-head self-attention: (B, T, D) -> (B, T, D).
+
+    What lies between the projections is `core`'s; without one the scores are materialised here, and want the mask.
+    """
+
+    METHOD = "naive (scores materialised)"
+    """What `forward` does without a core, in words."""
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        rotary: Rotary | None,
+        core: AttentionCore | None = None,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.core = core
+        self.query = Linear(width, width, device=device, dtype=dtype)
+        self.key = Linear(width, width, device=device, dtype=dtype)
+        self.value = Linear(width, width, device=device, dtype=dtype)
+        self.output = Linear(width, width, device=device, dtype=dtype)
+        self.rotary = rotary
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        q, k, v = self._heads(self.query(x)), self._heads(self.key(x)), self._heads(self.value(x))  # (B, H, T, K)
+        if self.rotary is not None:
+            q, k = self.rotary(q), self.rotary(k)
+        mixed = self.attend(q, k, v) if mask is None else self.mix(self.weigh(self.score(q, k, mask)), v)
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+    # Methods of their own, so that each can be named by whoever looks at where time and memory go.
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """All of it, by the core: (B, H, T, K) three times -> (B, H, T, K)."""
+        assert self.core is not None
+        return self.core(q, k, v)
+
+    def score(self, q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+        """How much each token looks at each of its past: (B, H, T, K) twice -> (B, H, T, T)."""
+        return (q * q.shape[-1] ** -0.5) @ k.mT + mask
+
+    def weigh(self, scores: Tensor) -> Tensor:
+        """Scores as shares of 1: (B, H, T, T) -> (B, H, T, T)."""
+        return scores.softmax(dim=-1)
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        """The values, weighted: (B, H, T, T), (B, H, T, K) -> (B, H, T, K)."""
+        return weights.type_as(v) @ v
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, H, T, K)."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+class SwiGLU(nn.Module):
+    """(silu(x gate) * x up) down (Shazeer 2020): (..., D) -> (..., F) -> (..., D)."""
+
+    def __init__(self, width: int, hidden: int, *, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.gate = Linear(width, hidden, device=device, dtype=dtype)
+        self.up = Linear(width, hidden, device=device, dtype=dtype)
+        self.down = Linear(hidden, width, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class GELU(nn.Module):
+    """gelu(x up) down, with the exact GELU (Hendrycks and Gimpel 2016): (..., D) -> (..., F) -> (..., D)."""
+
+    def __init__(self, width: int, hidden: int, *, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.up = Linear(width, hidden, device=device, dtype=dtype)
+        self.down = Linear(hidden, width, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class Block(nn.Module):
+    """Attention, then the feed-forward network, each on a normed copy added back: (B, T, D) -> (B, T, D)."""
+
+    def __init__(
+        self,
+        dims: ModelDims,
+        arch: Arch,
+        rotary: Rotary | None,
+        core: AttentionCore | None = None,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        feed_forward = SwiGLU if arch == "swiglu-rope" else GELU
+        self.attention_norm = RMSNorm(dims.d_model, device=device, dtype=dtype)
+        self.attention = Attention(dims.d_model, dims.num_heads, rotary, core, device=device, dtype=dtype)
+        self.ffn_norm = RMSNorm(dims.d_model, device=device, dtype=dtype)
+        self.ffn = feed_forward(dims.d_model, dims.d_ff, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), mask)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Transformer(nn.Module):
+    """A causal language model: tokens (B, T) -> logits (B, T, V), for any T up to `context_length`.
+
+    Parameters are created on `device` in `dtype`, uninitialised; `initialise` fills them. On the meta device the
+    model can be built and counted at any size. Tables (rotary, causal mask) are not parameters and are not saved.
+    With a core there is no mask to add: the core is causal by itself, or by a table of its own that is held here.
+    """
+
+    causal_mask: Tensor | None
+
+    def __init__(
+        self,
+        dims: ModelDims,
+        *,
+        arch: Arch,
+        context_length: int,
+        core: AttentionCore | None = None,
+        device: torch.device | str,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        device = torch.device(device)
+        d_model, vocab = dims.d_model, dims.vocab_size
+        self.token_embedding = Embedding(vocab, d_model, device=device, dtype=dtype)
+        self.position_embedding: Embedding | None = None
+        rotary: Rotary | None = None
+        if arch == "swiglu-rope":
+            rotary = Rotary(d_model // dims.num_heads, context_length, device=device)
+        else:
+            self.position_embedding = Embedding(context_length, d_model, device=device, dtype=dtype)
+        self.layers = nn.ModuleList(
+            Block(dims, arch, rotary, core, device=device, dtype=dtype) for _ in range(dims.num_layers)
+        )
+        self.final_norm = RMSNorm(d_model, device=device, dtype=dtype)
+        self.head = Linear(d_model, vocab, device=device, dtype=dtype)
+        mask = causal_mask(context_length, device=device, dtype=dtype) if core is None else None
+        self.register_buffer("causal_mask", mask, persistent=False)
+        self.register_buffer("core_mask", core.mask if core is not None else None, persistent=False)
+
+    def initialise(self, seed: int) -> None:
+        """Draw every parameter; the same seed gives the same parameters on the same kind of device."""
+        generator = torch.Generator(self.head.weight.device).manual_seed(seed)
+        for module in self.modules():
+            if isinstance(module, Linear | Embedding):
+                module.initialise(generator)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        length = tokens.shape[-1]
+        x = self.token_embedding(tokens)  # (B, T, D)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding(torch.arange(length, device=tokens.device))
+        mask = None if self.causal_mask is None else self.causal_mask[:length, :length]
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.head(self.final_norm(x))
+
+    @property
+    def attention_method(self) -> str:
+        """How the layers compute attention, in words."""
+        parts = [module for module in self.modules() if isinstance(module, Attention)]
+        return " + ".join(sorted({part.METHOD if part.core is None else part.core.in_words() for part in parts}))
+
+    @property
+    def num_params(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+    @property
+    def num_params_without_head(self) -> int:
+        """Total less the head, the count that tables of model sizes usually give."""
+        return self.num_params - self.head.weight.numel()

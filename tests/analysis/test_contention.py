@@ -1,0 +1,154 @@
+"""A cell that others hold up: on its GPU, on its cores, on its host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from cs336_tui.events.events import Event, GpuProcess, GpuSample
+from tests.analysis.judging import AT, FLAT, GPU, ON_CPU, a_cell, events_of_cell, evidence, host, judged, sample
+from tests.samples import state_of
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"samples": [sample(gpu=GpuSample(other_processes=(GpuProcess(pid=7, name="python"), GpuProcess(pid=9))))]},
+         "also on the GPU: python (7), process 9 (stop what else uses the GPU"),
+        ({"cpu_wait_s": 0.3}, "the cell waited for a core for 10 % of the 3.0 s of measuring (repeat it when nothing"),
+        ({"spec": ON_CPU, "cpu_wait_s": 3.0}, "each of its 4 threads waited for a core for 25 % of the 3.0 s"),
+        ({"spec": ON_CPU, "cpu_wait_s": 0.31, "longest_cpu_wait_s": 0.3},
+         "its longest-waiting thread waited for a core for 10 % of the 3.0 s of measuring (repeat it when nothing"),
+        ({"longest_cpu_wait_s": 0.3}, "its longest-waiting thread waited for a core for 10 % of the 3.0 s"),
+        ({"spec": ON_CPU, "samples": [host(cpu=1.0, child_cores=3.0)], "usable_cores": 2},
+         "others used 1.0 of 4 cores, with 4.0 in use in all, while the cell may use 2 only"),
+        ({"spec": ON_CPU, "samples": [host(cpu=1.0, child_cores=3.0)]}, "others used 1.0 of 4 cores, with 4.0 in use"),
+        ({"samples": [host(steal=0.08)]}, "the hypervisor gave 8.0 % of the cores' time to others"),
+        ({"spec": ON_CPU, "samples": [host(load_1m=9.5)]}, "a load of 9.5 on 4 cores, 4 of it the cell's own at most"),
+    ],
+)  # fmt: skip
+def test_whoever_took_the_gpu_or_the_cores_is_named(more: dict[str, Any], said: str) -> None:
+    more = {"measured_for_s": 3.0, "samples": [sample()], "spec": {"threads": 4}} | more
+    events = [_with_threads(event) for event in events_of_cell(FLAT, **more)]
+    found = judged(state_of(events).cells[0])
+    assert found.names == ("steady", "contended")
+    assert said in found.sentence
+
+
+def _with_threads(event: Event, threads: int = 4) -> Event:
+    """Sample cells say 32 threads of themselves."""
+    if hasattr(event, "in_force"):
+        return msgspec.structs.replace(event, in_force=msgspec.structs.replace(event.in_force, threads=threads))
+    return event
+
+
+def test_more_threads_than_cores_contend_with_each_other() -> None:
+    found = judged(a_cell(FLAT, spec=ON_CPU, samples=[sample()], measured_for_s=3.0, cpu_wait_s=48.0))
+    said = "each of its 32 threads waited for a core for 50 % of the 3.0 s of measuring, with 32 threads on 4 cores"
+    assert said in found.sentence
+    assert found.holding[-1].advice == "--threads 4"
+    found = judged(a_cell(FLAT, spec=ON_CPU, measured_for_s=3.0, longest_cpu_wait_s=2.5, usable_cores=3))
+    assert "for 83 % of the 3.0 s of measuring, with 32 threads on 3 cores" in found.sentence
+    assert found.holding[-1].advice == "--threads 3"
+
+
+def test_many_threads_that_wait_a_little_each_are_no_contention() -> None:
+    """Threads that wait in turns add up to much, while no step waits for more than its slowest."""
+    more = {"measured_for_s": 3.0, "cpu_wait_s": 3.0, "longest_cpu_wait_s": 0.1}
+    for spec in ({}, ON_CPU):
+        holds, said = evidence(judged(a_cell(FLAT, spec=spec, samples=[sample()], **more)), "contended")
+        assert holds is False
+        assert "its longest-waiting thread waited for a core for 3.3 % of the 3.0 s of measuring" in said
+
+
+@pytest.mark.parametrize(
+    ("busy", "holds"),
+    [
+        ({"cpu": 0.55, "child_cores": 1.0}, None),  # 2.2 of 4 cores: whether among the two is not told
+        ({"cpu": 0.55, "child_cores": 2.1}, False),
+        ({"cpu": 0.45, "child_cores": 1.0}, False),  # 1.8 of 4: of any two one is free at times
+        ({"cpu": 0.99, "child_cores": 2.0}, True),
+    ],
+)
+def test_others_cores_may_be_ones_that_the_cell_may_not_use(busy: dict[str, float], holds: bool | None) -> None:
+    more = {"spec": ON_CPU, "cpu_wait_s": None, "measured_for_s": 3.0, "usable_cores": 2}
+    found = evidence(judged(a_cell(FLAT, samples=[host(**busy)], **more)), "contended")
+    assert found[0] is holds
+    assert "while the cell may use 2 only" in found[1]
+
+
+def listed(after_s: float, age_s: float | None, *others: GpuProcess) -> Event:
+    return sample(gpu=GpuSample(clock_reasons=(), other_processes=others, processes_age_s=age_s), at=AT + after_s)
+
+
+STRANGER = GpuProcess(pid=7, name="python")
+
+
+@pytest.mark.parametrize(
+    ("within", "after", "found"),
+    [
+        ([listed(0.5, 0.9)], [], (None, "which processes use the GPU was read before the window only, while the")),
+        ([listed(0.5, 0.9, STRANGER)], [], (None, "which processes use the GPU was read before the window only")),
+        ([listed(0.5, 0.9), listed(2.5, 0.0)], [], (False, "nobody else on the GPU in 1 sample of the window")),
+        ([listed(0.5, 0.9)], [listed(60.1, 0.0)], (False, "nobody else on the GPU right after the window")),
+        ([], [listed(60.1, 0.0)], (False, "nobody else on the GPU right after the window")),
+        ([], [listed(60.1, 0.0, STRANGER)], (True, "also on the GPU right after the window: python (7)")),
+        ([listed(2.5, 0.0)], [listed(60.1, 0.0, STRANGER)], (True, "also on the GPU right after the window: python")),
+        ([listed(2.5, 0.0, STRANGER)], [listed(60.1, 0.0)], (True, "also on the GPU: python (7)")),
+        ([], [listed(70.0, 0.0)], (None, "no device sample fell into the 3.0 s of measuring, while the host was")),
+    ],
+)
+def test_a_list_of_processes_tells_of_the_window_that_it_was_read_in(
+    within: list[Event], after: list[Event], found: tuple[bool | None, str]
+) -> None:
+    events = events_of_cell(FLAT, samples=within, measured_for_s=3.0)
+    holds, said = evidence(judged(state_of([*events, *after]).cells[0]), "contended")
+    assert (holds, said[: len(found[1])]) == found
+
+
+def test_of_another_gpu_nothing_is_concluded() -> None:
+    gpu = msgspec.structs.replace(GPU, uuid="GPU-9", clock_reasons=("hardware thermal",), other_processes=(STRANGER,))
+    found = judged(a_cell(FLAT, samples=[sample(gpu=gpu)]))
+    for name in ("throttled", "contended"):
+        holds, said = evidence(found, name)
+        assert holds is None
+        assert said.startswith("another GPU than cuda:0 was sampled, GPU-9")
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [host(cpu=1.0, child_cores=3.9), host(cpu=0.6, child_cores=1.4), host(load_1m=5.0), host(steal=0.04)],
+)
+def test_a_host_that_is_full_of_the_cell_itself_or_has_room_is_not_blamed(busy: Event) -> None:
+    events = [_with_threads(event) for event in events_of_cell(FLAT, spec=ON_CPU, samples=[busy])]
+    holds, said = evidence(judged(state_of(events).cells[0]), "contended")
+    assert holds is False
+    assert "waited for a core for 0.0 %" in said
+
+
+def unseen() -> Event:
+    return sample(gpu=GpuSample(clock_reasons=()))
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"samples": [unseen()]},
+         "NVML did not tell other processes on the GPU apart, as in most containers, while the host was free"),
+        ({}, "no device sample fell into the 3.0 s of measuring"),
+        ({"spec": {"device": "mps"}, "samples": [sample(gpu=None)]},
+         "other processes on the GPU cannot be seen on mps, while the host was free"),
+        ({"spec": ON_CPU, "cpu_wait_s": None},
+         "no device sample fell into the 3.0 s of measuring; "
+         "this system does not tell how long threads waited for a core"),
+    ],
+)  # fmt: skip
+def test_contention_that_cannot_be_seen_is_not_ruled_out(more: dict[str, Any], why: str) -> None:
+    assert evidence(judged(a_cell(FLAT, measured_for_s=3.0, **more)), "contended") == (None, why)
+
+
+def test_what_contends_is_said_though_the_rest_is_not_seen() -> None:
+    found = judged(a_cell(FLAT, samples=[unseen()], measured_for_s=3.0, cpu_wait_s=1.5))
+    assert "contended" in found.names

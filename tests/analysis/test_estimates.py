@@ -1,0 +1,307 @@
+"""What a prediction means on a device: whether it fits, how long it takes, and what that rests on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs336_tui.analysis.estimates import (
+    CONTEXT_BYTES,
+    NOT_MEASURED,
+    Target,
+    duration_range,
+    for_target,
+    judge,
+    judge_all,
+    measured_cells,
+    named_target,
+    target_here,
+    time_range,
+    total_s,
+)
+from cs336_tui.analysis.eta import remaining_s
+from cs336_tui.analysis.reference import published
+from cs336_tui.config.sizes import dims_of
+from cs336_tui.config.spec import PRECISIONS
+from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.events import CellsPredicted, DeviceSampled, GpuProcess, GpuSample, HostSample
+from cs336_tui.events.gpus import find_gpu, gpu_of_label
+from cs336_tui.session.state import SessionState
+from tests.made_predictions import made_prediction
+from tests.samples import ENVIRONMENT, START, a_spec, state_of, without_gaps
+from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, events_of, session_of
+
+H100 = named_target(find_gpu("H100"))
+CPU, GPU = ENVIRONMENT.devices
+GIB = 2**30
+
+
+def target(free: int | None, **more: Any) -> Target:
+    return Target(name="Some", device="cuda:0", capacity_bytes=free, free_bytes=free, source="made", **more)
+
+
+def predicted(*cells: Cell, **more: Any) -> SessionState:
+    """A session of these cells with every prediction."""
+    state = session_of(*cells, **more)
+    specs = {each.spec for each in cells}
+    state.apply(CellsPredicted(at=START, predictions=tuple(map(made_prediction, specs))))
+    return state
+
+
+def sampled(
+    used: int | None = None, others: tuple[int | None, ...] | None = None, uuid: str = "GPU-0", **host: int
+) -> DeviceSampled:
+    processes = None if others is None else tuple(GpuProcess(pid=n, memory_bytes=size) for n, size in enumerate(others))
+    gpu = GpuSample(uuid=uuid, memory_used_bytes=used, other_processes=processes)
+    return DeviceSampled(at=START, host=HostSample(**host), gpu=gpu)
+
+
+def test_a_cell_fits_where_its_peak_and_the_process_do() -> None:
+    prediction = made_prediction(a_spec())
+    needed = prediction.peak_bytes + CONTEXT_BYTES["cuda"]
+    just = judge(prediction, target(needed))
+    assert (just.fits, just.tight, just.margin_bytes, just.needed_bytes) == (True, True, 0, needed)
+    over = judge(prediction, target(needed - 1))
+    assert (over.fits, over.tight, over.margin_bytes) == (False, False, -1)
+    ample = judge(prediction, target(2 * needed))
+    assert (ample.fits, ample.tight) == (True, False)
+    unknown = judge(prediction, target(None))
+    assert (unknown.fits, unknown.margin_bytes, unknown.verdict) == (None, None, "n/a")
+
+
+def test_the_verdict_says_by_how_much() -> None:
+    prediction = made_prediction(a_spec(), peak_bytes=100 * 10**9)
+    assert judge(prediction, H100).verdict == "does not fit, by 15.6 GB"
+    assert judge(made_prediction(a_spec(), peak_bytes=80 * 10**9), H100).verdict == "fits tightly, 4.40 GB to spare"
+    assert judge(made_prediction(a_spec(), peak_bytes=10**9), H100).verdict == "fits, 83.4 GB to spare"
+
+
+def test_a_named_gpu_has_all_that_torch_shows_of_its_memory() -> None:
+    assert (H100.name, H100.kind, H100.free_bytes) == ("H100 SXM 80GB", "cuda", H100.capacity_bytes)
+    assert H100.gpu is find_gpu("H100")
+
+
+def test_what_others_use_on_the_gpu_is_not_free() -> None:
+    idle = target_here(GPU, ENVIRONMENT, [(sampled(used=5 * GIB), None)])
+    assert idle.capacity_bytes == GPU.memory_bytes
+    assert idle.free_bytes == GPU.memory_bytes - 5 * GIB
+    assert idle.source == "free now"
+    assert idle.gpu is find_gpu("H100")
+
+
+def test_what_the_running_cell_uses_will_be_free() -> None:
+    running = target_here(GPU, ENVIRONMENT, [(sampled(used=60 * GIB, others=(2 * GIB, GIB)), 3)])
+    assert running.free_bytes == GPU.memory_bytes - 3 * GIB
+    assert running.source == "free once the running cell is over"
+
+
+def test_a_sample_that_cannot_tell_whose_memory_it_is_gives_way_to_an_older_one() -> None:
+    samples = [
+        (sampled(used=GIB), None),
+        (sampled(used=60 * GIB), 0),
+        (sampled(used=60 * GIB, others=(None,)), 0),
+        (sampled(used=9 * GIB, uuid="GPU-7"), None),
+    ]
+    assert target_here(GPU, ENVIRONMENT, samples).free_bytes == GPU.memory_bytes - GIB
+    unseen = target_here(GPU, ENVIRONMENT)
+    assert unseen.free_bytes == unseen.capacity_bytes
+    assert "not known" in unseen.source
+
+
+def test_the_hosts_free_memory_counts_for_the_cpu() -> None:
+    here = target_here(CPU, ENVIRONMENT, [(sampled(memory_used_bytes=100 * 10**9), None)])
+    assert (here.kind, here.gpu, here.capacity_bytes) == ("cpu", None, ENVIRONMENT.memory_bytes)
+    assert here.free_bytes == ENVIRONMENT.memory_bytes - 100 * 10**9
+    running = target_here(CPU, ENVIRONMENT, [(sampled(memory_used_bytes=100 * 10**9, child_rss_bytes=40 * 10**9), 0)])
+    assert running.free_bytes == ENVIRONMENT.memory_bytes - 60 * 10**9
+
+
+def test_mps_has_what_it_may_use_and_the_host_has_free() -> None:
+    mps = DeviceInfo(name="mps", label="Some GPU", precisions=("fp32",), memory_bytes=400 * 10**9)
+    assert target_here(mps, ENVIRONMENT).free_bytes == 400 * 10**9
+    full = target_here(mps, ENVIRONMENT, [(sampled(memory_used_bytes=500 * 10**9), None)])
+    assert full.free_bytes == 12 * 10**9
+
+
+def test_without_measurements_the_data_sheet_bounds_a_step_from_below() -> None:
+    prediction = made_prediction(a_spec(precision="bf16-mixed"), flops={"forward": 989_400_000_000})
+    found = judge(prediction, H100)
+    assert found.low_s == pytest.approx(1e-3)
+    assert found.high_s is None
+    assert found.basis == "at best, by the data sheet's peak; no cell was measured yet"
+    assert found.step_time == "at least 1.00 ms"
+
+
+def test_a_step_takes_at_least_as_long_as_its_bytes_need() -> None:
+    prediction = made_prediction(a_spec(), flops={"forward": 1}, min_bytes_moved=3_350_000_000)
+    assert judge(prediction, H100).low_s == pytest.approx(1e-3)
+
+
+def test_no_published_step_was_faster_than_the_data_sheet_allows() -> None:
+    """FLOPs by the closed formula, times 2 per multiply-add; what a source does not state leaves its row out."""
+    shares = []
+    for row in published():
+        gpu = gpu_of_label(row.device)
+        if gpu is None or row.context is None or row.batch is None or row.precision not in PRECISIONS:
+            continue
+        dims = msgspec.structs.asdict(dims_of(row.size, row.edition))
+        spec = a_spec(context_length=row.context, batch_size=row.batch, pass_=row.pass_, precision=row.precision,
+                      arch=row.arch, **dims)  # fmt: skip
+        bound_s = judge(made_prediction(spec, min_bytes_moved=0), named_target(gpu)).low_s
+        assert bound_s is not None
+        shares.append(bound_s / (row.mean_ms / 1e3))
+    assert len(shares) >= 50
+    assert max(shares) < 1
+    assert max(shares) > 0.5  # some come near it: the bound is no idle one
+
+
+def test_a_stated_peak_goes_before_the_data_sheets() -> None:
+    prediction = made_prediction(a_spec(), flops={"forward": 10**12}, min_bytes_moved=0)
+    found = judge(prediction, target(10**12, stated_flops=1e12))
+    assert found.low_s == pytest.approx(1)
+    assert "the stated peak" in found.basis
+
+
+def test_where_nothing_is_known_nothing_is_said() -> None:
+    found = judge(made_prediction(a_spec(device="cpu")), target_here(CPU, ENVIRONMENT))
+    assert (found.low_s, found.high_s, found.run_low_s, found.basis) == (None, None, None, NOT_MEASURED)
+    assert found.step_time == "n/a"
+
+
+def test_measured_cells_of_the_device_give_the_range() -> None:
+    """Cells of as much work that took 100 and 125 ms: the third, of twice the work, takes 200 to 250."""
+    state = predicted(
+        cell([0.100] * 3, pass_="train-step"),
+        cell([0.250] * 3, pass_="train-step", batch_size=8),
+        environment=ENVIRONMENT,
+    )
+    spec = a_spec(pass_="train-step", batch_size=16)
+    prediction = made_prediction(spec)
+    found = judge(prediction, target_here(GPU, ENVIRONMENT), state)
+    assert found.low_s == pytest.approx(0.4)
+    assert found.high_s == pytest.approx(0.5)
+    share = sum(made_prediction(a_spec(pass_="train-step")).flops.values()) / 0.1 / 67e12 * 100
+    assert found.basis == f"from 2 measured cells: {share / 1.25:.3g} to {share:.3g} % of peak"
+    assert found.run_low_s == pytest.approx(0.4 * spec.total_steps)
+    assert not found.measured
+
+
+def test_one_measured_cell_is_no_range() -> None:
+    state = predicted(cell([0.100] * 3))
+    found = judge(made_prediction(a_spec(batch_size=8)), target_here(GPU, ENVIRONMENT), state)
+    assert found.step_time == "about 200 ms"
+
+
+def test_the_cell_itself_goes_before_others() -> None:
+    state = predicted(cell([0.100] * 3), cell([0.300] * 3, batch_size=8), cell([0.110] * 3, seed=1))
+    found = judge(made_prediction(a_spec()), target_here(GPU, ENVIRONMENT), state)
+    assert (found.low_s, found.high_s) == (pytest.approx(0.100), pytest.approx(0.110))
+    assert found.basis == "measured, 2 runs of this cell"
+    assert found.measured
+
+
+def test_cells_of_the_same_pass_go_before_those_of_others() -> None:
+    state = predicted(cell([0.1] * 3, pass_="forward"), cell([0.9] * 3, pass_="train-step"))
+    wide = judge(made_prediction(a_spec(pass_="forward", batch_size=8)), target_here(GPU, ENVIRONMENT), state)
+    assert wide.low_s == wide.high_s == pytest.approx(0.2)
+    other = judge(made_prediction(a_spec(pass_="backward")), target_here(GPU, ENVIRONMENT), state)
+    assert "2 measured cells of other passes" in other.basis
+
+
+@pytest.mark.parametrize("changes", [{"precision": "bf16-mixed"}, {"device": "cpu"}, {"threads": 2}])
+def test_other_devices_precisions_and_threads_tell_nothing(changes: dict[str, Any]) -> None:
+    state = predicted(cell([0.1] * 3, **changes))
+    assert "no cell was measured" in judge(made_prediction(a_spec()), target_here(GPU, ENVIRONMENT), state).basis
+
+
+def test_a_cell_of_another_machine_tells_of_its_own_device_only() -> None:
+    state = predicted(cell([0.1] * 3), environment=OTHER_GPU)
+    assert measured_cells(state, target_here(GPU, ENVIRONMENT)) == ()
+    assert len(measured_cells(state, named_target(find_gpu("A100")))) == 1
+    assert len(measured_cells(predicted(cell([0.1] * 3)), H100)) == 1
+    assert measured_cells(predicted(cell([0.1] * 3, device="mps"), environment=LAPTOP), H100) == ()
+
+
+def test_a_cell_without_a_prediction_tells_nothing() -> None:
+    assert measured_cells(session_of(cell([0.1] * 3)), H100) == ()
+
+
+def test_what_backward_does_not_time_takes_time_in_a_sweep() -> None:
+    spec = a_spec(pass_="backward", warmup_steps=1, measure_steps=1)
+    found = judge(made_prediction(spec), H100)
+    assert found.low_s is not None
+    assert found.run_low_s == pytest.approx(found.low_s * 2 * 1.5)
+
+
+def test_the_spec_that_was_asked_for_counts_its_own_steps() -> None:
+    long = a_spec(measure_steps=96)
+    found = judge(made_prediction(a_spec()), H100, None, long)
+    assert found.spec == long
+    assert found.low_s is not None
+    assert found.run_low_s == pytest.approx(found.low_s * 98)
+
+
+def test_a_sweep_takes_the_sum_of_what_fits() -> None:
+    state = predicted(cell([0.100] * 3), cell([0.25] * 3, batch_size=8))
+    specs = [a_spec(batch_size=16), a_spec(batch_size=32)]
+    here = target_here(GPU, ENVIRONMENT)
+    both = judge_all([made_prediction(spec) for spec in specs], here, state)
+    low, high = total_s(both)
+    assert low == pytest.approx((0.4 + 0.8) * 6)
+    assert high == pytest.approx((0.5 + 1.0) * 6)
+    huge = judge(made_prediction(a_spec(batch_size=64), peak_bytes=10**12), here, state)
+    assert total_s([*both, huge]) == (low, high)
+    unknown = judge(made_prediction(a_spec(device="cpu")), target_here(CPU, ENVIRONMENT))
+    assert total_s([*both, unknown]) == (None, None)
+    assert total_s([judge(made_prediction(a_spec()), H100)])[1] is None
+
+
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=6), st.floats(1e-4, 10))
+def test_the_sweep_agrees_with_the_forecast_of_a_running_session(batches: list[int], step_s: float) -> None:
+    """With one cell measured both price the others by their work."""
+    waiting = [cell(status=None, batch_size=batch + 4) for batch in batches]
+    state = predicted(cell([step_s] * 3), *waiting)
+    in_a_row = state_of(without_gaps(events_of(cell([step_s] * 3), *waiting)))
+    here = target_here(GPU, ENVIRONMENT)
+    low, high = total_s(judge_all([made_prediction(each.spec) for each in waiting], here, state))
+    assert low == high == pytest.approx(remaining_s(in_a_row), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (None, None, "n/a"),
+        (0.0123, None, "at least 12.3 ms"),
+        (0.0123, 0.0156, "12.3 to 15.6 ms"),
+        (0.0123, 0.0123, "12.3 ms"),
+        (12.3, 15.6, "12300 to 15600 ms"),
+        (12.3e-6, 15.6e-6, "0.0123 to 0.0156 ms"),
+    ],
+)
+def test_times_of_a_step_in_words(low: float | None, high: float | None, said: str) -> None:
+    assert time_range(low, high) == said
+
+
+def test_longer_times_in_words() -> None:
+    assert duration_range(65, 80) == "1:05 to 1:20"
+    assert duration_range(65, None) == "at least 1:05"
+    assert duration_range(65.1, 65.2) == "1:05"
+    assert duration_range(None, None) == "n/a"
+
+
+@pytest.mark.parametrize(("torch", "workspace"), [("2.11.0+cu128", 8_519_680), ("2.12.0+cu130", 32 * 2**20)])
+def test_a_named_gpu_has_the_workspaces_that_this_torch_gives_it(
+    torch: str, workspace: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    made = msgspec.structs.replace(
+        made_prediction(a_spec(device="cuda:0")), workspaces=2, workspace_bytes=32 * 2**20, torch=torch
+    )
+    found = for_target(made, named_target(find_gpu("B200")))
+    assert found.workspace_bytes == workspace
+    assert made.peak_bytes - found.peak_bytes == 2 * (32 * 2**20 - workspace)
+    assert sum(found.by_category.values()) == found.peak_bytes

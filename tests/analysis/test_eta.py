@@ -1,0 +1,156 @@
+"""The time that is left, from the steps timed so far."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from cs336_tui.analysis.eta import remaining_s
+from cs336_tui.config.order import relative_work
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import Event, ModelPrepared, Notice, StageChanged
+from cs336_tui.session.state import SessionState
+from tests import samples
+from tests.samples import START, a_spec, cell_end, cell_start, mixed_session, session_start, steps, without_gaps
+from tests.strategies import run_specs
+
+
+def state_of(events: Iterable[Event]) -> SessionState:
+    return samples.state_of(without_gaps(events))
+
+
+def test_before_the_first_step_nothing_is_known() -> None:
+    assert remaining_s(state_of(session_start([a_spec()]))) is None
+    assert remaining_s(state_of([*session_start([a_spec()]), *cell_start(0)])) is None
+
+
+def test_a_running_cell_is_priced_by_its_own_measured_steps() -> None:
+    events = [*session_start([a_spec(measure_steps=10)]), *cell_start(0), *steps(0, (5.0, 0.1), (0.2, 0.2, 0.2))]
+    assert remaining_s(state_of(events)) == pytest.approx(7 * 0.2)
+
+
+def test_while_warming_up_the_latest_step_counts() -> None:
+    events = [*session_start([a_spec(warmup_steps=3)]), *cell_start(0), *steps(0, (5.0, 0.1))]
+    assert remaining_s(state_of(events)) == pytest.approx((1 + 4) * 0.1)
+
+
+def test_a_queued_cell_is_priced_by_its_work() -> None:
+    bigger = a_spec(batch_size=8)
+    events = [*session_start([a_spec(), bigger]), *cell_start(0), *steps(0, (0.1, 0.1), (0.1,) * 4), cell_end(0)]
+    assert remaining_s(state_of(events)) == pytest.approx(bigger.total_steps * 0.2)
+
+
+def test_cells_of_the_same_precision_set_the_price_before_others() -> None:
+    specs = [a_spec(), a_spec(precision="bf16-mixed"), a_spec(batch_size=8)]
+    events = [*session_start(specs)]
+    for cell, time_s in ((0, 0.4), (1, 0.1)):
+        events += [*cell_start(cell), *steps(cell, (time_s,) * 2, (time_s,) * 4), cell_end(cell)]
+    assert remaining_s(state_of(events)) == pytest.approx(6 * 0.8)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "adamw-fused"},
+        {"checkpoint": 1},
+        {"loss": "mine:loss"},
+        {"threads": 1},
+        {"model": "mine:Model", "model_args": (("dropout", "0.1"),)},
+        {"model": "mine:Model", "model_path": ("elsewhere",)},
+        {"pass_": "backward"},
+    ],
+)
+def test_cells_of_the_same_variant_set_the_price_before_others(changes: dict[str, Any]) -> None:
+    """Of three cells the first runs ten times as fast, the second is timed last, and the third is as the first."""
+    usual = {key: value for key, value in changes.items() if key == "model"}
+    fast, slow = a_spec(**{"pass_": "train-step"} | changes), a_spec(**{"pass_": "train-step"} | usual)
+    per_work = 0.1 / relative_work(fast)
+    events = session_start([fast, slow, msgspec.structs.replace(fast, batch_size=8)])
+    for cell, step_s in ((0, 0.1), (1, 10 * per_work * relative_work(slow))):
+        events += [*cell_start(cell), *steps(cell, (step_s,) * 2, (step_s,) * 4), cell_end(cell)]
+    assert remaining_s(state_of(events)) == pytest.approx(6 * 0.2)
+
+
+def test_the_optimizer_of_a_pass_without_one_does_not_matter() -> None:
+    specs = [a_spec(), a_spec(precision="bf16-mixed"), a_spec(optimizer="adamw-fused", batch_size=8)]
+    events = session_start(specs)
+    for cell, time_s in ((0, 0.4), (1, 0.1)):
+        events += [*cell_start(cell), *steps(cell, (time_s,) * 2, (time_s,) * 4), cell_end(cell)]
+    assert remaining_s(state_of(events)) == pytest.approx(6 * 0.8)
+
+
+def test_before_any_of_its_variant_was_timed_a_cell_is_priced_by_what_comes_near() -> None:
+    specs = [
+        a_spec(pass_="train-step"),
+        a_spec(precision="bf16-mixed"),
+        a_spec(pass_="train-step", optimizer="adamw-fused"),
+    ]
+    events = session_start(specs)
+    for cell, time_s in ((0, 0.4), (1, 0.1)):
+        events += [*cell_start(cell), *steps(cell, (time_s,) * 2, (time_s,) * 4), cell_end(cell)]
+    assert remaining_s(state_of(events)) == pytest.approx(6 * 0.4)
+
+
+def test_cells_that_are_over_cost_nothing_more() -> None:
+    specs = [a_spec(), a_spec()]
+    events = [*session_start(specs), *cell_start(0), *steps(0, (0.1,)), cell_end(0, "oom"), cell_end(1, "cancelled")]
+    assert remaining_s(state_of(events)) == 0.0
+    assert remaining_s(state_of(mixed_session())) is not None
+
+
+def automatic(**changes: Any) -> RunSpec:
+    return a_spec(warmup_auto=True, warmup_steps=100, steps_auto=0.01, measure_steps=1000, **changes)
+
+
+def test_automatic_counts_are_what_they_came_to_before() -> None:
+    specs = [automatic(), automatic(precision="bf16-mixed")]
+    start = [*session_start(specs), *cell_start(0)]
+    assert remaining_s(state_of([*start, *steps(0, (0.1,), (0.1,))])) == pytest.approx((999 + 1100) * 0.1)
+    one_done = [*start, *steps(0, (0.1,) * 12, (0.1,) * 40), cell_end(0)]
+    assert remaining_s(state_of(one_done)) == pytest.approx(52 * 0.1)
+    into_second = [*one_done, *cell_start(1), *steps(1, (0.1,) * 10, (0.1,) * 15)]
+    assert remaining_s(state_of(into_second)) == pytest.approx(25 * 0.1)
+    beyond = [*one_done, *cell_start(1), *steps(1, (0.1,) * 10, (0.1,) * 80)]
+    assert remaining_s(state_of(beyond)) == pytest.approx(20 * 0.1)
+
+
+def test_fixed_counts_are_not_what_automatic_ones_came_to() -> None:
+    specs = [automatic(), a_spec()]
+    events = [*session_start(specs), *cell_start(0), *steps(0, (0.1,) * 12, (0.1,) * 40), cell_end(0)]
+    assert remaining_s(state_of(events)) == pytest.approx(a_spec().total_steps * 0.1)
+
+
+def compiled(**changes: Any) -> RunSpec:
+    return a_spec(compile="default", **changes)
+
+
+def test_nobody_can_tell_how_long_the_first_compiling_takes() -> None:
+    specs = [a_spec(), compiled()]
+    timed = [*session_start(specs), *cell_start(0), *steps(0, (0.1,) * 2, (0.1,) * 4)]
+    assert remaining_s(state_of(timed)) is None
+    begun = [*timed, cell_end(0), *cell_start(1), StageChanged(at=START + 21, cell=1, stage="compiling")]
+    assert remaining_s(state_of(begun)) is None
+
+
+def test_compiling_is_expected_to_take_as_long_as_it_took_before() -> None:
+    specs = [compiled(), compiled(), compiled(batch_size=8)]
+    done = [
+        *session_start(specs), *cell_start(0), ModelPrepared(at=START + 15, cell=0, compile_s=30.0),
+        *steps(0, (0.1,) * 2, (0.1,) * 4), cell_end(0),
+    ]  # fmt: skip
+    assert remaining_s(state_of(done)) == pytest.approx((30 + 0.6) + (30 + 1.2))
+    begun = [*done, *cell_start(1), StageChanged(at=START + 21, cell=1, stage="compiling")]
+    for passed, left in ((12.0, 18.0), (40.0, 0.0)):
+        later = [*begun, Notice(at=START + 21 + passed, text="")]
+        assert remaining_s(state_of(later)) == pytest.approx((left + 0.6) + (30 + 1.2))
+    over = [*begun, ModelPrepared(at=START + 40, cell=1, compile_s=19.0)]
+    assert remaining_s(state_of(over)) == pytest.approx(0.6 + (19 + 1.2))
+
+
+@given(run_specs())
+def test_work_is_positive_and_grows_with_the_batch(spec: RunSpec) -> None:
+    double = msgspec.structs.replace(spec, batch_size=spec.batch_size * 2)
+    assert relative_work(double) == pytest.approx(2 * relative_work(spec))
+    assert relative_work(spec) > 0

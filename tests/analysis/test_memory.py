@@ -1,0 +1,176 @@
+"""What can be asked of a memory report: any moment, the largest allocations, peaks, what blocks save."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cs336_tui.analysis.memory import Timeline, alike, by_site, largest, phase_peaks, saved_summary
+from cs336_tui.events.reports import CATEGORIES, MemoryReport, SavedBlock
+from tests.made_memory import MB, MemoryMaker, a_memory_report, many_events, some_saved_blocks
+from tests.samples import a_spec
+
+REPORT = a_memory_report()
+
+
+@st.composite
+def reports(draw: st.DrawFn) -> MemoryReport:
+    """Allocations and frees in any order, some alive from the begin, some to the end."""
+    made = MemoryMaker()
+    frames = ("", "model.py:1 a", "model.py:2 b")
+
+    def allocate() -> int:
+        size = draw(st.integers(1, 2**40))
+        frame, range_ = draw(st.sampled_from(frames)), draw(st.sampled_from(("", "head")))
+        return made.allocate(size, draw(st.sampled_from(CATEGORIES)), "mm", frame, range_)
+
+    live = [allocate() for _ in range(draw(st.integers(0, 3)))]
+    for phase in ("forward", "backward"):
+        made.phase(phase)
+        for _ in range(draw(st.integers(0, 8))):
+            if live and draw(st.booleans()):
+                made.free(live.pop(draw(st.integers(0, len(live) - 1))))
+            else:
+                live.append(allocate())
+    return made.report()
+
+
+def live_blocks(report: MemoryReport, event: int) -> list[int]:
+    """Places of the live blocks, looked up one by one."""
+    lives = zip(report.born, report.died, strict=True)
+    return [place for place, (born, died) in enumerate(lives) if born <= event and (died < 0 or event < died)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(reports())
+def test_every_moment_is_what_looking_at_each_block_says(report: MemoryReport) -> None:
+    timeline = Timeline(report)
+    for event in range(report.events):
+        places = live_blocks(report, event)
+        moment = timeline.at(event, n=3)
+        assert moment.total_bytes == timeline.live_total[event] == sum(report.bytes[place] for place in places)
+        for category, size in moment.by_category.items():
+            assert size == sum(report.bytes[p] for p in places if CATEGORIES[report.categories[p]] == category)
+        assert [block.bytes for block in moment.blocks] == sorted((report.bytes[p] for p in places), reverse=True)[:3]
+        assert sum(row.bytes for row in timeline.by_site(event)) == moment.total_bytes
+    assert timeline.live_total.max(initial=0) == report.peak_bytes == timeline.at(report.peak_event).total_bytes
+
+
+@settings(max_examples=60, deadline=None)
+@given(reports(), st.integers(1, 40), st.data())
+def test_a_column_is_the_highest_moment_of_its_events(report: MemoryReport, count: int, data: st.DataObject) -> None:
+    timeline = Timeline(report)
+    first = data.draw(st.integers(0, report.events - 1))
+    end = data.draw(st.integers(first + 1, report.events))
+    columns, moments = timeline.columns(count, first, end), timeline.moments(count, first, end)
+    assert columns.shape == (len(CATEGORIES), count)
+    assert ((first <= moments) & (moments < end)).all()
+    assert columns.sum(axis=0).max() == timeline.live_total[first:end].max()
+    assert (columns.sum(axis=0) == timeline.live_total[moments]).all()
+
+
+def test_a_phase_holds_its_events_and_nothing_comes_before_the_first() -> None:
+    timeline = Timeline(REPORT)
+    assert timeline.phase_at(0) == ""
+    for span in REPORT.phases:
+        assert {timeline.phase_at(event) for event in range(span.first, span.end)} == {span.phase}
+
+
+def test_a_moment_tells_a_block_by_shape_and_place() -> None:
+    forward = next(span for span in REPORT.phases if span.phase == "forward")
+    block = next(b for b in Timeline(REPORT).at(forward.end - 1, n=50).blocks if b.site.range == "softmax")
+    assert (block.shape, block.dtype, block.category) == ((4, 12, 128, 128), "float32", "activations")
+    assert block.site.frame == "transformer.py:135 weigh"
+
+
+def test_blocks_below_the_level_of_detail_are_left_out() -> None:
+    assert {block.bytes for block in largest(REPORT, 40 * MB, 100)} == {40 * MB, 60 * MB}
+    assert [block.bytes for block in largest(REPORT, n=2)] == [60 * MB, 40 * MB]
+    assert not largest(REPORT, 10**12)
+    assert all(block.bytes >= 6 * MB for block in Timeline(REPORT).at(30, min_bytes=6 * MB).blocks)
+
+
+def test_all_blocks_may_be_of_one_size() -> None:
+    made = MemoryMaker()
+    made.phase("forward")
+    for _ in range(5):
+        made.allocate(7, "activations")
+    assert [block.bytes for block in largest(made.report(), n=3)] == [7, 7, 7]
+
+
+def test_an_allocation_knows_how_long_it_lived() -> None:
+    made = MemoryMaker()
+    made.allocate(9, "parameters")
+    made.phase("forward")
+    short = made.allocate(5, "temporary")
+    made.allocate(1, "activations")
+    made.free(short)
+    before, freed, kept = Timeline(made.report()).allocations()
+    assert (before.born, before.died, before.phase) == (0, None, "")
+    assert (freed.born, freed.died, freed.phase) == (1, 3, "forward")
+    assert (kept.born, kept.died) == (2, None)
+
+
+def test_equal_allocations_from_one_place_are_one_row() -> None:
+    rows = alike(Timeline(a_memory_report(layers=4)).allocations())
+    scores = next(row for row in rows if row.block.site.range == "attention scores")
+    assert (scores.times, scores.total_bytes) == (4, 12 * MB)
+    assert sum(row.times for row in rows) == len(a_memory_report(layers=4).bytes)
+
+
+def test_live_bytes_are_grouped_by_line_and_range() -> None:
+    forward = next(span for span in REPORT.phases if span.phase == "forward")
+    rows = {(row.frame, row.range): row for row in by_site(REPORT, forward.end - 1)}
+    softmax = rows["transformer.py:135 weigh", "softmax"]
+    assert (softmax.bytes, softmax.allocations) == (3 * 3 * MB, 3)
+
+
+def test_peaks_are_those_of_the_phases_and_none_where_a_pass_has_no_such_phase() -> None:
+    made = MemoryMaker()
+    made.allocate(9 * MB, "parameters")
+    made.phase("forward")
+    made.allocate(MB, "activations")
+    forward_only = made.report(spec=a_spec(pass_="forward"))
+    whole, alone = phase_peaks([REPORT, forward_only])
+    assert (alone.forward, alone.backward, alone.optimizer, alone.step) == (10 * MB, None, None, 10 * MB)
+    assert (alone.predicted_forward, alone.predicted_step) == (None, None)
+    spans = {span.phase: span.peak_bytes for span in REPORT.phases}
+    assert (whole.forward, whole.backward, whole.optimizer) == (
+        spans["forward"],
+        spans["backward"],
+        spans["optimizer"],
+    )
+    assert whole.step == max(spans.values()) == whole.allocator
+    assert REPORT.prediction
+    assert whole.predicted_step == REPORT.prediction.peak_bytes
+
+
+def test_blocks_that_save_the_same_are_one_row_with_the_five_largest() -> None:
+    (row,) = saved_summary(a_memory_report(layers=12))
+    assert (row.modules, row.alike) == ("layers.0 to layers.11, each", 12)
+    sizes = [found.tensor.bytes for found in row.contributors]
+    assert len(sizes) == 5
+    assert sizes == sorted(sizes, reverse=True)
+    assert sum(sizes) + row.rest_bytes == row.bytes
+    assert row.rest_count == 2
+    assert row.contributors[0].share == pytest.approx(sizes[0] / row.bytes)
+
+
+def test_a_block_that_saves_more_has_a_row_of_its_own() -> None:
+    first, *others = some_saved_blocks(4)
+    more = msgspec.structs.replace(first.contributors[0], count=2, bytes=2 * first.contributors[0].bytes)
+    odd = SavedBlock("layers.0", first.bytes + more.bytes // 2, (more, *first.contributors[1:]))
+    rows = saved_summary(a_memory_report(saved=(odd, *others)))
+    assert [row.modules for row in rows] == ["layers.0", "layers.1 to layers.3, each"]
+    assert not saved_summary(a_memory_report(saved=()))
+
+
+def test_many_events_are_summed_exactly() -> None:
+    report = many_events(20_000, live=300)
+    timeline = Timeline(report)
+    assert timeline.live_total[-1] == 0
+    assert timeline.columns(200).sum(axis=0).max() == report.peak_bytes
+    event = report.events // 2
+    assert timeline.at(event).total_bytes == sum(report.bytes[place] for place in live_blocks(report, event))

@@ -1,0 +1,203 @@
+"""Reference points: the published ones are read as they are, matched by what was run, and never silently."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cs336_tui.analysis.reference import (
+    Published,
+    ReferenceFileError,
+    add_from,
+    matching,
+    own,
+    published,
+    sentence,
+)
+from cs336_tui.analysis.reference_file import COLUMNS, parse
+from cs336_tui.config.sizes import dims_of
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import InForce
+from tests.samples import a_spec
+from tests.session.made import Cell, cell, results_of
+
+DIMS_27B = {name: getattr(dims_of("2.7B", "2025"), name) for name in ("d_model", "d_ff", "num_layers", "num_heads")}
+
+
+def a_row(**changes: object) -> Published:
+    row = Published(
+        source="someone", device="A100", edition="2026", size="small", context=512, batch=4, pass_="forward",
+        precision="fp32", warmup=5, steps=10, mean_ms=44.4, std_ms=None,
+    )  # fmt: skip
+    return msgspec.structs.replace(row, **changes)
+
+
+def here(**changes: object) -> RunSpec:
+    """The cell that `a_row` is of, with changes."""
+    fields = {"pass_": "forward", "context_length": 512, "warmup_steps": 5, "measure_steps": 10}
+    return a_spec(**(fields | changes))
+
+
+def test_the_published_points_are_all_there_with_their_sources() -> None:
+    rows = published()
+    assert len(rows) == 166
+    assert all(row.source and row.device and row.mean_ms > 0 and not row.own for row in rows)
+    assert len({row.source for row in rows}) == 9
+
+
+def test_every_published_point_is_found_by_a_cell_of_its_own() -> None:
+    for row in published():
+        spec = here(
+            size=row.size, edition=row.edition, arch=row.arch, pass_=row.pass_, batch_size=row.batch or 4,
+            context_length=row.context or 256, warmup_steps=row.warmup or 0, measure_steps=row.steps or 10,
+            precision="bf16-mixed" if row.precision == "mixed" else row.precision,
+            **{name: getattr(dims_of(row.size, row.edition), name) for name in DIMS_27B},
+        )  # fmt: skip
+        match = next(match for match in matching(spec, rows=published(), inexact_too=True) if match.row == row)
+        unstated = sum(value is None for value in (row.context, row.batch, row.warmup)) + (row.precision == "mixed")
+        assert match.differences == unstated
+
+
+def test_an_exact_match_comes_alone_and_others_only_where_there_is_none() -> None:
+    rows = (a_row(context=256), a_row(mean_ms=16.3, device="B200"), a_row())
+    assert [match.row.device for match in matching(here(), rows=rows)] == ["B200", "A100"]
+    assert all(match.is_exact and match.caveats == () for match in matching(here(), rows=rows))
+    (match,) = matching(here(), rows=rows[:1])
+    assert match.caveats == ("context 256 there, 512 here",)
+    assert not match.is_exact
+    assert len(matching(here(), rows=rows, inexact_too=True)) == 3
+
+
+@pytest.mark.parametrize(
+    ("row", "spec", "said"),
+    [
+        ({"context": 256}, {}, "context 256 there, 512 here"),
+        ({"context": None}, {}, "context unstated there"),
+        ({"batch": 16}, {}, "batch 16 there, 4 here"),
+        ({"warmup": 0}, {}, "warm-up 0 there, 5 here"),
+        ({"precision": "bf16-mixed"}, {}, "bf16-mixed there, fp32 here"),
+        ({"precision": "mixed"}, {"precision": "bf16-mixed"}, "mixed with what is unstated there, bf16-mixed here"),
+        ({}, {"vocab_size": 32_000}, "vocabulary 10.0k there, 32.0k here"),
+        ({}, {"sync": "pipelined"}, "synchronised each step there, pipelined here"),
+        ({"edition": "2024"}, {}, "gelu-learned there, swiglu-rope here"),
+    ],
+)
+def test_what_changes_a_time_is_a_caveat(row: dict[str, object], spec: dict[str, object], said: str) -> None:
+    (match,) = matching(here(**spec), rows=[a_row(**row)])
+    assert said in match.caveats
+    assert match.differences == 1
+
+
+def test_what_changes_no_time_is_said_too() -> None:
+    (match,) = matching(here(measure_steps=20), rows=[a_row(edition="2025", note="batch assumed")])
+    assert match.is_exact
+    assert match.caveats == ("edition 2025 there", "10 steps there", "batch assumed")
+
+
+def test_dimensions_decide_and_not_names() -> None:
+    row = a_row(edition="2025", size="2.7B")
+    xl_2026 = here(size="xl", **DIMS_27B)
+    (match,) = matching(xl_2026, rows=[row])
+    assert match.caveats == ("edition 2025 there, where it is called 2.7B",)
+    assert matching(xl_2026, rows=[a_row(edition="2025", size="xl")]) == ()
+    assert len(matching(here(size="custom"), rows=[a_row()])) == 1
+
+
+def test_another_pass_is_never_a_match() -> None:
+    assert matching(here(pass_="inference"), rows=[a_row()]) == ()
+
+
+def test_tf32_in_force_here_is_said() -> None:
+    (match,) = matching(here(), InForce(matmul_precision="high", allow_tf32=True), rows=[a_row()])
+    assert match.caveats == ("TF32 was in force here",)
+
+
+def test_a_sentence_says_here_then_there() -> None:
+    rows = [a_row(device="a Hopper-like GPU", mean_ms=15.797), a_row(edition="2025")]
+    assert sentence(here(), 0.0161, matching(here(), rows=rows)) == (
+        "small forward fp32: 16.1 ms here; 15.8 published on a Hopper-like GPU; 44.4 on A100 (edition 2025 there)"
+    )
+    assert sentence(here(), 1.25, ()).endswith("1250 ms here; nothing published for this size and pass")
+
+
+def test_own_points_are_kept_and_matched(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "reference.csv"
+    assert own(path) == ()
+    results = results_of(
+        Cell(here(), [0.1, 0.2]), Cell(here(), [0.3, 0.4], repeat=2), cell(status="oom", pass_="backward"),
+        cell([0.1], size="custom"), cell([0.1], vocab_size=64), cell([0.1], arch="gelu-learned"),
+        cell([0.1], sync="pipelined"),
+    )  # fmt: skip
+    added = add_from(results, "my, box", path)
+    assert [line.rpartition(": ")[2] for line in added.left_out] == [
+        "OOM", "a custom size has no name to find it by", "reference points have vocabulary 10,000, not 64",
+        "reference points of edition 2026 are swiglu-rope, not gelu-learned",
+        "reference points are synchronised each step, not pipelined",
+    ]  # fmt: skip
+    (row,) = own(path)
+    assert row == added.rows[0]
+    assert (row.source, row.device, row.mean_ms, row.note) == ("my, box", "NVIDIA H100 80GB HBM3", 250.0, "2 runs")
+    (match,) = matching(here(), rows=own(path))
+    assert match.is_exact
+    assert "250 noted as my, box on NVIDIA H100" in sentence(here(), 0.2, [match])
+    add_from(results, "again", path)
+    assert [row.source for row in own(path)] == ["my, box", "again"]
+
+
+def test_what_cannot_be_kept_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "reference.csv"
+    good = results_of(cell([0.1]))
+    add_from(good, "mine", path)
+    before = path.read_bytes()
+    for results, title, said in (
+        (good, "mine", "exist already"),
+        (good, " ", "need a title"),
+        (results_of(cell(status="oom")), "other", "nothing to keep: .* OOM"),
+        ((), "other", "nothing to keep: no cells"),
+    ):
+        with pytest.raises(ReferenceFileError, match=said):
+            add_from(results, title, path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+HEADER = ",".join(COLUMNS)
+GOOD = "me,A100,2026,small,512,4,forward,fp32,5,10,44.4,,"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("source,device\nme,A100\n", "f.csv, line 1: no column edition: expected source, device"),
+        (f"{HEADER},colour\n", "f.csv, line 1: unknown column colour"),
+        (f"{HEADER}\n{GOOD}\n{GOOD.replace('44.4', 'fast')}\n", "f.csv, line 3: mean_ms fast: expected milliseconds"),
+        (f"{HEADER}\n{GOOD.replace('44.4', '')}\n", "f.csv, line 2: mean_ms is empty"),
+        (f"{HEADER}\n{GOOD.replace('44.4', 'nan')}\n", "f.csv, line 2: mean_ms nan: expected milliseconds"),
+        (f"{HEADER}\n{GOOD.replace('512', 'many')}\n", "f.csv, line 2: context many: expected a whole number"),
+        (
+            f"{HEADER}\n{GOOD.replace('forward', 'sideways')}\n",
+            "f.csv, line 2: pass sideways: expected one of inference",
+        ),
+        (f"{HEADER}\n{GOOD.replace('small', '2.7B')}\n", "f.csv, line 2: size 2.7B: edition 2026 has"),
+        (f"{HEADER}\n{GOOD},\n", "f.csv, line 2: expected 13 fields"),
+        (f"{HEADER}\nme,A100\n", "f.csv, line 2: expected 13 fields"),
+        ("", "f.csv, line 1: no column source"),
+    ],
+)
+def test_a_damaged_file_names_the_line(text: str, said: str) -> None:
+    with pytest.raises(ReferenceFileError) as error:
+        parse(text, "f.csv")
+    assert str(error.value).startswith(said)
+
+
+def test_of_a_model_of_one_s_own_no_architecture_is_said() -> None:
+    (match,) = matching(here(model="mine:GPT"), rows=[a_row(edition="2024")])
+    assert match.caveats[:1] == ("GPT here",)
+    assert not any("swiglu-rope" in caveat for caveat in match.caveats)
+
+
+def test_a_sentence_names_the_model_and_how_it_is_run() -> None:
+    own_model = here(model="my.model:GPT", model_args=(("bias", "false"),), compile="default")
+    assert sentence(own_model, 0.0161, ()).startswith("small forward fp32, GPT, bias=false, compiled: 16.1 ms here; ")

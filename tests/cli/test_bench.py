@@ -1,0 +1,277 @@
+"""The installed command, as scripts call it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cs336_tui.events.events import CellStarted, StepsTimed
+from cs336_tui.session.log import LogReader
+from tests.commands import COMMAND, DIMS, SMALL, bench, run
+from tests.watching import PATIENCE_S, wait_gone
+
+ENDLESS = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 10000000 --device cpu --threads 1".split()]
+
+
+RUN_FIELDS = {
+    "spec",
+    "status",
+    "num_params",
+    "warmup_times_s",
+    "step_times_s",
+    "phase_times_s",
+    "summary",
+    "tokens_per_s",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "peak_rss_bytes",
+    "error",
+}
+SPEC_FIELDS = {
+    *("size", "edition", "arch", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length"),
+    *("batch_size", "pass", "precision", "device", "sync", "warmup_steps", "measure_steps", "seed"),
+}
+
+
+def test_json_has_the_fields_that_scripts_rely_on(tmp_path: Path):
+    done = bench(*SMALL, "--pass", "forward,train-step", "--warmup", "0,2", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["schema"] == 1
+    assert data["environment"]["torch"]
+    assert len(data["runs"]) == 4
+    for result in data["runs"]:
+        assert result.keys() >= RUN_FIELDS
+        assert result["spec"].keys() >= SPEC_FIELDS
+        assert result["status"] == "ok"
+        assert len(result["step_times_s"]) == 3
+        assert len(result["warmup_times_s"]) == result["spec"]["warmup_steps"]
+        assert result["summary"]["n"] == 3
+        assert result["summary"]["ddof"] == 1
+        assert result["peak_allocated_bytes"] is None
+        assert result["peak_rss_bytes"] > 0
+        assert result["tokens_per_s"] == pytest.approx(8 / result["summary"]["mean_s"])
+    phases = {result["spec"]["pass"]: list(result["phase_times_s"]) for result in data["runs"]}
+    assert phases == {"forward": ["forward"], "train-step": ["zero_grad", "forward", "loss", "backward", "optimizer"]}
+
+
+def test_automatic_counts_end_by_themselves_and_say_why(tmp_path: Path):
+    """Steps of about a millisecond: warming up is looked at from 10 on, measuring has a ceiling of 40."""
+    words = [*SMALL, *"--pass forward --warmup auto:30 --steps auto:40 --interval 20% --format json".split()]
+    done = bench(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["runs"]
+    assert (result["spec"]["warmup_auto"], result["spec"]["steps_auto"]) == (True, 0.2)
+    assert 10 <= len(result["warmup_times_s"]) <= 30
+    assert 20 <= len(result["step_times_s"]) <= 40
+    assert f"note: cell 1: stopped after {len(result['step_times_s'])} steps" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--warmup auto,5", "auto stands alone"),
+        ("--steps auto:3", "expected auto, or auto:MAX with the most steps, at least 20"),
+        ("--interval 1%", "--interval is only used with --steps auto"),
+    ],
+)
+def test_a_count_that_cannot_be_is_bad_usage(words: str, says: str, tmp_path: Path):
+    done = bench(*words.split(), cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_files_are_written_and_never_overwritten_silently(tmp_path: Path):
+    words = [*SMALL, "--pass", "forward", "--format", "csv", "-o", "out.csv", "--summary", "summary.md"]
+    done = bench(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    (row,) = csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text()))
+    assert row["status"] == "ok"
+    summary = (tmp_path / "summary.md").read_text()
+    assert "torch" in summary
+    assert "has not ended" not in summary
+    assert "cs336-tui bench" in summary
+    again = bench(*words, cwd=tmp_path)
+    assert again.returncode == 2
+    assert "out.csv" in again.stderr
+    assert len(again.stderr.strip().splitlines()) == 1
+    assert bench(*words, "--force", cwd=tmp_path).returncode == 0
+
+
+def test_cells_can_run_in_this_process_for_profilers(tmp_path: Path):
+    done = bench(*SMALL, "--pass", "forward,backward", "--in-process", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert [result["status"] for result in data["runs"]] == ["ok", "ok"]
+    assert data["environment"]["start_method"] == "in-process"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--size", "huge"], ["huge", "tiny, small"]),
+        (["--size", "tiny", "--edition", "1999"], ["1999", "2024"]),
+        (["--preset", "nope"], ["nope", "quick"]),
+        ([*DIMS, "--num-heads", "5"], ["d model 32", "multiple"]),
+        ([*DIMS, "--d-model", "6", "--num-heads", "2"], ["odd width 3", "even"]),
+        (["--context", "0"], ["context length 0", "at least 1"]),
+        (["--batch", "-4"], ["batch size -4", "at least 1"]),
+        (["--steps", "0"], ["measure steps 0", "at least 1"]),
+        (["--warmup", "-1"], ["warmup steps -1", "at least 0"]),
+        (["--pass", "sideways"], ["sideways", "forward+backward"]),
+        (["--precision", "fp12"], ["fp12", "bf16-mixed"]),
+        (["--precision", "tf32", "--device", "cpu"], ["tf32", "fp32"]),
+        (["--device", "cuda:77"], ["cuda:77", "cpu"]),
+        (["--device", "tpu"], ["tpu", "cuda:N"]),
+        (["--context", "128,x"], ["128,x", "whole numbers"]),
+        (["--d-model", "64"], ["--d-ff", "missing"]),
+        (["-o", "no/such/folder/out.md"], ["no/such/folder", "folder"]),
+        (["--session-dir", "/dev/null/sessions"], ["/dev/null/sessions", "--session-dir"]),
+    ],
+)
+def test_bad_input_is_one_line_that_names_the_value_and_what_is_allowed(words, says, tmp_path):
+    done = bench(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.strip().splitlines()
+    for part in says:
+        assert part in line
+
+
+class Background:
+    """A headless run under way; `pid` is its cell's process."""
+
+    def __init__(self, cwd: Path, *words: str) -> None:
+        self.sessions = cwd / "sessions"
+        self.process = subprocess.Popen(
+            [COMMAND, "bench", "--session-dir", str(self.sessions), *words],
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        self.family = self._once_measuring()
+
+    def _once_measuring(self) -> list[psutil.Process]:
+        """Wait for the log to hold measured steps (the log is the event here); all processes of the run."""
+        while self.process.poll() is None:
+            if any(b'"kind":"measured"' in log.read_bytes() for log in self.sessions.glob("*.jsonl")):
+                return psutil.Process(self.process.pid).children(recursive=True)
+            time.sleep(0.02)  # nothing announces that a file has grown
+        raise AssertionError(self.process.stderr.read())
+
+    def logged(self) -> list:
+        (log,) = self.sessions.glob("*.jsonl")
+        return list(LogReader(log))
+
+
+def test_ctrl_c_keeps_what_was_measured_and_exits_with_130(tmp_path: Path):
+    running = Background(tmp_path, *ENDLESS, "--pass", "forward,backward", "--format", "json")
+    os.killpg(running.process.pid, signal.SIGINT)  # what a terminal does
+    out, err = running.process.communicate(timeout=PATIENCE_S)
+    assert running.process.returncode == 130, err
+    assert "Traceback" not in err
+    first, second = json.loads(out)["runs"]
+    assert first["status"] == second["status"] == "cancelled"
+    logged = [t for e in running.logged() if isinstance(e, StepsTimed) and e.kind == "measured" for t in e.times_s]
+    assert first["step_times_s"] == logged
+    assert len(logged) > 0
+    assert all(wait_gone(process.pid) for process in running.family)
+
+
+def test_kill_9_leaves_no_orphan_and_a_readable_log(tmp_path: Path):
+    running = Background(tmp_path, *ENDLESS, "--pass", "forward")
+    running.process.kill()
+    running.process.communicate(timeout=PATIENCE_S)
+    assert running.family
+    assert all(wait_gone(process.pid) for process in running.family)
+    kinds = {type(event) for event in running.logged()}
+    assert {CellStarted, StepsTimed} <= kinds
+
+
+def test_kill_9_leaves_no_orphan_even_of_a_cell_that_hangs(tmp_path: Path):
+    running = Background(tmp_path, *ENDLESS, "--pass", "forward")
+    (started,) = [event for event in running.logged() if isinstance(event, CellStarted)]
+    os.kill(started.pid, signal.SIGSTOP)  # it will never notice by itself that nobody reads its pipe
+    running.process.kill()
+    running.process.communicate(timeout=PATIENCE_S)
+    assert all(wait_gone(process.pid) for process in running.family)
+
+
+def test_a_hang_up_ends_everything(tmp_path: Path):
+    running = Background(tmp_path, *ENDLESS, "--pass", "forward")
+    os.killpg(running.process.pid, signal.SIGHUP)
+    running.process.communicate(timeout=PATIENCE_S)
+    assert running.process.returncode == 130
+    assert all(wait_gone(process.pid) for process in running.family)
+
+
+def test_a_failed_cell_makes_the_exit_code_1(tmp_path: Path):
+    done = bench(*ENDLESS, "--pass", "forward", "--timeout", "1", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 1
+    (result,) = json.loads(done.stdout)["runs"]
+    assert result["status"] == "killed"
+    assert "timeout" in result["error"]
+    assert result["step_times_s"]
+
+
+def test_out_of_memory_is_a_result(tmp_path: Path):
+    impossible = "--d-model 1048576 --d-ff 1048576 --num-layers 1 --num-heads 2 --vocab-size 1000000000".split()
+    done = bench(*impossible, *"--context 8 --pass forward --device cpu --format json".split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["runs"]
+    assert result["status"] == "oom"
+    assert result["error"]
+
+
+def test_the_app_without_a_terminal_says_what_to_do(tmp_path: Path):
+    done = run(cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cs336-tui bench" in done.stderr
+
+
+def test_version_and_doctor(tmp_path: Path):
+    from cs336_tui import __version__
+
+    assert run("--version", cwd=tmp_path).stdout == f"cs336-tui {__version__}\n"
+    done = run("doctor", cwd=tmp_path)
+    assert done.returncode == 0
+    for word in ("torch", "cpu", "fp32", "sessions", "driver"):
+        assert word in done.stdout
+
+
+def test_each_cell_s_line_ends_with_its_verdict_and_a_doubt_is_explained(tmp_path: Path):
+    done = bench(*SMALL, "--pass", "forward,inference", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    places = [number for number, line in enumerate(lines) if line.startswith("[")]
+    assert len(places) == 2
+    for place in places:
+        assert lines[place].endswith("(n=3) · too-few-steps") or "(n=3) · too-few-steps, " in lines[place]
+        assert lines[place + 1].startswith("  too-few-steps: ")
+    verdicts = [result["verdicts"] for result in json.loads(done.stdout)["runs"]]
+    assert all("too-few-steps" in names for names in verdicts)
+
+
+def test_how_close_to_the_limit_a_bench_came_is_known_without_the_app(tmp_path: Path):
+    assert bench(*SMALL, "--pass", "forward", cwd=tmp_path).returncode == 0
+    (log,) = (tmp_path / "sessions").glob("*.jsonl")
+    where = ("--session-dir", str(tmp_path / "sessions"))
+    done = run("export", log.stem, *where, "--report", "roofline", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["flops_per_s"] == pytest.approx(row["flops"] / row["step_s"])
+    assert row["sheet_source"] is None

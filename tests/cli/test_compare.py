@@ -1,0 +1,129 @@
+"""`cs336-tui compare` as people and scripts call it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cs336_tui.cli.compare import compare_command
+from cs336_tui.cli.main import cli
+from cs336_tui.cli.reference import keep_command, reference_view
+from cs336_tui.events.events import to_line
+from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, events_of
+
+SLOW, FAST = [0.2000, 0.2001, 0.1999, 0.2000] * 3, [0.1000, 0.1001, 0.0999, 0.1000] * 3
+
+
+def put(folder: Path, session: str, *cells: Cell, **more: object) -> Path:
+    path = folder / f"{session}.jsonl"
+    path.write_bytes(b"".join(map(to_line, events_of(*cells, session=session, **more))))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    put(tmp_path, "2026-01-01", cell(SLOW), cell(FAST, pass_="forward"), cell(status="oom", pass_="train-step"))
+    put(tmp_path, "2026-01-02", cell(FAST), cell(FAST, pass_="forward"), cell(FAST, pass_="backward"),
+        environment=OTHER_GPU)  # fmt: skip
+    return tmp_path
+
+
+def test_two_sessions_as_text(folder: Path) -> None:
+    said = compare_command("2026-01-01", "last", folder, as_json=False)
+    lines = said.splitlines()
+    assert lines[:2] == ["A  2026-01-01", "B  2026-01-02"]
+    assert "  host: gpu-box | other-box" in lines
+    row = next(line for line in lines if line.startswith("small") and "forward+backward" in line)
+    assert "200.000 ± 0.074" in row
+    assert "100.000 ± 0.074" in row
+    assert "slower" in row
+    assert "2.000 [" in row
+    assert any(line.startswith("same 1: ") for line in lines)
+    assert lines[lines.index("only in A:") + 1].startswith("  small · ctx 128 · train-step")
+    assert lines[lines.index("only in A:") + 1].endswith(": OOM")
+    assert lines[lines.index("only in B:") + 1].strip().startswith("small · ctx 128 · backward")
+
+
+def test_what_did_not_fit_has_no_verdict(tmp_path: Path) -> None:
+    put(tmp_path, "one", cell(FAST), cell(status="oom", pass_="forward"))
+    put(tmp_path, "two", cell(FAST), cell(FAST, pass_="forward"))
+    lines = compare_command("one", "two", tmp_path, as_json=False).splitlines()
+    (row,) = (line for line in lines if "OOM" in line)
+    assert row.split()[:3] == ["small", "forward", "OOM"]
+    assert "ambiguous" not in row
+    assert not any(line.startswith("ambiguous") for line in lines)
+
+
+def test_one_cell_of_each(folder: Path) -> None:
+    said = compare_command("2026-01-01:1", "2026-01-01:2", folder, as_json=False)
+    assert said.splitlines()[:2] == ["A  2026-01-01:1", "B  2026-01-01:2"]
+    assert "pass: forward+backward | forward" in said
+    assert "slower 1" in said
+
+
+def test_as_json(folder: Path) -> None:
+    result = CliRunner().invoke(cli, ["compare", "2026-01-01", "2026-01-02", "--json", "--session-dir", str(folder)])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)
+    assert found["schema"] == 1
+    assert [pair["verdict"] for pair in found["pairs"]] == ["slower", "same"]
+    assert found["pairs"][0]["ratio"]["ratio"] == pytest.approx(2)
+    assert found["pairs"][0]["a"]["summary"]["n"] == 12
+    assert found["pairs"][0]["a"]["spec"]["pass"] == "forward+backward"
+
+
+def test_sessions_of_one_name_are_told_by_their_ids(tmp_path: Path) -> None:
+    for session in ("one", "two"):
+        put(tmp_path, session, cell(FAST), name="quick")
+    assert compare_command("one", "two", tmp_path, as_json=False).startswith("A  one:1\nB  two:1\n")
+
+
+def test_nothing_in_common_is_said(tmp_path: Path) -> None:
+    put(tmp_path, "one", cell(FAST, device="cpu"), cell(FAST, device="mps"), environment=LAPTOP)
+    put(tmp_path, "two", cell(FAST), cell(FAST, pass_="forward"))
+    assert "A and B have no cell in common." in compare_command("one", "two", tmp_path, as_json=False)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ("2026-01-01", "nothing", "no session 'nothing'"),
+        ("2026", "last", "fits 2"),
+        ("last:9", "last", "cell 9: session 2026-01-02 has cells 1 to 3"),
+        ("last:0", "last", "cell 0: session 2026-01-02 has cells 1 to 3"),
+        ("last:x", "last", "no session 'last:x'"),
+    ],
+)
+def test_what_is_not_there_is_bad_usage(folder: Path, a: str, b: str, said: str) -> None:
+    with pytest.raises(click.UsageError) as error:
+        compare_command(a, b, folder, as_json=False)
+    assert said in str(error.value)
+
+
+def test_reference_points_beside_a_sessions_cells(tmp_path: Path) -> None:
+    put(tmp_path, "one", cell([0.0161, 0.0161], pass_="forward", context_length=512, warmup_steps=5, measure_steps=10))
+    own = tmp_path / "own.csv"
+    said = reference_view("one", tmp_path, own)
+    assert said.startswith("small forward fp32: 16.1 ms here; 16.3 published on B200")
+    assert "44.4 on A100" in said
+    assert keep_command("one", "this box", tmp_path, own) == "kept 1 reference points as 'this box'"
+    assert "16.1 noted as this box on NVIDIA H100 80GB HBM3" in reference_view("one", tmp_path, own)
+    with pytest.raises(click.UsageError, match="exist already"):
+        keep_command("one", "this box", tmp_path, own)
+    own.write_text("nonsense")
+    with pytest.raises(click.UsageError, match="line 1: no column"):
+        reference_view("one", tmp_path, own)
+
+
+def test_pairs_of_several_variants_are_told_apart_and_a_common_one_is_named(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        put(tmp_path, name, *(cell(FAST, attention=each, compile="default") for each in ("naive", "sdpa")))
+    lines = compare_command("one", "two", tmp_path, as_json=False).splitlines()
+    assert [line.split()[:2] for line in lines if line.startswith("small")] == [["small", "naive"], ["small", "sdpa"]]
+    (shared,) = (line for line in lines if line.startswith("every pair"))
+    assert "compile default" in shared
+    assert "checkpoint" not in shared

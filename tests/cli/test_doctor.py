@@ -1,0 +1,86 @@
+"""What `doctor` says of the NVIDIA driver, over the real pynvml and a replaced library."""
+
+from __future__ import annotations
+
+import pytest
+
+from cs336_tui.cli.doctor import missing
+from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.runner.device.nvml import NO_LIBRARY, nvml_report
+from tests.runner.device import fake_nvml as fake
+from tests.runner.device.conftest import Install, install_nvml, no_nvml
+from tests.runner.device.fake_nvml import FakeGpu, FakeNvmlLibrary
+
+__all__ = ["install_nvml", "no_nvml"]
+
+CPU = DeviceInfo(name="cpu", label="CPU", precisions=("fp32",))
+CUDA = DeviceInfo(name="cuda:0", label="NVIDIA H100", precisions=("fp32",))
+
+
+def environment(*devices: DeviceInfo, cuda: str | None = "12.8", problems: tuple[str, ...] = ()) -> Environment:
+    return Environment(
+        host="h", os="Linux", cpu="c", cpu_count=2, memory_bytes=1, python="3", app="0", torch="2.7", cuda=cuda,
+        devices=devices, problems=problems,
+    )  # fmt: skip
+
+
+def said(env: Environment) -> str:
+    return "\n".join(missing(env, nvml_report()))
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (fake.VERSION_MISMATCH, "driver and its library differ in version"),
+        (fake.DRIVER_NOT_LOADED, "driver is not loaded"),
+        (fake.NO_PERMISSION, "this user may not talk to the NVIDIA driver"),
+        (fake.GPU_IS_LOST, "GPU is lost"),
+        (fake.UNKNOWN, "gives no reason"),
+    ],
+)
+def test_a_driver_that_does_not_open_is_named_with_its_code(install_nvml: Install, code: int, words: str) -> None:
+    install_nvml(FakeNvmlLibrary(init_error=code))
+    text = said(environment(CPU))
+    assert words in text
+    assert f"(NVML error {code})" in text
+    assert "nothing is missing" not in text
+
+
+@pytest.mark.parametrize("symbol", ["handle", "*"])
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(fake.GPU_IS_LOST, "the GPU is lost: it fell off the bus"), (16, "must be reset"), (fake.UNKNOWN, "Unknown")],
+)
+def test_a_gpu_that_does_not_answer_is_named_beside_those_that_do(
+    install_nvml: Install, symbol: str, code: int, words: str
+) -> None:
+    install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a"), FakeGpu("GPU-b", errors={symbol: code})))
+    text = said(environment(CPU, CUDA))
+    assert "GPU 1 does not answer" in text
+    assert words in text
+    assert f"(NVML error {code})" in text
+    assert "GPU 0" not in text
+
+
+def test_a_driver_without_a_gpu_is_no_machine_that_lacks_nothing(install_nvml: Install) -> None:
+    install_nvml(FakeNvmlLibrary())
+    assert "no GPU on this machine" in said(environment(CPU))
+
+
+@pytest.mark.usefixtures("no_nvml")
+def test_no_library_is_told_unless_the_machine_has_another_gpu() -> None:
+    assert NO_LIBRARY in said(environment(CPU, cuda=None))
+    assert said(environment(CPU, DeviceInfo(name="mps", label="Apple", precisions=("fp32",)))) == "nothing is missing"
+
+
+def test_what_was_told_already_is_not_told_twice(install_nvml: Install) -> None:
+    install_nvml(FakeNvmlLibrary(init_error=fake.VERSION_MISMATCH))
+    why = nvml_report().why
+    assert why is not None
+    assert said(environment(CPU, problems=(why,))).count("differ in version") == 1
+
+
+def test_a_healthy_gpu_lacks_nothing(install_nvml: Install) -> None:
+    install_nvml(FakeNvmlLibrary(FakeGpu("GPU-a")))
+    assert said(environment(CPU, CUDA)) == "nothing is missing"
+    assert "install a CUDA build of torch" in said(environment(CPU, cuda=None))

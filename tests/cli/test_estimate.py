@@ -1,0 +1,273 @@
+"""`cs336-tui estimate` and `fit` as people and scripts call them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from cs336_tui.cli.estimate import estimate_command
+from cs336_tui.cli.fit import fit_command
+from cs336_tui.cli.targets import Asked, Machine, predicting, read_machine, settle
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.events.events import DeviceSampled, HostSample, to_line
+from cs336_tui.events.reports import Prediction
+from cs336_tui.runner.predictor import PredictionError
+from cs336_tui.session import store
+from tests.made_predictions import MadePredictor, made_prediction
+from tests.samples import ENVIRONMENT, START
+from tests.session.made import cell, events_of
+
+
+def here() -> Machine:
+    return Machine(ENVIRONMENT, (DeviceSampled(at=START, host=HostSample(memory_used_bytes=12_000_000_000)),))
+
+
+def estimate(format_: str = "json", gpu: str | None = "H100", **more: Any) -> str:
+    options: dict[str, Any] = {
+        "output": None, "force": False, "session_dir": None, "predictor": MadePredictor(), "read": here,
+        "sizes": ("small",), "passes": ("train-step",),
+    }  # fmt: skip
+    return estimate_command(format_=format_, gpu=gpu, **(options | more))
+
+
+def fit(gpu: str | None = "H100", **more: Any) -> int:
+    options: dict[str, Any] = {
+        "by": "batch", "limit": None, "confirm": False, "format_": "json", "output": None, "force": False,
+        "session_dir": None, "predictor": MadePredictor(), "read": here, "sizes": ("small",),
+        "passes": ("train-step",),
+    }  # fmt: skip
+    return fit_command(gpu=gpu, **(options | more))
+
+
+def the_estimate(**options: Any) -> Any:
+    """The one estimate of `options`, read from JSON."""
+    (found,) = json.loads(estimate(**options))["estimates"]
+    return found
+
+
+def the_fit(printed: str) -> Any:
+    (found,) = json.loads(printed)["fits"]
+    return found
+
+
+def test_one_cell_has_every_key() -> None:
+    found = the_estimate()
+    asked = {
+        "num_params", "num_params_without_head", "flops", "flops_by_phase", "peak_bytes", "forward_end_bytes",
+        "by_category", "forward_end_by_category", "residual_stream_bytes", "fits", "free_bytes", "capacity_bytes",
+        "low_s", "high_s", "basis", "gpu", "note", "spec",
+    }  # fmt: skip
+    assert asked <= found.keys()
+    assert found["gpu"] == "H100 SXM 80GB"
+    assert found["fits"] is True
+    assert found["flops"] == sum(found["flops_by_phase"].values())
+    assert sum(found["by_category"].values()) == found["peak_bytes"]
+    assert sum(found["forward_end_by_category"].values()) == found["forward_end_bytes"]
+    assert found["spec"]["device"] == "cuda:0"
+
+
+def test_json_has_one_shape_for_one_cell_and_for_several(capsys: pytest.CaptureFixture[str]) -> None:
+    one, several = (json.loads(estimate(batches=batches)) for batches in ((1,), (1, 2)))
+    assert one.keys() == several.keys() == {"estimates", "total_low_s", "total_high_s"}
+    assert one["estimates"] == several["estimates"][:1]
+    assert one["total_low_s"] == one["estimates"][0]["run_low_s"]
+    fits = []
+    for passes in (("forward",), ("forward", "train-step")):
+        assert fit(passes=passes) == 0
+        fits.append(json.loads(capsys.readouterr().out))
+    assert fits[0].keys() == fits[1].keys() == {"fits"}
+    assert fits[0]["fits"] == fits[1]["fits"][:1]
+
+
+def test_several_cells_are_a_list_with_their_sum() -> None:
+    found = json.loads(estimate(passes=("forward", "train-step"), batches=(1, 2)))
+    assert [(each["spec"]["pass"], each["spec"]["batch_size"]) for each in found["estimates"]] == [
+        ("forward", 1), ("train-step", 1), ("forward", 2), ("train-step", 2),
+    ]  # fmt: skip
+    assert found["total_low_s"] == pytest.approx(sum(each["run_low_s"] for each in found["estimates"]))
+    assert found["total_high_s"] is None
+
+
+def test_the_card_of_one_cell() -> None:
+    lines = estimate("table").splitlines()
+    assert lines[0] == "small · ctx 128 · batch 4 · train-step · fp32 on H100 SXM 80GB"
+    facts = {line[:17].strip(): line[17:] for line in lines[2:7]}
+    assert facts["parameters"] == "128.63 M, 120.95 M less the head"
+    assert facts["residual stream"] == "1.5 MiB a tensor"
+    assert facts["memory"] == "fits, 81.8 GB to spare"
+    assert facts["time per step"].startswith("at least ")
+    assert any(line.split() == ["optimizer", "state", "1.05", "1.05"] for line in lines)
+    assert any(line.split()[:3] == ["2", "×", "0.031"] for line in lines)
+    assert any("attention scores · transformer.py:124 score" in line for line in lines)
+
+
+def test_a_listing_says_once_what_all_cells_share() -> None:
+    lines = estimate("table", passes=("forward", "train-step"), precisions=("fp32", "bf16-mixed")).splitlines()
+    assert lines[0] == "What cells need on H100 SXM 80GB"
+    assert lines[1].startswith("all: context 128, batch 4, ")
+    assert sum("train-step" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize("format_", ["markdown", "csv", "latex", "typst", "html"])
+def test_other_formats(format_: str) -> None:
+    text = estimate(format_, passes=("forward", "train-step"))
+    assert "train-step" in text
+    assert text.endswith("\n")
+
+
+def test_it_goes_to_a_file_and_never_in_anothers_place(tmp_path: Path) -> None:
+    path = tmp_path / "estimate.json"
+    assert estimate(output=path) == ""
+    assert json.loads(path.read_text())["estimates"][0]["fits"] is True
+    with pytest.raises(click.UsageError, match="already exists"):
+        estimate(output=path)
+    assert estimate(output=path, force=True) == ""
+
+
+def test_without_a_gpu_it_is_for_this_machines_best_device() -> None:
+    found = the_estimate(gpu=None)
+    assert (found["device"], found["gpu"]) == ("NVIDIA H100 80GB HBM3", "H100 SXM 80GB")
+    assert found["capacity_bytes"] == 85_029_158_912
+    cpu = the_estimate(gpu=None, devices=("cpu",))
+    assert (cpu["device"], cpu["free_bytes"]) == ("Some CPU 9000", 500_000_000_000)
+    assert cpu["low_s"] is None
+
+
+def test_every_device_gets_a_table_of_its_own() -> None:
+    text = estimate("markdown", gpu=None, devices=("every",))
+    assert text.index("What cells need on Some CPU 9000") < text.index("What cells need on NVIDIA H100")
+
+
+def test_what_nothing_can_hold_is_predicted_and_said_not_to_fit() -> None:
+    huge = MadePredictor(lambda spec: made_prediction(spec, peak_bytes=10**12))
+    found = the_estimate(predictor=huge)
+    assert found["fits"] is False
+    assert found["margin_bytes"] < -900 * 10**9
+    assert "does not fit, by 916 GB" in estimate("table", predictor=huge)
+
+
+def test_a_pass_without_backward_says_that_it_has_no_gradients() -> None:
+    assert the_estimate(passes=("forward",))["note"] == "forward has no gradients"
+    assert "forward has no gradients" in estimate("table", passes=("forward",))
+
+
+def test_a_stated_peak() -> None:
+    found = the_estimate(peak=100.0)
+    assert found["low_s"] == pytest.approx(found["flops"] / 100e12)
+
+
+def test_a_sessions_cells_tell_how_fast_the_gpu_is(tmp_path: Path) -> None:
+    log = tmp_path / "one.jsonl"
+    log.write_bytes(b"".join(map(to_line, events_of(cell([0.1, 0.1], pass_="train-step")))))
+    predictor = MadePredictor()
+    found = the_estimate(session="last", session_dir=tmp_path, batches=(8,), predictor=predictor)
+    assert found["low_s"] == found["high_s"] == pytest.approx(0.2)
+    assert found["basis"].startswith("from 1 measured cell: ")
+    assert [spec.batch_size for spec in predictor.asked] == [8, 4]
+    with pytest.raises(click.UsageError, match="no session 'none'"):
+        estimate(session="none", session_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"gpu": "H300"}, "GPU H300: expected one of H100 SXM 80GB, "),
+        ({"gpu": "V100", "precisions": ("bf16",)}, r"precision bf16: V100 .* can do fp32, fp16-mixed$"),
+        ({"gpu": "T4", "precisions": ("fp32", "tf32")}, r"precision tf32: T4 .* can do fp32, fp16-mixed$"),
+        ({"gpu": "H100", "devices": ("cpu",)}, "--device cpu is another device"),
+        ({"gpu": None, "devices": ("cuda:3",)}, "device cuda:3: this machine has cpu, cuda:0; --gpu NAME"),
+        ({"gpu": None, "devices": ("cpu",), "precisions": ("tf32",)}, "precision tf32: cpu .* can do"),
+        ({"sizes": ("nope",)}, "size nope: edition 2026 has"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises((click.UsageError, SpecError), match=said) as error:
+        estimate(**options)
+    assert "\n" not in str(error.value)
+
+
+class Hopeless(MadePredictor):
+    def predict(self, *_: Any, **__: Any) -> tuple[Prediction, ...]:
+        raise PredictionError("small: no prediction: the process that predicts ended early")
+
+
+def test_a_prediction_that_fails_is_one_line() -> None:
+    with pytest.raises(click.ClickException, match="no prediction: the process that predicts ended early"):
+        estimate(predictor=Hopeless())
+
+
+def test_the_largest_batch_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    predictor = MadePredictor()
+    assert fit(predictor=predictor) == 0
+    found = the_fit(capsys.readouterr().out)
+    room = found["free_bytes"] - found["context_bytes"]
+    assert found["peak_bytes"] <= room < found["next_peak_bytes"]
+    assert found["spec"]["batch_size"] == found["largest"] == found["next"] - 1
+    assert len(predictor.asked) == found["predictions"] <= 5
+    assert fit(by="context") == 0
+    assert the_fit(capsys.readouterr().out)["largest"] % 16 == 0
+
+
+def test_what_does_not_fit_at_all_is_told_by_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    huge = MadePredictor(lambda spec: made_prediction(spec, peak_bytes=10**11 + spec.batch_size))
+    assert fit(predictor=huge, format_="table") == 1
+    assert "not even batch 1 fits, by 15.6 GB" in capsys.readouterr().out
+
+
+def test_several_cells_are_searched_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fit(passes=("forward", "train-step")) == 0
+    forward, train = json.loads(capsys.readouterr().out)["fits"]
+    assert forward["largest"] > train["largest"]
+
+
+@pytest.mark.parametrize("format_", ["table", "markdown", "csv", "latex", "typst", "html"])
+def test_what_fits_in_every_format(format_: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fit(format_=format_) == 0
+    assert "train-step" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batches": (4, 8)}, "--batch 4,8: fit finds the batch; give one value to start from, or none"),
+        ({"by": "context", "contexts": (1, 2)}, "--context 1,2: fit finds the context"),
+        ({"confirm": True}, "--confirm runs on this machine and --gpu H100 need not be here"),
+    ],
+)
+def test_what_cannot_be_fitted_is_one_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(click.UsageError, match=said):
+        fit(**options)
+
+
+def test_what_was_found_is_run_if_asked(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """On a CPU, where nothing larger is tried; of the smallest size with the real predictor and bench."""
+    code = fit(gpu=None, confirm=True, limit=2, devices=("cpu",), sizes=("tiny",), contexts=(16,), passes=("forward",),
+               session_dir=tmp_path, predictor=None)  # fmt: skip
+    found = the_fit(capfd.readouterr().out)
+    assert (code, found["largest"], found["status"], found["next_status"]) == (0, 2, "ok", None)
+    (ran,) = store.load(store.find("last", tmp_path)).cells.values()
+    assert (ran.spec.batch_size, ran.spec.warmup_steps, ran.spec.measure_steps) == (2, 1, 2)
+
+
+def test_this_machine_has_a_cpu_with_memory() -> None:
+    asked = settle(sweep_from(devices=("cpu",)), None, None, read_machine)
+    target = asked.targets["cpu"]
+    assert target.capacity_bytes is not None
+    assert target.free_bytes is not None
+    assert 0 < target.free_bytes < target.capacity_bytes
+    assert target.source == "free now"
+
+
+def test_a_gpu_that_is_not_here_is_predicted_for() -> None:
+    """With the real predictor, in a child process."""
+    spec: RunSpec = sweep_from(devices=("cuda",)).cells()[0]
+    with predicting(Asked((spec,), {})) as predictor:
+        (prediction,) = predictor.predict([spec])
+    found = the_estimate(predictor=None, sizes=("tiny",), passes=(spec.pass_,))
+    assert found["peak_bytes"] == prediction.peak_bytes
+    assert found["num_params"] == prediction.num_params

@@ -1,0 +1,47 @@
+"""What a terminal shows below a headless run."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from cs336_tui.cli.progress import Progress
+from cs336_tui.events.events import DeviceSampled, HostSample, StageChanged
+from cs336_tui.session.state import SessionState
+from tests.samples import START, a_spec, cell_start, session_start
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"), [("compiling", "compiling the model"), ("capturing", "capturing a CUDA graph")]
+)
+def test_a_long_stage_says_how_long_it_has_lasted_though_nothing_happens(
+    stage: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cs336_tui.cli.progress._REDRAW_S", 0.0)
+    state, terminal = SessionState(), Terminal()
+    progress = Progress(state, terminal)
+    begun = StageChanged(at=START + 20, cell=0, stage=stage)  # type: ignore[arg-type]  # one of them
+    sampled = [DeviceSampled(at=START + 20 + seconds, host=HostSample()) for seconds in (5, 31)]
+    for event in (*session_start([a_spec(compile="default")]), *cell_start(0), begun, *sampled):
+        state.apply(event)
+        progress.show(event)
+    drawn = terminal.getvalue().split("\r")
+    assert f"small · ctx 128 · forward+backward · fp32 · cuda:0 · compiled · {words}, 0:05" in " ".join(drawn)
+    assert drawn[-1].endswith(f"{words}, 0:31")
+
+
+def test_samples_of_a_cell_that_says_how_far_it_is_draw_nothing() -> None:
+    state, terminal = SessionState(), Terminal()
+    progress = Progress(state, terminal)
+    for event in (*session_start([a_spec()]), *cell_start(0)):
+        state.apply(event)
+    sample = DeviceSampled(at=START + 30, host=HostSample())
+    state.apply(sample)
+    progress.show(sample)
+    assert terminal.getvalue() == ""

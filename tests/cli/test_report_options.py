@@ -1,0 +1,28 @@
+"""What the report commands take: every part that a report may have, and nothing that they would ignore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cs336_tui.cli.main import cli
+from cs336_tui.events.reports import FUSED, RANGES
+
+
+def test_every_part_of_a_compiled_model_can_be_asked_for() -> None:
+    (option,) = [each for each in cli.commands["kernels"].params if each.name == "part"]
+    assert isinstance(option.type, click.Choice)
+    assert tuple(option.type.choices) == (*RANGES, FUSED)
+
+
+@pytest.mark.parametrize("option", ["--phase", "--part"])
+def test_json_which_has_all_parts_and_phases_takes_no_choice_of_them(option: str, tmp_path: Path) -> None:
+    value = {"--phase": "loss", "--part": "head"}[option]
+    arguments = ["kernels", "--device", "cpu", option, value, "--format", "json", "--session-dir", str(tmp_path)]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 2
+    assert f"{option} {value}: JSON has every phase and part" in result.stderr
+    assert list(tmp_path.iterdir()) == []

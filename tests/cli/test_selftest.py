@@ -1,0 +1,133 @@
+"""`cs336-tui selftest` as people and scripts call it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from cs336_tui.cli.selftest import device_of, publish, run_selftest, selftest_command, text_of
+from cs336_tui.config.spec import SpecError
+from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.export.selftest_tables import Selftest, sentence
+from cs336_tui.selftest.programs import APP, BENCH, CONTROL, UNSAMPLED, Work
+from cs336_tui.selftest.ratios import ON_CPU, judge
+from cs336_tui.selftest.turns import Plan, Taken
+from tests.samples import ENVIRONMENT
+from tests.selftest.made import made
+
+
+def a_selftest(means: dict[str, float] | None = None, stds: dict[str, float] | None = None, **more: Any) -> Selftest:
+    starts = made(means, stds)
+    taken = Taken(plan=Plan(starts=6, rounds=4), turn_s=1.3, starts=tuple(map(tuple, starts)))
+    outcome = judge(starts, ON_CPU)
+    work = Work(size="tiny", device="cpu")
+    return Selftest(work=work, environment=ENVIRONMENT, taken=taken, outcome=outcome, **more)
+
+
+@pytest.mark.timeout(180)  # five programs start with torch
+def test_a_real_run_has_all_rows_and_keeps_every_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work = Work(size="tiny", device="cpu", context=8, batch=1)
+    plan = Plan(starts=1, rounds=2, turn_s=0.5, steps=10)
+    selftest = run_selftest(work, plan, ENVIRONMENT)
+    assert "start 1/1, programs are starting" in capsys.readouterr().err
+
+    code = publish(selftest, "json", None, tmp_path, force=False)
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert [row["program"] for row in found["rows"]] == [CONTROL, BENCH, UNSAMPLED, APP]
+    assert any(row["steps"] for row in found["rows"]), "a machine may be so busy that a program had no time at all"
+    assert all((row["mean_s"] is None) == (row["steps"] == 0) for row in found["rows"])
+    assert {row["outcome"] for row in found["rows"]} == {selftest.outcome.judged}
+    assert code == {"pass": 0, "fail": 1, "cannot tell": 3}[selftest.outcome.judged]
+
+    (raw,) = (tmp_path / "selftests").glob("*.json")
+    assert str(raw) in printed.err
+    kept = json.loads(raw.read_text())["taken"]["starts"]
+    assert [list(each) for each in kept[0]] == [["bare", CONTROL, BENCH, UNSAMPLED, APP]] * 2
+    assert sum(len(each["app"]["counted"]) for each in kept[0]) == found["rows"][-1]["steps"]
+
+
+def test_a_program_that_cannot_run_is_an_error_with_its_output() -> None:
+    with pytest.raises(
+        click.ClickException, match=r"(?s)selftest: .*: ended with exit code [12]; its last output:\n.*nowhere"
+    ):
+        run_selftest(Work(size="tiny", device="nowhere"), Plan(starts=1, rounds=1), ENVIRONMENT)
+
+
+@pytest.mark.parametrize(
+    ("means", "stds", "code", "begin"),
+    [
+        ({}, {}, 0, "pass: bench and app time steps as a bare script does (means within 2 %, stds at most 1.2); on "),
+        ({BENCH: 1.05}, {}, 1, "fail: bench takes 1.0"),
+        ({}, {APP: 1.5}, 1, "fail: the std of app is 1."),
+        ({BENCH: 1.02}, {}, 3, "cannot tell: intervals reach past the mark or are unknown, of means (bench) (means"),
+        ({CONTROL: 1.1}, {}, 3, "cannot tell: this machine is too noisy now to tell: the means of two copies"),
+    ],
+)  # fmt: skip
+def test_one_sentence_says_what_it_comes_to(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    means: dict[str, float],
+    stds: dict[str, float],
+    code: int,
+    begin: str,
+) -> None:
+    selftest = a_selftest(means, stds)
+    assert publish(selftest, "table", None, tmp_path, force=False) == code
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert last == sentence(selftest)
+    assert last.startswith(begin)
+    for part in ("Some CPU 9000, 64 cores", "Linux 6.8", "Python 3.12.4", "torch 2.13.0", "cs336-tui 0.1.0."):
+        assert part in last
+
+
+def test_nothing_is_left_out_in_silence() -> None:
+    text = text_of(a_selftest(keep_memory=True), "table")
+    assert "not counted: 192 of 4032 steps, which began within 0.25 s" in text
+    assert "4 rounds in each of 6 starts" in text
+    assert "a sample being the mean of a start's rounds" in text
+    assert "told to keep freed memory" in text
+
+
+def test_a_gpu_is_named_with_its_driver() -> None:
+    label = ENVIRONMENT.devices[1]
+    assert isinstance(label, DeviceInfo)
+    selftest = a_selftest()
+    on_gpu = Selftest(
+        work=Work(size="small", device="cuda:0"),
+        environment=ENVIRONMENT,
+        taken=selftest.taken,
+        outcome=selftest.outcome,
+    )
+    assert "on NVIDIA H100 80GB HBM3 (cuda:0), Some CPU" in sentence(on_gpu)
+    assert "driver 580.65" in sentence(on_gpu)
+
+
+@pytest.mark.parametrize("format_", ["markdown", "csv", "latex", "typst", "html"])
+def test_other_formats(format_: str) -> None:
+    assert UNSAMPLED not in text_of(a_selftest(), format_)
+    assert APP in text_of(a_selftest(), format_)
+
+
+def test_what_cannot_be_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "device": "cpu", "size": None, "quick": True, "format_": "table", "output": None, "force": False,
+        "session_dir": tmp_path,
+    }  # fmt: skip
+    with pytest.raises(SpecError, match="size huge"):
+        selftest_command(**(options | {"size": "huge"}))
+    with pytest.raises(click.UsageError, match="does not exist"):
+        selftest_command(**(options | {"output": tmp_path / "missing" / "selftest.md"}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_device_that_is_here() -> None:
+    assert [device_of(ENVIRONMENT, name) for name in ("auto", "cuda", "cpu")] == ["cuda:0", "cuda:0", "cpu"]
+    with pytest.raises(SpecError, match="this machine has cpu, cuda:0"):
+        device_of(ENVIRONMENT, "cuda:4")
+    with pytest.raises(SpecError, match="device every"):
+        device_of(ENVIRONMENT, "every")

@@ -1,0 +1,179 @@
+"""`sessions`, `show`, `rename`, `annotate`, `delete`, `presets` and `resume`, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cs336_tui.events.events import StepsTimed
+from cs336_tui.session.log import LogReader
+from tests.commands import COMMAND, DIMS, SMALL, run
+from tests.watching import PATIENCE_S, small_spec
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two sessions: an older one of two cells, and a newer one of one."""
+    folder = tmp_path_factory.mktemp("sessions")
+    for passes in ("forward,train-step", "inference"):
+        done = run("bench", *SMALL, "--pass", passes, "--session-dir", str(folder), cwd=folder)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def command(*words: str, folder: Path, answer: str = "") -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"XDG_CONFIG_HOME": str(folder)}
+    return subprocess.run(
+        [COMMAND, *words], capture_output=True, text=True, timeout=PATIENCE_S, input=answer, env=environment
+    )
+
+
+def in_folder(*words: str, folder: Path, answer: str = "") -> subprocess.CompletedProcess[str]:
+    return command(*words, "--session-dir", str(folder), folder=folder, answer=answer)
+
+
+def test_sessions_are_listed_newest_first(finished: Path) -> None:
+    listed = json.loads(in_folder("sessions", "--json", folder=finished).stdout)
+    assert [(info["cells"], info["ok"], info["left"]) for info in listed] == [(1, 1, 0), (2, 2, 0)]
+    assert listed[0]["session"] > listed[1]["session"]
+    assert Path(listed[0]["path"]).is_file()
+    table = in_folder("sessions", folder=finished).stdout
+    assert listed[0]["session"] in table
+    assert "2: 2 ok" in table
+
+
+def test_there_may_be_none(tmp_path: Path) -> None:
+    done = in_folder("sessions", folder=tmp_path / "none")
+    assert (done.returncode, done.stdout.startswith("No session in ")) == (0, True)
+    assert json.loads(in_folder("sessions", "--json", folder=tmp_path / "none").stdout) == []
+
+
+def test_one_session_is_shown_with_its_name_note_and_results(finished: Path) -> None:
+    (oldest, _) = sorted(finished.glob("*.jsonl"))
+    assert in_folder("rename", oldest.stem, "laptop", folder=finished).returncode == 0
+    assert in_folder("annotate", oldest.stem, "on battery", folder=finished).returncode == 0
+    shown = in_folder("show", oldest.stem, folder=finished).stdout
+    assert "(laptop)" in shown
+    assert "note     on battery" in shown
+    assert "| train-step |" in shown
+    last = in_folder("show", folder=finished).stdout
+    assert "| inference |" in last
+    assert "laptop" in in_folder("sessions", folder=finished).stdout
+
+
+@pytest.mark.parametrize(
+    "words", [["show"], ["rename", "x"], ["delete", "--yes"], ["resume"]], ids=lambda words: words[0]
+)
+def test_a_session_that_does_not_exist_is_bad_usage(words: list[str], finished: Path) -> None:
+    verb, *more = words
+    for name, says in (("1999", "no session '1999'"), ("20", "fits 2")):
+        done = in_folder(verb, name, *more, folder=finished)
+        assert done.returncode == 2
+        assert says in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+    assert len(list(finished.glob("*.jsonl"))) == 2
+
+
+def test_deleting_asks(tmp_path: Path) -> None:
+    done = run("bench", *SMALL, "--pass", "forward", "--session-dir", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 0
+    kept = in_folder("delete", "last", folder=tmp_path, answer="n\n")
+    assert "kept" in kept.stdout
+    assert len(list(tmp_path.glob("*.jsonl"))) == 1
+    deleted = in_folder("delete", "last", folder=tmp_path, answer="y\n")
+    assert "for good?" in deleted.stderr
+    assert "deleted" in deleted.stdout
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_a_killed_sweep_is_resumed_into_the_same_session(tmp_path: Path) -> None:
+    words = [*DIMS, *"--context 8 --batch 1,2 --warmup 1 --steps 3000 --device cpu --threads 1 --pass forward".split()]
+    folder = str(tmp_path)
+    silent = subprocess.DEVNULL
+    killed = subprocess.Popen(
+        [COMMAND, "bench", *words, "--session-dir", folder],
+        stdin=silent,
+        stdout=silent,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert killed.stderr is not None
+    for line in killed.stderr:
+        if line.startswith("[1/2]"):
+            break
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    killed.stderr.close()
+    (log,) = tmp_path.glob("*.jsonl")
+    before = log.read_bytes()
+    done = in_folder("resume", "--format", "json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 2 cells have a result; 1 of 2 cells left to run" in done.stderr
+    runs = json.loads(done.stdout)["runs"]
+    assert [(run["status"], len(run["step_times_s"])) for run in runs] == [("ok", 3000)] * 2
+    assert log.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
+    assert [path.suffix for path in tmp_path.iterdir() if path.is_file()] == [".jsonl"]
+    again = in_folder("resume", folder=tmp_path)
+    assert (again.returncode, "nothing left to run" in again.stderr) == (0, True)
+
+
+def test_failed_cells_run_again_only_when_asked(tmp_path: Path) -> None:
+    done = run("bench", *SMALL, "--pass", "forward", "--session-dir", str(tmp_path), "--timeout", "0.001", cwd=tmp_path)
+    assert done.returncode == 1
+    assert in_folder("resume", folder=tmp_path).returncode == 1
+    again = in_folder("resume", "--failed", folder=tmp_path)
+    assert again.returncode == 0, again.stderr
+
+
+def test_repeats_run_round_after_round_and_are_told_apart(tmp_path: Path) -> None:
+    done = run(
+        "bench", *SMALL, "--pass", "forward,inference", "--repeats", "2", "--session-dir", str(tmp_path),
+        "--format", "json", cwd=tmp_path,
+    )  # fmt: skip
+    runs = json.loads(done.stdout)["runs"]
+    assert [(run["spec"]["pass"], run["repeat"]) for run in runs] == [
+        ("forward", 1),
+        ("inference", 1),
+        ("forward", 2),
+        ("inference", 2),
+    ]
+    (log,) = tmp_path.glob("*.jsonl")
+    order = dict.fromkeys(event.cell for event in LogReader(log) if isinstance(event, StepsTimed))
+    assert list(order) == [0, 1, 2, 3]
+
+
+def test_the_smallest_cells_run_first_unless_told_otherwise(tmp_path: Path) -> None:
+    for order, expected in (("smallest-first", [8, 64]), ("as-given", [64, 8])):
+        done = run(
+            "bench", *SMALL, "--context", "64,8", "--pass", "forward", "--order", order, "--format", "json",
+            "--session-dir", str(tmp_path), cwd=tmp_path,
+        )  # fmt: skip
+        assert [run["spec"]["context_length"] for run in json.loads(done.stdout)["runs"]] == expected
+
+
+def test_presets_are_listed_and_shown_and_own_ones_are_run(tmp_path: Path) -> None:
+    listed = command("presets", folder=tmp_path).stdout
+    assert "2026/benchmarking_script" in listed
+    shown = command("presets", "show", "2024/timeit", folder=tmp_path).stdout
+    assert 'arch = "gelu-learned"' in shown
+    own = tmp_path / "cs336-tui" / "presets"
+    own.mkdir(parents=True)
+    spec = small_spec()
+    (own / "mine.toml").write_text(
+        f'about = "mine"\npass = "forward"\ndevice = "every"\nsteps = 2\ncontext = 8\nbatch = 1\nthreads = 1\n'
+        f"d_model = {spec.d_model}\nd_ff = {spec.d_ff}\nnum_layers = 1\nnum_heads = 2\nvocab_size = 64\n"
+    )
+    (own / "wrong.toml").write_text("colour = 1\n")
+    listed = command("presets", folder=tmp_path)
+    assert "mine" in listed.stdout
+    assert "preset wrong: unknown key colour" in listed.stderr
+    done = in_folder("bench", "--preset", "mine", "--format", "json", folder=tmp_path)
+    assert {run["status"] for run in json.loads(done.stdout)["runs"]} == {"ok"}
+    unknown = in_folder("bench", "--preset", "none", folder=tmp_path)
+    assert unknown.returncode == 2
+    assert "preset none: expected one of quick" in unknown.stderr

@@ -1,0 +1,168 @@
+"""Presets are data: what comes with the product is as the handouts say, and a person's own are read as kindly."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+from cs336_tui.config.presets import QUICK, Preset, PresetError, all_presets, bundled, from_toml, save, to_toml
+from cs336_tui.config.spec import SpecError
+from cs336_tui.config.sweep import Sweep
+from tests.strategies import automatic_sweeps, sweeps
+
+EXPECTED = {
+    "quick": 3,
+    "2026/benchmarking_script": 15,
+    "2026/torch_compile": 5 * 3 * 2,
+    "2026/attention": 4 * 5 * 2 * 2 * 2,
+    "2026/flash": 4 * 10 * 3 * 2 * 2,
+    "2026/checkpointing": 7 * 2,
+    "2026/optimizers": 2 * 3,
+    "2026/warmup": 45,
+    "2026/mixed_precision": 30,
+    "2026/memory": 8,
+    "2025/end_to_end": 30,
+    "2025/contexts": 40,
+    "2025/memory": 12,
+    "2024/timeit": 24,
+    "8gb": 8,
+    "devices": 10,
+}
+"""How many cells each has, `every` device counted as one."""
+
+
+def test_every_edition_has_its_presets() -> None:
+    counts = {preset.name: len(preset.sweep) for preset in bundled()}
+    assert counts == EXPECTED
+    assert next(iter(bundled())) == QUICK
+
+
+@pytest.mark.parametrize("preset", bundled(), ids=lambda preset: preset.name)
+def test_every_cell_of_a_bundled_preset_can_be(preset: Preset) -> None:
+    assert preset.about
+    assert len(preset.sweep.with_devices(("cuda:0",)).cells()) == len(preset.sweep)
+    assert from_toml(preset.name, to_toml(preset)) == preset
+
+
+@given(sweep=sweeps())
+def test_a_saved_preset_is_read_back(sweep: Sweep) -> None:
+    # The vocabulary of named sizes is not said where raw dimensions say it.
+    found = from_toml("mine", to_toml(Preset("mine", "about it", sweep))).sweep
+    canonical = found.with_devices(("cpu",)).cells()
+    assert canonical == sweep.with_devices(("cpu",)).cells()
+    assert found.devices == sweep.devices
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("sizes = ['small']", "unknown key sizes: expected one of about, size, context"),
+        ("size = 3", "size 3: expected a text"),
+        ("steps = 'ten'", "steps ten: expected a whole number"),
+        ("steps = true", "steps True: expected a whole number"),
+        ("size = 'huge'", "size huge: edition 2026 has tiny, small"),
+        ("edition = '1999'", "edition 1999: expected one of 2024"),
+        ("context = [128, 128]", "names the same value twice"),
+        ("warmup = 'soon'", 'warmup soon: expected a whole number or "auto"'),
+        ("warmup = ['auto', 5]", "warmup auto,5: auto stands alone"),
+        ("warmup = 'auto:9'", "warmup steps auto:9: expected auto, or auto:MAX with the most steps, at least 10"),
+        ("steps = 'auto:x'", "measure steps auto:x: expected auto, or auto:MAX with the most steps, at least 20"),
+        ("interval = 0.01", 'interval 0.01: is for steps = "auto"'),
+        ("steps = 'auto'\ninterval = 5", "interval 5: expected a share of the mean such as 1% or 0.01"),
+        ("steps = 'auto'\nsync = 'pipelined'", "sync pipelined: a number of steps that is not fixed needs each-step"),
+        ("steps = 0", "measure steps 0: expected a whole number, at least 1"),
+        ("d_model = 64", "raw dimensions incomplete: d_ff, num_layers, num_heads missing"),
+        ("size = ", "not TOML"),
+    ],
+)
+def test_what_is_wrong_with_a_preset_is_said_in_one_line(text: str, says: str) -> None:
+    with pytest.raises(PresetError, match=says) as caught:
+        from_toml("mine", text)
+    assert str(caught.value).startswith("preset mine: ")
+    assert "\n" not in str(caught.value).replace("not TOML", "")
+
+
+@given(sweep=automatic_sweeps())
+def test_automatic_counts_are_read_back(sweep: Sweep) -> None:
+    found = from_toml("mine", to_toml(Preset("mine", "", sweep))).sweep
+    assert found.with_devices(("cpu",)).cells() == sweep.with_devices(("cpu",)).cells()
+
+
+def test_automatic_counts_are_said_as_flags_say_them() -> None:
+    text = 'warmup = "auto"\nsteps = "auto:200"\ninterval = "2%"'
+    sweep = from_toml("mine", text).sweep
+    assert (sweep.warmup_auto, sweep.warmups) == (True, (100,))
+    assert (sweep.steps_auto, sweep.steps) == (0.02, 200)
+    saved = to_toml(Preset("mine", "", sweep))
+    assert {'warmup = "auto"', 'steps = "auto:200"', "interval = 0.02"} <= set(saved.splitlines())
+
+
+def test_own_presets_join_and_replace_the_bundled_ones(tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "night.toml").write_text('size = "small"\nabout = "while nobody looks"')
+    (tmp_path / "8gb.toml").write_text('size = "medium"')
+    (tmp_path / "wrong.toml").write_text("colour = 1")
+    found = all_presets(tmp_path)
+    assert found.find("lab/night").about == "while nobody looks"
+    assert found.find("8gb").sweep.sizes == ("medium",)
+    assert [preset.name for preset in found.presets].count("8gb") == 1
+    (problem,) = found.problems
+    assert problem.startswith("preset wrong: unknown key colour")
+    with pytest.raises(SpecError, match="preset wrong: unknown key colour"):
+        found.find("wrong")
+    with pytest.raises(SpecError, match="expected one of quick, 2026/"):
+        found.find("nothing")
+
+
+def test_saving_never_replaces_unasked(tmp_path: Path) -> None:
+    first, second = (Preset("lab/mine", "", Sweep(seed=seed)) for seed in (1, 2))
+    save(first, tmp_path)
+    with pytest.raises(PresetError, match="exists already"):
+        save(second, tmp_path)
+    assert all_presets(tmp_path).find("lab/mine") == first
+    save(second, tmp_path, overwrite=True)
+    assert all_presets(tmp_path).find("lab/mine") == second
+    with pytest.raises(PresetError, match=r"preset name '\.\./out'"):
+        save(Preset("../out", "", Sweep()), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model_arg = 5", "annotate = 5", "model_arg = { a = 1 }", "about = [1]", "context = [[1]]", "size = { a = 1 }",
+        "batch = 1979-05-27", "warmup = nan", "steps = 1e400", "causal = 'yes'", "seed = " + "9" * 5000,
+        "interval = []",
+        "about = " + "[" * 5000, "about = " + "[" * 5000 + "]" * 5000, "about = " + "{a=" * 5000,
+        ".".join("a" * 60_000),
+        "\n".join(f"{key} = [{', '.join(map(str, range(1, 210)))}]" for key in ("context", "batch", "warmup")),
+        "about = '''" + "x" * 2**21 + "'''", 'model = "\\u0000"', "size = [" + '"x", ' * 5000 + "]",
+    ],
+)  # fmt: skip
+def test_a_bad_preset_is_one_line_in_no_time_and_spoils_only_itself(text: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text(text)
+    (tmp_path / "good.toml").write_text('size = "tiny"')
+    began = time.perf_counter()
+    found = all_presets(tmp_path)
+    assert time.perf_counter() - began < 1
+    assert found.find("good").sweep == Sweep()
+    (problem,) = found.problems
+    assert problem.startswith("preset bad: ")
+    assert "\n" not in problem
+
+
+@pytest.mark.timeout(20)
+def test_presets_are_read_from_regular_files_and_a_loop_of_links_ends(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    (tmp_path / "zero.toml").symlink_to("/dev/zero")
+    (tmp_path / "again").symlink_to(tmp_path)
+    (tmp_path / "more").symlink_to(tmp_path)
+    (tmp_path / "good.toml").write_text('size = "tiny"')
+    found = all_presets(tmp_path)
+    assert found.find("good").sweep == Sweep()
+    assert {problem for problem in found.problems if "/" not in problem.partition(":")[0]} == {
+        "preset pipe: cannot be read: not a regular file", "preset zero: cannot be read: not a regular file",
+    }  # fmt: skip

@@ -1,0 +1,288 @@
+"""Choices and their product: every problem is told before anything runs."""
+
+import shlex
+from typing import Any
+
+import click
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs336_tui.cli.flags import choice_options
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.presets import bundled, preset
+from cs336_tui.config.spec import CUSTOM_SIZE, ModelDims, SpecError
+from cs336_tui.config.sweep import Sweep, share_of, share_words
+from tests.strategies import automatic_sweeps, sweeps
+
+HERE = Sweep(devices=("cpu",))
+
+# Changes to a sweep, each of which makes some sweeps impossible to run.
+SPOILERS: list[dict[str, Any]] = [
+    {"sizes": ("tiny", "huge"), "dims": None},
+    {"contexts": (128, 0)},
+    {"batches": (-1,)},
+    {"batches": ()},
+    {"passes": ("forward", "sideways")},
+    {"precisions": ("fp8",)},
+    {"devices": ("gpu",)},
+    {"devices": ("cuda", "cuda:0")},
+    {"warmups": (-1,)},
+    {"warmups": (5, 5)},
+    {"steps": 0},
+    {"edition": "1999"},
+    {"arch": "rnn"},
+    {"sync": "never"},
+    {"seed": -1},
+    {"threads": 0},
+    {"warmup_auto": True, "warmups": (9,)},
+    {"warmup_auto": True, "warmups": (20, 30)},
+    {"steps_auto": 0.01, "steps": 19, "sync": "each-step"},
+    {"steps_auto": 1.0, "steps": 100, "sync": "each-step"},
+    {"steps_auto": 0.01, "steps": 100, "sync": "pipelined"},
+]
+
+
+def test_the_product_is_ordered_and_complete() -> None:
+    sweep = msgspec.structs.replace(HERE, sizes=("tiny", "small"), contexts=(64, 128), passes=("forward",))
+    cells = [(cell.size, cell.context_length, cell.pass_) for cell in sweep.cells()]
+    assert cells == [(size, context, "forward") for size in ("tiny", "small") for context in (64, 128)]
+    assert all(cell.device == "cpu" and cell.measure_steps == sweep.steps for cell in sweep.cells())
+
+
+@given(sweeps())
+def test_a_valid_sweep_has_no_problems_and_as_many_cells_as_its_length(sweep: Sweep) -> None:
+    assert sweep.problems() == ()
+    cells = sweep.cells()
+    assert len(cells) == len(sweep) == len(set(cells))
+
+
+@given(automatic_sweeps())
+def test_automatic_counts_reach_every_cell(sweep: Sweep) -> None:
+    assert sweep.problems() == ()
+    for cell in sweep.cells():
+        assert (cell.warmup_auto, cell.steps_auto) == (sweep.warmup_auto, sweep.steps_auto)
+        assert cell.warmup_steps in sweep.warmups
+        assert cell.measure_steps == sweep.steps
+
+
+@given(sweeps(["language-model"]), st.lists(st.sampled_from(SPOILERS), min_size=0, max_size=3))
+def test_problems_are_told_exactly_when_cells_would_fail(sweep: Sweep, spoilers: list[dict[str, Any]]) -> None:
+    for changes in spoilers:
+        sweep = msgspec.structs.replace(sweep, **changes)
+    problems = sweep.problems()
+    assert bool(problems) == bool(spoilers)
+    if problems:
+        with pytest.raises(SpecError) as caught:
+            sweep.cells()
+        assert str(caught.value) == str(problems[0])
+    else:
+        assert len(sweep.cells()) == len(sweep)
+    messages = [str(problem) for problem in problems]
+    assert len(set(messages)) == len(messages)
+    assert all("\n" not in message for message in messages)
+
+
+def test_every_problem_is_told_at_once() -> None:
+    sweep = msgspec.structs.replace(HERE, sizes=("tiny", "huge"), precisions=("fp32", "fp8"))
+    assert [problem.field for problem in sweep.problems()] == ["size", "precision"]
+
+
+@pytest.mark.parametrize("axis", ["sizes", "contexts", "batches", "passes", "precisions", "devices", "warmups"])
+def test_an_axis_without_a_choice_is_a_problem(axis: str) -> None:
+    (problem,) = msgspec.structs.replace(HERE, **{axis: ()}).problems()
+    assert "choose at least one" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [({"contexts": (128, 128)}, "128,128"), ({"devices": ("cuda", "cuda:0")}, "cuda:0,cuda:0")],
+)
+def test_a_value_named_twice_is_a_problem(changes: dict[str, Any], named: str) -> None:
+    problems = msgspec.structs.replace(HERE, **changes).problems()
+    assert any(named in str(problem) and "twice" in str(problem) for problem in problems)
+
+
+def test_raw_dimensions_replace_the_sizes() -> None:
+    dims = ModelDims(d_model=128, d_ff=256, num_layers=2, num_heads=4, vocab_size=500)
+    sweep = msgspec.structs.replace(HERE, sizes=("tiny", "small"), dims=dims, passes=("forward",))
+    (cell,) = sweep.cells()
+    assert (cell.size, cell.dims) == (CUSTOM_SIZE, dims)
+
+
+def test_auto_is_resolved_before_there_are_cells() -> None:
+    assert Sweep().problems()
+    assert Sweep().with_devices(("cpu",)).problems() == ()
+
+
+FLAGS = {
+    "--size": "sizes", "--context": "contexts", "--batch": "batches", "--pass": "pass", "--precision": "precisions",
+    "--warmup": "warmups", "--device": "devices", "--head-dim": "head_dims", "--model": "models",
+    "--attention": "attentions", "--compile": "compiles", "--checkpoint": "checkpoints", "--optimizer": "optimizers",
+    "--cuda-graph": "cuda_graphs",
+}  # fmt: skip
+SINGLE = ("steps", "edition", "arch", "sync", "seed", "threads", "vocab-size", "workload", "loss")
+REPEATED = {"--model-arg": "model_args", "--annotate": "annotations", "--model-path": "model_path"}
+
+
+def parsed(command: str) -> Sweep:
+    """The sweep that the words of a command line say, by the documented flags alone."""
+    program, verb, *words = shlex.split(command)
+    assert (program, verb) == ("cs336-tui", "bench")
+    fields: dict[str, Any] = {}
+    dims: dict[str, str] = {}
+    while words:
+        flag = words.pop(0)
+        if flag == "--no-causal":
+            fields["causal"] = False
+            continue
+        value, name = words.pop(0), flag[2:]
+        if flag in FLAGS:
+            fields[FLAGS[flag]] = value.split(",")
+        elif flag in REPEATED:
+            fields.setdefault(REPEATED[flag], []).append(value if name == "model-path" else value.split("=", 1))
+        else:
+            (fields if name in SINGLE else dims)[name.replace("-", "_")] = value
+    if dims:
+        fields["dims"] = dims | {"vocab_size": fields.pop("vocab_size")}
+    return msgspec.convert(fields, Sweep, strict=False)
+
+
+@given(sweeps())
+def test_the_command_runs_the_same_cells_again(sweep: Sweep) -> None:
+    assert parsed(sweep.command()).cells() == sweep.cells()
+
+
+def said(words: list[str]) -> Sweep:
+    """The sweep that the flags themselves make of these words."""
+    found: list[Sweep] = []
+
+    @click.command()
+    @choice_options
+    def command(**choices: Any) -> None:
+        found.append(sweep_from(**choices))
+
+    command.main(words, standalone_mode=False)
+    return found[0]
+
+
+def there(sweep: Sweep) -> Sweep:
+    """The same sweep with folders that exist, which the flags insist on."""
+    return msgspec.structs.replace(sweep, model_path=("/",) if sweep.model_path else ())
+
+
+@given((automatic_sweeps() | sweeps()).map(there))
+def test_the_flags_make_the_same_cells_of_the_command(sweep: Sweep) -> None:
+    found = said(shlex.split(sweep.command())[2:])
+    assert found.cells() == sweep.cells()
+    assert found.command() == sweep.command()
+
+
+def test_automatic_counts_have_usual_ceilings() -> None:
+    sweep = said("--warmup auto --steps auto".split())
+    assert (sweep.warmup_auto, sweep.warmups, sweep.steps_auto, sweep.steps) == (True, (100,), 0.01, 1000)
+    sweep = said("--warmup auto:50 --steps auto:200 --interval 2%".split())
+    assert (sweep.warmup_auto, sweep.warmups, sweep.steps_auto, sweep.steps) == (True, (50,), 0.02, 200)
+    assert "--warmup auto:50 --steps auto:200 --interval 2%" in sweep.command()
+    assert (
+        said("--warmup AUTO:50 --steps Auto".split()).command()
+        == said("--warmup auto:50 --steps auto".split()).command()
+    )
+
+
+def test_fixed_counts_are_the_default_and_replace_automatic_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not Sweep().warmup_auto
+    assert Sweep().steps_auto is None
+    automatic = msgspec.structs.replace(preset("quick"), sweep=said("--warmup auto --steps auto".split()))
+    monkeypatch.setattr("cs336_tui.config.choices.preset", lambda _name: automatic)
+    kept = said("--preset automatic --interval 3%".split())
+    assert (kept.warmup_auto, kept.steps_auto) == (True, 0.03)
+    sweep = said("--preset automatic --warmup 3 --steps 7".split())
+    assert (sweep.warmup_auto, sweep.warmups, sweep.steps_auto, sweep.steps) == (False, (3,), None, 7)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--warmup auto,5", "'auto,5': auto stands alone"),
+        ("--warmup auto:9", "'auto:9': expected auto, or auto:MAX with the most steps, at least 10"),
+        ("--steps auto:1.5", "'auto:1.5': expected auto, or auto:MAX with the most steps, at least 20"),
+        ("--warmup autoo", "'autoo': expected a number, auto or auto:MAX"),
+        ("--warmup 5,,6", "expected a number, auto or auto:MAX; several numbers are separated by commas"),
+        ("--steps ten", "'ten': expected a number, auto or auto:MAX"),
+        ("--steps auto --interval 1", "'1': expected a share of the mean such as 1% or 0.01"),
+        ("--steps auto --interval 0%", "'0%': expected a share of the mean"),
+        ("--interval 1%", "--interval is only used with --steps auto"),
+        ("--steps auto --sync pipelined", "sync pipelined: a number of steps that is not fixed needs each-step"),
+    ],
+)
+def test_a_count_that_cannot_be_is_answered_with_what_is_allowed(words: str, says: str) -> None:
+    with pytest.raises((SpecError, click.BadParameter)) as caught:
+        said(words.split())
+    assert says in str(caught.value)
+
+
+@given(st.floats(1e-9, 1, exclude_max=True))
+def test_a_share_reads_as_it_is_written(share: float) -> None:
+    assert share_of(share_words(share)) == share
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("1%", 0.01), (" 0.3 %", 0.003), (".5", 0.5), ("2.%", 0.02), ("1e-3", 0.001)]
+)
+def test_a_share_is_a_percentage_or_a_number(text: str, share: float) -> None:
+    assert share_of(text) == share
+
+
+@pytest.mark.parametrize("text", ["", "%", "1", "0", "0%", "100%", "-1%", "1%%", "1_0%", "٣%", "1e-3%", "nan", "."])
+def test_what_is_no_share_of_the_mean_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="expected a share of the mean such as 1% or"):
+        share_of(text)
+
+
+@pytest.mark.parametrize("candidate", bundled(), ids=lambda preset: preset.name)
+def test_every_preset_can_run(candidate) -> None:
+    assert candidate.sweep.with_devices(("cuda:0",)).problems() == ()
+    assert preset(candidate.name) is candidate
+
+
+def test_an_unknown_preset_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(SpecError, match="preset slow: expected one of quick, "):
+        preset("slow")
+
+
+@pytest.fixture
+def raw_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preset of a person's own, ``raw``, with a model's dimensions in place of a size."""
+    dims = ModelDims(d_model=32, d_ff=64, num_layers=1, num_heads=2, vocab_size=500)
+    sweep = Sweep(dims=dims, vocab_size=500, devices=("cpu",))
+    mine = msgspec.structs.replace(preset("quick"), sweep=sweep)
+    monkeypatch.setattr("cs336_tui.config.choices.preset", lambda _name: mine)
+
+
+@pytest.mark.usefixtures("raw_preset")
+def test_a_size_replaces_the_dimensions_of_a_preset() -> None:
+    small = said("--preset raw --size small".split()).cells()[0]
+    assert (small.size, small.d_model, small.vocab_size) == ("small", 768, 500)
+
+
+@pytest.mark.usefixtures("raw_preset")
+def test_a_vocabulary_replaces_that_of_a_preset_s_dimensions() -> None:
+    cell = said("--preset raw --vocab-size 700".split()).cells()[0]
+    assert (cell.size, cell.d_model, cell.vocab_size) == (CUSTOM_SIZE, 32, 700)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--size small,medium", "size small,medium: attention alone has no model; give --head-dim"),
+        ("--vocab-size 500", "vocab size 500: attention alone has no model; give --head-dim"),
+        ("--d-model 64 --d-ff 128 --num-layers 2 --num-heads 2", "d model 64: attention alone has no model"),
+    ],
+)
+def test_dimensions_of_a_model_are_refused_for_attention_alone(words: str, says: str) -> None:
+    for attention in ("--workload attention", "--preset 2026/attention"):
+        with pytest.raises(SpecError) as caught:
+            said([*attention.split(), *words.split()])
+        assert says in str(caught.value)

@@ -1,0 +1,295 @@
+"""Variants of a cell: choices by flag and by file, what contradicts what, and how a cell is called."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+
+from cs336_tui.cli.flags import choice_options
+from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.presets import Preset, PresetError, from_toml, to_toml
+from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.config.variants import is_imported, is_well_formed, short
+from cs336_tui.events.environment import DeviceInfo, Environment
+from tests.samples import ENVIRONMENT, a_spec
+
+OWN = "mine.model:Net"
+
+
+@choice_options
+@click.command()
+def cli_choices(**options: Any) -> None:
+    """Stands for the commands that take choices."""
+
+
+def chosen(line: str) -> Sweep:
+    """The sweep of a command line."""
+    with cli_choices.make_context("x", shlex.split(line)) as context:
+        return sweep_from(**context.params)
+
+
+@pytest.mark.parametrize("name", ["a:B", "pack.age.module:Class", "m:Outer.inner", "_a1.b:_c"])
+def test_a_name_of_ones_own(name: str) -> None:
+    assert is_imported(name)
+    assert is_well_formed(name)
+
+
+@pytest.mark.parametrize("name", ["a", "a:", ":B", "a/b:C", "a:B:C", "a b:C", "1a:B", "a.:B", "a:B."])
+def test_what_is_no_such_name(name: str) -> None:
+    assert not is_well_formed(name)
+
+
+def test_short_names() -> None:
+    assert short("pack.age:Class") == "Class"
+    assert short("adamw") == "adamw"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model": "Net"}, "model Net: expected one of reference, or package.module:name"),
+        ({"attention": "fast"}, "attention fast: expected one of naive, sdpa, flash"),
+        ({"model": OWN, "attention": "sdpa"}, "Net brings its own attention"),
+        ({"compile": "on"}, "compile on: expected one of off, default"),
+        ({"optimizer": "sgd"}, "optimizer sgd: expected one of adamw, adamw-fused"),
+        ({"loss": "mse"}, "loss mse: expected one of cross-entropy"),
+        ({"checkpoint": -1}, "checkpoint -1"),
+        ({"checkpoint": 13, "num_layers": 12}, "at most the number of layers, 12"),
+        ({"cuda_graph": "on"}, "cuda graph on"),
+        ({"cuda_graph": "step", "pass_": "backward"}, "choose forward+backward"),
+        ({"cuda_graph": "step", "pass_": "train-step", "precision": "fp16-mixed"}, "gradient scaler"),
+        ({"cuda_graph": "step", "compile": "reduce-overhead"}, "captures CUDA graphs itself"),
+        ({"workload": "vision"}, "workload vision"),
+        ({"workload": "attention", "pass_": "train-step"}, "nothing to train"),
+        ({"workload": "attention", "pass_": "forward", "model": OWN}, "workload attention has none"),
+        ({"workload": "attention", "pass_": "forward", "checkpoint": 1}, "workload attention has none"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_a_line(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        a_spec(**changes)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_cell_says_what_is_not_as_usual() -> None:
+    assert a_spec().variants == ()
+    spec = a_spec(pass_="train-step", attention="sdpa", compile="default", checkpoint=2, optimizer="adamw-fused")
+    assert spec.variants == ("sdpa", "compiled", "checkpoint every 2", "adamw-fused")
+    assert spec.title == f"{a_spec(pass_='train-step').title} · sdpa · compiled · checkpoint every 2 · adamw-fused"
+    assert a_spec(model=OWN).variants == ("Net",)
+    assert a_spec(model=OWN).brings_own_code
+    assert a_spec(attention="a.b:f").brings_own_code
+    assert not spec.brings_own_code
+
+
+def test_an_optimizer_is_no_variant_of_a_pass_that_has_none() -> None:
+    assert a_spec(pass_="forward", optimizer="adamw-fused").variants == ()
+
+
+def test_attention_alone_is_called_so() -> None:
+    (cell, *_) = chosen("--workload attention --head-dim 32 --context 512 --device cpu --no-causal").cells()
+    assert cell.title.startswith("attention · d32 · ctx 512 · forward · fp32 · cpu · naive")
+    assert cell.title.endswith("not causal")
+    assert (cell.d_model, cell.num_heads, cell.num_layers, cell.batch_size) == (32, 1, 1, 8)
+
+
+def test_every_variant_is_an_axis_of_the_product() -> None:
+    sweep = chosen(
+        "--device cpu --pass train-step --attention naive,sdpa --compile off,default --checkpoint 0,1,2 "
+        "--optimizer adamw,adamw-fused --cuda-graph off"
+    )
+    cells = sweep.cells()
+    assert len(cells) == len(sweep) == 2 * 2 * 3 * 2
+    assert {(c.attention, c.compile, c.checkpoint, c.optimizer) for c in cells} == {
+        (attention, compile_, checkpoint, optimizer)
+        for attention in ("naive", "sdpa")
+        for compile_ in ("off", "default")
+        for checkpoint in (0, 1, 2)
+        for optimizer in ("adamw", "adamw-fused")
+    }
+
+
+def test_own_code_is_looked_for_in_the_current_folder_unless_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    assert chosen(f"--model {OWN}").model_path == (str(tmp_path),)
+    assert chosen(f"--model {OWN} --model-path sub --model-path /").model_path == (str(tmp_path / "sub"), "/")
+    assert chosen("--size tiny").model_path == ()
+
+
+def test_a_folder_that_is_none_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (file := tmp_path / "model.py").touch()
+    for path, said in ((file, "that is a file; give its folder"), (tmp_path / "no", "no such folder")):
+        with pytest.raises(SpecError, match=f"^model path {path}: {said}$"):
+            chosen(f"--model {OWN} --model-path {path}")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my_gpt/model.py:GPT", "that is a path; write my_gpt.model:GPT"),
+        ("./my_gpt/model.py", "that is a path; write my_gpt.model:Class"),
+        ("~nobody-here/model.py", "that is a path; write package.module:name"),
+        ("/", "that is a path; write package.module:name"),
+        (f"/{'x' * 5000}", "that is a path; write "),
+        ("a\0/b", "that is a path; write package.module:name"),
+        ("../repo/my_gpt/model.py:GPT", "that is a path; write my_gpt.model:GPT, and give the folder"),
+        ("my-gpt/model.py:GPT", "that is a path; write package.module:name"),
+        ("my_gpt.model.GPT", "write my_gpt.model:GPT"),
+        ("model.py", "write model:Class"),
+        ("my-scripts.net-v2:AdamW", "Python imports no module with a dash in its name"),
+        ("GPT", "expected one of reference, or package.module:name"),
+    ],
+)
+def test_what_was_likely_meant_by_a_name_is_said(name: str, said: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        chosen(f"--model {name}")
+    assert str(refused.value).startswith(f"model {name}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("argument", "option"),
+    [
+        ("n_layer", "--num-layers"),
+        ("d_model", "--d-model"),
+        ("block_size", "--context"),
+        ("batch_size", "--batch"),
+        ("dtype", "--precision"),
+        ("device", "--device"),
+        ("seed", "--seed"),
+    ],
+)
+def test_a_dimension_is_no_argument_of_a_model(argument: str, option: str) -> None:
+    with pytest.raises(SpecError, match=f"{argument} comes from {option}; leave --model-arg {argument} out$"):
+        chosen(f"--model {OWN} --model-arg {argument}=3")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--model-arg x=1", "only a model of your own has arguments"),
+        ("--loss a.b:loss --model-arg x=1", "only a model of your own has arguments"),
+        ("--model-path /", "nothing of your own to look for there"),
+        ("--annotate softmax=a.b:fn", "nothing of your own that could call it"),
+        ("--head-dim 16", "only with --workload attention"),
+        ("--no-causal", "only with --workload attention"),
+    ],
+)
+def test_an_option_without_effect_is_refused(line: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        chosen(line)
+
+
+def test_what_has_no_effect_in_a_file_is_harmless() -> None:
+    held = msgspec.structs.replace(Sweep(devices=("cpu",)), model_path=("/no/such",), model_args=(("x", "1"),))
+    (*_, cell) = held.cells()
+    assert (cell.model_path, cell.model_args) == ((), ())
+    assert chosen(" ".join(shlex.split(held.command())[2:])).cells() == held.cells()
+
+
+def test_arguments_of_one_of_several_models() -> None:
+    sweep = chosen(
+        "--model a.b:GPT,a.b:LM,reference --model-arg GPT.tie=1 --model-arg drop=0 --pass forward --device cpu"
+    )
+    given = {cell.model: cell.model_args for cell in sweep.cells()}
+    assert given == {"a.b:GPT": (("tie", "1"), ("drop", "0")), "a.b:LM": (("drop", "0"),), "reference": ()}
+    with pytest.raises(SpecError, match=r"model args GTP\.tie=1: before the dot goes one of GPT, for that model alone"):
+        chosen("--model a.b:GPT --model-arg GTP.tie=1")
+    with pytest.raises(SpecError, match="n_layer comes from --num-layers"):
+        chosen("--model a.b:GPT --model-arg GPT.n_layer=1")
+
+
+def test_a_model_of_ones_own_needs_no_d_ff() -> None:
+    dims = "--d-model 64 --num-layers 2 --num-heads 2"
+    assert chosen(f"--model {OWN} {dims}").dims.d_ff == 256
+    assert chosen(f"--model {OWN} {dims} --d-ff 100").dims.d_ff == 100
+    for line in (dims, f"--model {OWN},reference {dims}"):
+        with pytest.raises(SpecError, match="--d-ff missing"):
+            chosen(line)
+    with pytest.raises(SpecError, match="expected a multiple of num_heads"):
+        chosen(f"--model {OWN} --d-model 63 --num-layers 2 --num-heads 2")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"--model reference,{OWN} --model-arg rope_theta=1e4 --model-arg name='a b' --annotate softmax=mine.nn:softmax",
+        "--attention naive,sdpa,flash,a.b:fn --compile off,max-autotune --checkpoint 0,2 --loss a.b:loss",
+        "--optimizer adamw-fused,a.b:AdamW --pass train-step --cuda-graph off,step",
+        "--workload attention --head-dim 16,128 --no-causal --attention naive,sdpa --precision bf16",
+    ],
+)
+def test_the_command_and_the_file_say_the_whole_choice(line: str) -> None:
+    sweep = chosen(line)
+    assert chosen(" ".join(shlex.quote(word) for word in shlex.split(sweep.command())[2:])) == sweep
+    written = to_toml(Preset("x", "why", sweep))
+    assert from_toml("x", written) == Preset("x", "why", sweep)
+
+
+def test_a_file_of_plain_choices_names_no_variant() -> None:
+    assert not {"model", "attention", "compile", "workload", "causal"} & {
+        line.partition(" =")[0] for line in to_toml(Preset("x", "", Sweep())).splitlines()
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('attention = "fast"', "attention fast"),
+        ("causal = 1", "causal 1: expected true or false"),
+        ('model_arg = ["rope"]', "name=value"),
+        ("checkpoint = true", "whole number"),
+        ('workload = "attention"\npass = "train-step"', "nothing to train"),
+    ],
+)
+def test_a_file_with_a_wrong_variant_is_refused(text: str, said: str) -> None:
+    with pytest.raises(PresetError) as refused:
+        from_toml("x", text)
+    assert said in str(refused.value)
+
+
+def test_a_pair_without_its_value_is_refused() -> None:
+    with pytest.raises(click.BadParameter, match="NAME=VALUE"):
+        chosen(f"--model {OWN} --model-arg rope_theta")
+
+
+def machine(**facts: Any) -> Environment:
+    device = DeviceInfo(name="cpu", label="A CPU", precisions=("fp32",), **facts)
+    return msgspec.structs.replace(ENVIRONMENT, devices=(device,))
+
+
+@pytest.mark.parametrize(
+    ("facts", "changes", "said"),
+    [
+        ({"attentions": ("naive", "sdpa")}, {"attention": "cudnn"}, "attention cudnn: cpu (A CPU) can do naive, sdpa"),
+        ({"cannot_compile": "no C++ compiler"}, {"compile": "default"}, "compile default: no C++ compiler"),
+        ({}, {"cuda_graph": "step"}, "cuda graph step: cpu (A CPU) has none; only cuda has"),
+    ],
+)
+def test_what_a_machine_lacks_is_told_before_anything_runs(
+    facts: dict[str, Any], changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        machine(**facts).check(a_spec(device="cpu", **changes))
+    assert str(refused.value) == said
+
+
+def test_a_machine_of_which_nothing_is_known_refuses_no_variant() -> None:
+    machine().check(a_spec(device="cpu", attention="flash", compile="default"))
+    machine(attentions=("naive",)).check(a_spec(device="cpu", attention="mine:fn"))
+
+
+def test_logs_of_before_have_no_variants() -> None:
+    old = msgspec.to_builtins(a_spec())
+    for field in ("workload", "model", "attention", "compile", "checkpoint", "optimizer", "loss", "cuda_graph"):
+        del old[field]
+    assert msgspec.convert(old, RunSpec) == a_spec()

@@ -1,0 +1,74 @@
+"""What a machine offers decides which cells it can run."""
+
+import msgspec
+import pytest
+
+from cs336_tui.config.spec import SpecError
+from cs336_tui.events.environment import DeviceInfo, Environment
+from tests.samples import ENVIRONMENT, a_spec
+
+
+def machine(*names: str) -> Environment:
+    devices = tuple(DeviceInfo(name=name, label=name.upper(), precisions=("fp32", "bf16-mixed")) for name in names)
+    return msgspec.structs.replace(ENVIRONMENT, devices=devices)
+
+
+@pytest.mark.parametrize(
+    ("names", "best"),
+    [
+        (("cpu",), "cpu"),
+        (("cpu", "mps"), "mps"),
+        (("cpu", "cuda:0", "cuda:1"), "cuda:0"),
+        ((), "cpu"),
+    ],
+)
+def test_auto_is_the_best_device(names: tuple[str, ...], best: str) -> None:
+    assert machine(*names).resolve(("auto",)) == (best,)
+
+
+def test_named_devices_stay_as_named_in_one_spelling() -> None:
+    assert machine("cpu", "cuda:0").resolve(("cuda", "auto", "cpu")) == ("cuda:0", "cuda:0", "cpu")
+    with pytest.raises(SpecError, match="device gpu"):
+        machine("cpu").resolve(("gpu",))
+
+
+def test_a_device_that_is_not_there_is_refused_by_naming_those_that_are() -> None:
+    with pytest.raises(SpecError, match="device cuda:1: this machine has cpu, cuda:0"):
+        machine("cpu", "cuda:0").check(a_spec(device="cuda:1"))
+    with pytest.raises(SpecError, match="device cpu: this machine has none that torch can use"):
+        machine().check(a_spec(device="cpu"))
+
+
+def test_a_precision_that_the_device_lacks_is_refused_by_naming_those_it_has() -> None:
+    with pytest.raises(SpecError, match=r"precision fp16-mixed: cpu \(CPU\) can do fp32, bf16-mixed"):
+        machine("cpu").check(a_spec(device="cpu", precision="fp16-mixed"))
+
+
+def test_float8_is_refused_by_naming_the_capability_that_it_needs() -> None:
+    ampere = DeviceInfo(name="cuda:0", label="NVIDIA A100", precisions=("fp32", "bf16"), capability="8.0")
+    here = msgspec.structs.replace(machine("cpu"), devices=(*machine("cpu").devices, ampere))
+    with pytest.raises(SpecError) as refused:
+        here.check(a_spec(device="cuda:0", precision="fp8-mixed"))
+    assert str(refused.value) == (
+        "precision fp8-mixed: cuda:0 (NVIDIA A100) can do fp32, bf16; "
+        "it needs an NVIDIA GPU of compute capability 8.9 or later, cuda:0 has 8.0"
+    )
+    with pytest.raises(SpecError, match=r"capability 8\.9 or later, cpu is none"):
+        here.check(a_spec(device="cpu", precision="fp8-mixed"))
+
+
+def test_a_cell_that_can_run_is_let_through() -> None:
+    machine("cpu").check(a_spec(device="cpu", precision="bf16-mixed"))
+    assert machine("cpu").device("cpu") is not None
+    assert machine("cpu").device("mps") is None
+
+
+def test_an_environment_survives_the_wire() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(ENVIRONMENT), type=Environment) == ENVIRONMENT
+
+
+def test_a_torch_for_cuda_without_a_driver_is_told_by_doctor_and_no_fault_of_a_run() -> None:
+    usual = "torch was built for CUDA 13.0 but cannot use a GPU: Found no NVIDIA driver on your system"
+    old = "torch was built for CUDA 13.0 but cannot use a GPU: The NVIDIA driver on your system is too old"
+    found = msgspec.structs.replace(ENVIRONMENT, problems=(usual, old))
+    assert found.faults == (old,)

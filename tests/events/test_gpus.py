@@ -1,0 +1,175 @@
+"""GPUs by name: forgiving, never guessing."""
+
+from __future__ import annotations
+
+import pytest
+
+from cs336_tui.config.spec import PRECISIONS
+from cs336_tui.events.gpus import UnknownGpu, find_gpu, gpu_of_label, known_gpus
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("H100", "H100 SXM 80GB"),
+        ("h100", "H100 SXM 80GB"),
+        ("H100 80GB", "H100 SXM 80GB"),
+        ("h100 80 gb", "H100 SXM 80GB"),
+        ("H100-SXM5-80GB", "H100 SXM 80GB"),
+        ("h100 pcie", "H100 PCIe 80GB"),
+        ("H100 NVL", "H100 NVL 94GB"),
+        ("RTX 4090", "RTX 4090 24GB"),
+        ("rtx4090", "RTX 4090 24GB"),
+        ("4090", "RTX 4090 24GB"),
+        ("a100-80gb", "A100 SXM 80GB"),
+        ("a100-40gb", "A100 SXM 40GB"),
+        ("a10", "A10 24GB"),
+        ("a10g", "A10G 24GB"),
+        ("V100 32GB", "V100 SXM2 32GB"),
+        ("6000 Ada", "RTX 6000 Ada 48GB"),
+        ("A6000", "RTX A6000 48GB"),
+        ("A5000", "RTX A5000 24GB"),
+        ("rtx3080", "RTX 3080 10GB"),
+        ("4070 laptop", "RTX 4070 Laptop 8GB"),
+        ("RTX PRO 6000", "RTX PRO 6000 Workstation 96GB"),
+        ("RTX PRO 6000 Server", "RTX PRO 6000 Server 96GB"),
+        ("RTX 6000", "RTX 6000 Ada 48GB"),
+        ("gb200", "GB200 186GB"),
+        ("L40", "L40 48GB"),
+        ("a30", "A30 24GB"),
+    ],
+)
+def test_people_need_not_know_the_whole_name(said: str, meant: str) -> None:
+    assert find_gpu(said).name == meant
+
+
+@pytest.mark.parametrize(
+    ("label", "meant"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100 SXM 80GB"),
+        ("NVIDIA H100 PCIe", "H100 PCIe 80GB"),
+        ("NVIDIA H100 NVL", "H100 NVL 94GB"),
+        ("NVIDIA H200", "H200 SXM 141GB"),
+        ("NVIDIA H200 NVL", "H200 NVL 141GB"),
+        ("NVIDIA GH200 480GB", "GH200 96GB"),
+        ("NVIDIA B200", "B200 SXM 180GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100 SXM 40GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100 SXM 80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 PCIe 80GB"),
+        ("NVIDIA A100-PCIE-40GB", "A100 PCIe 40GB"),
+        ("NVIDIA A10G", "A10G 24GB"),
+        ("NVIDIA L4", "L4 24GB"),
+        ("NVIDIA L40S", "L40S 48GB"),
+        ("NVIDIA GeForce RTX 3090", "RTX 3090 24GB"),
+        ("NVIDIA GeForce RTX 5090", "RTX 5090 32GB"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada 48GB"),
+        ("NVIDIA RTX A6000", "RTX A6000 48GB"),
+        ("NVIDIA GB200", "GB200 186GB"),
+        ("NVIDIA L40", "L40 48GB"),
+        ("NVIDIA A30", "A30 24GB"),
+        ("NVIDIA RTX A5000", "RTX A5000 24GB"),
+        ("NVIDIA GeForce RTX 3080", "RTX 3080 10GB"),
+        ("NVIDIA GeForce RTX 4070 Laptop GPU", "RTX 4070 Laptop 8GB"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000 Workstation 96GB"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Server 96GB"),
+        ("Tesla T4", "T4 16GB"),
+        ("Tesla V100-SXM2-16GB", "V100 SXM2 16GB"),
+        ("Tesla V100-PCIE-32GB", "V100 PCIe 32GB"),
+    ],
+)
+def test_torchs_own_names_are_known(label: str, meant: str) -> None:
+    found = gpu_of_label(label)
+    assert found is not None
+    assert found.name == meant
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "Quadro RTX 6000",
+        "NVIDIA GeForce RTX 4070",
+        "NVIDIA GeForce RTX 4070 Ti",
+        "NVIDIA GeForce RTX 3080 Ti",
+        "NVIDIA GeForce RTX 3080 Laptop GPU",
+        "NVIDIA RTX A5000 Laptop GPU",
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+        "NVIDIA RTX PRO 5000 Blackwell",
+        "NVIDIA A30X",
+        "H300",
+        "80GB",
+        "RTX",
+        "",
+    ],
+)
+def test_what_only_resembles_a_known_one_is_not_taken_for_it(label: str) -> None:
+    assert gpu_of_label(label) is None
+
+
+def test_an_unknown_name_lists_the_known_in_one_line() -> None:
+    with pytest.raises(UnknownGpu) as error:
+        find_gpu("H300")
+    said = str(error.value)
+    assert said.startswith("GPU H300: expected one of H100 SXM 80GB, ")
+    assert all(gpu.name in said for gpu in known_gpus())
+    assert "\n" not in said
+
+
+def test_every_name_means_itself() -> None:
+    assert [find_gpu(gpu.name) for gpu in known_gpus()] == list(known_gpus())
+    assert all(gpu.source for gpu in known_gpus())
+
+
+def test_peaks_are_dense_and_by_the_format_of_the_matrix_products() -> None:
+    h100 = find_gpu("H100")
+    assert [h100.peak_flops(precision) for precision in ("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16")] == [
+        67e12, 494.7e12, 989.4e12, 989.4e12, 989.4e12,
+    ]  # fmt: skip
+    assert h100.bandwidth_bytes_per_s == 3.35e12
+    assert 79 * 2**30 < h100.memory_bytes < 80 * 2**30
+
+
+def test_of_two_products_with_one_chip_each_has_its_own_figures() -> None:
+    """NVIDIA's Blackwell data sheet: 7.7 TB/s and 75 TFLOP/s of a GPU of HGX B200, 8 and 80 of one of GB200 NVL72."""
+    b200, gb200 = find_gpu("B200"), find_gpu("GB200")
+    assert (b200.bandwidth_gb_per_s, b200.tflops["fp32"]) == (7700, 75)
+    assert (gb200.bandwidth_gb_per_s, gb200.tflops["fp32"]) == (8000, 80)
+    assert "HGX B200" in b200.source
+    assert "GB200 NVL72" in gb200.source
+
+
+def test_dense_figures_keep_the_ratios_of_their_architecture() -> None:
+    """A format of half the width has twice the rate, whatever the chip; a figure with sparsity would show here."""
+    for gpu in known_gpus():
+        for wide, narrow in (("tf32", "bf16"), ("bf16", "fp8")):
+            if {wide, narrow} <= gpu.tflops.keys():
+                assert gpu.tflops[narrow] == pytest.approx(2 * gpu.tflops[wide], rel=0.05), gpu.name
+
+
+@pytest.mark.parametrize("name", ["T4", "V100"])
+def test_before_ampere_there_is_neither_tf32_nor_bf16(name: str) -> None:
+    gpu = find_gpu(name)
+    assert gpu.precisions == ("fp32", "fp16-mixed")
+    assert gpu.peak_flops("bf16") is None
+    assert gpu.peak_flops("tf32") is None
+    assert gpu.peak_flops("fp16-mixed") is not None
+
+
+@pytest.mark.parametrize(("name", "offered"), [("A100", False), ("A10", False), ("L4", True), ("H100", True)])
+def test_float8_begins_with_compute_capability_8_9(name: str, offered: bool) -> None:
+    gpu = find_gpu(name)
+    assert set(gpu.precisions) == set(PRECISIONS) - (set() if offered else {"fp8-mixed"})
+    peak, wider = gpu.peak_flops("fp8-mixed"), gpu.peak_flops("bf16")
+    assert (peak is not None) == offered
+    assert wider
+    assert peak is None or peak == pytest.approx(2 * wider, rel=0.02)
+
+
+def test_figures_are_plausible() -> None:
+    for gpu in known_gpus():
+        nominal = int(gpu.name.split()[-1].removesuffix("GB"))
+        assert 0.85 * nominal <= gpu.memory_gib <= nominal, gpu.name
+        assert 10 <= gpu.tflops["fp32"] <= 130 or gpu.name == "T4 16GB"
+        formats = [gpu.tflops[name] for name in ("fp32", "tf32", "bf16") if name in gpu.tflops]
+        assert formats == sorted(formats), gpu.name

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from cs336_tui.runner.device.host import HostReader
+
+WINDOW_S = 0.15
+TICKS_S = 0.04
+"""What may be rounded off: a tick of 10 ms for user and system time, own and children's."""
+
+
+def spin(seconds: float) -> None:
+    """Take this much CPU time, however long that lasts."""
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does nothing until its input ends."""
+    child = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1)
+    assert child.stdout is not None
+    child.stdout.readline()
+    yield child
+    child.communicate(b"\n")
+
+
+def test_memory_load_and_cpus_of_this_machine() -> None:
+    sample = HostReader().sample()
+    assert sample.memory_total_bytes is not None
+    assert sample.memory_used_bytes is not None
+    assert 0 < sample.memory_used_bytes < sample.memory_total_bytes
+    assert sample.cpu_count == os.cpu_count()
+    assert sample.load_1m is not None
+    assert sample.load_1m >= 0
+    assert sample.child_rss_bytes is None
+
+
+def test_cpu_share_is_unknown_at_first_and_then_the_share_since_the_last_sample() -> None:
+    host = HostReader()
+    assert host.sample().cpu is None
+    until = time.monotonic() + 0.15
+    while time.monotonic() < until:
+        pass
+    busy = host.sample().cpu
+    assert busy is not None
+    assert 0 < busy <= 1
+    assert host.sample().cpu == busy  # too soon for another
+
+
+def test_resident_memory_of_the_child_until_it_has_gone() -> None:
+    host = HostReader()
+    child = subprocess.Popen(
+        [sys.executable, "-c", "held = bytes(range(256)) * 400_000; print('ready', flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    rss = host.sample(child.pid).child_rss_bytes
+    assert rss is not None
+    assert 102_400_000 < rss < 250_000_000
+
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, not yet reaped
+    assert host.sample(child.pid).child_rss_bytes is None
+    child.communicate()
+    assert host.sample(child.pid).child_rss_bytes is None
+    assert host.sample(None).child_rss_bytes is None
+
+
+def test_another_child_is_another_process() -> None:
+    host = HostReader()
+    assert host.sample(os.getpid()).child_rss_bytes != host.sample(os.getppid()).child_rss_bytes
+
+
+@pytest.mark.parametrize("whose", ["its own", "of its children that have ended"])
+def test_cores_of_the_child_are_its_cpu_time_over_the_time_between(whose: str) -> None:
+    """Held between what was used, and how long it took, inside and outside of the two samples."""
+    host = HostReader()
+    before = time.monotonic(), sum(os.times()[:4])
+    assert host.sample(os.getpid()).child_cores is None
+    began = time.monotonic(), sum(os.times()[:4])
+    if whose == "its own":
+        spin(0.3)
+    else:
+        subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.4: pass"], check=True)
+    ended = time.monotonic(), sum(os.times()[:4])
+    cores = host.sample(os.getpid()).child_cores
+    after = time.monotonic(), sum(os.times()[:4])
+    assert cores is not None
+    assert (ended[1] - began[1] - TICKS_S) / (after[0] - before[0]) <= cores
+    assert cores <= (after[1] - before[1] + TICKS_S) / (ended[0] - began[0])
+
+
+def test_cores_are_not_counted_over_too_short_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = HostReader()
+    host.sample(os.getpid())
+    spin(WINDOW_S)
+    cores = host.sample(os.getpid()).child_cores
+    assert cores
+    monkeypatch.setattr(
+        "cs336_tui.runner.device.host._SHORTEST_CPU_WINDOW_S", 3600
+    )  # however slow
+    assert host.sample(os.getpid()).child_cores == cores
+
+
+def test_cores_of_an_idle_child_are_none_of_ours(sleeper: subprocess.Popen[bytes]) -> None:
+    host = HostReader()
+    host.sample(sleeper.pid)
+    spin(0.3)
+    assert host.sample(sleeper.pid).child_cores == pytest.approx(0, abs=0.1)
+
+
+def test_another_child_begins_anew(sleeper: subprocess.Popen[bytes]) -> None:
+    host = HostReader()
+    host.sample(os.getpid())
+    spin(WINDOW_S)
+    assert host.sample(os.getpid()).child_cores
+    assert host.sample(sleeper.pid).child_cores is None
+    spin(WINDOW_S)
+    assert host.sample(None).child_cores is None
+
+
+def test_cores_of_a_child_that_has_gone_are_unknown(sleeper: subprocess.Popen[bytes]) -> None:
+    host = HostReader()
+    host.sample(sleeper.pid)
+    sleeper.kill()
+    sleeper.wait()
+    spin(WINDOW_S)
+    assert host.sample(sleeper.pid).child_cores is None
+
+
+def test_steal_is_its_share_of_all_cores_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_percent", lambda: 50.0)
+    times = namedtuple("times", "user nice system idle iowait irq softirq steal guest guest_nice")
+    monkeypatch.setattr(psutil, "cpu_times", lambda: times(100, 0, 10, 500, 0, 0, 0, 5, 50, 0))
+    host = HostReader()
+    assert host.sample().steal is None
+    spin(WINDOW_S)
+    monkeypatch.setattr(psutil, "cpu_times", lambda: times(150, 0, 10, 530, 0, 0, 0, 25, 90, 0))
+    assert host.sample().steal == pytest.approx(20 / 100)  # a guest's time is the user's, not counted twice
+
+
+def test_steal_is_unknown_where_the_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_percent", lambda: 50.0)
+    times = namedtuple("times", "user nice system idle")  # macOS
+    monkeypatch.setattr(psutil, "cpu_times", lambda: times(time.monotonic(), 0, 10, 500))
+    host = HostReader()
+    spin(WINDOW_S)
+    assert host.sample().steal is None

@@ -1,0 +1,299 @@
+"""The sampling thread: its pace, its end, and what it survives."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from cs336_tui.events.events import DeviceSampled, HostSample
+from cs336_tui.runner.device.nvml import NO_LIBRARY
+from cs336_tui.runner.device.sampler import NVML_OFF, OFF, OPENING, DeviceSampler
+from tests.runner.device import fake_nvml as fake
+from tests.runner.device.conftest import Install
+from tests.runner.device.fake_nvml import FakeGpu, FakeNvmlLibrary
+
+NEVER = 3600.0
+
+Start = Callable[..., tuple[DeviceSampler, "queue.Queue[DeviceSampled]"]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a sampler that puts its events in a queue; afterwards none of its threads may be left."""
+    started: list[DeviceSampler] = []
+
+    def start(**options: object) -> tuple[DeviceSampler, queue.Queue[DeviceSampled]]:
+        events: queue.Queue[DeviceSampled] = queue.Queue()
+        sampler = DeviceSampler(events.put, **options)
+        sampler.start()
+        started.append(sampler)
+        return sampler, events
+
+    yield start
+    for sampler in started:
+        sampler.stop(timeout_s=10)
+    assert "device-sampler" not in {thread.name for thread in threading.enumerate()}
+
+
+def take(events: queue.Queue[DeviceSampled], count: int = 1) -> DeviceSampled:
+    """The last of the next `count` events."""
+    for _ in range(count - 1):
+        events.get(timeout=20)
+    return events.get(timeout=20)
+
+
+def test_first_the_host_alone_then_the_gpu(nvml_library: FakeNvmlLibrary, start: Start) -> None:
+    sampler, events = start()
+    first = take(events)
+    assert (first.gpu, first.why) == (None, OPENING)
+    assert first.host.memory_total_bytes
+    second = take(events)
+    assert second.gpu is not None
+    assert (second.gpu.uuid, second.gpu.utilisation, second.why) == ("GPU-a", 0.42, None)
+    assert second.at >= first.at
+    sampler.stop()
+    assert nvml_library.open == 0
+
+
+@pytest.mark.usefixtures("no_nvml")
+def test_a_machine_without_nvml_shows_its_host(start: Start) -> None:
+    _, events = start()
+    event = take(events, 2)
+    assert (event.gpu, event.why) == (None, NO_LIBRARY)
+    assert event.host.memory_used_bytes
+
+
+def test_nvml_can_be_left_alone(nvml_library: FakeNvmlLibrary, start: Start) -> None:
+    _, events = start(nvml=False)
+    event = take(events)
+    assert (event.gpu, event.why) == (None, NVML_OFF)
+    assert event.host.memory_total_bytes
+    assert not nvml_library.calls
+
+
+@pytest.mark.usefixtures("nvml_library")
+def test_a_change_of_interest_is_sampled_at_once(start: Start) -> None:
+    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    assert take(events, 2).host.child_rss_bytes is None
+    sampler.watch("GPU-b", os.getpid())
+    event = take(events)
+    assert event.gpu is not None
+    assert event.gpu.uuid == "GPU-b"
+    assert event.host.child_rss_bytes
+    sampler.watch("GPU-b", None)
+    assert take(events).host.child_rss_bytes is None
+    sampler.watch("GPU-b", None)  # no news, no sample
+    sampler.watch("GPU-a", None)
+    assert take(events).gpu.uuid == "GPU-a"
+    assert events.empty()
+
+
+@pytest.mark.usefixtures("nvml_library")
+def test_one_more_sample_at_once_and_word_when_it_was_handed_on(start: Start) -> None:
+    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    take(events, 2)
+    handed_on = sampler.sample_soon()
+    assert handed_on.wait(20)
+    assert events.get_nowait().gpu is not None
+    assert events.empty()
+
+
+def test_a_sample_that_was_under_way_is_not_the_one_asked_for(install_nvml: Install, start: Start) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class SlowLibrary(FakeNvmlLibrary):
+        def _nvmlInitWithFlags(self, _flags: int) -> int:
+            begun.set()
+            go_on.wait(20)
+            return super()._nvmlInitWithFlags(_flags)
+
+    install_nvml(SlowLibrary(FakeGpu("GPU-a")))
+    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    assert begun.wait(20)
+    handed_on = sampler.sample_soon()
+    assert not handed_on.is_set()
+    go_on.set()
+    assert handed_on.wait(20)
+    assert [events.get_nowait().gpu is not None for _ in range(events.qsize())] == [False, True, True]
+
+
+def test_a_sample_that_is_asked_for_has_a_fresh_list_of_processes(nvml_library: FakeNvmlLibrary, start: Start) -> None:
+    nvml_library.gpus[0].compute = [(os.getpid(), 1), (1, 1)]
+    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    take(events, 2)
+    nvml_library.gpus[0].compute = [(os.getpid(), 1), (1, 1), (2, 1)]
+    assert sampler.sample_soon().wait(20)
+    assert [process.pid for process in take(events).gpu.other_processes] == [1, 2]
+
+
+def test_a_list_that_a_slow_driver_gave_is_as_old_as_it_took(install_nvml: Install, start: Start) -> None:
+    asked_at: list[float] = []
+
+    class SlowLibrary(FakeNvmlLibrary):
+        def _fill_nvmlDeviceGetMemoryInfo_v2(self, gpu: FakeGpu, memory: Any) -> int:
+            asked_at.append(time.time())
+            threading.Event().wait(0.3)
+            return super()._fill_nvmlDeviceGetMemoryInfo_v2(gpu, memory)
+
+    install_nvml(SlowLibrary(FakeGpu("GPU-a", compute=[(os.getpid(), 1), (1, 1)])))
+    _, events = start(interval_s=NEVER, idle_interval_s=NEVER)
+    event = take(events, 2)
+    assert event.gpu.processes_age_s >= 0.25
+    assert event.at - event.gpu.processes_age_s < asked_at[0] + 0.05, "never said to be younger than it may be"
+
+
+def test_nobody_waits_for_a_sample_that_will_not_come(start: Start) -> None:
+    sampler, events = start(interval_s=NEVER, nvml=False)
+    take(events)
+    sampler.set_interval(0)
+    assert take(events).why == OFF
+    assert sampler.sample_soon().wait(20)
+    sampler.stop()
+    assert sampler.sample_soon().is_set()
+    assert events.empty()
+
+
+@pytest.mark.usefixtures("nvml_library")
+def test_the_interval_is_short_only_while_a_cell_runs(start: Start) -> None:
+    sampler, events = start(interval_s=0.01, idle_interval_s=NEVER)
+    take(events, 2)
+    with pytest.raises(queue.Empty):
+        events.get(timeout=0.2)
+    sampler.watch(None, os.getpid())
+    take(events, 5)
+    sampler.watch(None, None)
+    while take(events).host.child_rss_bytes is not None:
+        pass
+    with pytest.raises(queue.Empty):
+        events.get(timeout=0.2)
+
+
+@pytest.mark.usefixtures("nvml_library")
+def test_off_says_so_once_and_on_samples_again(start: Start) -> None:
+    sampler, events = start(interval_s=NEVER)
+    take(events, 2)
+    sampler.set_interval(0)
+    event = take(events)
+    assert (event.gpu, event.host, event.why) == (None, HostSample(), OFF)
+    sampler.watch("GPU-b", os.getpid())
+    sampler.set_interval(0.01)
+    event = take(events)
+    assert event.gpu is not None
+    assert event.gpu.uuid == "GPU-b"
+
+
+def test_off_from_the_start_opens_nothing(nvml_library: FakeNvmlLibrary, start: Start) -> None:
+    _, events = start(interval_s=0)
+    assert take(events).why == OFF
+    assert not nvml_library.calls
+
+
+@pytest.mark.parametrize("interval_s", [-1.0, float("nan")])
+def test_an_interval_must_not_be_negative(start: Start, interval_s: float) -> None:
+    with pytest.raises(ValueError, match=r"sampling interval .*: seconds, at least 0"):
+        DeviceSampler(print, interval_s=interval_s)
+    sampler, _ = start(interval_s=NEVER, nvml=False)
+    with pytest.raises(ValueError, match="sampling interval"):
+        sampler.set_interval(interval_s)
+
+
+def test_a_slow_driver_holds_up_neither_start_nor_host_nor_stop(install_nvml: Install, start: Start) -> None:
+    opened = threading.Event()
+
+    class SlowLibrary(FakeNvmlLibrary):
+        def _nvmlInitWithFlags(self, _flags: int) -> int:
+            opened.wait(20)
+            return super()._nvmlInitWithFlags(_flags)
+
+    library = install_nvml(SlowLibrary(FakeGpu("GPU-a")))
+    sampler, events = start()
+    assert take(events).host.memory_total_bytes
+    sampler.stop(timeout_s=0.01)
+    opened.set()
+    sampler.stop(timeout_s=10)
+    assert library.open == 0
+
+
+def test_a_gpu_lost_during_a_run_is_not_frozen_on_screen(nvml_library: FakeNvmlLibrary, start: Start) -> None:
+    sampler, events = start(interval_s=0.01)
+    sampler.watch("GPU-a", os.getpid())
+    while (event := take(events)).gpu is None or event.host.child_rss_bytes is None:
+        pass
+    nvml_library.gpus[0].errors["*"] = fake.GPU_IS_LOST
+    while (event := take(events)).why is None:
+        pass
+    assert event.gpu is not None
+    assert (event.gpu.uuid, event.gpu.memory_used_bytes, event.gpu.temperature_c) == ("GPU-a", None, None)
+    assert event.why.startswith("the GPU is lost")
+    assert event.host.memory_total_bytes
+
+
+def test_an_error_that_nobody_expected_is_reported_and_outlived(
+    nvml_library: FakeNvmlLibrary, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> None:
+        raise RuntimeError("surprise")
+
+    sampler, events = start(interval_s=0.01)
+    sampler.watch("GPU-a", os.getpid())
+    while take(events).gpu is None:
+        pass
+    with monkeypatch.context() as patch:
+        patch.setattr(nvml_library, "_fill_nvmlDeviceGetMemoryInfo_v2", breaks)
+        patch.setattr("pynvml._nvmlGetFunctionPointer_cache", {})
+        while (event := take(events)).why is None:
+            pass
+        assert (event.gpu, event.why) == (None, "the GPU cannot be sampled: RuntimeError: surprise")
+        assert event.host.memory_total_bytes
+    with monkeypatch.context() as patch:
+        patch.setattr("pynvml._nvmlGetFunctionPointer_cache", {})
+        patch.setattr(psutil, "virtual_memory", breaks)
+        while (event := take(events)).host != HostSample():
+            pass
+        assert event.why == "the host cannot be sampled: RuntimeError: surprise"
+        while take(events).gpu is None:
+            pass
+    while (event := take(events)).why is not None:
+        pass
+    assert event.host.memory_total_bytes
+
+
+@pytest.mark.usefixtures("nvml_library")
+def test_a_consumer_that_raises_does_not_end_the_sampling() -> None:
+    events: queue.Queue[DeviceSampled] = queue.Queue()
+
+    def emit(event: DeviceSampled) -> None:
+        events.put(event)
+        raise RuntimeError("the screen has closed")
+
+    sampler = DeviceSampler(emit, interval_s=0.01, idle_interval_s=0.01)
+    sampler.start()
+    take(events, 4)
+    sampler.stop()
+
+
+def test_stopping_before_starting_and_twice_is_harmless() -> None:
+    sampler = DeviceSampler(print)
+    sampler.stop()
+    sampler.start()
+    sampler.stop()
+    sampler.stop()
+    assert "device-sampler" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_neither_import_nor_construction_loads_anything_heavy() -> None:
+    check = (
+        "import sys; from cs336_tui.runner.device.sampler import DeviceSampler; DeviceSampler(print); "
+        "print([name for name in ('pynvml', 'psutil', 'torch', 'textual') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"

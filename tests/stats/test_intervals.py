@@ -1,0 +1,189 @@
+"""Intervals of the mean of autocorrelated times: how often they hold it, and what they are made of."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from benchmarks.steady_state import LEAST_COVERAGE, MOST_COVERAGE, autoregression, coverage
+from cs336_tui.stats.intervals import (
+    BOOTSTRAP,
+    FROM_EFFECTIVE_N,
+    MeanInterval,
+    effective_n,
+    mean_interval,
+    sample_of,
+    t_interval,
+)
+from cs336_tui.stats.student import t_quantile
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.5, 0.7])
+@pytest.mark.parametrize(("steps", "series"), [(30, 1500), (100, 1500), (1000, 300)])
+def test_the_t_interval_holds_the_mean_as_often_as_it_says(steps: int, series: int, correlation: float) -> None:
+    assert LEAST_COVERAGE <= coverage(correlation, steps, series, method=t_interval) <= MOST_COVERAGE
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "spikes of 5 deviations"])
+def test_the_t_interval_holds_it_where_times_are_skewed_or_spike(kind: str) -> None:
+    assert LEAST_COVERAGE <= coverage(0.7, 100, 1000, kind=kind, method=t_interval) <= MOST_COVERAGE
+
+
+@pytest.mark.parametrize(
+    ("steps", "kind", "correlation"),
+    [
+        (30, "lognormal", 0.0),
+        (100, "normal", 0.7),
+        (100, "lognormal", 0.7),
+    ],
+)
+def test_the_bootstrap_holds_the_mean_as_often_as_it_says(
+    steps: int, kind: str, correlation: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = coverage(correlation, steps, 250, kind=kind)
+    with capsys.disabled():
+        print(f" {steps} steps, {kind}, r {correlation}: {held:.3f}", end="")
+    assert LEAST_COVERAGE <= held <= MOST_COVERAGE
+
+
+def test_ten_times_hold_it_less_often_when_they_are_alike() -> None:
+    assert coverage(0.7, 10, 200) >= 0.88
+
+
+def test_skewed_times_reach_further_up_and_the_same_times_the_same_way() -> None:
+    times = (0.05 * np.exp(np.random.default_rng(3).standard_normal(40))).tolist()
+    found, again = mean_interval(times), mean_interval(times)
+    assert found is not None
+    assert found == again
+    assert found.method == BOOTSTRAP
+    assert found.high - found.mean > 1.2 * (found.mean - found.low)
+
+
+def test_a_single_spike_does_not_let_the_interval_burst() -> None:
+    times = 0.05 * (1 + 0.001 * np.random.default_rng(4).standard_normal(100))
+    times[50] *= 2
+    found, quick = mean_interval(times.tolist()), t_interval(times.tolist())
+    assert found is not None
+    assert quick is not None
+    assert found.low < quick.mean < found.high <= quick.mean + 2.001 * (quick.high - quick.mean)
+
+
+def test_spikes_do_not_hide_how_alike_the_other_times_are() -> None:
+    times = 0.05 * (1 + 0.01 * autoregression(np.random.default_rng(5), (1000,), 0.7))
+    without = sample_of(times.tolist())
+    times[::97] *= 1.3
+    assert without.correlation == pytest.approx(0.7, abs=0.07)
+    assert sample_of(times.tolist()).correlation == pytest.approx(without.correlation, abs=0.1)
+
+
+def test_the_same_in_another_unit() -> None:
+    times = (0.05 * (1 + 0.02 * np.random.default_rng(6).standard_normal(50))).tolist()
+    seconds, milliseconds = mean_interval(times), mean_interval([1000 * time for time in times])
+    assert seconds is not None
+    assert milliseconds is not None
+    assert (milliseconds.low, milliseconds.high) == pytest.approx((1000 * seconds.low, 1000 * seconds.high))
+
+
+@pytest.mark.parametrize("times", [[1.0] * 9 + [2.0], [1.0] * 50 + [2.0] * 50, list(range(1, 101)), [1.0, 2.0] * 5])
+@pytest.mark.filterwarnings("error")
+def test_odd_times_have_a_finite_interval_around_their_mean(times: list[float]) -> None:
+    found = mean_interval(times)
+    assert found is not None
+    assert math.isfinite(found.low)
+    assert math.isfinite(found.high)
+    assert found.low <= found.mean <= found.high
+
+
+def test_fewer_than_ten_times_have_none_and_equal_ones_the_t_interval() -> None:
+    """Of five times whose neighbours correlate by 0.6 an interval held the mean in 70 of 100."""
+    assert mean_interval([1.0, 1.2, 0.9, 1.1, 1.0, 1.2, 0.9, 1.1, 1.0]) is None
+    found = mean_interval([1.0] * 10)
+    assert found is not None
+    assert (found.low, found.high, found.method) == (1.0, 1.0, FROM_EFFECTIVE_N)
+
+
+def test_the_quick_ones_need_no_numpy() -> None:
+    code = (
+        "import sys; from cs336_tui.stats.intervals import effective_n, t_interval; t = [1.0, 1.2, 0.9, 1.1] * 5;"
+        "t_interval(t); effective_n(t); from cs336_tui.stats.ratio import paired_ratio, ratio_of; ratio_of([t], [t]);"
+        "paired_ratio([list(zip(t, t))]); sys.exit('numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("times", "expected"), [([], 0.0), ([1.0], 1.0), ([0.25] * 12, 12.0), ([1.0, 2.0] * 20, 40.0)])
+def test_times_that_are_not_alike_count_in_full(times: list[float], expected: float) -> None:
+    assert effective_n(times) == expected
+
+
+def test_a_variance_needs_two_times() -> None:
+    with pytest.raises(ValueError, match="at least 2"):
+        sample_of([1.0])
+
+
+def width_of_independent(times: list[float]) -> float:
+    """Width of Student's 95 % interval, for which all times count."""
+    return 2 * t_quantile(0.975, len(times) - 1) * float(np.std(times, ddof=1)) / math.sqrt(len(times))
+
+
+@pytest.mark.parametrize("method", [mean_interval, t_interval])
+def test_it_is_about_students_when_times_are_independent(
+    method: Callable[[Sequence[float]], MeanInterval | None],
+) -> None:
+    times = (0.05 * (1 + 0.02 * np.random.default_rng(0).standard_normal(2000))).tolist()
+    found = method(times)
+    assert found is not None
+    assert found.mean == pytest.approx(np.mean(times))
+    assert found.high - found.low == pytest.approx(width_of_independent(times), rel=0.1)
+    assert found.effective_n == pytest.approx(2000, rel=0.2)
+
+
+@pytest.mark.parametrize("method", [mean_interval, t_interval])
+def test_alike_neighbours_count_for_fewer(method: Callable[[Sequence[float]], MeanInterval | None]) -> None:
+    times = (0.05 * (1 + 0.02 * autoregression(np.random.default_rng(1), (2000,), 0.5))).tolist()
+    found = method(times)
+    assert found is not None
+    assert found.correlation == pytest.approx(0.5, abs=0.06)
+    assert found.effective_n == effective_n(times) == pytest.approx(2000 / 3, rel=0.2)
+    assert found.high - found.low > 1.5 * width_of_independent(times)
+
+
+def test_alternating_times_are_taken_for_independent() -> None:
+    times = [0.049, 0.051] * 50
+    found, quick = mean_interval(times), t_interval(times)
+    assert found is not None
+    assert quick is not None
+    assert quick.high - quick.low == pytest.approx(width_of_independent(times))
+    assert found.high - found.low == pytest.approx(width_of_independent(times), rel=0.1)
+
+
+def test_a_higher_level_is_wider() -> None:
+    times = np.random.default_rng(2).uniform(1, 2, 30).tolist()
+    narrow, wide = mean_interval(times, 0.9), mean_interval(times, 0.99)
+    assert narrow is not None
+    assert wide is not None
+    assert wide.low < narrow.low < narrow.mean < narrow.high < wide.high
+    assert narrow.half_share == pytest.approx((narrow.high - narrow.low) / 2 / narrow.mean)
+
+
+def test_equal_times_have_an_interval_of_no_width() -> None:
+    found = mean_interval([0.25] * 12)
+    assert found is not None
+    assert (found.low, found.high) == (0.25, 0.25)
+
+
+@pytest.mark.parametrize("times", [(), (1.0,), (1.0, 2.0), (1.0, 2.0, float("nan"))])
+def test_too_few_times_have_none(times: tuple[float, ...]) -> None:
+    assert mean_interval(times) is None
+    assert len(times) == 2 or t_interval(times) is None
+
+
+def test_a_level_outside_of_0_to_1_is_refused() -> None:
+    for method in (mean_interval, t_interval):
+        with pytest.raises(ValueError, match="confidence level"):
+            method([1.0, 2.0, 3.0, 4.0], 1.5)

@@ -1,0 +1,96 @@
+"""Numbers as people read them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs336_tui.stats.quantities import BARS, count, duration, gigabytes, milliseconds, sparkline
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "std_s", "expected"),
+    [
+        (0.1532, 0.00041, ("153.20", "0.41")),
+        (0.1532, 0.0000996, ("153.20", "0.10")),
+        (0.1532, 0.0412, ("153", "41")),
+        (0.6, 0.1453, ("600", "145")),
+        (12.5, 0.001, ("12500.0", "1.0")),
+        (0.0001234, 0.0000000456, ("0.123400", "0.000046")),
+        (0.0001234, 1e-12, ("0.123400", "0.000000")),
+        (0.0048, None, ("4.800", "n/a")),
+        (0.5, 0.0, ("500.0", "0.0")),
+        (None, None, ("n/a", "n/a")),
+    ],
+)
+def test_digits_of_a_time_follow_its_std(mean_s, std_s, expected) -> None:
+    assert milliseconds(mean_s, std_s) == expected
+
+
+@given(st.floats(1e-6, 1e3), st.floats(1e-8, 1e2))
+def test_a_shown_std_is_within_its_second_digit(mean_s: float, std_s: float) -> None:
+    mean, std = milliseconds(mean_s, std_s)
+    assert float(std) == pytest.approx(std_s * 1e3, rel=0.051)
+    assert len(mean.partition(".")[2]) == len(std.partition(".")[2])
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "expected"),
+    [
+        (0, "0.00"),
+        (51e6, "0.051"),
+        (1.5e9, "1.50"),
+        (9.999e9, "10.0"),
+        (38.43e9, "38.4"),
+        (512e9, "512"),
+        (None, "n/a"),
+    ],
+)
+def test_gigabytes_are_decimal(size_bytes, expected) -> None:
+    assert gigabytes(size_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0, "0"), (850, "850"), (850.26, "850"), (85.37, "85.4"), (999.6, "1.00k"), (1234, "1.23k"), (102_345, "102k"),
+        (120_950_000, "121M"), (999_999, "1.00M"), (1.24e9, "1.24B"), (9e12, "9.00T"), (9e15, "9000T"), (None, "n/a"),
+    ],
+)  # fmt: skip
+def test_counts_have_three_significant_digits(value, expected) -> None:
+    assert count(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("time_s", "expected"),
+    [
+        (0, "0:00"),
+        (48.4, "0:48"),
+        (59.7, "1:00"),
+        (723, "12:03"),
+        (3723, "1:02:03"),
+        (360_000, "100:00:00"),
+        (None, "n/a"),
+    ],
+)
+def test_durations_read_as_a_clock(time_s, expected) -> None:
+    assert duration(time_s) == expected
+
+
+def test_small_noise_stays_flat_in_a_sparkline() -> None:
+    assert len(set(sparkline([100.0, 100.4, 99.6, 99.8, 100.2], top=120))) == 1
+
+
+def test_a_sparkline_measures_from_zero() -> None:
+    assert sparkline([400, 200, 100, 50]) == "█▄▂▁"
+    assert sparkline([50, 50], top=400) == "▁▁"
+    assert sparkline([]) == ""
+    assert sparkline([0, 0]) == "▁▁"
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300), st.integers(1, 80))
+def test_a_narrow_sparkline_keeps_every_peak(values: list[float], width: int) -> None:
+    bars = sparkline(values, width=width)
+    assert len(bars) == min(width, len(values))
+    assert set(bars) <= set(BARS)
+    if max(values) > 0:
+        assert BARS[-1] in bars

@@ -1,0 +1,101 @@
+"""Summaries against numpy, and what they promise of any list of times."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs336_tui.stats.summaries import P95_MINIMUM_N, RunningStats, quantile, summarize
+
+times = st.lists(st.floats(1e-7, 1e5), min_size=1, max_size=200)
+
+
+@given(times, st.integers(0, 2))
+def test_summary_agrees_with_numpy(values: list[float], ddof: int) -> None:
+    found = summarize(values, ddof)
+    assert (found.n, found.ddof) == (len(values), ddof)
+    assert found.mean_s == pytest.approx(np.mean(values))
+    assert found.median_s == pytest.approx(np.median(values))
+    assert (found.min_s, found.max_s) == (min(values), max(values))
+    if len(values) > ddof:
+        assert found.std_s == pytest.approx(np.std(values, ddof=ddof), rel=1e-6, abs=1e-12 * max(values))
+    else:
+        assert found.std_s is None
+    if len(values) >= P95_MINIMUM_N:
+        assert found.p95_s == pytest.approx(np.percentile(values, 95))
+    else:
+        assert found.p95_s is None
+
+
+def test_the_default_std_is_the_sample_standard_deviation() -> None:
+    assert summarize([1.0, 2.0, 3.0, 4.0]).std_s == pytest.approx(np.std([1, 2, 3, 4], ddof=1))
+    assert summarize([1.0, 2.0, 3.0, 4.0], ddof=0).std_s == pytest.approx(np.std([1, 2, 3, 4]))
+
+
+def test_std_survives_a_mean_far_above_the_spread() -> None:
+    values = [1e5 + wobble for wobble in (0.0, 1e-6, 2e-6)]
+    assert summarize(values).std_s == pytest.approx(1e-6, rel=1e-3)
+
+
+@given(times, st.randoms())
+def test_order_does_not_matter(values: list[float], random) -> None:
+    shuffled = random.sample(values, len(values))
+    assert summarize(shuffled) == summarize(values)
+
+
+def test_one_time_has_no_spread() -> None:
+    found = summarize([0.5])
+    assert (found.n, found.mean_s, found.std_s, found.median_s) == (1, 0.5, None, 0.5)
+    assert summarize([0.5], ddof=0).std_s == 0.0
+
+
+def test_no_times_are_a_summary_of_nothing() -> None:
+    found = summarize([])
+    assert dict(found) == {
+        "n": 0, "mean_s": None, "std_s": None, "median_s": None, "min_s": None, "max_s": None, "ddof": 1, "p95_s": None,
+    }  # fmt: skip
+
+
+def test_a_summary_reads_as_attributes_and_as_a_mapping() -> None:
+    found = summarize([1.0, 3.0])
+    assert found["mean_s"] == found.mean_s == 2.0
+    assert {"n", "mean_s", "std_s", "median_s", "min_s", "max_s", "ddof"} <= set(found.keys())
+    with pytest.raises(KeyError):
+        found["keys"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_times_that_are_not_finite_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="not finite"):
+        summarize([1.0, value, 2.0])
+
+
+def test_a_negative_ddof_is_refused() -> None:
+    with pytest.raises(ValueError, match="ddof -1"):
+        summarize([1.0], ddof=-1)
+
+
+def test_numpy_arrays_are_summarized_to_plain_floats() -> None:
+    found = summarize(np.array([0.1, 0.2]))
+    assert all(type(found[key]) in (float, int, type(None)) for key in found.keys())  # noqa: SIM118
+
+
+@given(times, st.floats(0, 1))
+def test_quantiles_agree_with_numpy(values: list[float], q: float) -> None:
+    assert quantile(sorted(values), q) == pytest.approx(np.quantile(values, q))
+
+
+@given(times)
+def test_running_statistics_agree_with_the_summary_at_every_step(values: list[float]) -> None:
+    running = RunningStats()
+    assert running.std() is None
+    for n, value in enumerate(values, 1):
+        running.add(value)
+        assert running.n == n
+    assert running.mean == pytest.approx(np.mean(values))
+    for ddof in (0, 1):
+        if len(values) > ddof:
+            expected = np.std(values, ddof=ddof)
+            assert running.std(ddof) == pytest.approx(expected, rel=1e-6, abs=1e-9 * max(values))
+        else:
+            assert running.std(ddof) is None

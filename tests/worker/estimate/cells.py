@@ -1,0 +1,36 @@
+"""Cells whose needs are predicted: of named sizes, and small ones of any kind."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from cs336_tui.config.sizes import dims_of
+from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, RunSpec
+from tests.worker.measure.cells import small_spec
+
+
+def named_spec(size: str, **changes: object) -> RunSpec:
+    """A cell of a named size, on the CPU, with `changes`."""
+    dims = dims_of(size, "2026")
+    fields = {field: getattr(dims, field) for field in dims.__struct_fields__}
+    given = {"size": size, "context_length": 128, "batch_size": 4, "threads": None} | changes
+    return small_spec(**fields, **given)
+
+
+@st.composite
+def small_cells(draw: st.DrawFn) -> RunSpec:
+    """Cells of any pass, precision and model whose step is followed in milliseconds."""
+    heads = draw(st.integers(1, 3))
+    return small_spec(
+        num_heads=heads,
+        d_model=heads * 2 * draw(st.integers(1, 40)),
+        d_ff=draw(st.integers(1, 300)),
+        num_layers=draw(st.integers(1, 3)),
+        vocab_size=draw(st.integers(1, 3000)),
+        context_length=draw(st.integers(1, 70)),
+        batch_size=draw(st.integers(1, 4)),
+        pass_=draw(st.sampled_from(PASSES)),
+        precision=draw(st.sampled_from([name for name in PRECISIONS if name != "fp8-mixed"])),  # of any dimensions
+        arch=draw(st.sampled_from(ARCHES)),
+        device=draw(st.sampled_from(["cpu", "cuda:0", "mps"])),
+    )

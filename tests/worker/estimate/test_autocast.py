@@ -1,0 +1,111 @@
+"""Casts of autocast on tensors that torch itself never casts, held against torch's own on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cs336_tui.config.spec import ARCHES, ModelDims
+from cs336_tui.worker.estimate.autocast import Autocast
+from cs336_tui.worker.workload.transformer import Transformer
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda x: F.linear(x, torch.ones(4, 4)),
+    "matmul": lambda x: x @ torch.ones(4, 4),
+    "bmm": lambda x: torch.bmm(x[None], torch.ones(1, 4, 4)),
+    "add": lambda x: x + torch.ones(4, 4),
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "stack": lambda x: torch.stack((x, x)),
+    "mean": lambda x: x.mean(-1),
+    "softmax": lambda x: x.softmax(-1),
+    "log_softmax": lambda x: F.log_softmax(x, -1),
+    "square": lambda x: x.square(),
+    "power": lambda x: x**2,
+    "rsqrt": torch.rsqrt,
+    "exp": lambda x: x.exp(),
+    "sum": lambda x: x.sum(),
+    "sum in bf16": lambda x: x.sum(dtype=BF16),
+    "layer_norm": lambda x: F.layer_norm(x, (4,)),
+    "cross_entropy": lambda x: F.cross_entropy(x, torch.arange(4)),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("given", [FP32, BF16])
+def test_a_cpu_s_rules_are_torch_s(name: str, given: torch.dtype) -> None:
+    x = torch.rand(4, 4).to(given) + 1
+    with torch.autocast("cpu", BF16):
+        expected = OPERATIONS[name](x)
+    with Autocast("cpu", BF16):
+        result = OPERATIONS[name](x)
+    assert result.dtype == expected.dtype
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize(
+    ("names", "dtype"),
+    [
+        ("linear matmul bmm silu gelu stack mean", BF16),
+        ("sum in bf16", BF16),
+        ("softmax log_softmax square power rsqrt exp sum layer_norm cross_entropy", FP32),
+    ],
+)
+def test_a_gpu_s_rules_are_those_of_pytorch_s_reference(names: str, dtype: torch.dtype) -> None:
+    for name in [names] if names in OPERATIONS else names.split():
+        with Autocast("cuda", BF16):
+            assert OPERATIONS[name](torch.ones(4, 4, dtype=BF16)).dtype == dtype, name
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "cross_entropy"])
+def test_cuda_reads_fp16_without_a_copy_to_give_fp32(name: str) -> None:
+    logits = torch.ones(4, 4, dtype=FP16, device="meta", requires_grad=True)
+    with Autocast("cuda", FP16):
+        if name == "cross_entropy":
+            out = F.cross_entropy(logits, torch.ones(4, dtype=torch.int64, device="meta"))
+        else:
+            out = OPERATIONS[name](logits)
+    assert out.dtype == FP32
+    nodes = [out.grad_fn]
+    for node in nodes:  # grows on the way
+        nodes += [following for following, _ in node.next_functions if following is not None]
+    assert "ToCopyBackward0" not in [node.name() for node in nodes]
+
+
+def test_a_parameter_is_cast_once_a_context() -> None:
+    weight = nn.Parameter(torch.ones(4, 4))
+    seen: list[Tensor] = []
+
+    class Keep(torch.autograd.graph.saved_tensors_hooks):
+        def __init__(self) -> None:
+            super().__init__(lambda tensor: seen.append(tensor) or tensor, lambda tensor: tensor)
+
+    def copies(inputs: int) -> int:
+        seen.clear()
+        with Keep(), Autocast("cpu", BF16):
+            for _ in range(inputs):
+                F.linear(torch.ones(2, 4, requires_grad=True), weight)
+        return len({tensor.untyped_storage().data_ptr() for tensor in seen if tensor.shape == (4, 4)})
+
+    assert copies(3) == 1
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_every_module_of_the_model_gives_the_dtype_that_torch_s_autocast_gives(arch: str) -> None:
+    dims = ModelDims(d_model=16, d_ff=24, num_layers=1, num_heads=2, vocab_size=40)
+
+    def dtypes(device: str, autocast: object) -> dict[str, torch.dtype]:
+        model = Transformer(dims, arch=arch, context_length=8, device=device)  # type: ignore[arg-type]
+        found: dict[str, torch.dtype] = {}
+        for name, module in model.named_modules():
+            module.register_forward_hook(lambda _m, _i, out, name=name: found.__setitem__(name, out.dtype))
+        with autocast:  # type: ignore[attr-defined]
+            model(torch.zeros(2, 8, dtype=torch.int64, device=device))
+        return found
+
+    assert dtypes("meta", Autocast("cpu", BF16)) == dtypes("cpu", torch.autocast("cpu", BF16))

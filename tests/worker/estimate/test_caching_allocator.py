@@ -1,0 +1,109 @@
+"""Torch's caching allocator on paper: which block a request gets, and how large it is."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs336_tui.events.gpus import cublas_workspace_bytes
+from cs336_tui.events.reports import Site
+from cs336_tui.worker.estimate.caching_allocator import CachingAllocator, as_cached
+from cs336_tui.worker.estimate.rehearsal import workspace_bytes
+from cs336_tui.worker.estimate.timeline import Allocation, with_phases
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("requested", "given_out"),
+    [
+        (1, 512),
+        (513, 1024),
+        (MIB - 1, MIB),
+        (MIB + 1, MIB + 512),  # cut from 20 MiB
+        (9 * MIB, 9 * MIB),
+        (25 * MIB, 26 * MIB),  # what is left of its own segment is too small to be of use
+        (10 * MIB, 10 * MIB),
+        (19 * MIB + 512, 20 * MIB),
+    ],
+)
+def test_the_first_request_of_a_size(requested: int, given_out: int) -> None:
+    assert CachingAllocator().allocate(requested).size == given_out
+
+
+def test_the_smallest_free_block_that_fits_is_taken() -> None:
+    allocator = CachingAllocator()
+    large, small = allocator.allocate(40 * MIB), allocator.allocate(30 * MIB)
+    allocator.free(large)
+    allocator.free(small)
+    assert allocator.allocate(29 * MIB).start == small.start
+    assert allocator.allocate(29 * MIB).start == large.start
+    assert allocator.reserved == 70 * MIB
+
+
+def test_free_neighbours_join() -> None:
+    allocator = CachingAllocator()
+    blocks = [allocator.allocate(5 * MIB) for _ in range(4)]
+    for block in (blocks[1], blocks[3], blocks[2], blocks[0]):
+        allocator.free(block)
+    assert allocator.allocate(20 * MIB).start == 0
+    assert allocator.reserved == 20 * MIB
+
+
+sizes = st.integers(1, 4000) | st.integers(1, 40 * MIB)
+
+
+@given(st.lists(st.tuples(sizes, st.integers(0, 5)), max_size=60))
+def test_blocks_that_are_out_never_overlap(requests: list[tuple[int, int]]) -> None:
+    allocator = CachingAllocator()
+    out = []
+    for requested, place in requests:
+        block = allocator.allocate(requested)
+        assert requested <= block.size <= requested + MIB + 511
+        out.append(block)
+        if place < len(out) - 1:
+            allocator.free(out.pop(place))
+        ends = sorted((block.start, block.start + block.size) for block in out)
+        assert all(end <= start for (_, end), (start, _) in pairwise(ends))
+        assert not ends or ends[-1][1] <= allocator.reserved
+    for block in out:
+        allocator.free(block)
+
+
+def test_a_timeline_keeps_everything_but_its_sizes() -> None:
+    site = Site("add", range="residual", phase="forward")
+    first = Allocation(100, "activations", site, 0, 2, (25,), "float32", 0)
+    second = Allocation(25 * MIB, "temporary", site, 1, None, (25 * MIB // 4,), "float32", 0)
+    nothing = Allocation(0, "temporary", site, 3, None, (0,), "float32", 0)
+    cached = as_cached(with_phases([first, second, nothing], 4, [("forward", 1)]))
+    assert cached.allocations == (first._replace(bytes=512), second._replace(bytes=26 * MIB), nothing)
+    assert cached.totals == (512, 512 + 26 * MIB, 26 * MIB, 26 * MIB)
+    assert cached.phases[0].peak_bytes == 512 + 26 * MIB
+
+
+def test_workspaces_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    small, large = 8_519_680, 32 * MIB
+    by_torch = {
+        (7, 0): (small, small, small), (8, 9): (small, small, small), (9, 0): (large, large, large),
+        (10, 0): (small, small, large), (10, 3): (small, small, large), (12, 0): (small, small, large),
+    }  # fmt: skip
+    for capability, expected in by_torch.items():
+        found = tuple(cublas_workspace_bytes(capability, f"{version}.0+cu126") for version in ("2.6", "2.11", "2.12"))
+        assert found == expected, capability
+    assert cublas_workspace_bytes((10, 0), "") == large, "the newest torch where none is known"
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
+    assert cublas_workspace_bytes((9, 0), "2.6.0") == 8 * MIB + 128 * 1024
+
+
+def test_torchs_own_word_on_workspaces_goes_first_where_it_uses_that_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCublasWorkspaceSize", lambda: 5 * MIB, raising=False)
+    assert workspace_bytes((8, 0)) == 8_519_680, "CUDA is not in use"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    assert (workspace_bytes((8, 0)), workspace_bytes((9, 0))) == (5 * MIB, 32 * MIB)

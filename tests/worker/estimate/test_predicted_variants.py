@@ -1,0 +1,93 @@
+"""Predictions of cells that recompute activations or update differently, against what the CPU's allocator counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.predicted_peak import cpu_peak
+from cs336_tui.config.flops import step_flops
+from cs336_tui.config.spec import ARCHES, RunSpec
+from cs336_tui.config.variants import OPTIMIZERS
+from cs336_tui.events.reports import ReportRequest
+from cs336_tui.worker.estimate.predict import predict
+from cs336_tui.worker.measure.memory_record import record_memory
+from cs336_tui.worker.measure.report import Progress
+from tests.worker.measure.cells import small_spec
+
+
+def checkpointed(every: int, **changes: object) -> RunSpec:
+    wide = {"d_model": 64, "d_ff": 160, "vocab_size": 100, "context_length": 64, "num_layers": 4}
+    return small_spec(checkpoint=every, **(wide | changes))
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize(
+    ("pass_", "precision"), [("forward+backward", "fp32"), ("train-step", "fp32"), ("train-step", "bf16-mixed")]
+)
+@pytest.mark.parametrize("every", [1, 3, 4])
+def test_the_peak_of_recomputed_blocks_is_what_the_allocator_counts(
+    every: int, pass_: str, precision: str, arch: str
+) -> None:
+    spec = checkpointed(every, pass_=pass_, precision=precision, arch=arch)
+    measured, predicted = cpu_peak(spec), predict(spec).peak_bytes
+    assert predicted == pytest.approx(measured, abs=64 if precision == "fp32" else 0.03 * measured)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_memory_report_of_recomputed_blocks_agrees_with_both(arch: str) -> None:
+    spec = checkpointed(2, arch=arch)
+    report = record_memory(ReportRequest(kind="memory", spec=spec), Progress(0, lambda _: None, lambda: False))
+    assert report.prediction
+    assert report.peak_bytes == report.allocator_peak_bytes == pytest.approx(report.prediction.peak_bytes, abs=64)
+    entering = 4 * spec.tokens_per_step * spec.d_model
+    assert [block.bytes for block in report.saved] == [entering, entering]  # of two groups, what enters each
+
+
+def test_fewer_kept_activations_need_less_memory() -> None:
+    found = {every: predict(checkpointed(every, num_layers=8)) for every in (0, 1, 2, 4, 8)}
+    peaks = {every: each.peak_bytes for every, each in found.items()}
+    assert peaks[1] < peaks[2] < peaks[4] < peaks[8] <= peaks[0]
+    kept = {every: each.forward_end_by_category["activations"] for every, each in found.items()}
+    assert kept[8] < kept[4] < kept[2] < kept[1] < kept[0] / 3
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_what_is_computed_again_is_counted_and_told_apart(device: str) -> None:
+    plain, again = predict(checkpointed(0, device=device)), predict(checkpointed(2, device=device))
+    assert plain.recomputed_flops == 0
+    assert again.flops["backward"] == plain.flops["backward"] + again.recomputed_flops
+    assert step_flops(again.spec) == sum(plain.flops.values())  # those of the model
+    # All products of both groups but the last of each, whose result nothing needs again.
+    spec = again.spec
+    blocks = sum(forward for name, (forward, _) in plain.flops_by_range.items() if name != "head")
+    assert again.recomputed_flops == blocks - 2 * (2 * spec.tokens_per_step * spec.d_ff * spec.d_model)
+    forward = {name: there for name, (there, _) in plain.flops_by_range.items()}
+    assert {name: there for name, (there, _) in again.flops_by_range.items()} == forward
+
+
+def test_a_pass_without_backward_is_the_same_but_for_what_is_kept() -> None:
+    plain, grouped = (predict(checkpointed(every, pass_="inference")) for every in (0, 2))
+    assert plain.peak_bytes == grouped.peak_bytes
+    plain, grouped = (predict(checkpointed(every, pass_="forward")) for every in (0, 2))
+    assert plain.flops == grouped.flops
+    assert grouped.peak_bytes < plain.peak_bytes
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16-mixed"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_peak_of_each_optimizer_is_what_the_allocator_counts(optimizer: str, precision: str) -> None:
+    spec = small_spec(
+        pass_="train-step", optimizer=optimizer, precision=precision, d_model=64, d_ff=160, vocab_size=2000,
+        context_length=4, batch_size=1,
+    )  # fmt: skip
+    measured, found = cpu_peak(spec), predict(spec)
+    assert found.peak_bytes == pytest.approx(measured, abs=64 if precision == "fp32" else 0.01 * measured)
+    assert (found.peak_phase == "optimizer") == (optimizer != "adamw-fused")
+
+
+def test_lists_of_tensors_need_temporaries_and_fused_kernels_none() -> None:
+    def temporary(optimizer: str) -> int:
+        spec = small_spec(pass_="train-step", optimizer=optimizer, context_length=1, batch_size=1, d_model=64, d_ff=160)
+        return predict(spec).peak_bytes
+
+    assert temporary("adamw-fused") < temporary("adamw-for-loop") < temporary("adamw-foreach")

@@ -1,0 +1,91 @@
+"""Running small cells in this process and reading what they reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.events import CellFinished, Event, ModelBuilt, StageChanged, StepsTimed
+from cs336_tui.worker.measure.cell import run_cell
+
+multiplies_float8 = pytest.mark.skipif(
+    not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm", "CPU"),
+    reason="this torch multiplies in float8 on CUDA alone",
+)
+
+
+def small_spec(**changes: Any) -> RunSpec:
+    """A cell that takes milliseconds on a CPU, with `changes`."""
+    fields: dict[str, Any] = {
+        "size": "custom",
+        "edition": "2026",
+        "arch": "swiglu-rope",
+        "d_model": 16,
+        "d_ff": 24,
+        "num_layers": 2,
+        "num_heads": 2,
+        "vocab_size": 40,
+        "context_length": 8,
+        "batch_size": 2,
+        "pass_": "forward+backward",
+        "precision": "fp32",
+        "device": "cpu",
+        "warmup_steps": 2,
+        "measure_steps": 3,
+        "threads": 1,  # on a busy machine two threads wait for one another
+    }
+    return RunSpec(**(fields | changes))
+
+
+@dataclass
+class Report:
+    """The events of one cell, and what tests ask of them."""
+
+    events: list[Event]
+
+    @property
+    def finished(self) -> CellFinished:
+        last = self.events[-1]
+        assert isinstance(last, CellFinished)
+        return last
+
+    @property
+    def built(self) -> ModelBuilt:
+        (built,) = (event for event in self.events if isinstance(event, ModelBuilt))
+        return built
+
+    @property
+    def outline(self) -> list[str]:
+        """Stages by name, every other event by type."""
+        return [event.stage if isinstance(event, StageChanged) else type(event).__name__ for event in self.events]
+
+    def steps(self, kind: str) -> list[StepsTimed]:
+        return [event for event in self.events if isinstance(event, StepsTimed) and event.kind == kind]
+
+    def times_s(self, kind: str = "measured") -> list[float]:
+        return [time for event in self.steps(kind) for time in event.times_s]
+
+    def phase_s(self, phase: str, kind: str = "measured") -> list[float]:
+        return [time for event in self.steps(kind) for time in event.phases_s[phase]]
+
+
+def run(
+    spec: RunSpec,
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
+    watch: Callable[[Event], None] = lambda _event: None,
+) -> Report:
+    """Run the cell here; `watch` sees each event as it is emitted."""
+    events: list[Event] = []
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        watch(event)
+
+    run_cell(spec, 7, emit, cancelled)
+    return Report(events)

@@ -1,0 +1,137 @@
+"""One cell on the CPU, whole: what it reports."""
+
+import itertools
+from statistics import median
+
+import pytest
+import torch
+
+from cs336_tui.config.spec import ARCHES, PASSES, SYNCS, Arch, Pass, Precision, Sync
+from cs336_tui.events.events import StageChanged, from_line, to_line
+from cs336_tui.worker.workload.passes import PHASES
+from tests.worker.measure.cells import Report, run, small_spec
+
+CPU_PRECISIONS = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
+
+
+def assert_sound(report: Report, pass_: Pass, sync: Sync) -> None:
+    """Two warm-up and three measured steps, every phase of the pass in each, adding up to no more than the step."""
+    measured = ["StepsTimed"] * (3 if sync == "each-step" else 1)
+    assert report.outline == [
+        "building",
+        "ModelBuilt",
+        "warm-up",
+        "StepsTimed",
+        "StepsTimed",
+        "measuring",
+        *measured,
+        "finishing",
+        "CellFinished",
+    ]
+    assert report.finished.status == "ok"
+    assert (report.finished.error, report.finished.stage, report.finished.step) == (None, None, None)
+    for kind, count in (("warm-up", 2), ("measured", 3)):
+        events = report.steps(kind)
+        assert [event.first for event in events] == list(range(count))[:: 1 if len(events) == count else count]
+        assert len(report.times_s(kind)) == count
+        shares = []
+        for event in events:
+            assert tuple(event.phases_s) == PHASES[pass_]
+            assert len(event.host_s) == len(event.times_s)
+            for i, time in enumerate(event.times_s):
+                phases = [times[i] for times in event.phases_s.values()]
+                assert min(phases) > 0
+                shares.append(sum(phases) / time)
+        assert max(shares) <= 1 + 1e-9
+        assert max(shares) > 0.5, "the phases are nearly all of a step"
+
+
+@pytest.mark.parametrize("precision", CPU_PRECISIONS)
+@pytest.mark.parametrize("pass_", PASSES)
+def test_every_pass_in_every_precision(pass_: Pass, precision: Precision) -> None:
+    report = run(small_spec(pass_=pass_, precision=precision))
+    assert_sound(report, pass_, "each-step")
+    assert report.built.in_force.parameter_dtype == ("bfloat16" if precision == "bf16" else "float32")
+    assert report.built.in_force.autocast_dtype == {"bf16-mixed": "bfloat16", "fp16-mixed": "float16"}.get(precision)
+    assert report.built.in_force.matmul_precision == "highest"
+    assert report.built.in_force.allow_tf32 is None
+    assert report.built.in_force.grad_scaler == (precision == "fp16-mixed" and pass_ == "train-step")
+    assert (report.built.in_force.optimizer is not None) == (pass_ == "train-step")
+    expected = {"fp32": "float32", "fp16-mixed": "float16"}.get(precision, "bfloat16")
+    assert report.finished.logits_dtype == expected
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("pass_", PASSES)
+def test_every_pass_of_both_models_in_both_sync_modes(pass_: Pass, arch: Arch, sync: Sync) -> None:
+    assert_sound(run(small_spec(pass_=pass_, arch=arch, sync=sync)), pass_, sync)
+
+
+def test_the_model_is_the_one_asked_for() -> None:
+    built = run(small_spec(d_model=24, d_ff=40, num_layers=3, num_heads=2, vocab_size=30)).built
+    assert built.cell == 7
+    assert built.num_params_without_head == 3 * (4 * 24**2 + 3 * 24 * 40 + 2 * 24) + 30 * 24 + 24
+    assert built.num_params == built.num_params_without_head + 30 * 24
+    assert built.in_force.device_name
+    assert built.in_force.device_name.startswith("CPU")
+
+
+def test_every_event_can_be_logged() -> None:
+    for event in run(small_spec()).events:
+        assert from_line(to_line(event)) == event
+        assert event.cell == 7
+
+
+def test_steps_are_reported_when_they_are_done() -> None:
+    """A step's event comes before the next step starts: each is as old as the one before it."""
+    report = run(small_spec(num_layers=6, d_model=64, context_length=64))
+    measured = report.steps("measured")
+    for earlier, later in itertools.pairwise(measured):
+        assert later.at - earlier.at >= later.times_s[0] * 0.9
+
+
+def test_backward_leaves_its_forward_out() -> None:
+    """Of a window of backward steps only the backward is counted, in both sync modes."""
+    shape = {"d_model": 128, "context_length": 128, "warmup_steps": 2, "measure_steps": 8}
+    for sync in SYNCS:
+        report = run(small_spec(pass_="backward", sync=sync, **shape))
+        first = next(e.at for e in report.events if isinstance(e, StageChanged) and e.stage == "measuring")
+        last = report.steps("measured")[-1].at
+        assert sum(report.times_s()) < 0.9 * (last - first)
+        shares = [phase / whole for phase, whole in zip(report.phase_s("backward"), report.times_s(), strict=True)]
+        assert median(shares) == pytest.approx(1, abs=0.05), "a step that lost its CPU between two marks is no matter"
+
+
+def test_pipelined_train_steps_fill_their_window() -> None:
+    report = run(small_spec(pass_="train-step", sync="pipelined", d_model=64, context_length=64, measure_steps=10))
+    (measured,) = report.steps("measured")
+    started = next(e.at for e in report.events if isinstance(e, StageChanged) and e.stage == "measuring")
+    assert 0.5 * (measured.at - started) < sum(measured.times_s) <= measured.at - started
+    assert measured.times_s == pytest.approx([sum(t) for t in zip(*measured.phases_s.values(), strict=True)])
+
+
+def looked_up(seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Tokens and embedding table of every step of a train-step cell."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    original = torch.nn.functional.embedding
+
+    def watched(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        seen.append((tokens.clone(), table.detach().clone()))
+        return original(tokens, table)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "embedding", watched)
+        run(small_spec(pass_="train-step", seed=seed))
+    return seen
+
+
+def test_same_seed_same_tokens_and_parameters() -> None:
+    first, again, other = looked_up(3), looked_up(3), looked_up(4)
+    assert len(first) == len(again) == 5
+    for (tokens, table), (same_tokens, same_table) in zip(first, again, strict=True):
+        assert torch.equal(tokens, same_tokens)
+        assert torch.equal(table, same_table)
+    assert not torch.equal(first[0][0], other[0][0])
+    assert not torch.equal(first[0][1], other[0][1])
+    assert not torch.equal(first[0][1], first[1][1]), "the optimizer moves the parameters"

@@ -1,0 +1,70 @@
+"""A model that calls torch.compile itself: what that compiles in measured steps is in their times, and is told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cs336_tui.worker.workload.compiling import why_cannot_compile
+from cs336_tui.worker.workload.imported.finding import look_in
+from tests.worker.measure.cells import run, small_spec
+
+WHY = why_cannot_compile("cpu")
+pytestmark = [
+    pytest.mark.skipif(WHY is not None, reason=WHY or ""),
+    pytest.mark.usefixtures("warm_cache"),
+    pytest.mark.timeout(300),  # a C++ compiler works for many seconds, on a busy machine for minutes
+]
+
+ITSELF = '''
+import torch
+from torch import nn
+
+
+class Growing(nn.Module):
+    """Calls what is compiled with another factor from its fourth call on."""
+
+    def __init__(self, vocab_size, d_model):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.head = nn.Linear(d_model, vocab_size)
+        self.calls = 0
+
+    def forward(self, tokens):
+        self.calls += 1
+        return self.head(scaled(self.embedding(tokens), "half" if self.calls > 3 else "whole"))
+
+
+@torch.compile(backend="eager")
+def scaled(found, how):
+    return found * 0.5 if how == "half" else found * 1.0
+'''
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """What of a spec finds the model above."""
+    (tmp_path / "compiles_itself.py").write_text(ITSELF)
+    path, meta_path = list(sys.path), list(sys.meta_path)
+    yield {"model": "compiles_itself:Growing", "model_path": (str(tmp_path),), "num_heads": 2, "num_layers": 1}
+    look_in(())
+    sys.path[:], sys.meta_path[:] = path, meta_path
+
+
+def test_compiling_in_a_measured_step_is_told_and_in_warm_up_it_is_not(own: dict[str, Any]) -> None:
+    finished = run(small_spec(pass_="forward", warmup_steps=2, measure_steps=4, **own)).finished
+    assert (finished.status, finished.error) == ("ok", None)
+    told = [remark for remark in finished.remarks if "torch.compile" in remark]
+    assert told == ["torch.compile, which the model calls itself, compiled in measured step 2, whose time includes it"]
+    assert finished.recompilations == 1
+
+
+def test_nothing_is_told_where_warm_up_was_enough(own: dict[str, Any]) -> None:
+    finished = run(small_spec(pass_="forward", warmup_steps=4, measure_steps=2, **own)).finished
+    assert (finished.status, finished.error) == ("ok", None)
+    assert finished.recompilations == 0
+    assert not [remark for remark in finished.remarks if "torch.compile" in remark]

@@ -1,0 +1,340 @@
+"""torch.compile on a CPU: its work is over before the first step, changes nothing, and is counted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cs336_tui.config import compile_cache
+from cs336_tui.events.events import Event, ModelPrepared, StepsTimed
+from cs336_tui.worker.measure.ab import run_round
+from cs336_tui.worker.measure.compiling import compile_ahead, fresh_compiler
+from cs336_tui.worker.workload.batch import random_batch
+from cs336_tui.worker.workload.compiling import compiled, why_cannot_compile
+from cs336_tui.worker.workload.optimizers import make_optimizer
+from cs336_tui.worker.workload.passes import Step, Training
+from tests.worker.measure.cells import Report, run, small_spec
+
+CPU = torch.device("cpu")
+WHY = why_cannot_compile("cpu")
+can_compile = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+pytestmark = pytest.mark.timeout(300)  # a C++ compiler works for many seconds, on a busy machine for minutes
+
+OWN = '''
+import sys
+
+import torch
+from torch import nn
+
+
+class Plain(nn.Module):
+    def __init__(self, vocab_size, d_model):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.head = nn.Linear(d_model, vocab_size)
+        self.calls = 0
+
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens).sin())
+
+
+class Printing(Plain):
+    def forward(self, tokens):
+        found = self.embedding(tokens)
+        print("here")
+        return self.head(found.sin())
+
+
+class Flipping(Plain):
+    """Is another function from its seventh call on."""
+
+    @torch.compiler.disable
+    def is_late(self):
+        self.calls += 1
+        return self.calls > 6
+
+    def forward(self, tokens):
+        factor = 2.0 if self.is_late() else 1.0
+        return later(self.head(self.embedding(tokens)), factor)
+
+
+def later(found, factor):
+    return found * factor
+
+
+class Misshapen(Plain):
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens)[..., 1:])  # misshapen
+
+
+class Leaving(Plain):
+    def forward(self, tokens):
+        sys.exit(3)
+'''
+
+
+class Tiny(nn.Module):
+    """The quickest to compile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(40, 8)
+        self.head = nn.Linear(8, 40)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.embedding(tokens).sin())
+
+
+def user_names(folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the user name this folder for torch's caches; None for none, where torch may have named one."""
+    monkeypatch.setattr(compile_cache, "USERS", folder)
+    if folder is None:
+        monkeypatch.delenv(compile_cache.VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(compile_cache.VARIABLE, folder)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What of a spec finds the models above."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "own_compiled_models.py").write_text(OWN)
+    return {"model_path": (str(folder),), "d_model": 8, "num_heads": 2, "num_layers": 1, "compile": "default"}
+
+
+def tiny_step(pass_: str = "train-step") -> tuple[Step, nn.Module]:
+    """A step of a compiled `Tiny`, and the model as it is written."""
+    model = Tiny()
+    training = None
+    if pass_ == "train-step":
+        optimizer, name = make_optimizer("adamw", model, "cpu")
+        training = Training(optimizer, name, "cpu", scale_gradients=False)
+    batch = random_batch(2, 4, 40, device="cpu", seed=0)
+    return Step(pass_, compiled(model, "default", CPU), batch, nullcontext, training), model  # type: ignore[arg-type]
+
+
+def prepared(report: Report) -> ModelPrepared:
+    (found,) = (event for event in report.events if isinstance(event, ModelPrepared))
+    return found
+
+
+@can_compile
+@pytest.mark.usefixtures("warm_cache")
+def test_compiling_ahead_changes_no_parameter_and_leaves_nothing_behind() -> None:
+    with fresh_compiler("default"):
+        step, model = tiny_step()
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        found = compile_ahead(step, CPU, "default", lambda: None)
+        assert found.graphs == 1
+        assert found.graph_breaks == ()
+        assert found.seconds > 0
+        assert step.training is not None
+        assert step.training.steps_taken == 0
+        assert all(map(torch.equal, before, model.parameters()))
+        assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@can_compile
+@pytest.mark.usefixtures("warm_cache")
+def test_a_compiled_step_comes_to_what_the_same_step_as_written_comes_to() -> None:
+    with fresh_compiler("default"):
+        step, model = tiny_step()
+        compile_ahead(step, CPU, "default", lambda: None)
+        written = Tiny()
+        optimizer, name = make_optimizer("adamw", written, "cpu")
+        training = Training(optimizer, name, "cpu", scale_gradients=False)
+        plain = Step("train-step", written, random_batch(2, 4, 40, device="cpu", seed=0), nullcontext, training)
+        for each in (step, plain):
+            for _ in range(2):
+                for phase in each.phases:
+                    each.run(phase)
+        for mine, other in zip(model.parameters(), written.parameters(), strict=True):
+            assert torch.allclose(mine, other, atol=1e-5)
+            assert not torch.equal(mine, torch.zeros_like(mine))
+
+
+@can_compile
+def test_compiling_is_in_no_step(own: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    # A first compilation takes seconds, where a step takes less than a millisecond.
+    user_names(None, monkeypatch)
+    report = run(small_spec(model="own_compiled_models:Plain", pass_="forward", warmup_steps=3, **own))
+    assert report.finished.status == "ok", report.finished.error
+    assert report.outline[:4] == ["building", "ModelBuilt", "compiling", "ModelPrepared"]
+    found = prepared(report)
+    assert found.compile_s is not None
+    assert found.compile_s > 0.2
+    assert max(report.times_s("warm-up") + report.times_s()) < found.compile_s / 10
+    assert report.finished.recompilations == 0
+    assert not any("compiled again" in remark for remark in report.finished.remarks)
+    assert report.built.in_force.compiler is not None
+    assert report.built.in_force.compiler.startswith("inductor")
+    assert compile_cache.VARIABLE not in os.environ
+
+
+@can_compile
+@pytest.mark.usefixtures("warm_cache")
+def test_without_warmup_the_first_step_is_not_cold_and_that_is_said(own: dict[str, Any]) -> None:
+    report = run(small_spec(model="own_compiled_models:Plain", pass_="forward", warmup_steps=0, **own))
+    assert report.finished.status == "ok", report.finished.error
+    assert "the first step is not cold: compiling ran the model 2 times" in report.finished.remarks
+
+
+@can_compile
+@pytest.mark.usefixtures("warm_cache")
+def test_a_graph_break_is_told_with_the_line_that_made_it(own: dict[str, Any]) -> None:
+    report = run(small_spec(model="own_compiled_models:Printing", **own))
+    assert report.finished.status == "ok", report.finished.error
+    assert prepared(report).graphs == 2
+    (reason,) = prepared(report).graph_breaks
+    line = OWN.splitlines().index('        print("here")') + 1
+    assert reason.startswith(f"own_compiled_models.py, line {line}: ")
+    assert "print" in reason
+    assert "\n" not in reason
+
+
+@can_compile
+@pytest.mark.usefixtures("warm_cache")
+def test_compiling_again_in_a_measured_step_is_counted_and_told(own: dict[str, Any]) -> None:
+    # Compiling ahead calls the model twice, warm-up twice more.
+    report = run(small_spec(model="own_compiled_models:Flipping", warmup_steps=2, measure_steps=5, **own))
+    assert report.finished.status == "ok", report.finished.error
+    assert report.finished.recompilations == 1
+    assert "torch.compile compiled again in measured step 3, whose time includes it" in report.finished.remarks
+
+
+@can_compile
+@pytest.mark.usefixtures("warm_cache")
+def test_a_side_of_a_round_is_compiled_before_either_is_warmed_up(own: dict[str, Any]) -> None:
+    written = small_spec(model="own_compiled_models:Plain", **(own | {"compile": "off"}))
+    compiled_side = small_spec(model="own_compiled_models:Plain", **own)
+    events: list[Event] = []
+    run_round((written, compiled_side), (0, 1), events.append, lambda: False)
+    a, b = (Report([event for event in events if getattr(event, "cell", None) == cell]) for cell in (0, 1))
+    assert (a.finished.status, b.finished.status) == ("ok", "ok"), (a.finished.error, b.finished.error)
+    assert b.outline[:5] == ["building", "ModelBuilt", "compiling", "ModelPrepared", "warm-up"]
+    assert "compiling" not in a.outline
+    assert prepared(b).graphs == 1
+    compiled_at = events.index(prepared(b))
+    assert not any(isinstance(event, StepsTimed) for event in events[:compiled_at])
+    assert len(a.times_s()) == len(b.times_s()) == written.measure_steps
+    assert (a.finished.recompilations, b.finished.recompilations) == (0, 0)
+    assert (a.built.in_force.compiler, b.built.in_force.compiler) == (None, "inductor")
+
+
+@can_compile
+def test_one_cell_does_not_find_what_another_compiled(own: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    user_names(None, monkeypatch)
+    spec = small_spec(model="own_compiled_models:Plain", pass_="inference", measure_steps=1, **own)
+    first, second = (prepared(run(spec)) for _ in range(2))
+    assert (first.graphs, second.graphs) == (1, 1)
+    assert first.compile_s is not None
+    assert second.compile_s is not None
+    # The first has to load the compiler, too. What comes from a cache takes a twentieth.
+    assert second.compile_s > first.compile_s / 5
+
+
+@can_compile
+@pytest.mark.usefixtures("warm_cache")
+def test_a_stop_while_compiling_is_asked_for_between_runs(own: dict[str, Any]) -> None:
+    asked = iter([False, False, True])
+    report = run(
+        small_spec(model="own_compiled_models:Plain", pass_="inference", **own), cancelled=lambda: next(asked, True)
+    )
+    assert report.finished.status == "cancelled"
+    assert report.finished.stage == "compiling"
+    assert report.times_s("warm-up") == []
+
+
+@can_compile
+def test_a_compiler_that_fails_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler = tmp_path / "broken-g++"
+    compiler.write_text('#!/bin/sh\necho "kernel.cpp:1:1: error: this one is broken" >&2\nexit 1\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    source = """
+from tests.worker.measure.cells import run, small_spec
+finished = run(small_spec(compile="default", num_layers=1, pass_="inference")).finished
+print(finished.stage, finished.error)
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("compiling CompileError: ")
+    assert line.endswith("; choose --compile off to run the model as it is written")
+    assert str(compiler) in done.stderr
+
+
+@can_compile
+@pytest.mark.usefixtures("warm_cache")
+def test_what_is_wrong_with_a_model_is_told_as_without_torch_compile(own: dict[str, Any]) -> None:
+    shapes = run(small_spec(model="own_compiled_models:Misshapen", **own)).finished
+    line = next(number for number, text in enumerate(OWN.splitlines(), 1) if text.endswith("# misshapen"))
+    assert (shapes.status, shapes.stage, shapes.phase) == ("failed", "compiling", "forward")
+    assert shapes.error is not None
+    assert "RuntimeError: " in shapes.error
+    assert shapes.error.endswith(f"(own_compiled_models.py:{line} in forward)")
+    leaving = run(small_spec(model="own_compiled_models:Leaving", **own)).finished
+    assert leaving.error is not None
+    assert leaving.error.startswith("the model called sys.exit(3)")
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"PATH": ""}, "needs a C++ compiler: install"),
+        ({"PATH": "", "CXX": "no-such-compiler"}, "CXX=no-such-compiler names none"),
+    ],
+)
+def test_without_a_compiler_one_line_says_what_to_do(environment: dict[str, str], told: str) -> None:
+    source = """
+import sys
+from cs336_tui.worker.workload.compiling import why_cannot_compile
+print(why_cannot_compile("cpu"))
+assert "torch._inductor" not in sys.modules, "asking is to be cheap"
+from cs336_tui.worker.measure.probe import probe
+assert probe().devices[0].cannot_compile == why_cannot_compile("cpu")
+from tests.worker.measure.cells import run, small_spec
+print(run(small_spec(compile="default")).finished.error)
+"""
+    kept = {name: value for name, value in os.environ.items() if name not in ("CXX", compile_cache.VARIABLE)}
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True, env=kept | environment
+    )
+    why, error = done.stdout.splitlines()
+    assert told in why
+    assert "--compile off" in why
+    assert why in error
+
+
+def test_cuda_without_triton_is_refused() -> None:
+    if __import__("importlib.util").util.find_spec("triton") is not None:
+        pytest.skip("Triton is installed")
+    why = why_cannot_compile("cuda")
+    assert why is not None
+    assert "install the package triton" in why
+    with pytest.raises(ValueError, match=r"compile max-autotune: torch\.compile needs Triton"):
+        compiled(Tiny(), "max-autotune", torch.device("cuda"))
+
+
+def test_a_user_cache_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    user_names(str(tmp_path), monkeypatch)
+    (tmp_path / "kept").touch()
+    with fresh_compiler("default"):
+        assert os.environ[compile_cache.VARIABLE] == str(tmp_path)
+    assert (tmp_path / "kept").exists()
+    user_names(None, monkeypatch)
+    with fresh_compiler("off", "default"):
+        folder = Path(os.environ[compile_cache.VARIABLE])
+        assert folder.is_dir()
+    assert not folder.exists()
+    assert compile_cache.VARIABLE not in os.environ
+    with fresh_compiler("off"):
+        assert compile_cache.VARIABLE not in os.environ

@@ -1,0 +1,149 @@
+"""What a cell says was in force is what was, not what was asked for."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cs336_tui.runner.bench import Bench
+from cs336_tui.worker.measure.effective_settings import allocator_in_force, read_in_force
+from cs336_tui.worker.workload.building import build
+from cs336_tui.worker.workload.facts import facts_of
+from cs336_tui.worker.workload.transformer import Attention
+from tests.watching import Watch
+from tests.watching import small_spec as bench_spec
+from tests.worker.measure.cells import run, small_spec
+
+CPU = torch.device("cpu")
+on_glibc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or allocator_in_force(CPU) is None,
+    reason="only glibc's malloc is told what to keep",
+)
+
+
+def test_threads_are_torchs_own_word() -> None:
+    found = run(small_spec(threads=1)).built.in_force
+    assert (found.threads, found.interop_threads) == (1, torch.get_num_interop_threads())
+
+
+@pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
+def test_attention_that_is_said_to_materialise_its_scores_does(arch: str) -> None:
+    spec = small_spec(arch=arch)
+    workload = build(spec, CPU)
+    softmaxed, fused = [], []
+
+    class Watched(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            if "attention" in func.__name__:
+                fused.append(func)
+            if "softmax" in func.__name__ and isinstance(found, torch.Tensor):
+                softmaxed.append(tuple(found.shape))
+            return found
+
+    with Watched():
+        workload.model(workload.batch.inputs)
+    in_force = read_in_force(workload)
+    assert in_force.attention == "naive (scores materialised)"
+    scores = (spec.batch_size, spec.num_heads, spec.context_length, spec.context_length)
+    assert softmaxed == [scores] * spec.num_layers
+    assert fused == []
+
+
+def test_attention_is_told_by_the_layers_that_are_there() -> None:
+    class Other(Attention):
+        METHOD = "another"
+
+    workload = build(spec := small_spec(num_layers=2), CPU)
+    workload.model.layers[1].attention.__class__ = Other
+    in_force = read_in_force(workload._replace(facts=facts_of(workload.model, spec)))
+    assert in_force.attention == "another + naive (scores materialised)"
+
+
+@on_glibc
+@pytest.mark.parametrize(("in_process", "setting"), [(False, "keeps freed memory"), (True, "default settings")])
+def test_a_cell_in_the_apps_own_process_does_not_claim_what_only_a_child_sets(
+    tmp_path: Path, setting: str, *, in_process: bool
+) -> None:
+    watch = Watch()
+    bench = Bench(watch, session_dir=tmp_path, device_interval_s=0, in_process=in_process)
+    try:
+        bench.prepare()
+        bench.run([bench_spec()], "a command")
+    finally:
+        bench.close()
+    assert watch.state.cells[0].in_force.allocator == f"malloc of {' '.join(platform.libc_ver())}, {setting}"
+
+
+@on_glibc
+def test_memory_that_is_said_to_be_kept_is_not_faulted_in_again() -> None:
+    """In a process of its own, as it cannot be undone."""
+    code = """
+import ctypes, resource
+from cs336_tui.worker.measure.malloc import keep_freed_memory, malloc_in_force
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    held = libc.malloc(20 * 2**20)
+    ctypes.memset(held, 1, 20 * 2**20)
+    libc.free(held)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+keep_freed_memory()
+print(malloc_in_force(), faults(), faults(), sep="|")
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    said, first, again = run.stdout.split("|")
+    assert said.endswith(", keeps freed memory")
+    assert int(again) < int(first) / 2
+
+
+@on_glibc
+def test_what_the_environment_sets_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    said = allocator_in_force(CPU)
+    assert said is not None
+    assert said.endswith(", MALLOC_TRIM_THRESHOLD_=65536")
+
+
+def test_a_malloc_loaded_in_place_of_the_c_librarys_is_named(tmp_path: Path) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None or sys.platform != "linux" or platform.machine() == "aarch64":
+        pytest.skip("needs a C compiler on Linux")
+    source, library = tmp_path / "other.c", tmp_path / "libother.so"
+    source.write_text(
+        "#include <stddef.h>\nvoid *__libc_malloc(size_t);\nvoid *malloc(size_t n) { return __libc_malloc(n); }\n"
+    )
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+    code = "from cs336_tui.worker.measure.malloc import *; keep_freed_memory(); print(malloc_in_force())"
+    run = subprocess.run(
+        [sys.executable, "-c", code], env={"LD_PRELOAD": str(library)}, capture_output=True, text=True, timeout=60
+    )
+    assert run.stdout == "malloc of libother.so, default settings\n"
+
+
+def test_the_cuda_allocator_and_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
+    cuda = torch.device("cuda:0")
+    assert allocator_in_force(cuda) == "native, default settings"
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    assert allocator_in_force(cuda) == (
+        "native, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, PYTORCH_NO_CUDA_MEMORY_CACHING=1"
+    )
+
+
+def test_a_device_whose_allocator_nobody_knows_has_none() -> None:
+    assert allocator_in_force(torch.device("meta")) is None

@@ -1,0 +1,121 @@
+"""Which errors mean that memory ran out, and what is said of the others."""
+
+import errno
+
+import pytest
+import torch
+
+from cs336_tui.worker.measure.failures import LITTLE_BYTES, failed_allocation, is_out_of_memory, outcome_of
+from cs336_tui.worker.workload.cuda_graph import CaptureError
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nSee documentation"),
+            "CUDA out of memory. Tried to allocate 20.00 GiB.",
+        ),
+        (MemoryError(), "out of memory"),
+        (
+            RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"),
+            "MPS backend out of memory (MPS allocated: 9 GB)",
+        ),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might"), "CUDA error: out of memory"),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        ),
+        (RuntimeError("CUDA driver error: out of memory"), "CUDA driver error: out of memory"),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), "Triton Error [CUDA]: out of memory"),
+        (
+            RuntimeError("backend='inductor' raised:\nRuntimeError: Triton Error [CUDA]: out of memory\n\nSet TORCH"),
+            "RuntimeError: Triton Error [CUDA]: out of memory",
+        ),
+        (
+            RuntimeError("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n\nSet TORCHDYNAMO"),
+            "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        ),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        (
+            RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+            "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        ),
+        (
+            RuntimeError("cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`"),
+            "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
+        ),
+        (RuntimeError("could not create a memory object"), "could not create a memory object"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "[Errno 12] Cannot allocate memory"),
+        (RuntimeError("std::bad_alloc"), "std::bad_alloc"),
+    ],
+)
+def test_out_of_memory_is_a_result(error: Exception, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome_of(error) == ("oom", line)
+    assert capsys.readouterr().err == ""
+
+
+def test_more_than_can_be_addressed_is_out_of_memory() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**31 - 1, 2**31 - 1, 8)
+    assert outcome_of(caught.value)[0] == "oom"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            RuntimeError("CUDA error: an illegal memory access\nmore"),
+            "RuntimeError: CUDA error: an illegal memory access",
+        ),
+        (ValueError("out of memory"), "ValueError: out of memory"),
+        (RuntimeError("the mask ran out of memory slots"), "RuntimeError: the mask ran out of memory slots"),
+        (OSError(errno.ENOENT, "No such file"), "FileNotFoundError: [Errno 2] No such file"),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+            "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        ),
+        (AssertionError(), "AssertionError"),
+    ],
+)
+def test_anything_else_is_a_failure(error: Exception, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome_of(error) == ("failed", line)
+    assert type(error).__name__ in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasLtCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
+        "GET was unable to find an engine to execute this computation",
+    ],
+)
+def test_what_a_library_says_without_memory_for_itself_is_that_where_little_is_free(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> tuple[int, int]:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    error = RuntimeError(text)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for free, status in ((LITTLE_BYTES - 1, "oom"), (LITTLE_BYTES, "failed"), (None, "failed")):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", broken if free is None else lambda free=free: (free, 2**34))
+        assert outcome_of(error)[0] == status
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert outcome_of(error)[0] == "failed"
+
+
+def test_an_error_that_was_raised_from_running_out_of_memory_is_that() -> None:
+    first = RuntimeError("CUDA driver error: out of memory")
+    captured = CaptureError(first, "forward")
+    captured.__cause__ = first
+    assert outcome_of(captured) == ("oom", "CUDA driver error: out of memory")
+    mine = KeyError("cache")
+    mine.__cause__ = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB.")
+    assert (is_out_of_memory(mine), failed_allocation(mine)) == (True, 3 * 2**30)
+    itself = ValueError("round and round")
+    itself.__cause__ = itself
+    assert not is_out_of_memory(itself)

@@ -1,0 +1,217 @@
+"""A profiled step on a CPU, against the profiler's own tables."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from cs336_tui.analysis import kernels as findings
+from cs336_tui.config.spec import PASSES, RunSpec
+from cs336_tui.events.events import Event, ReportStage
+from cs336_tui.events.reports import KernelReport, ReportRequest
+from cs336_tui.worker.estimate import predict
+from cs336_tui.worker.measure.kernel_events import operators_of
+from cs336_tui.worker.measure.kernels import profile_kernels, raw_events
+from cs336_tui.worker.measure.naming import name_step
+from cs336_tui.worker.measure.report import Progress, Stopped
+from cs336_tui.worker.workload.building import build, settle_torch
+from cs336_tui.worker.workload.passes import PHASES, Step
+from tests.worker.measure.cells import small_spec
+
+PREDICT = predict.predict
+
+
+def spec_of(**changes: Any) -> RunSpec:
+    """Wide enough that operators do more than begin."""
+    wide = {"d_model": 128, "d_ff": 256, "vocab_size": 500, "context_length": 32}
+    return small_spec(**(wide | changes))
+
+
+def profiled(
+    spec: RunSpec,
+    *,
+    folder: str | None = None,
+    emit: Callable[[Event], None] = lambda _event: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> KernelReport:
+    return profile_kernels(ReportRequest(kind="kernels", spec=spec, folder=folder), Progress(0, emit, cancelled))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_prediction() -> Iterator[None]:
+    """Most of these tests are not about FLOPs, which take a second to work out."""
+
+    def predict_nothing(spec: RunSpec) -> NoReturn:
+        raise NotImplementedError(f"no prediction of {spec.size}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predict, "predict", predict_nothing)
+        yield
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[str, KernelReport]:
+    """One report of each pass."""
+    return {pass_: profiled(spec_of(pass_=pass_)) for pass_ in PASSES}
+
+
+def warm_step(spec: RunSpec) -> Step:
+    """A named step that has run once."""
+    workload = build(spec, settle_torch(spec))
+    step = workload.step(spec)
+    name_step(step, workload.model, record_function)
+    for phase in step.phases:
+        step.run(phase)
+    return step
+
+
+def matmuls(report: KernelReport) -> Counter[tuple[str, str]]:
+    """How many matrix products each range of each phase has."""
+    found: Counter[tuple[str, str]] = Counter()
+    for group in report.groups:
+        if group.kind == "matrix multiply":
+            found[group.phase, group.range] += len(group.durations_ns)
+    return found
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_step_has_the_phases_of_its_pass_and_nothing_else(reports: dict[str, KernelReport], pass_: Any) -> None:
+    report = reports[pass_]
+    assert tuple(report.phase_spans_ns) == PHASES[pass_]
+    ran = {group.phase for group in report.groups}
+    assert ran == set(PHASES[pass_]) - {"zero_grad"}  # which drops references and calls no operator
+    assert all(group.backward == (group.phase == "backward") for group in report.groups)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_nearly_all_time_is_in_a_named_range(reports: dict[str, KernelReport], pass_: str) -> None:
+    assert findings.named_share(reports[pass_]) >= 0.98
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_sums_agree_with_one_another(reports: dict[str, KernelReport], pass_: str) -> None:
+    report = reports[pass_]
+    assert report.activity == "operators"
+    assert sum(sum(group.durations_ns) for group in report.groups) == report.total_ns
+    assert sum(len(group.durations_ns) for group in report.groups) == report.launches
+    assert 0 < report.total_ns <= report.busy_ns <= report.span_ns
+    assert min(min(group.durations_ns) for group in report.groups) >= 0
+    assert sum(report.phase_spans_ns.values()) <= report.span_ns
+
+
+@pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_the_sum_over_rows_is_the_profilers_own_total(arch: Any, precision: Any) -> None:
+    step = warm_step(spec_of(pass_="train-step", arch=arch, precision=precision))
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for phase in step.phases:
+            step.run(phase)
+    ours = operators_of(raw_events(profiler), step.phases)
+    theirs = [each for each in profiler.key_averages() if not each.is_user_annotation]
+    assert len(ours.launches) == sum(each.count for each in theirs)  # each in exactly one phase
+    # The profiler sums in µs, as floating-point numbers.
+    assert ours.total_ns / 1e3 == pytest.approx(sum(each.self_cpu_time_total for each in theirs), abs=0.5)
+    by_name: Counter[str] = Counter()
+    for launch in ours.launches:
+        by_name[launch.name] += launch.duration_ns
+    for each in theirs:
+        assert by_name[each.key] / 1e3 == pytest.approx(each.self_cpu_time_total, abs=0.1), each.key
+
+
+@pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
+def test_every_part_has_its_matrix_products_and_twice_as_many_in_backward(arch: Any) -> None:
+    found = matmuls(profiled(spec_of(pass_="train-step", arch=arch)))
+    layers = 2
+    forward = {
+        "QKV projections": 3 * layers,
+        "attention scores": layers,
+        "final matmul": layers,
+        "output projection": layers,
+        "feed-forward": (3 if arch == "swiglu-rope" else 2) * layers,
+        "head": 1,
+    }
+    assert found == {
+        **{("forward", name): count for name, count in forward.items()},
+        **{("backward", name): 2 * count for name, count in forward.items()},
+    }
+
+
+def test_backward_alone_is_attributed_through_its_untimed_forward(reports: dict[str, KernelReport]) -> None:
+    alone, whole = reports["backward"], reports["forward+backward"]
+    in_whole = {range_: count for (phase, range_), count in matmuls(whole).items() if phase == "backward"}
+    assert {range_: count for (_, range_), count in matmuls(alone).items()} == in_whole
+    ways = {share.name: share for share in findings.by_range(alone)}
+    assert {"norms", "rotary", "softmax", "embedding", "loss"} <= set(ways)
+    assert all(share.forward_ns == 0 for share in ways.values())
+
+
+def test_parameters_gradients_are_accumulated_in_the_range_that_made_them(reports: dict[str, KernelReport]) -> None:
+    report = reports["forward+backward"]
+    accumulated = Counter[str]()
+    for group in report.groups:
+        if group.name == "torch::autograd::AccumulateGrad":
+            accumulated[group.range] += len(group.durations_ns)
+    assert accumulated == {
+        "embedding": 1, "norms": 5, "QKV projections": 6, "output projection": 2, "feed-forward": 6, "head": 1,
+    }  # fmt: skip
+
+
+def test_loss_and_optimizer_are_ranges_of_their_own(reports: dict[str, KernelReport]) -> None:
+    groups = reports["train-step"].groups
+    assert {group.range for group in groups if group.phase == "loss"} == {"loss"}
+    assert {group.range for group in groups if group.phase == "optimizer"} == {"optimizer"}
+    assert any(group.range == "loss" and group.name == "aten::_log_softmax_backward_data" for group in groups)
+
+
+def test_a_scaled_step_is_profiled_once_its_optimizer_no_longer_skips() -> None:
+    report = profiled(spec_of(pass_="train-step", precision="fp16-mixed", d_model=16, d_ff=24))
+    assert any(group.phase == "optimizer" and group.name == "aten::addcdiv_" for group in report.groups)
+    assert "skipped" not in report.note
+
+
+def test_the_trace_is_left_in_the_folder_and_does_not_replace_another(tmp_path: Path) -> None:
+    spec = spec_of(pass_="forward", d_model=16, d_ff=24)
+    traces = [profiled(spec, folder=str(tmp_path)).trace for _ in range(2)]
+    assert len(set(traces)) == 2
+    for trace in traces:
+        assert trace is not None
+        names = {event.get("name") for event in json.loads(gzip.decompress(Path(trace).read_bytes()))["traceEvents"]}
+        assert {"phase/forward", "range/softmax", "aten::bmm"} <= names
+    assert profiled(spec).trace is None
+
+
+def test_it_says_how_far_it_is_and_stops_when_asked() -> None:
+    stages: list[str] = []
+
+    def emit(event: Event) -> None:
+        assert isinstance(event, ReportStage)
+        stages.append(event.stage)
+
+    with pytest.raises(Stopped):
+        profiled(spec_of(pass_="forward"), emit=emit, cancelled=lambda: "profiling" in stages)
+    # A machine that is busy enough to take seconds over a step is not warmed up twice.
+    assert [stage for stage in stages if stage != "warm-up 2"] == ["building", "warm-up 1", "profiling"]
+
+
+def test_without_a_prediction_the_report_says_why_and_is_whole(reports: dict[str, KernelReport]) -> None:
+    report = reports["forward"]
+    assert report.prediction is None
+    assert "no FLOPs beside the times: NotImplementedError: no prediction of custom" in report.note
+
+
+def test_flops_stand_beside_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predict, "predict", PREDICT)
+    spec = spec_of(pass_="forward+backward", num_layers=1)
+    report = profiled(spec)
+    assert (report.prediction, report.note) == (PREDICT(spec), "")
+    forward, backward = findings.attention_split(report)
+    products = 2 * 2 * spec.batch_size * spec.context_length**2 * spec.d_model
+    assert (forward.matmul_flops, backward.matmul_flops) == (products, 2 * products)
+    assert min(forward.matmul_ns, forward.softmax_ns, backward.matmul_ns, backward.softmax_ns) > 0

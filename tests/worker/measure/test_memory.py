@@ -1,0 +1,56 @@
+"""Peaks of resident memory on this machine."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from cs336_tui.worker.measure import cell
+from cs336_tui.worker.measure.memory import PeakMeter, Peaks, spilled
+from tests.worker.measure.cells import run, small_spec
+
+MEGABYTE = 1024**2
+
+
+def touch(megabytes: int) -> None:
+    torch.ones(megabytes * MEGABYTE, dtype=torch.uint8)
+
+
+def test_a_peak_is_seen_after_it_has_passed() -> None:
+    meter = PeakMeter(torch.device("cpu"))
+    before = meter.read().rss
+    touch(300)
+    assert meter.read().rss - before > 250 * MEGABYTE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reset the peak")
+def test_a_reset_forgets_the_peak() -> None:
+    meter = PeakMeter(torch.device("cpu"))
+    touch(300)
+    peak = meter.read().rss
+    meter.reset()
+    assert meter.read().rss < peak - 250 * MEGABYTE
+    touch(100)
+    assert meter.read().rss < peak - 150 * MEGABYTE
+
+
+def test_a_cpu_has_no_allocator_peaks() -> None:
+    peaks = PeakMeter(torch.device("cpu")).read()
+    assert (peaks.allocated, peaks.reserved, peaks.num_alloc_retries) == (None, None, None)
+
+
+def test_more_memory_than_the_device_has_is_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As WSL2's driver lets torch take, from the host."""
+    cuda = torch.device("cuda:0")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(total_memory=24 * 10**9))
+    assert spilled(Peaks(23 * 10**9, 24 * 10**9, 1, 0), cuda) is None
+    text = spilled(Peaks(23 * 10**9, 26 * 10**9, 1, 0), cuda)
+    assert text is not None
+    assert text.startswith("torch took 26.0 GB of a device that has 24.0 GB: the driver moved the rest to the host's")
+    assert spilled(PeakMeter(torch.device("cpu")).read(), torch.device("cpu")) is None
+
+
+def test_a_cell_says_so_beside_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell, "spilled", lambda _peaks, device: f"too much of {device}")
+    assert run(small_spec()).finished.remarks == ("too much of cpu",)

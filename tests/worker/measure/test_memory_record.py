@@ -1,0 +1,289 @@
+"""Recording a step's memory: against the allocator's own count, against arithmetic, against the prediction."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cs336_tui.analysis.memory import Timeline
+from cs336_tui.events.reports import CATEGORIES, RANGES, MemoryReport, ReportRequest, Site
+from cs336_tui.worker.estimate.timeline import Allocation
+from cs336_tui.worker.measure import memory_record
+from cs336_tui.worker.measure.allocator_events import (
+    AllocatorEvent,
+    CpuRecorder,
+    CudaMark,
+    CudaRecorder,
+    Recording,
+    read_cuda,
+)
+from cs336_tui.worker.measure.memory_join import Operation, columns, cut, join, totals
+from cs336_tui.worker.measure.memory_record import record_memory
+from cs336_tui.worker.measure.report import Progress
+from tests.worker.measure.cells import small_spec
+
+FP32 = 4
+
+
+def record(stages: list[str] | None = None, **changes: Any) -> MemoryReport:
+    """The memory of a small cell whose shapes cannot be mistaken for one another."""
+    spec = small_spec(**({"d_model": 48, "d_ff": 80, "context_length": 24, "vocab_size": 300} | changes))
+    progress = Progress(0, lambda event: (stages if stages is not None else []).append(event.stage), lambda: False)
+    return record_memory(ReportRequest(kind="memory", spec=spec), progress)
+
+
+@pytest.fixture(scope="module")
+def train_step() -> MemoryReport:
+    return record(pass_="train-step")
+
+
+def live_totals(report: MemoryReport) -> list[int]:
+    change = [0] * (report.events + 1)
+    for size, born, died in zip(report.bytes, report.born, report.died, strict=True):
+        change[born] += size
+        change[died if died >= 0 else report.events] -= size
+    return list(accumulate(change))[:-1]
+
+
+@pytest.mark.parametrize(
+    ("pass_", "precision", "arch"),
+    [
+        ("inference", "fp32", "swiglu-rope"),
+        ("forward", "bf16-mixed", "gelu-learned"),
+        ("backward", "fp32", "swiglu-rope"),
+        ("forward+backward", "bf16-mixed", "swiglu-rope"),
+        ("train-step", "bf16", "gelu-learned"),
+        ("train-step", "fp16-mixed", "swiglu-rope"),
+    ],
+)
+def test_the_peak_is_the_allocators_own_and_near_the_predicted_one(pass_: str, precision: str, arch: str) -> None:
+    report = record(pass_=pass_, precision=precision, arch=arch)
+    assert report.recorder == "CPU profiler"
+    assert report.peak_bytes == report.allocator_peak_bytes == max(live_totals(report))
+    assert report.prediction
+    # Autocast's products of small matrices take scratch space on a CPU, which no prediction knows of.
+    assert report.peak_bytes == pytest.approx(report.prediction.peak_bytes, rel=0.03 if precision == "fp32" else 0.15)
+
+
+def test_categories_add_up_to_the_total_at_every_event(train_step: MemoryReport) -> None:
+    timeline = Timeline(train_step)
+    assert timeline.by_category.min() >= 0
+    assert timeline.live_total.tolist() == live_totals(train_step)
+    assert timeline.live_total[train_step.peak_event] == train_step.peak_bytes
+
+
+def test_a_training_step_begins_with_its_state_and_the_gradients_of_the_one_before(train_step: MemoryReport) -> None:
+    assert train_step.prediction
+    parameters = FP32 * train_step.prediction.num_params
+    begin = Timeline(train_step).at(0).by_category
+    assert begin["parameters"] == parameters
+    assert begin["gradients"] == parameters
+    tensors = 2 * (7 + 2) + 3  # each has two moments and a count of 4 bytes
+    assert begin["optimizer_state"] == 2 * parameters + FP32 * tensors
+    logits = FP32 * 2 * 24 * 300
+    assert begin["activations"] == logits + FP32  # the loss
+
+
+def test_the_gradients_come_in_backward_and_go_in_zero_grad(train_step: MemoryReport) -> None:
+    timeline, spans = Timeline(train_step), {span.phase: span for span in train_step.phases}
+    assert [*spans] == ["zero_grad", "forward", "loss", "backward", "optimizer", "clear"]
+    gradients = timeline.by_category[CATEGORIES.index("gradients")]
+    assert gradients[spans["zero_grad"].end - 1] == gradients[spans["loss"].end - 1] == 0
+    assert gradients[spans["backward"].end - 1] == gradients[0]
+    assert train_step.forward_end_bytes == timeline.live_total[spans["forward"].end - 1]
+    assert train_step.prediction
+    assert train_step.forward_end_bytes == pytest.approx(train_step.prediction.forward_end_bytes, rel=0.001)
+
+
+def test_what_is_allocated_says_where(train_step: MemoryReport) -> None:
+    sizes: dict[tuple[str, bool], int] = {}
+    named = whole = 0
+    for size, born, place in zip(train_step.bytes, train_step.born, train_step.site_of, strict=True):
+        site = train_step.sites[place]
+        if born:
+            sizes[site.range, site.backward] = sizes.get((site.range, site.backward), 0) + size
+            whole, named = whole + size, named + size * bool(site.range)
+    for range_ in RANGES:
+        if range_ not in ("zero_grad", "rotary", "attention core"):
+            assert sizes.get((range_, False)), range_
+        if range_ not in (
+            "zero_grad",
+            "optimizer",
+            "residual",
+            "attention core",
+        ):  # a sum hands its gradient on as it is
+            assert sizes.get((range_, True)), range_
+    assert named / whole > 0.98
+    softmax = next(s for s in train_step.sites if s.op == "_softmax_backward_data")
+    assert softmax.frame.startswith("transformer.py:")
+    assert (softmax.phase, softmax.backward) == ("backward", True)
+
+
+def test_saved_tensors_come_with_a_pass_that_has_a_backward(train_step: MemoryReport) -> None:
+    assert [block.module for block in train_step.saved] == ["layers.0", "layers.1"]
+    assert train_step.note == ""
+
+
+def test_a_pass_without_a_backward_says_that_it_has_no_gradients() -> None:
+    stages: list[str] = []
+    report = record(stages, pass_="inference")
+    assert report.saved == ()
+    assert "no backward" in report.note
+    assert [span.phase for span in report.phases] == ["forward", "clear"]
+    assert not Timeline(report).by_category[CATEGORIES.index("gradients")].any()
+    assert stages == ["building", "warm-up", "recording", "saved for backward", "predicting"]
+
+
+def test_what_another_recording_left_is_no_memory_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave_garbage(event: Any) -> None:
+        if event.stage == "recording":
+            gc.disable()
+            with CpuRecorder():  # the profiler remembers its size
+                cycle: list[Any] = [torch.empty(10_240)]
+            cycle.append(cycle)
+
+    def collecting(*arguments: Any) -> None:
+        gc.collect()
+        run_phases(*arguments)
+
+    run_phases = memory_record.run_phases
+    monkeypatch.setattr(memory_record, "run_phases", collecting)
+    request = ReportRequest(kind="memory", spec=small_spec(pass_="backward"))
+    try:
+        report = record_memory(request, Progress(0, leave_garbage, lambda: False))
+    finally:
+        gc.enable()
+    assert report.peak_bytes == report.allocator_peak_bytes == max(live_totals(report))
+
+
+def test_where_the_profiler_is_missing_the_tensors_are_recorded(
+    monkeypatch: pytest.MonkeyPatch, train_step: MemoryReport
+) -> None:
+    monkeypatch.setattr(memory_record, "kineto_available", lambda: False)
+    report = record(pass_="train-step")
+    assert report.recorder == "tensors"
+    assert report.allocator_peak_bytes is None
+    assert "Only what operations return" in report.note
+    assert report.peak_bytes == max(live_totals(report))
+    # Numbers that torch makes tensors of are seen by the allocator alone.
+    assert report.peak_bytes == pytest.approx(train_step.peak_bytes, abs=64)
+    assert Timeline(report).at(0).by_category == Timeline(train_step).at(0).by_category
+
+
+def test_a_mark_tells_what_came_before_it() -> None:
+    with CpuRecorder() as recorder:
+        recorder.mark()
+        first = torch.empty(1000)
+        recorder.mark()
+        address = first.untyped_storage().data_ptr()
+        del first
+        recorder.mark()
+    recording = recorder.recording()
+    assert [event[:2] for event in recording.events] == [(address, 4000), (address, -4000)]
+    assert recording.marks == (0, 1, 2)
+
+
+def entry(action: str, address: int, size: int) -> dict[str, Any]:
+    return {"action": action, "addr": address, "size": size, "stream": 0, "time_us": 1, "frames": []}
+
+
+def test_cudas_history_is_counted_as_its_allocator_counts() -> None:
+    trace = [
+        entry("segment_alloc", 4096, 2**21),
+        entry("alloc", 4096, 1000),
+        entry("alloc", 8192, 1),
+        entry("free_requested", 4096, 1000),
+        entry("free_completed", 4096, 1000),
+        entry("alloc", 2**30, 2**21 + 1),
+    ]
+    # The last one got a block with 3 units more than it asked for, too few to be split off.
+    last = 2**21 + 512 + 3 * 512
+    marks = [CudaMark(107, 10_000), CudaMark(110, 11_536), CudaMark(111, 11_536 + last)]
+    blocks = [
+        {"address": 100, "size": 512, "state": "active_allocated"},
+        {"address": 612, "size": 512, "state": "inactive"},
+    ]
+    segments = [{"device": 0, "blocks": blocks}, {"device": 1, "blocks": [{**blocks[0], "address": 7}]}]
+    recording = read_cuda(segments, trace, CudaMark(107, 10_000), marks)
+    assert recording.events == (
+        AllocatorEvent(4096, 1024),
+        AllocatorEvent(8192, 512),
+        AllocatorEvent(4096, -1000),
+        AllocatorEvent(2**30, last),
+    )
+    assert recording.marks == (0, 3, 4)
+    assert recording.live_before == {100: 512}
+
+
+def test_cudas_recorder_reads_history_and_counts_and_keeps_the_snapshot(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    history: list[dict[str, Any]] = []
+    counts = {"events": 40, "bytes": 9_000}
+    switched: list[Any] = []
+
+    def snapshot() -> dict[str, Any]:
+        block = {"address": 100, "size": 512, "state": "active_allocated"}
+        return {"segments": [{"device": 0, "blocks": [block]}], "device_traces": [list(history)]}
+
+    def stats(_device: object) -> dict[str, Any]:
+        return {
+            "allocation": {"all": {"allocated": counts["events"], "freed": 0}},
+            "allocated_bytes": {"all": {"allocated": counts["bytes"]}},
+        }
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", stats)
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", snapshot)
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **asked: switched.append(asked))
+    with CudaRecorder(torch.device("cuda:0")) as recorder:
+        recorder.mark()
+        history.append(entry("alloc", 4096, 700))
+        counts.update(events=41, bytes=10_024)
+        recorder.mark()
+    assert switched == [{"stacks": "python"}, {"enabled": None}]
+    assert recorder.recording() == Recording((AllocatorEvent(4096, 1024),), (0, 1, 1), {100: 512})
+    recorder.save(tmp_path / "snapshot.pickle")
+    assert pickle.loads((tmp_path / "snapshot.pickle").read_bytes()) == snapshot()
+
+
+def test_an_allocation_belongs_to_the_operation_that_it_was_made_in() -> None:
+    events = (
+        AllocatorEvent(50, 64, "mm"),  # scratch space, at the address that the result then gets
+        AllocatorEvent(50, -64),
+        AllocatorEvent(50, 64, "mm"),
+        AllocatorEvent(90, 8),  # between two operations
+        AllocatorEvent(10, -32),
+        AllocatorEvent(70, 16, "mul"),
+    )
+    recording = Recording(events, (0, 3, 5, 6), {10: 32, 11: 512})
+    sites = [Site("mm", "a.py:1 f", "head", "forward"), Site("mul", "a.py:2 f", "loss", "loss")]
+    operations = [Operation(1, 2, 0, 1, sites[0]), Operation(3, 4, 2, 3, sites[1])]
+    records = [
+        Allocation(32, "parameters", Site(""), 0, 2, (8,), "float32", 10),
+        Allocation(64, "activations", sites[0], 1, None, (16,), "float32", 50),
+        Allocation(16, "gradients", sites[1], 3, None, (4,), "float32", 70),
+    ]
+    lives = join(recording, operations, records)
+    found = [(life.bytes, life.category, life.born, life.died, life.site.op) for life in lives]
+    assert found == [
+        (32, "parameters", 0, 5, ""),
+        (512, "temporary", 0, None, "held since warm-up"),
+        (64, "temporary", 1, 2, "mm"),
+        (64, "activations", 3, None, "mm"),
+        (8, "temporary", 4, None, "mm"),
+        (16, "gradients", 6, None, "mul"),
+    ]
+    assert lives[4].site.range == "head"
+    assert totals(lives, 7) == (544, 608, 544, 608, 616, 584, 600)
+    later = cut(lives, 4)
+    assert totals(later, 4) == (608, 616, 584, 600)
+    assert columns(later).born == (0, 0, 0, 1, 3)
+    assert columns(later).died == (2, -1, -1, -1, -1)
+    assert [form.shape for form in columns(later).forms] == [(8,), (16,), (4,)]

@@ -1,0 +1,153 @@
+"""torch 2.9's settings for float32 products, which torch's older questions do not bear: no cell fails of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs336_tui.events.events import Event, ModelBuilt
+from cs336_tui.worker.measure.ab import run_round
+from cs336_tui.worker.measure.settings import read_settings, restore
+from cs336_tui.worker.workload.imported.finding import look_in
+from cs336_tui.worker.workload.precision import matmul_in_force, tf32_allowed
+from tests.worker.measure.cells import Report, run, small_spec
+
+newer = pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="this torch has the older settings alone"
+)
+MODEL = """
+import warnings
+
+import torch
+from torch import nn
+
+
+class LM(nn.Module):
+    def __init__(self, vocab_size):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(vocab_size, vocab_size))
+        {at_first}
+
+    def forward(self, tokens):
+        {later}
+        return self.table[tokens]
+"""
+SETTINGS = {
+    'torch.backends.cuda.matmul.fp32_precision = "tf32"': "highest",
+    'torch.backends.fp32_precision = "tf32"': "highest",
+    'torch.backends.mkldnn.matmul.fp32_precision = "bf16"': "medium",
+    'torch.backends.mkldnn.matmul.fp32_precision = "tf32"': "high",
+    'torch.set_float32_matmul_precision("high"); torch.backends.cuda.matmul.fp32_precision = "ieee"': "high",
+    'warnings.simplefilter("error"); torch.backends.cudnn.conv.fp32_precision = "ieee"': "highest",
+}
+"""What a model may do, and what then is in force on a CPU."""
+WITHIN = ("", "cuda.matmul.", "cudnn.", "cudnn.conv.", "mkldnn.", "mkldnn.matmul.", "mkldnn.rnn.")
+VALUES = {"": ("none", "ieee", "tf32", "bf16"), "c": ("none", "ieee", "tf32"), "m": ("none", "ieee", "tf32", "bf16")}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Whose modules, and what they set, are forgotten afterwards."""
+    path, meta_path, before = list(sys.path), list(sys.meta_path), read_settings()
+    yield tmp_path
+    look_in(())
+    sys.path[:], sys.meta_path[:] = path, meta_path
+    restore(before)
+
+
+def own(folder: Path, *, at_first: str = "pass", later: str = "pass", name: str = "newer_model") -> dict[str, Any]:
+    (folder / f"{name}.py").write_text(MODEL.format(at_first=at_first, later=later))
+    return {"model": f"{name}:LM", "model_path": (str(folder),), "pass_": "forward"}
+
+
+@newer
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("when", ["at_first", "later"])
+@pytest.mark.parametrize(("setting", "in_words"), SETTINGS.items())
+def test_a_model_that_sets_them_is_measured(folder: Path, setting: str, in_words: str, when: str) -> None:
+    before = read_settings()
+    report = run(small_spec(**own(folder, **{when: setting})))
+    assert report.finished.status == "ok", report.finished.error
+    assert len(report.times_s()) == 3
+    last = [event for event in report.events if isinstance(event, ModelBuilt)][-1].in_force
+    assert last.matmul_precision == in_words
+    assert read_settings() == before
+
+
+@newer
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_in_turns_with_one_that_does_not(folder: Path, setting: str) -> None:
+    before = read_settings()
+    a = small_spec(**own(folder, at_first=setting))
+    looks = "assert torch.backends.cuda.matmul.fp32_precision != 'tf32' and torch.get_float32_matmul_precision()"
+    b = small_spec(**own(folder, later=looks, name="newer_other"))
+    events: list[Event] = []
+    run_round((a, b), (0, 1), events.append, lambda: False)
+    for cell in (0, 1):
+        finished = Report([event for event in events if getattr(event, "cell", None) == cell]).finished
+        assert finished.status == "ok", finished.error
+        assert not any("given back" in remark for remark in finished.remarks)
+    assert read_settings() == before
+
+
+@newer
+def test_what_is_in_force_is_the_devices_own_setting() -> None:
+    before = read_settings()
+    try:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        assert (matmul_in_force("cuda"), matmul_in_force("cpu"), tf32_allowed()) == ("high", "highest", True)
+        torch.set_float32_matmul_precision("medium")
+        assert (matmul_in_force("cuda"), matmul_in_force("cpu"), tf32_allowed()) == ("medium", "medium", True)
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        assert (matmul_in_force("cuda"), matmul_in_force("cpu"), tf32_allowed()) == ("highest", "medium", False)
+    finally:
+        restore(before)
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> list[tuple[str, str]]:
+    """Settings in the order in which somebody sets them, by newer and by older names."""
+    places = draw(st.lists(st.sampled_from((*WITHIN, "older")), max_size=6))
+    older = ("highest", "high", "medium")
+    return [(place, draw(st.sampled_from(older if place == "older" else VALUES[place[:1]]))) for place in places]
+
+
+def made(found: list[tuple[str, str]]) -> None:
+    for place, value in found:
+        if place == "older":
+            torch.set_float32_matmul_precision(value)
+        else:
+            owner = attrgetter(place[:-1])(torch.backends) if place else torch.backends
+            owner.fp32_precision = value
+
+
+@newer
+@pytest.mark.filterwarnings("ignore")
+@given(a=changes(), b=changes())
+def test_each_side_of_ab_finds_again_what_it_set_in_any_order_and_mixture(
+    a: list[tuple[str, str]], b: list[tuple[str, str]]
+) -> None:
+    clean = read_settings()
+    try:
+        made(a)
+        of_a = read_settings()
+        assert restore(clean) == ()
+        assert read_settings() == clean
+        made(b)
+        of_b = read_settings()
+        for side in (of_a, of_b, of_a):
+            assert restore(side) == ()
+            now = read_settings()
+            assert {name: now.get(name) for name in side} == side
+    finally:
+        restore(clean)
+        assert read_settings() == clean

@@ -1,0 +1,316 @@
+"""Kernels, memory, dtypes and why a cell did not fit: of models of a user's own, and of every way to run a model."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cs336_tui.analysis import kernels as findings
+from cs336_tui.analysis import memory as memory_findings
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.events.reports import FUSED, KernelReport, MemoryReport, PrecisionReport, ReportKind, ReportRequest
+from cs336_tui.worker.estimate.predict import predict
+from cs336_tui.worker.measure.dtypes import bytes_at_most, read_dtypes
+from cs336_tui.worker.measure.kernels import profile_kernels
+from cs336_tui.worker.measure.memory_record import record_memory
+from cs336_tui.worker.measure.naming import COMPILE_LEFT_OUT
+from cs336_tui.worker.measure.oom import attempt, explain_oom
+from cs336_tui.worker.measure.report import Progress
+from tests.worker.measure.cells import small_spec
+from tests.worker.workload.own_code import Folder
+from tests.worker.workload.own_models import BASICS, GPT, PLAIN
+
+PROGRESS = Progress(0, lambda _event: None, lambda: False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    return Folder(tmp_path_factory.mktemp("own"))
+
+
+@pytest.fixture(scope="module")
+def gpt(folder: Folder) -> str:
+    return f"{folder.write(GPT)}:GPT"
+
+
+@pytest.fixture(scope="module")
+def basics(folder: Folder) -> str:
+    return f"{folder.write(BASICS)}:LM"
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Folder) -> str:
+    return folder.write(PLAIN)
+
+
+def spec_of(folder: Folder, model: str = "reference", **changes: Any) -> RunSpec:
+    wide = {"d_model": 32, "d_ff": 64, "vocab_size": 300, "context_length": 24, "pass_": "train-step"}
+    return small_spec(**(wide | {"model": model, "model_path": folder.paths} | changes))
+
+
+def asked(kind: ReportKind, spec: RunSpec, **more: Any) -> ReportRequest:
+    return ReportRequest(kind=kind, spec=spec, **more)
+
+
+def kernels_of(spec: RunSpec) -> KernelReport:
+    return profile_kernels(asked("kernels", spec), PROGRESS)
+
+
+def memory_of(spec: RunSpec) -> MemoryReport:
+    return record_memory(asked("memory", spec), PROGRESS)
+
+
+def dtypes_of(spec: RunSpec) -> PrecisionReport:
+    return read_dtypes(asked("precision", spec), PROGRESS)
+
+
+def time_by_range(report: KernelReport) -> dict[str, findings.RangeShare]:
+    return {share.name: share for share in findings.by_range(report)}
+
+
+def peak_of_tensors(report: MemoryReport) -> int:
+    """Without the scratch space that kernels take while they run, in which no tensor is: a prediction sees none."""
+    change = [0] * (report.events + 1)
+    for size, born, died, form in zip(report.bytes, report.born, report.died, report.form_of, strict=True):
+        if form >= 0:
+            change[born] += size
+            change[died if died >= 0 else report.events] -= size
+    return max(accumulate(change))
+
+
+# Kernels
+
+
+def test_a_model_written_out_is_profiled_by_its_parts(folder: Folder, basics: str) -> None:
+    report = kernels_of(spec_of(folder, basics))
+    assert findings.named_share(report) > 0.98
+    assert set(time_by_range(report)) >= {"embedding", "norms", "QKV projections", "rotary", "softmax", "head", "loss"}
+    forward, backward = findings.attention_split(report)
+    for split in (forward, backward):
+        assert split.matmul_ns
+        assert split.softmax_ns
+        assert not split.fused
+    # Scores and weighted values: 2 T K for each of the heads' T x T pairs, as in the reference.
+    assert forward.matmul_flops == 2 * 2 * 2 * 2 * 24 * 24 * 32
+    assert backward.matmul_flops == 2 * forward.matmul_flops
+
+
+def test_fused_attention_says_so_in_place_of_times(folder: Folder, gpt: str) -> None:
+    for spec in (spec_of(folder, gpt), spec_of(folder, attention="sdpa")):
+        report = kernels_of(spec)
+        assert time_by_range(report)["attention core"].backward_ns > 0
+        for split in findings.attention_split(report):
+            assert split.fused
+            assert split.matmul_ns is None
+            assert split.softmax_ns is None
+            assert split.time_ratio is None
+            assert split.matmul_flops
+            assert split.softmax_flops
+
+
+def test_what_is_computed_again_is_time_of_backward_in_its_own_part(folder: Folder) -> None:
+    """Every product of a block is in backward three times, once for the activation that forward did not keep."""
+    counts: dict[int, dict[tuple[str, str], int]] = {}
+    for every in (0, 1):
+        found = counts[every] = {}
+        for group in kernels_of(spec_of(folder, checkpoint=every)).groups:
+            if group.kind == "matrix multiply":
+                place = group.phase, group.range
+                found[place] = found.get(place, 0) + len(group.durations_ns)
+    plain, again = counts[0], counts[1]
+    assert {place: n for place, n in again.items() if place[0] == "forward"} == {
+        place: n for place, n in plain.items() if place[0] == "forward"
+    }
+    for name in ("QKV projections", "attention scores", "final matmul", "output projection"):
+        assert again["backward", name] == plain["backward", name] + plain["forward", name]
+    assert again["backward", "head"] == plain["backward", "head"]
+    # The last product of a block is needed by nobody: torch stops before it.
+    assert 0 < again["backward", "feed-forward"] - plain["backward", "feed-forward"] <= plain["forward", "feed-forward"]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.timeout(300)  # a C++ compiler works for many seconds, on a busy machine for minutes
+@pytest.mark.usefixtures("warm_cache")
+def test_a_compiled_step_has_phases_but_its_model_no_parts(folder: Folder) -> None:
+    report = kernels_of(spec_of(folder, compile="default", num_layers=1, pass_="forward+backward"))
+    assert set(report.phase_spans_ns) == {"forward", "loss", "backward"}
+    assert {share.name for share in findings.by_range(report)} == {FUSED, "loss"}
+    assert any("fused" in group.name for group in report.groups if group.kind == "elementwise")
+    assert all(split.fused and split.softmax_ns is None for split in findings.attention_split(report))
+    assert "torch.compile has fused the model" in report.note
+    assert report.prediction is not None
+    assert sum(report.prediction.flops.values()) > 0
+
+
+def test_a_step_that_is_a_cuda_graph_is_profiled_without_it(folder: Folder) -> None:
+    report = kernels_of(spec_of(folder, cuda_graph="step", pass_="forward"))
+    assert "without its CUDA graph" in report.note
+    assert "attention scores" in time_by_range(report)
+
+
+def test_attention_alone_is_profiled(folder: Folder) -> None:
+    report = kernels_of(spec_of(folder, workload="attention", pass_="forward+backward", context_length=64))
+    assert set(time_by_range(report)) == {"attention scores", "softmax", "final matmul", "loss"}
+    forward, _ = findings.attention_split(report)
+    assert forward.matmul_flops == 2 * 2 * 2 * 64 * 64 * 32
+    assert forward.softmax_flops == 5 * 2 * 64 * 64
+
+
+def test_without_a_prediction_the_profile_is_whole_and_says_where_it_failed(folder: Folder, plain: str) -> None:
+    report = kernels_of(spec_of(folder, f"{plain}:Asks", pass_="forward"))
+    assert report.prediction is None
+    assert report.total_ns > 0
+    assert "depends on the value of a tensor" in report.note
+    assert f": {plain}.py:" in report.note
+
+
+# Memory
+
+
+@pytest.mark.parametrize("pass_", ["inference", "forward+backward", "train-step"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_the_recorded_peak_is_the_predicted_one(
+    folder: Folder, gpt: str, basics: str, plain: str, pass_: Any, precision: Any
+) -> None:
+    for model in (gpt, basics, f"{plain}:Odd"):
+        report = memory_of(spec_of(folder, model, pass_=pass_, precision=precision))
+        assert report.prediction is not None, report.note
+        assert report.peak_bytes == report.allocator_peak_bytes
+        assert report.prediction.peak_bytes == pytest.approx(peak_of_tensors(report), rel=0.01)
+
+
+@pytest.mark.parametrize("changes", [{"attention": "sdpa"}, {"checkpoint": 1}, {"optimizer": "adamw-fused"}])
+def test_the_recorded_peak_of_a_variant_is_the_predicted_one(folder: Folder, changes: dict[str, Any]) -> None:
+    report = memory_of(spec_of(folder, context_length=64, **changes))
+    assert report.prediction is not None, report.note
+    assert report.prediction.peak_bytes == pytest.approx(peak_of_tensors(report), rel=0.01)
+
+
+def test_allocations_name_the_user_s_own_lines(folder: Folder, basics: str) -> None:
+    report = memory_of(spec_of(folder, basics))
+    stem = basics.partition(":")[0]
+    text = BASICS.splitlines()
+    softmax = [site for site in report.sites if site.range == "softmax" and not site.backward]
+    assert softmax
+    for site in softmax:
+        file, line, function = site.frame.replace(":", " ").split()
+        assert (file, function) == (f"{stem}.py", "softmax")
+        assert text[int(line) - 1].strip().startswith(("shifted", "return shifted"))
+
+
+def test_blocks_of_a_user_s_model_save_for_backward(folder: Folder, gpt: str) -> None:
+    report = memory_of(spec_of(folder, gpt))
+    (row,) = memory_findings.saved_summary(report)
+    assert row.modules == "layers.0 to layers.1, each"
+    nodes = {contributor.tensor.node: contributor.tensor.range for contributor in row.contributors}
+    assert "attention core" in nodes.values()
+    assert "GeluBackward0" in nodes
+
+
+def test_a_model_without_blocks_is_one_row(folder: Folder, plain: str) -> None:
+    for spec in (
+        spec_of(folder, f"{plain}:Odd"),
+        spec_of(folder, workload="attention", pass_="backward"),
+    ):
+        (row,) = memory_findings.saved_summary(memory_of(spec))
+        assert row.modules == "model"
+        assert row.bytes > 0
+
+
+def test_a_checkpointed_group_keeps_what_enters_it(folder: Folder) -> None:
+    report = memory_of(spec_of(folder, num_layers=5, checkpoint=2))
+    stream = 2 * 24 * 32 * 4
+    assert [(block.module, block.bytes) for block in report.saved] == [
+        ("layers.0-1", stream), ("layers.2-3", stream), ("layers.4", stream),
+    ]  # fmt: skip
+    (kept,) = report.saved[0].contributors
+    assert (kept.node, kept.range, kept.shape) == ("checkpoint", "residual", (2, 24, 32))
+
+
+def test_memory_is_of_the_model_as_written_and_says_so(folder: Folder) -> None:
+    assert COMPILE_LEFT_OUT in memory_of(spec_of(folder, compile="default", pass_="forward")).note
+
+
+# dtypes
+
+
+def test_dtypes_of_a_user_s_model_are_one_row_for_all_blocks(folder: Folder, gpt: str) -> None:
+    report = dtypes_of(spec_of(folder, gpt, precision="bf16-mixed"))
+    rows = {row.path: row for row in report.modules}
+    mlp = rows["transformer.h.*.mlp.c_fc"]
+    assert (mlp.count, mlp.parameters, mlp.output, mlp.gradients) == (2, "float32", "bfloat16", "float32")
+    assert rows["transformer.h.*.ln_1"].output == "float32"
+    assert report.logits == "bfloat16"
+    assert report.loss == "float32"
+
+
+def test_inputs_that_are_named_are_seen_too(folder: Folder) -> None:
+    name = folder.write(PLAIN + "\nclass Named(nn.Module):\n"
+        "    def __init__(self, vocab_size, d_model):\n"
+        "        super().__init__()\n"
+        "        self.inner = Odd(vocab_size, d_model)\n"
+        "    def forward(self, tokens):\n"
+        "        return self.inner(tokens=tokens)\n")  # fmt: skip
+    rows = {row.path: row for row in dtypes_of(spec_of(folder, f"{name}:Named")).modules}
+    assert rows["inner"].inputs == "int64"
+
+
+def test_dtypes_of_variants(folder: Folder) -> None:
+    checkpointed = dtypes_of(spec_of(folder, checkpoint=2, precision="bf16-mixed"))
+    assert checkpointed.modules == dtypes_of(spec_of(folder, precision="bf16-mixed")).modules
+    fused = {row.path for row in dtypes_of(spec_of(folder, attention="sdpa")).modules}
+    assert "layers.*.attention.attend" in fused
+    assert "layers.*.attention.weigh" not in fused
+    alone = {row.path for row in dtypes_of(spec_of(folder, workload="attention", pass_="forward")).modules}
+    assert {"model", "score", "weigh", "mix"} <= alone
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"workload": "attention", "pass_": "forward+backward", "context_length": 256}, {"checkpoint": 1}]
+)
+def test_the_bound_on_bytes_is_one(folder: Folder, gpt: str, changes: dict[str, Any]) -> None:
+    models = ("reference",) if changes else ("reference", gpt)
+    for model in models:
+        spec = spec_of(folder, model, **({"pass_": "forward+backward"} | changes))
+        assert bytes_at_most(spec) >= predict(spec).peak_bytes
+
+
+# Running out of memory
+
+
+def test_why_a_user_s_model_did_not_fit(folder: Folder, gpt: str) -> None:
+    """A batch of which no host has the memory: the attempt is refused, and says by which line."""
+    spec = spec_of(folder, gpt, batch_size=2**31 - 1, context_length=2**20, pass_="forward")
+    request = asked("oom", spec, failed_phase="building", failed_request_bytes=2**54, capacity_bytes=2**33)
+    report = explain_oom(request, PROGRESS)
+    assert report.request_bytes
+    assert report.phase
+    fits = attempt(spec_of(folder, gpt), torch.device("cpu"))
+    assert fits is None
+
+
+def test_an_attempt_s_blocks_are_the_user_s_own(folder: Folder, gpt: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss is refused its memory: what is live then are the activations of the user's forward."""
+
+    def refuse(*_: object) -> None:
+        raise MemoryError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1234 bytes")
+
+    monkeypatch.setattr("torch.nn.functional.cross_entropy", refuse)
+    moment = attempt(spec_of(folder, gpt), torch.device("cpu"))
+    assert moment is not None
+    assert moment.phase == "loss"
+    stem = gpt.partition(":")[0]
+    assert any(block.site.frame.startswith(f"{stem}.py:") for block in moment.largest)
+    assert moment.by_category["activations"] > 0
+
+
+def test_files_of_other_folders_are_nobody_s(tmp_path: Path) -> None:
+    """A frame is a user's by where its file is: the tests' own files are not."""
+    report = memory_of(small_spec(pass_="forward"))
+    assert {site.frame.partition(":")[0] for site in report.sites if site.frame} <= {"transformer.py", "passes.py"}
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,145 @@
+"""When automatic counts end, on series of known truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cs336_tui.stats.intervals import mean_interval
+from cs336_tui.worker.measure.stopping_rule import (
+    are_enough,
+    is_narrow,
+    noise_has_settled,
+    step_looks,
+    still_warming,
+    warmup_looks,
+    why_stopped,
+)
+
+STEP_S = 0.05
+"""20 such steps take longer than the least time that is measured."""
+
+
+def noisy(n: int, std: float, seed: int, correlation: float = 0.0, step_s: float = STEP_S) -> list[float]:
+    """Steps around `step_s` with normal noise of `std` of it, a stationary first-order autoregression."""
+    rng = np.random.default_rng(seed)
+    fresh = rng.standard_normal(n) * std * np.sqrt(1 - correlation**2)
+    noise = [rng.standard_normal() * std]
+    for value in fresh[1:]:
+        noise.append(correlation * noise[-1] + value)
+    return (step_s * (1 + np.array(noise))).tolist()
+
+
+def warming(n: int, tau: float, seed: int, excess: float = 0.5) -> list[float]:
+    """Steps that begin slower by `excess`, of which 1/e is left after `tau` steps."""
+    decay = 1 + excess * np.exp(-np.arange(n) / tau)
+    return (decay * np.array(noisy(n, 0.01, seed))).tolist()
+
+
+def warmup_of(times_s: list[float]) -> int | None:
+    """After how many steps warming up would end; None when it would not."""
+    return next((count for count in warmup_looks(len(times_s)) if not still_warming(times_s[:count])), None)
+
+
+def steps_of(times_s: list[float], share: float) -> int:
+    return next((count for count in step_looks(len(times_s)) if are_enough(times_s[:count], share)), len(times_s))
+
+
+@pytest.mark.parametrize("looks", [warmup_looks, step_looks])
+@pytest.mark.parametrize("most", [1, 2, 10, 19, 20, 21, 100, 1000, 12345])
+def test_looks_grow_and_end_with_the_most(looks, most: int) -> None:
+    found = list(looks(most))
+    assert found[-1] == most
+    assert found == sorted(set(found))
+    assert len(found) < 40
+
+
+def test_few_looks_are_taken() -> None:
+    assert list(warmup_looks(60)) == [10, 15, 20, 30, 40, 50, 60]
+    assert list(step_looks(50)) == [20, 25, 31, 38, 47, 50]
+
+
+def test_steady_steps_need_little_warming_up() -> None:
+    """Flat ones, and those of which only the first is cold, which is what most cells look like."""
+    flat = [warmup_of(noisy(100, 0.01, seed)) for seed in range(20)]
+    cold = [warmup_of([1.0, *noisy(99, 0.01, seed)]) for seed in range(20)]
+    assert flat.count(10) >= 15
+    assert cold.count(15) >= 15
+    assert all(count is not None and count <= 30 for count in (*flat, *cold)), (flat, cold)
+
+
+def test_a_slow_warm_up_is_waited_for() -> None:
+    """When warming up ends, steps are within 2 % of where they settle, however steep or shallow the decay."""
+    for tau, excess in ((4, 0.5), (8, 0.5), (8, 0.1), (15, 0.5)):
+        found = [warmup_of(warming(100, tau, seed, excess)) for seed in range(20)]
+        ended = [count for count in found if count is not None]
+        assert len(ended) >= 18, found
+        left = [excess * np.exp(-count / tau) for count in ended]
+        assert sum(share < 0.02 for share in left) >= 0.9 * len(left), found
+
+
+def test_what_never_settles_is_said_to() -> None:
+    falling = [STEP_S * (2 - 0.01 * step) for step in range(100)]
+    assert still_warming(falling) == "still falling"
+    assert warmup_of(falling) is None
+    rising = [STEP_S * (1 + 0.01 * step) for step in range(100)]
+    assert still_warming(rising) == "still not steady"
+    assert still_warming(falling[:5]) == "too few steps to tell whether they are steady"
+
+
+def test_measuring_ends_when_the_interval_is_narrow() -> None:
+    for seed in range(5):
+        times_s = noisy(1000, 0.01, seed)
+        count = steps_of(times_s, 0.01)
+        interval = mean_interval(times_s[:count])
+        assert interval is not None
+        assert 2 * interval.half_share < 0.01
+        assert count < 60
+        assert f"stopped after {count} steps: the mean is known to ± 0." in why_stopped(times_s[:count], 0.01)
+
+
+def test_a_narrower_interval_takes_more_steps() -> None:
+    times_s = noisy(1000, 0.005, 3)
+    assert steps_of(times_s, 0.01) < steps_of(times_s, 0.003)
+
+
+def test_measuring_ends_when_the_noise_is_known() -> None:
+    times_s = noisy(1000, 0.1, 1)
+    count = steps_of(times_s, 0.001)
+    assert 50 <= count < 200
+    assert not is_narrow(times_s[:count], 0.001)
+    assert "not at the ± 0.05 % asked for: the mean is known to ± " in why_stopped(times_s[:count], 0.001)
+    assert "its noise no longer changes" in why_stopped(times_s[:count], 0.001)
+
+
+def test_a_growing_noise_has_not_settled() -> None:
+    times_s = [STEP_S * (1 + (-1) ** step * 0.0005 * step) for step in range(400)]
+    assert not any(noise_has_settled(times_s[:count]) for count in step_looks(400))
+    assert "the most that was allowed: the mean is known to ± " in why_stopped(times_s, 1e-6)
+
+
+def test_equal_steps_are_enough_at_the_first_look() -> None:
+    assert steps_of([STEP_S] * 1000, 0.01) == 20
+
+
+def test_short_steps_go_on_for_half_a_second() -> None:
+    times_s = noisy(10_000, 0.001, 1, step_s=0.001)
+    assert not are_enough(times_s[:499], 0.01)
+    assert 500 <= steps_of(times_s, 0.01) < 500 * 1.25
+
+
+@pytest.mark.parametrize(("std", "correlation"), [(0.005, 0.0), (0.01, 0.0), (0.01, 0.5)])
+def test_stopping_when_it_looks_good_costs_little_coverage(
+    std: float, correlation: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The interval at the stop is to hold the true mean nearly as often as it says; see `measure.enough`."""
+    runs, held, counts = 100, 0, []
+    for seed in range(runs):
+        times_s = noisy(1000, std, seed, correlation)
+        counts.append(steps_of(times_s, 0.01))
+        interval = mean_interval(times_s[: counts[-1]])
+        assert interval is not None
+        held += interval.low <= STEP_S <= interval.high
+    with capsys.disabled():
+        print(f"\n{std:.1%} noise, correlation {correlation}: {held / runs:.0%} held, {sum(counts) / runs:.0f} steps")
+    assert held >= 0.84 * runs

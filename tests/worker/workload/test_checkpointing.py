@@ -1,0 +1,256 @@
+"""Recomputing activations: the same gradients from less memory, in the reference and in anybody's model."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cs336_tui.config.spec import RunSpec
+from cs336_tui.worker.workload.blocks import block_list, blocks_of
+from cs336_tui.worker.workload.building import Workload, build
+from cs336_tui.worker.workload.checkpointing import checkpoint_blocks
+from cs336_tui.worker.workload.transformer import Block
+from tests.worker.measure.cells import small_spec
+
+CPU = torch.device("cpu")
+
+
+def a_step(spec: RunSpec) -> tuple[Workload, list[Tensor]]:
+    """One step of the spec: the workload and its gradients."""
+    workload = build(spec, CPU)
+    step = workload.step(spec)
+    step.prepare()
+    for phase in step.phases:
+        step.run(phase)
+    return workload, [p.grad.clone() for p in workload.model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("arch", ["swiglu-rope", "gelu-learned"])
+@pytest.mark.parametrize(
+    ("pass_", "precision"),
+    [("forward+backward", "fp32"), ("backward", "bf16"), ("train-step", "bf16-mixed"), ("train-step", "fp16-mixed")],
+)
+def test_gradients_are_those_of_the_model_as_it_is(pass_: str, precision: str, arch: str) -> None:
+    changes: dict[str, Any] = {"pass_": pass_, "precision": precision, "arch": arch, "num_layers": 5}
+    _, expected = a_step(small_spec(**changes))
+    assert expected
+    for every in (1, 2, 5):
+        _, found = a_step(small_spec(checkpoint=every, **changes))
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True)), every
+
+
+def kept_bytes(model: nn.Module, inputs: Tensor) -> int:
+    """What a forward hands to autograd to keep, parameters and buffers aside."""
+    there = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers(), inputs)}
+    kept: dict[int, int] = {}
+    held: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        held.append(tensor)  # so that no other storage gets its address
+        if tensor.untyped_storage()._cdata not in there:
+            kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(inputs)
+    return sum(kept.values())
+
+
+def test_of_a_group_is_kept_what_enters_it() -> None:
+    spec = small_spec(num_layers=6, context_length=32)
+    entering = 4 * spec.tokens_per_step * spec.d_model
+    found = {}
+    for every in (0, 1, 2, 3, 4, 6):
+        workload = build(small_spec(num_layers=6, context_length=32, checkpoint=every), CPU)
+        found[every] = kept_bytes(workload.model, workload.batch.inputs)
+    rest = found[6] - entering  # the final norm's and the head's
+    assert {every: (bytes_ - rest) / entering for every, bytes_ in found.items() if every} == {
+        1: 6, 2: 3, 3: 2, 4: 2, 6: 1
+    }  # fmt: skip
+    assert found[0] > 10 * found[1]
+
+
+@pytest.mark.parametrize("every", [0, 1, 2, 3])
+def test_the_blocks_are_found_behind_what_stands_in_for_them(every: int) -> None:
+    workload = build(small_spec(num_layers=3, checkpoint=every), CPU)
+    blocks = blocks_of(workload.model)
+    assert [type(block) for block in blocks] == [Block] * 3
+    listed = block_list(workload.model)
+    assert listed is not None
+    assert len(listed) == 3
+    assert listed[1].attention is blocks[1].attention  # as model code may ask for it
+
+
+def test_a_forward_without_gradients_is_the_model_s_own() -> None:
+    plain, grouped = (build(small_spec(checkpoint=every, pass_="inference"), CPU) for every in (0, 2))
+    with torch.inference_mode():
+        assert torch.equal(plain.model(plain.batch.inputs), grouped.model(grouped.batch.inputs))
+
+
+def test_nothing_of_a_step_outlives_it() -> None:
+    """A group remembers its output until its last block was called, and no longer."""
+    workload = build(small_spec(num_layers=3, checkpoint=2), CPU)
+    seen: list[weakref.ref[Tensor]] = []
+    for block in blocks_of(workload.model):
+        block.register_forward_hook(lambda _module, _args, output: seen.append(weakref.ref(output)))
+    workload.model(workload.batch.inputs).sum().backward()
+    assert len(seen) > 3  # forward's, and those computed again
+    gc.collect()
+    assert all(found() is None for found in seen)
+
+
+# Anybody's model
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor, scale: Tensor, *, shift: Tensor | None = None) -> Tensor:
+        hidden = self.down(torch.relu(self.up(x))) * scale
+        return x + (hidden if shift is None else hidden + shift)
+
+
+class Pair(Layer):
+    """Returns two things, and takes both."""
+
+    def forward(self, x: Any, scale: Tensor) -> Any:  # type: ignore[override]
+        x = x[0] if isinstance(x, tuple) else x
+        return super().forward(x, scale), scale
+
+
+class Noisy(Layer):
+    """Draws random numbers by a function, which no module tells of."""
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:  # type: ignore[override]
+        return F.dropout(super().forward(x, scale), 0.5)
+
+
+class Model(nn.Module):
+    def __init__(self, through: Callable[[Any, Tensor], Any], layer: type[Layer] = Layer) -> None:
+        super().__init__()
+        self.embedding = nn.Linear(4, 8)
+        self.blocks = nn.ModuleList(layer() for _ in range(5))
+        self._through = through
+        self.register_buffer("scale", torch.full((8,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self._through(self, self.embedding(x))
+        found = out[0] if isinstance(out, tuple) else out
+        assert isinstance(found, Tensor)
+        return found.square().mean()
+
+
+def by_iterating(model: Any, x: Tensor) -> Any:
+    for block in model.blocks:
+        x = block(x, model.scale)
+    return x
+
+
+def by_index(model: Any, x: Tensor) -> Any:
+    for number in range(len(model.blocks)):
+        x = model.blocks[number](x, model.scale, shift=model.scale)
+    return x
+
+
+def with_something_of_each(model: Any, x: Tensor) -> Any:
+    for block, number in zip(model.blocks, range(5), strict=True):
+        x = block(x, model.scale * number)
+    return x
+
+
+def with_something_between(model: Any, x: Tensor) -> Any:
+    for block in model.blocks:
+        x = block(x, model.scale) * 2
+    return x
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    torch.manual_seed(1)
+    model(torch.ones(3, 4)).backward()
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+def made(through: Callable[[Any, Tensor], Any], layer: type[Layer] = Layer, every: int = 0) -> nn.Module:
+    torch.manual_seed(0)
+    model = Model(through, layer)
+    if every:
+        checkpoint_blocks(model, every)
+    return model
+
+
+@pytest.mark.parametrize("through", [by_iterating, by_index])
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_a_model_may_go_through_its_blocks_as_it_likes(through: Callable[[Any, Tensor], Any], every: int) -> None:
+    found, expected = gradients(made(through, every=every)), gradients(made(through))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("through", [with_something_of_each, with_something_between])
+def test_blocks_that_are_not_called_alike_are_recomputed_one_by_one_or_not_at_all(
+    through: Callable[[Any, Tensor], Any],
+) -> None:
+    found, expected = gradients(made(through, every=1)), gradients(made(through))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    with pytest.raises(ValueError, match=r"^checkpoint 2: blocks of Layer are not called .* use checkpoint 1$"):
+        gradients(made(through, every=2))
+
+
+def test_blocks_that_return_several_things_cannot_be_grouped() -> None:
+    found, expected = gradients(made(by_iterating, Pair, every=1)), gradients(made(by_iterating, Pair))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    with pytest.raises(ValueError, match=r"^checkpoint 3: blocks of Pair return tuple, .* use checkpoint 1$"):
+        gradients(made(by_iterating, Pair, every=3))
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_random_numbers_are_drawn_again_alike(every: int) -> None:
+    found, expected = gradients(made(by_iterating, Noisy, every=every)), gradients(made(by_iterating, Noisy))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_a_sequential_is_a_list_of_blocks_too() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in "abc")))
+    x = torch.ones(2, 8)
+    expected = model(x)
+    assert len(blocks_of(model)) == 3
+    checkpoint_blocks(model, 2)
+    assert len(blocks_of(model)) == 3
+    assert torch.equal(model(x), expected)
+
+
+def test_experts_in_a_block_are_not_taken_for_the_blocks() -> None:
+    class Mixture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts = nn.ModuleList(Layer() for _ in range(8))
+
+    model = nn.Module()
+    model.tables = nn.ModuleList(nn.Embedding(4, 4) for _ in range(3))
+    model.layers = nn.ModuleList(Mixture() for _ in range(2))
+    assert blocks_of(model) == tuple(model.layers)
+
+
+def test_a_model_without_blocks_says_so() -> None:
+    with pytest.raises(ValueError, match=r"^checkpoint 1: Layer has no ModuleList or Sequential of blocks; use"):
+        checkpoint_blocks(Layer(), 1)
+
+
+def test_compiled_it_is_one_graph_with_the_same_gradients() -> None:
+    workload = build(small_spec(num_layers=2, checkpoint=2), CPU)
+    workload.model(workload.batch.inputs).square().mean().backward()
+    expected = [parameter.grad for parameter in workload.model.parameters()]
+    workload.model.zero_grad(set_to_none=True)
+    torch.compile(workload.model, backend="aot_eager", fullgraph=True)(workload.batch.inputs).square().mean().backward()
+    for parameter, gradient in zip(workload.model.parameters(), expected, strict=True):
+        assert gradient is not None
+        torch.testing.assert_close(parameter.grad, gradient)

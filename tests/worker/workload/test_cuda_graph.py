@@ -1,0 +1,350 @@
+"""Capturing a step: what is asked of CUDA in which order, and what is left of the step. torch's CUDA itself is played
+by a recorder here, under which a "capture" just runs; the real one is in tests/gpu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cs336_tui.config.spec import ModelDims, Pass
+from cs336_tui.worker.workload.batch import random_batch
+from cs336_tui.worker.workload.cuda_graph import (
+    END_ALLOCATING,
+    WARMUP_STEPS,
+    CapturedStep,
+    CaptureError,
+    captured,
+    why_no_graph,
+)
+from cs336_tui.worker.workload.optimizers import make_optimizer
+from cs336_tui.worker.workload.passes import Step, Training
+from cs336_tui.worker.workload.transformer import Transformer
+
+DEVICE = torch.device("cuda:0")
+CPU = torch.device("cpu")
+POOL = (0, 7)
+CAPTURED_PASSES: tuple[Pass, ...] = ("inference", "forward", "forward+backward", "train-step")
+
+
+class CapturedGenerator:
+    """A real generator whose state a capture takes, as it does of CUDA's. A clone of a state is in no capture."""
+
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        self.generator = generator or torch.Generator().manual_seed(0)
+        self.is_captured = False
+
+    def begin_capture(self) -> None:
+        self.is_captured = True
+
+    def end_capture(self) -> None:
+        self.is_captured = False
+
+    def clone_state(self) -> CapturedGenerator:
+        return CapturedGenerator(self.generator.clone_state())
+
+    def graphsafe_set_state(self, other: CapturedGenerator) -> None:
+        self.generator, self.is_captured = other.generator, other.is_captured
+
+    def draw(self) -> float:
+        if self.is_captured:
+            raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
+        return torch.rand((), generator=self.generator).item()
+
+
+class Recorder:
+    """As much of `torch.cuda` as a capture needs, telling in `said` what was asked of it."""
+
+    def __init__(self, ending: Callable[[], None] = lambda: None, end_allocating: str = END_ALLOCATING[0]) -> None:
+        self.said: list[str] = []
+        self.default_generators = (CapturedGenerator(),)
+        self._end_allocating = end_allocating
+        self._ending = ending
+        self._stream = "main"
+
+    def Stream(self, _device: torch.device) -> Any:
+        return self._named("side")
+
+    def current_stream(self, _device: torch.device) -> Any:
+        return self._named(self._stream)
+
+    def _named(self, name: str) -> Any:
+        said = self.said
+
+        class Stream:
+            def __repr__(self) -> str:
+                return name
+
+            def wait_stream(self, other: object) -> None:
+                said.append(f"{name} waits for {other}")
+
+        return Stream()
+
+    @contextmanager
+    def stream(self, stream: object) -> Iterator[None]:
+        self._stream = str(stream)
+        self.said.append(f"on {stream}")
+        yield
+        self._stream = "main"
+        self.said.append(f"off {stream}")
+
+    def set_stream(self, stream: object) -> None:
+        self._stream = str(stream)
+        self.said.append(f"back on {stream}")
+
+    def graph_pool_handle(self) -> Any:
+        return POOL
+
+    @property
+    def memory(self) -> Any:
+        said, ended = self.said, self._allocating_ended
+
+        def end_allocating(device: int, pool: object) -> None:
+            """Doing so twice is an error, as it is in torch."""
+            if ended():
+                raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+            said.append(f"{device} allocates no more to {pool}")
+
+        def release(device: int, pool: object) -> None:
+            said.append(f"{device} releases {pool}")
+
+        return SimpleNamespace(**{self._end_allocating: end_allocating, "_cuda_releasePool": release})
+
+    def current_device(self) -> int:
+        return 0
+
+    def _allocating_ended(self) -> bool:
+        return "captured" in self.said
+
+    def CUDAGraph(self) -> Any:
+        said = self.said
+
+        class Graph:
+            def replay(self) -> None:
+                said.append("replay")
+
+            def reset(self) -> None:
+                said.append("reset")
+
+        return Graph()
+
+    @contextmanager
+    def graph(self, _graph: object, pool: object, stream: object) -> Iterator[None]:
+        """As torch's: where ending the capture fails, its stream stays the current one."""
+        assert pool == POOL
+        before, self._stream = self._stream, str(stream)
+        self.said.append(f"capture on {stream}")
+        (generator,) = self.default_generators
+        generator.begin_capture()
+        try:
+            yield
+        finally:
+            self._ending()
+            generator.end_capture()
+            self.said.append("captured")
+            self._stream = before
+
+
+class Watched(nn.Module):
+    """A model that tells when it runs, and whether it found gradients."""
+
+    def __init__(self, model: nn.Module, said: list[str]) -> None:
+        super().__init__()
+        self.model = model
+        self.said = said
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        with_gradients = any(parameter.grad is not None for parameter in self.model.parameters())
+        self.said.append("forward over gradients" if with_gradients else "forward")
+        out: Tensor = self.model(tokens)
+        return out
+
+
+def a_step(pass_: Pass, said: list[str], model: nn.Module | None = None) -> Step:
+    if model is None:
+        dims = ModelDims(d_model=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=12)
+        model = Transformer(dims, arch="swiglu-rope", context_length=4, device="cpu")
+        model.initialise(0)
+    training = None
+    if pass_ == "train-step":
+        training = Training(*make_optimizer("adamw", model, "cpu"), "cpu", scale_gradients=False)
+    batch = random_batch(2, 4, 12, device=CPU, seed=0)
+    return Step(pass_, Watched(model, said), batch, nullcontext, training)
+
+
+@pytest.mark.parametrize("pass_", CAPTURED_PASSES)
+def test_a_step_is_warmed_up_on_its_own_stream_then_captured_there_then_replayed(pass_: Pass) -> None:
+    cuda = Recorder()
+    step = captured(a_step(pass_, cuda.said), DEVICE, cuda)
+    assert cuda.said == [
+        "side waits for main", "on side", *["forward"] * WARMUP_STEPS, "off side", "main waits for side",
+        "capture on side", "forward", "captured",
+    ]  # fmt: skip
+    cuda.said.clear()
+    for _ in range(2):
+        step.prepare()
+        for phase in step.phases:
+            step.run(phase)
+        step.clear()
+    assert step.phases == ("graph",)
+    assert cuda.said == ["replay", "replay"], "nothing else is asked of the host"
+    assert step.logits_dtype == torch.float32
+    assert step.failed_in is None
+
+
+def test_the_workspaces_of_matrix_products_are_made_anew_inside_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who clears them, as torch.compile does where it captures, would have a replay write to others' memory."""
+    cuda = Recorder()
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: cuda.said.append("cleared"), raising=False)
+    captured(a_step("forward", cuda.said), DEVICE, cuda)
+    assert cuda.said[-5:] == ["cleared", "capture on side", "forward", "captured", "cleared"]
+
+
+def test_a_captured_training_step_takes_no_gradients_of_before_into_the_graph() -> None:
+    """Else the graph would add to gradients that lie outside its memory."""
+    cuda = Recorder()
+    inner = a_step("train-step", cuda.said)
+    at_capture: list[bool] = []
+    begin = cuda.graph
+
+    @contextmanager
+    def looked_at(graph: object, pool: object, stream: object) -> Iterator[None]:
+        at_capture.append(any(parameter.grad is not None for parameter in inner._model.parameters()))
+        with begin(graph, pool, stream):
+            yield
+
+    cuda.graph = looked_at  # type: ignore[method-assign]
+    step = captured(inner, DEVICE, cuda)
+    assert at_capture == [False]
+    assert step.training is not None
+    assert step.training.steps_taken == WARMUP_STEPS + 1
+    assert step.training.optimizer.state, "the optimizer's state is there before the capture"
+
+
+@pytest.mark.parametrize("pass_", ["forward", "forward+backward"])
+def test_a_capture_holds_on_to_no_outputs(pass_: Pass) -> None:
+    cuda = Recorder()
+    inner = a_step(pass_, cuda.said)
+    captured(inner, DEVICE, cuda)
+    assert inner._logits is None
+    assert all(parameter.grad is None for parameter in inner._model.parameters())
+
+
+class Syncs(nn.Module):
+    """A user's model that may run, but not be captured: like `.item()` on a GPU, it raises once a capture is on."""
+
+    def __init__(self, cuda: Recorder, error: Exception) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(12))
+        self._cuda, self._error = cuda, error
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if any(said.startswith("capture") for said in self._cuda.said):
+            raise self._error
+        return self.weight * tokens[..., None]
+
+
+def ending_fails() -> None:
+    """As a capture that has been broken ends: with an error on top of the first."""
+    raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+
+def test_what_cannot_be_captured_is_one_line_that_says_what_was_wrong_first_and_what_to_do() -> None:
+    cuda = Recorder(ending_fails)
+    error = RuntimeError("CUDA error: operation not permitted when stream is capturing\nCompile with a flag")
+    with pytest.raises(CaptureError, match="cannot be captured") as raised:
+        captured(a_step("forward", cuda.said, Syncs(cuda, error)), DEVICE, cuda)
+    said = str(raised.value)
+    assert said.startswith("the step cannot be captured in its forward: RuntimeError: CUDA error: operation")
+    assert said.endswith("leave the CUDA graph off (--cuda-graph off)")
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("name", END_ALLOCATING)
+def test_a_broken_capture_leaves_neither_its_stream_nor_its_pool_nor_its_generator_in_force(name: str) -> None:
+    """torch leaves all of them: its allocator then refuses `empty_cache` for as long as the process lives, and its
+    default generator to draw."""
+    cuda = Recorder(ending_fails, name)
+    with pytest.raises(CaptureError):
+        captured(a_step("forward", cuda.said), DEVICE, cuda)
+    assert cuda.said[-4:] == ["back on main", f"0 allocates no more to {POOL}", f"0 releases {POOL}", "reset"]
+    (generator,) = cuda.default_generators
+    assert generator.draw() == CapturedGenerator().draw(), "it goes on from where it was"
+
+
+def test_this_torch_has_what_ends_a_broken_capture() -> None:
+    assert any(hasattr(torch.cuda.memory, name) for name in END_ALLOCATING)
+    assert hasattr(torch.cuda.memory, "_cuda_releasePool")
+    assert all(hasattr(torch.Generator, name) for name in ("clone_state", "graphsafe_set_state"))
+
+
+def test_a_capture_that_ended_well_has_nothing_left_to_end() -> None:
+    cuda = Recorder()
+    with pytest.raises(CaptureError, match="the mask"):
+        captured(a_step("forward", cuda.said, Syncs(cuda, ValueError("the mask"))), DEVICE, cuda)
+    assert cuda.said[-2:] == ["back on main", "reset"]
+
+
+def test_the_error_that_a_users_own_error_came_from_is_not_taken_for_it() -> None:
+    error = RuntimeError("the mask must be on the host")
+    error.__context__ = KeyError("mask")
+    cuda = Recorder(ending_fails)
+    with pytest.raises(CaptureError, match="in its forward: RuntimeError: the mask must be on the host"):
+        captured(a_step("forward", cuda.said, Syncs(cuda, error)), DEVICE, cuda)
+
+
+def test_checkpointing_that_restores_random_generators_is_told_as_what_it_is() -> None:
+    error = RuntimeError("Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture. If you need this call")
+    cuda = Recorder(ending_fails)
+    expected = r"in its forward: .*; random generators cannot be read .*\(--checkpoint 0\)"
+    with pytest.raises(CaptureError, match=expected) as raised:
+        captured(a_step("forward", cuda.said, Syncs(cuda, error)), DEVICE, cuda)
+    assert ".item()" not in str(raised.value)
+
+
+def test_a_capture_that_only_its_end_refuses_is_told_too() -> None:
+    cuda = Recorder(ending_fails)
+    with pytest.raises(CaptureError, match="cannot be captured: RuntimeError: CUDA error: operation failed"):
+        captured(a_step("forward", cuda.said), DEVICE, cuda)
+
+
+def test_running_out_of_memory_in_a_capture_stays_that() -> None:
+    cuda = Recorder(ending_fails)
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    with pytest.raises(torch.OutOfMemoryError, match=r"2\.00 GiB"):
+        captured(a_step("forward", cuda.said, Syncs(cuda, error)), DEVICE, cuda)
+
+
+def test_an_error_of_the_warm_up_is_the_models_own() -> None:
+    class Broken(nn.Module):
+        def forward(self, _tokens: Tensor) -> Tensor:
+            raise KeyError("rope")
+
+    cuda = Recorder()
+    with pytest.raises(KeyError, match="rope"):
+        captured(a_step("inference", cuda.said, Broken()), DEVICE, cuda)
+    assert not any(said.startswith("capture") for said in cuda.said)
+
+
+def test_a_replay_that_fails_names_its_phase() -> None:
+    def fail() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    step = CapturedStep(a_step("forward", []), fail)
+    with pytest.raises(RuntimeError):
+        step.run("graph")
+    assert step.failed_in == "graph"
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "mps"])
+def test_only_cuda_has_graphs(device_type: str) -> None:
+    assert why_no_graph("cuda") is None
+    expected = f"cuda graph step: {device_type} has none, only cuda has"
+    assert why_no_graph(device_type) == expected
+    with pytest.raises(ValueError, match=expected):
+        captured(a_step("forward", []), torch.device(device_type))

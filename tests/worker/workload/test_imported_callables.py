@@ -1,0 +1,205 @@
+"""A user's own loss, optimizer and attention: how each is called, and what is said of one that cannot be."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cs336_tui.worker.workload.imported import (
+    ImportedAttention,
+    ImportProblem,
+    imported_attention,
+    imported_loss,
+    imported_optimizer,
+)
+from cs336_tui.worker.workload.passes import Training
+from tests.worker.workload.own_code import Folder
+
+LOGITS, TARGETS = torch.randn(2, 3, 7), torch.randint(7, (2, 3))
+RIGHT = F.cross_entropy(LOGITS.flatten(0, 1), TARGETS.flatten())
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "from torch.nn.functional import cross_entropy as loss",
+        "from torch.nn import CrossEntropyLoss as loss",
+        "def loss(inputs, targets): return -inputs.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).mean()",
+        "def loss(logits, targets):\n    b, t, v = logits.shape\n"
+        "    return torch.nn.functional.cross_entropy(logits.reshape(b * t, v), targets.reshape(-1))",
+        # Wrong, not an error, for logits of three dimensions: targets are looked up among the tokens.
+        "def loss(x, y): return -x.log_softmax(-1).reshape(-1, x.shape[-1])[torch.arange(y.shape[0]), y % 4].mean()"
+        " if x.dim() == 3 else torch.nn.functional.cross_entropy(x, y)",
+    ],
+)
+def test_a_loss_gets_the_shape_that_it_wants(folder: Folder, loss: str) -> None:
+    found = imported_loss(f"{folder.write(f'import torch{chr(10)}{loss}')}:loss", folder.paths)
+    assert found(LOGITS, TARGETS).item() == pytest.approx(RIGHT.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["function", "Module", "module", "inside"])
+def test_a_loss_that_is_compiled_is_not_compiled_for_the_numbers_it_is_tried_with(folder: Folder, name: str) -> None:
+    module = folder.write(
+        """
+        import torch
+        import torch.nn.functional as F
+
+        sizes = []
+
+        def note(graph, inputs):
+            sizes.append([tuple(each.shape) for each in inputs if isinstance(each, torch.Tensor)])
+            return graph.forward
+
+        @torch.compile(backend=note)
+        def function(logits, targets): return F.cross_entropy(logits, targets)
+        def inside(logits, targets): return function(logits, targets)
+        module = torch.compile(torch.nn.CrossEntropyLoss(), backend=note)
+        def Module(): return module
+        Module = type("Module", (), {"__new__": lambda _: module})
+        """
+    )
+    loss = imported_loss(f"{module}:{name}", folder.paths)
+    sizes = sys.modules[module].sizes
+    assert sizes == []
+    assert loss(LOGITS, TARGETS).item() == pytest.approx(RIGHT.item(), abs=1e-5)
+    assert [sorted(each) for each in sizes] == [[(6,), (6, 7)]]
+
+
+@pytest.mark.parametrize(
+    ("loss", "line"),
+    [
+        (
+            "class loss:\n    def __init__(self, params, lr=1): ...",
+            r"loss\(params, lr=1\) needs params, which has no default; a loss is a function of logits and targets, .*",
+        ),
+        (
+            "def loss(logits, targets): return (logits * 0).sum(-1)",
+            r"loss loss returned shape \(6,\), expected one number",
+        ),
+        ("def loss(logits): ...", r"loss loss: TypeError: loss\(\) takes 1 positional argument but 2 were given"),
+        ("def loss(a, b): raise ValueError('no')", r"loss loss: ValueError: no \(own_\d+\.py:1 in loss\)"),
+        ("loss = 3", r"own_\d+:loss is an int, expected a function of logits and targets"),
+    ],
+)
+def test_what_is_no_loss(folder: Folder, loss: str, line: str) -> None:
+    with pytest.raises(ImportProblem, match=f"^{line}$"):
+        imported_loss(f"{folder.write(loss)}:loss", folder.paths)
+
+
+def test_an_optimizer_has_its_own_defaults(folder: Folder) -> None:
+    name = folder.write(
+        """
+        import torch
+
+        class Mine(torch.optim.SGD):
+            def __init__(self, params, lr, momentum=0.5):
+                super().__init__(params, lr=lr, momentum=momentum)
+
+        class Needy(torch.optim.SGD):
+            def __init__(self, params, lr, momentum): ...
+
+        def no_optimizer(parameters): return parameters
+        """
+    )
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = imported_optimizer(f"{name}:Mine", folder.paths, iter([weight]))
+    assert (optimizer.defaults["lr"], optimizer.defaults["momentum"]) == (1e-3, 0.5)
+    assert optimizer.param_groups[0]["params"] == [weight]
+    assert imported_optimizer("torch.optim:AdamW", folder.paths, [weight]).defaults["lr"] == 1e-3
+    with pytest.raises(ImportProblem, match=r"^Needy\(params, lr, momentum\) needs momentum, which has no default; "):
+        imported_optimizer(f"{name}:Needy", folder.paths, [weight])
+    with pytest.raises(ImportProblem, match=r"no_optimizer made a list, expected a torch\.optim\.Optimizer$"):
+        imported_optimizer(f"{name}:no_optimizer", folder.paths, [weight])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_steps_that_the_scaler_skips_are_not_taken(fused: bool) -> None:
+    weight = nn.Parameter(torch.ones(2))
+    training = Training(torch.optim.AdamW([weight], fused=fused), "AdamW", "cpu", scale_gradients=True)
+    taken = []
+    for gradient in (float("inf"), 1.0, float("nan"), 1.0):
+        weight.grad = None
+        training.scaler.scale((weight * gradient).sum()).backward()
+        training.scaler.step(training.optimizer)
+        training.scaler.update()
+        taken.append(training.steps_taken)
+    assert taken == [0, 1, 1, 2]
+
+
+SHAPE = (2, 2, 6, 4)
+
+
+def naive(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).triu(1), float("-inf"))
+    return scores.softmax(-1) @ v
+
+
+OWN = """
+import torch
+
+def _scores(q, k, looks):
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    return (scores if looks is None else scores.masked_fill(~looks, float("-inf"))).softmax(-1)
+
+def by_mask(q, k, v, mask=None): return _scores(q, k, mask) @ v
+def by_needed_mask(q, k, v, attn_mask): return _scores(q, k, attn_mask) @ v
+def by_flag(Q, K, V, *, scale=None, is_causal=True):
+    return by_mask(Q, K, V, torch.ones(Q.shape[-2], Q.shape[-2], dtype=torch.bool).tril() if is_causal else None)
+
+class Flash(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, block=16, is_causal=False):
+        assert block == 16
+        return by_flag(q, k, v, is_causal=is_causal)
+
+def deaf(q, k, v): return v
+def two(q, k): return q
+def needy(q, k, v, causal, scale): return v
+"""
+
+
+def of(name: str, folder: Folder, *, causal: bool) -> ImportedAttention:
+    """For up to as many tokens as there are."""
+    return imported_attention(name, folder.paths, causal=causal, length=SHAPE[-2], device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("function", ["by_mask", "by_needed_mask", "by_flag", "Flash", "Flash.apply"])
+def test_attention_is_causal_by_whichever_argument_says_so(folder: Folder, function: str, causal: bool) -> None:
+    attention = of(f"{folder.write(OWN)}:{function}", folder, causal=causal)
+    q, k, v = (torch.randn(SHAPE) for _ in range(3))
+    for _ in range(2):
+        torch.testing.assert_close(attention(q, k, v), naive(q, k, v, causal))
+    torch.testing.assert_close(attention(q[..., :3, :], k[..., :3, :], v[..., :3, :])[0].shape, q[0, :, :3].shape)
+
+
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [
+        (
+            "deaf",
+            "deaf(q, k, v) cannot be told to be causal; it needs an argument is_causal, causal, mask or attn_mask",
+        ),
+        ("two", "two(q, k) does not take queries, keys and values"),
+        ("needy", "needy(q, k, v, causal, scale) needs scale, which has no default"),
+    ],
+)
+def test_what_is_no_causal_attention(folder: Folder, function: str, line: str) -> None:
+    name = f"{folder.write(OWN)}:{function}"
+    with pytest.raises(ImportProblem, match=f"^{re.escape(line)}$"):
+        of(name, folder, causal=True)
+
+
+def test_attention_that_looks_everywhere_needs_no_argument(folder: Folder) -> None:
+    attention: Callable[..., Any] = of(f"{folder.write(OWN)}:deaf", folder, causal=False)
+    v = torch.randn(SHAPE)
+    assert attention(v, v, v) is v

@@ -1,0 +1,202 @@
+"""Steps of each pass: what runs, under which context, and what is left of it afterwards."""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cs336_tui.config.spec import PASSES, ModelDims, Pass
+from cs336_tui.worker.workload.batch import Batch, random_batch
+from cs336_tui.worker.workload.optimizers import make_optimizer
+from cs336_tui.worker.workload.passes import PHASES, Step, Training
+from cs336_tui.worker.workload.transformer import Transformer
+
+DIMS = ModelDims(d_model=16, d_ff=24, num_layers=2, num_heads=2, vocab_size=40)
+
+
+def a_model() -> Transformer:
+    model = Transformer(DIMS, arch="swiglu-rope", context_length=8, device="cpu")
+    model.initialise(0)
+    return model
+
+
+def a_batch() -> Batch:
+    return random_batch(2, 8, DIMS.vocab_size, device="cpu", seed=0)
+
+
+def a_step(
+    pass_: Pass,
+    model: Transformer,
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    *,
+    scale_gradients: bool = False,
+) -> Step:
+    training = a_training(model, scale_gradients=scale_gradients) if pass_ == "train-step" else None
+    return Step(pass_, model, a_batch(), autocast, training)
+
+
+def a_training(model: nn.Module, *, scale_gradients: bool = False) -> Training:
+    return Training(*make_optimizer("adamw", model, "cpu"), "cpu", scale_gradients=scale_gradients)
+
+
+def run(step: Step) -> None:
+    step.prepare()
+    for phase in step.phases:
+        step.run(phase)
+
+
+def plain_loss(model: Transformer) -> Tensor:
+    batch = a_batch()
+    return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
+
+
+def gradients(model: Transformer) -> dict[str, Tensor | None]:
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_phases(pass_: Pass) -> None:
+    expected = {
+        "inference": "forward",
+        "forward": "forward",
+        "backward": "backward",
+        "forward+backward": "forward loss backward",
+        "train-step": "zero_grad forward loss backward optimizer",
+    }
+    assert a_step(pass_, a_model()).phases == PHASES[pass_] == tuple(expected[pass_].split())
+
+
+@pytest.mark.parametrize("pass_", ["backward", "forward+backward"])
+def test_gradients_are_those_of_a_plain_backward(pass_: Pass) -> None:
+    model, plain = a_model(), a_model()
+    plain_loss(plain).backward()
+    run(a_step(pass_, model))
+    torch.testing.assert_close(gradients(model), gradients(plain))
+
+
+@pytest.mark.parametrize("pass_", ["backward", "forward+backward"])
+def test_gradients_do_not_add_up_over_steps(pass_: Pass) -> None:
+    model, once = a_model(), a_model()
+    run(a_step(pass_, once))
+    step = a_step(pass_, model)
+    run(step)
+    step.clear()
+    assert set(gradients(model).values()) == {None}
+    run(step)
+    torch.testing.assert_close(gradients(model), gradients(once))
+
+
+def test_train_step_is_adamw() -> None:
+    model, plain = a_model(), a_model()
+    optimizer = torch.optim.AdamW(plain.parameters())
+    step = a_step("train-step", model)
+    for _ in range(3):
+        run(step)
+        step.clear()
+        optimizer.zero_grad()
+        plain_loss(plain).backward()
+        optimizer.step()
+    torch.testing.assert_close(dict(model.named_parameters()), dict(plain.named_parameters()))
+
+
+def test_train_step_with_scaled_gradients_learns() -> None:
+    model = a_model()
+    before = plain_loss(model).item()
+    step = a_step("train-step", model, lambda: torch.autocast("cpu", torch.float16), scale_gradients=True)
+    for _ in range(5):
+        run(step)
+    assert plain_loss(model).item() < before
+
+
+@pytest.mark.parametrize("pass_", ["inference", "forward"])
+def test_only_inference_records_no_graph(pass_: Pass) -> None:
+    model = a_model()
+    seen: list[Tensor] = []
+    model.register_forward_hook(lambda _module, _inputs, logits: seen.append(logits))
+    run(a_step(pass_, model))
+    assert seen[0].is_inference() == (pass_ == "inference")
+    assert (seen[0].grad_fn is None) == (pass_ == "inference")
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_autocast_covers_forward_and_loss_but_never_backward(pass_: Pass) -> None:
+    model = a_model()
+    forward: list[bool] = []
+    backward: list[bool] = []
+
+    def watch(_module: object, _inputs: object, output: Tensor) -> None:
+        forward.append(torch.is_autocast_enabled("cpu"))
+        if output.requires_grad:
+            output.register_hook(lambda _grad: backward.append(torch.is_autocast_enabled("cpu")))
+
+    model.layers[0].register_forward_hook(watch)
+    step = a_step(pass_, model, lambda: torch.autocast("cpu", torch.bfloat16))
+    run(step)
+    assert forward == [True]
+    assert backward == ([] if pass_ in ("inference", "forward") else [False])
+    assert step.logits_dtype == torch.bfloat16
+
+
+def test_loss_is_computed_under_autocast() -> None:
+    entered: list[bool] = []
+
+    class Watching(nullcontext[None]):
+        def __enter__(self) -> None:
+            entered.append(True)
+
+    step = a_step("forward+backward", a_model(), Watching)
+    for phase, contexts in (("forward", 1), ("loss", 2), ("backward", 2)):
+        step.run(phase)
+        assert len(entered) == contexts, phase
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What dies in these tests dies by its reference count."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("pass_", PASSES)
+def test_no_step_keeps_the_graph_of_the_one_before(pass_: Pass) -> None:
+    model = a_model()
+    alive: list[weakref.ref[Tensor]] = []
+    for part in (model, *model.layers):
+        part.register_forward_hook(lambda _module, _inputs, output: alive.append(weakref.ref(output)))
+    before_forward: list[int] = []
+    model.register_forward_pre_hook(
+        lambda _module, _inputs: before_forward.append(sum(ref() is not None for ref in alive))
+    )
+    step = a_step(pass_, model)
+    for _ in range(3):
+        run(step)
+        step.clear()
+    assert before_forward == [0, 0, 0]
+    if not step.back_to_back:
+        assert not [ref for ref in alive if ref() is not None]
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_everything_goes_with_the_step() -> None:
+    model = a_model()
+    step = a_step("train-step", model)
+    run(step)
+    kept = [weakref.ref(model), weakref.ref(step), weakref.ref(next(model.parameters()))]
+    del model, step
+    assert [ref() for ref in kept] == [None, None, None]
+
+
+def test_training_belongs_to_train_step() -> None:
+    model = a_model()
+    with pytest.raises(ValueError, match="train-step"):
+        Step("train-step", model, a_batch(), nullcontext)
+    with pytest.raises(ValueError, match="forward"):
+        Step("forward", model, a_batch(), nullcontext, a_training(model))

@@ -1,0 +1,252 @@
+"""Which part of a model each of its operations is counted to, the reference's and anybody's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.events.reports import RANGES
+from cs336_tui.worker.workload.building import Workload, build
+from cs336_tui.worker.workload.imported import ImportProblem
+from cs336_tui.worker.workload.parts import part_of_each
+from cs336_tui.worker.workload.ranges import name_parts
+from tests.worker.measure.cells import small_spec
+from tests.worker.workload.own_code import Folder
+from tests.worker.workload.own_models import BASICS, GPT, PLAIN
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+class Entered:
+    """Which parts are entered, each as the path from the outermost on."""
+
+    def __init__(self) -> None:
+        self.paths: list[tuple[str, ...]] = []
+        self._open: list[str] = []
+
+    @contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        self._open.append(name)
+        self.paths.append(tuple(self._open))
+        try:
+            yield
+        finally:
+            self._open.pop()
+
+    @property
+    def kinds(self) -> set[tuple[str, ...]]:
+        return set(self.paths)
+
+
+def built(spec: RunSpec) -> Workload:
+    return build(spec, CPU)
+
+
+def entered(spec: RunSpec) -> Entered:
+    """One step's forward, loss and backward of a model whose parts are named."""
+    seen, workload = Entered(), built(spec)
+    name_parts(workload.model, seen.around, spec.annotations)
+    step = workload.step(spec)
+    for phase in step.phases:
+        step.run(phase)
+    return seen
+
+
+def own(folder: Folder, text: str, name: str, **changes: Any) -> RunSpec:
+    return small_spec(model=f"{folder.write(text)}:{name}", model_path=folder.paths, num_layers=1, **changes)
+
+
+def test_a_model_written_out_has_the_parts_of_the_reference(folder: Folder) -> None:
+    in_attention = {"QKV projections", "rotary", "attention core", "output projection"}
+    assert entered(own(folder, BASICS, "LM")).kinds == {
+        ("embedding",), ("residual",), ("residual", "norms"), ("residual", "attention rest"),
+        *(("residual", "attention rest", name) for name in in_attention),
+        ("residual", "attention rest", "attention core", "softmax"),
+        ("residual", "feed-forward"), ("norms",), ("head",),
+    }  # fmt: skip
+
+
+def test_torch_s_own_fused_attention_is_the_core_of_whoever_calls_it(folder: Folder) -> None:
+    fused = F.scaled_dot_product_attention
+    seen = entered(own(folder, GPT, "GPT"))
+    assert {path[-1] for path in seen.paths} == {
+        "embedding", "residual", "norms", "attention rest", "QKV projections", "attention core", "output projection",
+        "feed-forward", "head",
+    }  # fmt: skip
+    assert ("residual", "attention rest", "attention core") in seen.kinds
+    assert F.scaled_dot_product_attention is fused
+
+
+def test_a_model_without_telling_names_has_no_parts(folder: Folder) -> None:
+    assert entered(own(folder, PLAIN, "Odd")).paths == []
+
+
+def test_torch_s_transformer_layers_have_parts() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 24, batch_first=True)
+    parts = part_of_each(nn.ModuleDict({"layers": nn.ModuleList([layer]), "lm_head": nn.Linear(16, 40)}))
+    named = {name: parts.get(module) for name, module in layer.named_modules()}
+    assert named[""] == "residual"
+    assert named["self_attn"] == "attention rest"
+    assert named["self_attn.out_proj"] == "output projection"
+    assert named["linear1"] == named["linear2"] == "feed-forward"
+    assert named["norm1"] == named["norm2"] == "norms"
+    assert "head" in parts.values()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "part"),
+    [
+        ("ln_f", nn.Linear, "norms"), ("input_layernorm", nn.Linear, "norms"), ("x", nn.RMSNorm, "norms"),
+        ("wte", nn.Linear, "embedding"), ("tok_emb", nn.Linear, "embedding"), ("x", nn.Embedding, "embedding"),
+        ("rope", nn.Linear, "rotary"), ("lm_head", nn.Linear, "head"), ("unembed", nn.Linear, "head"),
+        ("output", nn.Linear, "head"), ("mlp", nn.Linear, "feed-forward"), ("ffwd", nn.Linear, "feed-forward"),
+        ("self_attn", nn.Linear, "attention rest"), ("attn_drop", nn.Dropout, None), ("x", nn.Linear, None),
+    ],
+)  # fmt: skip
+def test_a_part_is_told_by_the_name_or_the_class(name: str, kind: Any, part: str | None) -> None:
+    module = kind() if kind is nn.Dropout else kind(4) if kind is nn.RMSNorm else kind(4, 4)
+    assert part_of_each(nn.ModuleDict({name: module})).get(module) == part
+
+
+@pytest.mark.parametrize(
+    "name", ["q_proj", "Wk", "to_v", "qkv", "c_attn", "in_proj", "query", "w_q", "W_K", "linear_v"]
+)
+def test_projections_of_attention_are_told_by_their_names(name: str) -> None:
+    projection = nn.Linear(4, 4)
+    parts = part_of_each(nn.ModuleDict({"attn": nn.ModuleDict({"x": nn.Identity()})}))
+    assert parts == {}  # a ModuleDict is never called, so that it is no attention
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            setattr(self, name, projection)
+            self.o_proj = nn.Linear(4, 4)
+
+    attention = Attention()
+    found = part_of_each(nn.ModuleDict({"attn": attention}))
+    assert found == {attention: "attention rest", projection: "QKV projections", attention.o_proj: "output projection"}
+
+
+def test_an_annotated_function_is_its_part_while_the_model_runs_and_no_longer(folder: Folder) -> None:
+    spec = own(folder, BASICS, "LM")
+    home = spec.model.partition(":")[0]
+    noted = small_spec(
+        model=spec.model, model_path=spec.model_path, num_layers=1,
+        annotations=(("attention scores", f"{home}:scaled_dot_product_attention"),),
+    )  # fmt: skip
+    seen = entered(noted)
+    function = sys.modules[home].scaled_dot_product_attention
+    assert function.__name__ == "scaled_dot_product_attention"
+    assert not hasattr(function, "__wrapped__")
+    kinds = {path[-2:] for path in seen.paths}
+    assert ("attention rest", "attention scores") in kinds
+    assert ("attention scores", "softmax") in kinds
+    assert "attention core" not in {path[-1] for path in seen.paths}
+
+
+def test_a_function_is_annotated_where_it_was_imported_by_name(folder: Folder) -> None:
+    helpers = folder.write("import torch\ndef squash(x):\n    return torch.tanh(x)\n", "helpers")
+    name = folder.write(PLAIN.replace("torch.tanh(", "squash(") + f"\nfrom {helpers} import squash\n")
+    spec = small_spec(
+        model=f"{name}:Odd", model_path=folder.paths, annotations=(("feed-forward", f"{helpers}:squash"),)
+    )
+    assert entered(spec).kinds == {("feed-forward",)}
+    assert sys.modules[name].squash is sys.modules[helpers].squash
+
+
+def test_classes_and_autograd_functions_are_annotated_too(folder: Folder) -> None:
+    text = (
+        PLAIN.replace("torch.tanh(", "Twice.apply(self.keep(").replace("@ self.mixer)", "@ self.mixer))")
+        + """
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+class Keep(nn.Module):
+    def forward(self, x):
+        return x
+
+Odd.keep = Keep()
+"""
+    )
+    name = folder.write(text)
+    notes = (("softmax", f"{name}:Twice"), ("final matmul", f"{name}:Odd.keep"))
+    spec = small_spec(model=f"{name}:Odd", model_path=folder.paths, annotations=notes)
+    assert entered(spec).kinds == {("softmax",), ("final matmul",)}
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("softmx", r"\S+ has no softmx \(\S+\.py\); did you mean softmax\?"),
+        ("softmax.more", r"\S+\.softmax has no more \(\S+\.py\)"),
+        ("F", "it is no function but module"),
+    ],
+)
+def test_what_cannot_be_annotated_is_refused_in_one_line(folder: Folder, function: str, said: str) -> None:
+    name = folder.write(BASICS + "\nimport torch.nn.functional as F\n")
+    spec = small_spec(model=f"{name}:LM", model_path=folder.paths, annotations=(("softmax", f"{name}:{function}"),))
+    with pytest.raises(ImportProblem, match=rf"^annotate softmax={name}:{function}: {said}.*$"):
+        entered(spec)
+
+
+def test_a_module_that_is_not_there_cannot_be_annotated(folder: Folder) -> None:
+    spec = own(folder, BASICS, "LM", annotations=(("softmax", "no_such_module_at_all:f"),))
+    with pytest.raises(ImportProblem, match=r"^annotate softmax=no_such_module_at_all:f: ModuleNotFoundError"):
+        entered(spec)
+
+
+def test_an_unknown_part_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(SpecError, match=r"^annotate attn: expected one of embedding, norms, ") as caught:
+        small_spec(annotations=(("attn", "a.b:c"),))
+    assert all(name in str(caught.value) for name in RANGES)
+    with pytest.raises(SpecError, match=r"expected RANGE=package\.module:function"):
+        small_spec(annotations=(("softmax", "a.b.c"),))
+
+
+def test_the_reference_with_a_fused_kernel_has_a_core_in_place_of_its_steps() -> None:
+    naive, fused = (
+        {path[-1] for path in entered(small_spec(num_layers=1, attention=each)).paths} for each in ("naive", "sdpa")
+    )
+    assert naive - fused == {"attention scores", "softmax", "final matmul"}
+    assert fused - naive == {"attention core"}
+
+
+def test_attention_alone_has_its_steps_or_a_core() -> None:
+    naive = entered(small_spec(workload="attention", pass_="forward"))
+    assert naive.kinds == {
+        ("attention core",), *(("attention core", name) for name in ("attention scores", "softmax", "final matmul"))
+    }  # fmt: skip
+    fused = entered(small_spec(workload="attention", pass_="forward", attention="sdpa"))
+    assert {path[-1] for path in fused.paths} == {"attention core"}
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_what_is_computed_again_runs_inside_the_same_parts(folder: Folder, every: int) -> None:
+    """Forward runs every part once; backward those of the blocks once more, annotated functions among them."""
+    name = folder.write(BASICS)
+    spec = small_spec(model=f"{name}:LM", model_path=folder.paths, checkpoint=every)
+    plain = entered(small_spec(model=spec.model, model_path=spec.model_path))
+    again = entered(spec)
+    in_blocks = [path for path in plain.paths if path[0] == "residual"]
+    assert len(in_blocks) < len(plain.paths)
+    assert sorted(again.paths) == sorted([*plain.paths, *in_blocks])
