@@ -21,7 +21,7 @@ import msgspec
 from cs336_tui.analysis.eta import remaining_s
 from cs336_tui.config.order import Order, in_order, relative_work
 from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import Pass, RunSpec
+from cs336_tui.config.spec import CellSpec, Pass
 from cs336_tui.events.events import CellFinished, CellsQueued, CellStarted, Event, StageChanged, StepKind, StepsTimed
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import summarize
@@ -104,11 +104,11 @@ TROUBLES = (
 )  # fmt: skip
 
 
-def a_sweep(draw: random.Random, order: Order) -> tuple[RunSpec, ...]:
+def a_sweep(draw: random.Random, order: Order) -> tuple[CellSpec, ...]:
     """Cells of very different lengths, in the order in which they run."""
     passes: tuple[Pass, ...] = ("forward", "forward+backward", "train-step")
     specs = [
-        RunSpec(
+        CellSpec(
             size=size,
             edition="2026",
             arch="swiglu-rope",
@@ -125,14 +125,14 @@ def a_sweep(draw: random.Random, order: Order) -> tuple[RunSpec, ...]:
     return in_order(specs, order)
 
 
-def step_s(spec: RunSpec) -> float:
+def step_s(spec: CellSpec) -> float:
     """Of an imaginary GPU: 40 TFLOP/s, a fifth slower with an optimizer, and 8 ms at least for 12 layers."""
     slower = 1.25 if spec.pass_ == "train-step" else 1.0
     floor = 0.008 * spec.num_layers / 12 * (1 if spec.pass_ == "forward" else 3)
     return max(relative_work(spec) / 40e12 * slower, floor)
 
 
-def events_of(specs: tuple[RunSpec, ...], trouble: Trouble, draw: random.Random) -> Iterator[tuple[Event, float]]:
+def events_of(specs: tuple[CellSpec, ...], trouble: Trouble, draw: random.Random) -> Iterator[tuple[Event, float]]:
     """What happens, each event with the seconds of unforeseeable stalls until then."""
     at = stalled_s = 0.0
     yield CellsQueued(at=at, first=0, specs=specs, command="bench", ddof=1), stalled_s
@@ -158,7 +158,7 @@ def events_of(specs: tuple[RunSpec, ...], trouble: Trouble, draw: random.Random)
         yield CellFinished(at=at, cell=cell, status="ok", summary=summarize(measured), warmup_steps_done=5), stalled_s
 
 
-def factors(specs: tuple[RunSpec, ...], trouble: Trouble, draw: random.Random) -> list[float]:
+def factors(specs: tuple[CellSpec, ...], trouble: Trouble, draw: random.Random) -> list[float]:
     """By how much what was foretold is off, at least 1, at each event that is judged."""
     told: list[tuple[float, float, float | None]] = []
     state = SessionState()

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.reporting import publish, spread, table, verdict
 from benchmarks.steady_state import TRUTHS, Condition, synthetic
 from cs336_tui.analysis.verdicts import judge
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, StepsTimed
 from cs336_tui.session.cell_state import CellState
 
@@ -66,8 +66,8 @@ def judging_s(cell: CellState) -> float:
     return time.perf_counter() - began
 
 
-def _spec(steps: int) -> RunSpec:
-    return RunSpec(
+def _spec(steps: int) -> CellSpec:
+    return CellSpec(
         size="small",
         edition="2026",
         arch="swiglu-rope",

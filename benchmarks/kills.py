@@ -27,7 +27,7 @@ import psutil
 
 from benchmarks.killed_logs import CELLS, STEPS, WARMUP, lost_steps, wrong_in
 from benchmarks.reporting import app, publish, table
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, CellStarted, Event, StepsTimed
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogReader
@@ -84,7 +84,7 @@ class Folder:
         model = ["--model", "counted_lm:LM", "--model-path", str(self.path), "--session-dir", str(self.sessions)]
         return [*sizes.split(), *sweep.split(), *model]
 
-    def specs(self) -> list[RunSpec]:
+    def specs(self) -> list[CellSpec]:
         """The same as cells."""
         return [_spec(self.path, batch + 1) for batch in range(CELLS)]
 
@@ -116,8 +116,8 @@ class Folder:
         self.tally.wrong += wrong_in(log, before)
 
 
-def _spec(folder: Path, batch: int) -> RunSpec:
-    return RunSpec(
+def _spec(folder: Path, batch: int) -> CellSpec:
+    return CellSpec(
         size="custom", edition="2026", arch="swiglu-rope", d_model=32, d_ff=64, num_layers=1, num_heads=2,
         vocab_size=64, context_length=8, batch_size=batch, pass_="forward", precision="fp32", device="cpu",
         warmup_steps=WARMUP, measure_steps=STEPS, threads=1, model="counted_lm:LM", model_path=(str(folder),),

@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from benchmarks.reporting import publish, spread, table, verdict
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import (
@@ -52,13 +52,13 @@ ENVIRONMENT = Environment(
 )  # fmt: skip
 
 
-def cells(count: int, steps: int) -> list[RunSpec]:
+def cells(count: int, steps: int) -> list[CellSpec]:
     """Many different cells."""
     passes = ("inference", "forward", "backward", "forward+backward", "train-step")
     sweep = Sweep(
         sizes=("small", "medium"), devices=("cuda:0",), passes=passes, warmups=(WARMUP,), steps=steps - WARMUP
     )
-    specs: list[RunSpec] = []
+    specs: list[CellSpec] = []
     for batch in range(1, count // len(sweep) + 2):
         specs += msgspec.structs.replace(sweep, batches=(batch,)).cells()
     return specs[:count]

@@ -22,7 +22,7 @@ import msgspec
 
 from cs336_tui.analysis.launching import LEAST_SHARE, Launching, launching
 from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import ModelDims, RunSpec
+from cs336_tui.config.spec import CellSpec, ModelDims
 from cs336_tui.events.events import StepsTimed
 from cs336_tui.session.cell_state import CellState
 
@@ -94,7 +94,7 @@ def judged(found: Simulated, *, steps: int = 5) -> Launching:
     return launching(cell)
 
 
-_SPEC = RunSpec(
+_SPEC = CellSpec(
     size="small",
     edition="2026",
     arch="swiglu-rope",

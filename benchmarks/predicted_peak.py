@@ -18,7 +18,7 @@ import click
 
 from benchmarks.reporting import publish, table, verdict
 from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import Arch, Pass, Precision, RunSpec
+from cs336_tui.config.spec import Arch, CellSpec, Pass, Precision
 
 MARK = 0.03
 MARK_S = 3.0
@@ -32,7 +32,7 @@ class Measured(NamedTuple):
     ended: str
 
 
-def cpu_peak(spec: RunSpec) -> int:
+def cpu_peak(spec: CellSpec) -> int:
     """Most bytes that the CPU's allocator had given out during a step after warm-up, by torch's profiler.
 
     All of it is profiled from before the model is built: what is given back is told from what was there before only
@@ -79,7 +79,7 @@ def cpu_peak(spec: RunSpec) -> int:
     return peak
 
 
-def measure(spec: RunSpec) -> Measured:
+def measure(spec: CellSpec) -> Measured:
     """The peak of a cell's steps after warm-up; in a process of its own."""
     if not spec.device.startswith("cuda"):
         return Measured(cpu_peak(spec), "ok")
@@ -100,7 +100,7 @@ def capability(device: str) -> tuple[int, int] | None:
     return torch.cuda.get_device_capability(device) if device.startswith("cuda") else None
 
 
-def predict_timed(spec: RunSpec, capability: tuple[int, int] | None) -> tuple[int, float]:
+def predict_timed(spec: CellSpec, capability: tuple[int, int] | None) -> tuple[int, float]:
     """Predicted peak, and how many seconds it took once everything is imported; in a process of its own."""
     from cs336_tui.worker.estimate.predict import predict
 
@@ -118,16 +118,16 @@ def in_child(function: Any, *args: Any) -> Any:
 
 def specs(
     sizes: str, contexts: str, passes: str, precisions: str, arches: str, batch: int, device: str
-) -> list[RunSpec]:
-    def cell(size: str, context: str, pass_: str, precision: str, arch: str) -> RunSpec:
+) -> list[CellSpec]:
+    def cell(size: str, context: str, pass_: str, precision: str, arch: str) -> CellSpec:
         dims = dims_of(size, "2026")
-        return RunSpec(
+        return CellSpec(
             size=size,
             edition="2026",
             **{field: getattr(dims, field) for field in dims.__struct_fields__},
             context_length=int(context),
             batch_size=batch,
-            pass_=pass_,  # type: ignore[arg-type]  # checked by RunSpec
+            pass_=pass_,  # type: ignore[arg-type]  # checked by CellSpec
             precision=precision,  # type: ignore[arg-type]
             arch=arch,  # type: ignore[arg-type]
             device=device,

@@ -13,7 +13,7 @@ import click
 
 from benchmarks.reporting import publish, spread, table, verdict
 from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import KernelReport, ReportRequest
 from cs336_tui.export.formats import render_all
@@ -25,16 +25,16 @@ from cs336_tui.runner.stop import StopSignal
 MARK_S = 10.0
 
 
-def a_spec(size: str, context: int, pass_: str) -> RunSpec:
+def a_spec(size: str, context: int, pass_: str) -> CellSpec:
     dims = dims_of(size, "2026")
-    return RunSpec(
+    return CellSpec(
         size=size, edition="2026", arch="swiglu-rope", d_model=dims.d_model, d_ff=dims.d_ff,
         num_layers=dims.num_layers, num_heads=dims.num_heads, vocab_size=dims.vocab_size, context_length=context,
         batch_size=4, pass_=pass_, precision="fp32", device="cpu",  # type: ignore[arg-type]
     )  # fmt: skip
 
 
-def profile_once(spec: RunSpec, launcher: Launcher, folder: str) -> dict[str, float]:
+def profile_once(spec: CellSpec, launcher: Launcher, folder: str) -> dict[str, float]:
     """Seconds of each part of one report, and of the whole."""
     events: list[Event] = []
 

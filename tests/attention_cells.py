@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 
 
-def attention_spec(**changes: Any) -> RunSpec:
+def attention_spec(**changes: Any) -> CellSpec:
     """Two sequences of 24 tokens, d 8, on the CPU, with `changes`."""
     fields: dict[str, Any] = {
         "workload": "attention",
@@ -28,4 +28,4 @@ def attention_spec(**changes: Any) -> RunSpec:
         "threads": 1,  # on a busy machine two threads wait for one another
     }
     fields |= changes
-    return RunSpec(**({"size": f"d{fields['d_model']}"} | fields))
+    return CellSpec(**({"size": f"d{fields['d_model']}"} | fields))

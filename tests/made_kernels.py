@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import KernelGroup, KernelReport, Kind, Prediction
 from tests.samples import a_spec
 
@@ -61,7 +61,7 @@ def a_group(
     return KernelGroup(name, kind, phase, range_, backward, tuple(round(us * 1000) for us in durations_us))
 
 
-def a_kernel_report(spec: RunSpec | None = None, **changes: Any) -> KernelReport:
+def a_kernel_report(spec: CellSpec | None = None, **changes: Any) -> KernelReport:
     """A training step of one layer on a GPU, of 1 ms: 10 % of it idle, 99 % of the rest in named ranges.
 
     `groups` may be given among the changes; what is summed up from them follows.
@@ -88,7 +88,7 @@ def a_kernel_report(spec: RunSpec | None = None, **changes: Any) -> KernelReport
     return KernelReport(**(fields | changes))
 
 
-def an_operator_report(spec: RunSpec | None = None, **changes: Any) -> KernelReport:
+def an_operator_report(spec: CellSpec | None = None, **changes: Any) -> KernelReport:
     """The operators of a forward and backward on a CPU."""
     return a_kernel_report(
         spec or a_spec(pass_="forward+backward", device="cpu"),
@@ -103,7 +103,7 @@ def an_operator_report(spec: RunSpec | None = None, **changes: Any) -> KernelRep
     )
 
 
-def a_prediction_for(spec: RunSpec, **changes: Any) -> Prediction:
+def a_prediction_for(spec: CellSpec, **changes: Any) -> Prediction:
     """FLOPs of one layer's attention beside kernels; memory is of no interest here and small."""
     fields: dict[str, Any] = {
         "spec": spec,

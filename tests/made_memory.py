@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import (
     CATEGORIES,
     Block,
@@ -180,7 +180,7 @@ def some_saved_blocks(layers: int) -> tuple[SavedBlock, ...]:
     return tuple(SavedBlock(f"layers.{n}", sum(t.bytes for t in ordered), ordered) for n in range(layers))
 
 
-def a_prediction(spec: RunSpec, *, peak_bytes: int = 3_500 * MB, **more: Any) -> Prediction:
+def a_prediction(spec: CellSpec, *, peak_bytes: int = 3_500 * MB, **more: Any) -> Prediction:
     by_category = dict.fromkeys(CATEGORIES, 0)
     by_category |= {"parameters": peak_bytes // 4, "activations": peak_bytes - 2 * (peak_bytes // 4)}
     by_category["optimizer_state"] = peak_bytes // 4

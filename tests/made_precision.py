@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ToyDtypes
 from tests.samples import START, a_spec
 
 
-def a_precision_report(spec: RunSpec | None = None, **changes: Any) -> PrecisionReport:
+def a_precision_report(spec: CellSpec | None = None, **changes: Any) -> PrecisionReport:
     """A report on a cell in bf16-mixed on a GPU, with `changes`."""
     fields: dict[str, Any] = {
         "spec": spec or a_spec(precision="bf16-mixed"),

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from cs336_tui.config.order import relative_work
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Block, Prediction, Site
 
 MIB = 2**20
@@ -18,7 +18,7 @@ PER_TOKEN = MIB
 """Of activations, for each token of the batch."""
 
 
-def made_prediction(spec: RunSpec, **changes: Any) -> Prediction:
+def made_prediction(spec: CellSpec, **changes: Any) -> Prediction:
     """A prediction whose FLOPs are proportional to `order.relative_work` and whose activations to its tokens."""
     has_backward = spec.pass_ not in ("inference", "forward")
     trains = spec.pass_ == "train-step"
@@ -64,12 +64,12 @@ def made_prediction(spec: RunSpec, **changes: Any) -> Prediction:
 class MadePredictor:
     """Predicts by `made_prediction`, and remembers what it was asked for."""
 
-    def __init__(self, made: Callable[[RunSpec], Prediction] = made_prediction) -> None:
+    def __init__(self, made: Callable[[CellSpec], Prediction] = made_prediction) -> None:
         self._made = made
-        self.asked: list[RunSpec] = []
+        self.asked: list[CellSpec] = []
 
     def predict(
-        self, specs: Sequence[RunSpec], on_each: Callable[[Prediction], object] = lambda _: None
+        self, specs: Sequence[CellSpec], on_each: Callable[[Prediction], object] = lambda _: None
     ) -> tuple[Prediction, ...]:
         found = tuple(self._made(spec) for spec in specs)
         self.asked += specs
@@ -78,6 +78,6 @@ class MadePredictor:
         return found
 
 
-def on(spec: RunSpec, **changes: Any) -> RunSpec:
+def on(spec: CellSpec, **changes: Any) -> CellSpec:
     """The spec with changes."""
     return msgspec.structs.replace(spec, **changes)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import (
     SCHEMA,
@@ -62,7 +62,7 @@ HEADER = SessionStarted(at=0.0, schema=SCHEMA, session="s", app="0.1.0")
 """The first line of a log whose session and times do not matter."""
 
 
-def a_spec(**changes: Any) -> RunSpec:
+def a_spec(**changes: Any) -> CellSpec:
     """A cell of size `small` on the first GPU, with `changes`."""
     fields: dict[str, Any] = {
         "size": "small",
@@ -81,11 +81,11 @@ def a_spec(**changes: Any) -> RunSpec:
         "warmup_steps": 2,
         "measure_steps": 4,
     }
-    return RunSpec(**(fields | changes))
+    return CellSpec(**(fields | changes))
 
 
 def session_start(
-    specs: Iterable[RunSpec], ddof: int = 1, environment: Environment | None = ENVIRONMENT
+    specs: Iterable[CellSpec], ddof: int = 1, environment: Environment | None = ENVIRONMENT
 ) -> list[Event]:
     """The events before the first cell."""
     events: list[Event] = [SessionStarted(at=START, schema=SCHEMA, session="sample", app="0.1.0")]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.config import spec, variants
 from cs336_tui.config.sizes import size_names
-from cs336_tui.config.spec import ModelDims, RunSpec
+from cs336_tui.config.spec import CellSpec, ModelDims
 from cs336_tui.config.sweep import FEWEST, INTERVAL, Sweep
 from cs336_tui.events import events
 from cs336_tui.events.environment import DeviceInfo, Environment
@@ -38,10 +38,10 @@ def model_dims(draw: st.DrawFn) -> ModelDims:
 
 
 @st.composite
-def run_specs(draw: st.DrawFn) -> RunSpec:
+def run_specs(draw: st.DrawFn) -> CellSpec:
     dims = draw(model_dims())
     in_float8 = not (dims.d_model % 16 or dims.d_ff % 16)
-    return RunSpec(
+    return CellSpec(
         size=draw(st.sampled_from(["tiny", "small", spec.CUSTOM_SIZE])),
         edition=draw(st.sampled_from(spec.EDITIONS)),
         arch=draw(st.sampled_from(spec.ARCHES)),

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -47,7 +47,7 @@ class Watch:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def small_spec(**changes: Any) -> RunSpec:
+def small_spec(**changes: Any) -> CellSpec:
     """A model so small that a step takes about a millisecond anywhere."""
     fields: dict[str, Any] = {
         "size": "custom",
@@ -67,10 +67,10 @@ def small_spec(**changes: Any) -> RunSpec:
         "measure_steps": 3,
         "threads": 1,
     }
-    return RunSpec(**(fields | changes))
+    return CellSpec(**(fields | changes))
 
 
-def endless_spec(**changes: Any) -> RunSpec:
+def endless_spec(**changes: Any) -> CellSpec:
     """A cell that is still running whenever a test gets round to disturbing it."""
     return small_spec(**({"measure_steps": 10_000_000} | changes))
 

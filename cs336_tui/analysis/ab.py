@@ -10,12 +10,12 @@ import msgspec
 
 from cs336_tui.analysis.comparison import Side, compare
 from cs336_tui.analysis.merge import Result
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.stats.ratio import LEVEL, MARGIN, Ratio, Verdict, explain, paired_ratio, verdict
 from cs336_tui.stats.summaries import Summary
 
 Pairs = tuple[tuple[float, float], ...]
-_Asked = tuple[int, RunSpec, RunSpec]
+_Asked = tuple[int, CellSpec, CellSpec]
 """The session, and what A and B are."""
 _MORE = "take more rounds (--rounds) or steps"
 

@@ -11,7 +11,7 @@ import msgspec
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled, runs_of
 from cs336_tui.analysis.mixed_provenance import mixed_provenance
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import CROSS_ENTROPY, REFERENCE
 from cs336_tui.stats.ratio import LEVEL, MARGIN, Ratio, Verdict, explain, ratio_of, verdict
 from cs336_tui.stats.summaries import Summary
@@ -28,7 +28,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
     sessions: tuple[str, ...]
     cells: tuple[int, ...]
-    spec: RunSpec
+    spec: CellSpec
     machine: str
     runs: int
     summary: Summary | None
@@ -107,19 +107,19 @@ def compare(a: Sequence[Result], b: Sequence[Result], *, margin: float = MARGIN,
     )
 
 
-def _by_spec(results: Sequence[Result]) -> dict[RunSpec, list[Result]]:
-    groups: dict[RunSpec, list[Result]] = {}
+def _by_spec(results: Sequence[Result]) -> dict[CellSpec, list[Result]]:
+    groups: dict[CellSpec, list[Result]] = {}
     for result in results:
         groups.setdefault(result.spec, []).append(result)
     return groups
 
 
-def _partners(a: Sequence[RunSpec], b: Sequence[RunSpec]) -> dict[RunSpec, RunSpec]:
+def _partners(a: Sequence[CellSpec], b: Sequence[CellSpec]) -> dict[CellSpec, CellSpec]:
     """Which spec of B each spec of A pairs with, in the order of A."""
     if len(a) == len(b) == 1:
         return {a[0]: b[0]}
     settings = {name: value for name, value in _SETTINGS.items() if _each_has_its_own(name, a, b)}
-    partners: dict[RunSpec, RunSpec] = {}
+    partners: dict[CellSpec, CellSpec] = {}
     stages: tuple[dict[str, Any], ...] = ({}, _NAMES, _NAMES | settings)
     for without in stages:
         taken = set(partners.values())
@@ -159,13 +159,13 @@ _SETTINGS: dict[str, Any] = {
 """What may be the very thing that two sessions compare, each with a stand-in."""
 
 
-def _each_has_its_own(name: str, a: Sequence[RunSpec], b: Sequence[RunSpec]) -> bool:
+def _each_has_its_own(name: str, a: Sequence[CellSpec], b: Sequence[CellSpec]) -> bool:
     """Whether each side has one value of it, and these differ."""
     here, there = ({getattr(spec, name) for spec in side} for side in (a, b))
     return len(here) == len(there) == 1 and here != there
 
 
-def _by_what_is_left(specs: Sequence[RunSpec], without: Mapping[str, Any]) -> dict[RunSpec, RunSpec]:
+def _by_what_is_left(specs: Sequence[CellSpec], without: Mapping[str, Any]) -> dict[CellSpec, CellSpec]:
     """The specs by what they are without these fields, those left out that are not the only one of it."""
     left = [msgspec.structs.replace(spec, **without) for spec in specs]
     counted = Counter(left)

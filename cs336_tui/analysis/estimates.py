@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.config.order import variant_kind
-from cs336_tui.config.spec import Precision, RunSpec
+from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.environment import DeviceInfo, Environment, capability_pair
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import GpuModel, cublas_workspace_bytes, gpu_of_label
@@ -118,7 +118,7 @@ def _used_on_host(sample: DeviceSampled, cell: int | None) -> int | None:
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """A cell on a target. Times of a step as they are measured; a missing `low_s` or `high_s` is unknown."""
 
-    spec: RunSpec
+    spec: CellSpec
     prediction: Prediction
     target: Target
     needed_bytes: int
@@ -162,7 +162,7 @@ _Likeness = tuple[object, ...]
 class MeasuredCell(NamedTuple):
     """A cell of this session on the target, its mean step and how fast that was."""
 
-    spec: RunSpec
+    spec: CellSpec
     step_s: float
     flops_per_s: float
 
@@ -184,7 +184,7 @@ def measured_cells(state: SessionState, target: Target) -> tuple[MeasuredCell, .
     return tuple(found)
 
 
-def _likenesses(spec: RunSpec) -> tuple[tuple[_Likeness, str], ...]:
+def _likenesses(spec: CellSpec) -> tuple[tuple[_Likeness, str], ...]:
     """What cells may have in common with this one, most first, each with what they are then not alike in, in words.
     A cell tells about none that computes in another precision or on other threads."""
     usual, kind = (spec.precision, spec.threads), variant_kind(spec)
@@ -205,7 +205,7 @@ def _experience(cells: Iterable[MeasuredCell]) -> Experience:
     return found
 
 
-def _identity(spec: RunSpec) -> object:
+def _identity(spec: CellSpec) -> object:
     """The same for runs of one cell; what they need is alike, and so is how they run."""
     return prediction_key(spec), spec.threads, spec.compile, spec.cuda_graph
 
@@ -230,7 +230,7 @@ def _untimed_too(prediction: Prediction) -> float:
 
 
 def judge(
-    prediction: Prediction, target: Target, state: SessionState | None = None, spec: RunSpec | None = None
+    prediction: Prediction, target: Target, state: SessionState | None = None, spec: CellSpec | None = None
 ) -> Estimate:
     """The prediction on a target; `state` is the session whose measured cells tell how fast it is, `spec` the cell
     where it is another one that needs the same."""
@@ -241,7 +241,7 @@ def judge_all(
     predictions: Sequence[Prediction],
     target: Target,
     state: SessionState | None = None,
-    specs: Sequence[RunSpec] | None = None,
+    specs: Sequence[CellSpec] | None = None,
 ) -> tuple[Estimate, ...]:
     """`judge` for many cells."""
     known = _experience(measured_cells(state, target) if state else ())
@@ -274,7 +274,7 @@ def for_target(prediction: Prediction, target: Target) -> Prediction:
     )
 
 
-def _judge(spec: RunSpec, prediction: Prediction, target: Target, known: Experience) -> Estimate:
+def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: Experience) -> Estimate:
     prediction = for_target(prediction, target)
     needed = prediction.peak_bytes + target.context_bytes
     margin = None if target.free_bytes is None else target.free_bytes - needed
@@ -306,7 +306,7 @@ def _measured(own: Sequence[MeasuredCell]) -> tuple[float, float, str]:
     return min(means), max(means), f"measured, {_counted(len(own), 'run')} of this cell"
 
 
-def _nearest(spec: RunSpec, known: Experience) -> tuple[Sequence[MeasuredCell], str]:
+def _nearest(spec: CellSpec, known: Experience) -> tuple[Sequence[MeasuredCell], str]:
     """The measured cells most like it, and what they are not alike in, in words; none where nothing tells."""
     for likeness, unlike in _likenesses(spec):
         if alike := known.alike.get(likeness):
@@ -320,13 +320,13 @@ def _named(cells: Sequence[MeasuredCell]) -> str:
     return "; ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
 
 
-def _variant(spec: RunSpec) -> str:
+def _variant(spec: CellSpec) -> str:
     kind = ("attention alone",) if spec.workload == "attention" else ()
     return ", ".join((*kind, *spec.variants)) or "as written"
 
 
 def _step_range(
-    spec: RunSpec, prediction: Prediction, target: Target, alike: Sequence[MeasuredCell], unlike: str
+    spec: CellSpec, prediction: Prediction, target: Target, alike: Sequence[MeasuredCell], unlike: str
 ) -> tuple[float | None, float | None, str]:
     """Seconds of a step, low and high, and what they rest on: as fast as other cells were, or the data sheet."""
     flops, peak = timed_flops(prediction), target.peak_flops(spec.precision)

@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import NamedTuple, TypeVar
 
 from cs336_tui.config.order import relative_work, variant_kind
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 
@@ -32,7 +32,7 @@ _MOST_EXTRA = 3.0
 """What cells take beside typical steps counts up to so many times the median of it."""
 
 
-def _launches(spec: RunSpec) -> float:
+def _launches(spec: CellSpec) -> float:
     """How much there is to launch in a step, in arbitrary units: it bounds the steps of small models on a fast GPU."""
     return spec.num_layers * (1.0 if spec.pass_ in ("inference", "forward") else 3.0)
 
@@ -43,12 +43,12 @@ class Counts(NamedTuple):
     warmup: int | None = None
     measured: int | None = None
 
-    def warmup_of(self, spec: RunSpec) -> int:
+    def warmup_of(self, spec: CellSpec) -> int:
         """Warm-up steps that a cell is likely to run; without one to go by, the most that it may."""
         likely = self.warmup if spec.warmup_auto else None
         return spec.warmup_steps if likely is None else min(likely, spec.warmup_steps)
 
-    def measured_of(self, spec: RunSpec) -> int:
+    def measured_of(self, spec: CellSpec) -> int:
         """The same for measured steps."""
         likely = self.measured if spec.steps_auto is not None else None
         return spec.measure_steps if likely is None else min(likely, spec.measure_steps)
@@ -59,12 +59,12 @@ Kind = tuple[object, ...]
 """What decides, beside the work, how long a step takes."""
 
 
-def _kind(spec: RunSpec) -> Kind:
+def _kind(spec: CellSpec) -> Kind:
     """Cells of one kind price each other."""
     return spec.device, spec.threads, spec.precision, spec.pass_, spec.arch, *variant_kind(spec)
 
 
-def _near_kind(spec: RunSpec) -> Kind:
+def _near_kind(spec: CellSpec) -> Kind:
     """Cells that price each other as long as none of a kind was timed."""
     return spec.device, spec.precision, spec.workload, spec.model, spec.attention, spec.compile, spec.cuda_graph
 
@@ -126,7 +126,7 @@ class Prices(NamedTuple):
     """The mean of steps as a share of a typical one."""
     counts: Counts = Counts()
 
-    def of(self, spec: RunSpec) -> float | None:
+    def of(self, spec: CellSpec) -> float | None:
         """Seconds that a run of this cell will take, starting, compiling and all its steps; None before anything like
         it was timed or compiled. Automatic counts are taken to come to what they came to last."""
         step_s, compile_s = self.step_of(spec), self.compiling_of(spec)
@@ -138,12 +138,12 @@ class Prices(NamedTuple):
             + self.stalling * step_s * (self.counts.warmup_of(spec) + self.counts.measured_of(spec))
         )
 
-    def step_of(self, spec: RunSpec) -> float | None:
+    def step_of(self, spec: CellSpec) -> float | None:
         """Seconds of one of its steps."""
         cost = self.alike.get(_kind(spec)) or self.near.get(_near_kind(spec)) or self.any
         return cost.of(_work(spec), _launches(spec)) if cost else None
 
-    def compiling_of(self, spec: RunSpec) -> float | None:
+    def compiling_of(self, spec: CellSpec) -> float | None:
         """Seconds before its first step; None while no cell has been compiled in its mode."""
         if spec.compile == "off":
             return 0.0
@@ -205,7 +205,7 @@ class _Found:
             _add(self.stalling, cell.running.mean / step_s if cell.running.n else 1.0)
             _add(self.extras, max(cell.finished.at - cell.started_at - compile_s - steps_s, 0.0))
 
-    def add_step(self, spec: RunSpec, step_s: float) -> None:
+    def add_step(self, spec: CellSpec, step_s: float) -> None:
         timed = Timed(step_s, _work(spec), _launches(spec))
         _add(self.any, timed)
         _add(self.alike.setdefault((_near_kind(spec), _kind(spec)), []), timed)
@@ -272,7 +272,7 @@ def _left_of_compiling_s(cell: CellState, known: Prices, now: float | None) -> f
     return max(whole - (now - cell.stage_began_at), 0.0)
 
 
-def ends_s(state: SessionState, known: Prices, added: Sequence[RunSpec] = ()) -> list[float | None]:
+def ends_s(state: SessionState, known: Prices, added: Sequence[CellSpec] = ()) -> list[float | None]:
     """Seconds until the running cell is done, then each of the waiting ones, then what would be added; None where
     nobody can tell."""
     ends = [left_of_running_s(state, known)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from cs336_tui.analysis.merge import Result
-from cs336_tui.config.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SYNCS, RunSpec
+from cs336_tui.config.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SYNCS, CellSpec
 from cs336_tui.config.sweep import steps_words, warmup_words
 from cs336_tui.config.variants import (
     ATTENTIONS,
@@ -55,8 +55,8 @@ _OF_MODELS = ("edition", "arch", "vocab")
 """What attention alone has none of, whatever its spec says."""
 
 
-def size_label(spec: RunSpec) -> str:
-    """As `RunSpec.size_label`."""
+def size_label(spec: CellSpec) -> str:
+    """As `CellSpec.size_label`."""
     return spec.size_label
 
 
@@ -68,7 +68,7 @@ def num_params(result: Result) -> int | None:
     return result.cell.num_params or (None if is_imported(result.spec.model) else implied_params(result.spec))
 
 
-def implied_params(spec: RunSpec) -> int:
+def implied_params(spec: CellSpec) -> int:
     """Parameters of the reference model with these dimensions; of attention alone its queries, keys and values.
 
     A layer has four attention matrices, three (SwiGLU) or two (GELU) feed-forward ones and two norms; round the layers
@@ -135,7 +135,7 @@ def _with(results: Sequence[Result], key: str) -> Sequence[Result]:
     return [each for each in results if each.spec.workload != "attention"] if key in _OF_MODELS else results
 
 
-def shown_of(spec: RunSpec, key: str) -> str:
+def shown_of(spec: CellSpec, key: str) -> str:
     """What a choice, or a dimension of the model, shows of a spec."""
     return _WORDS[key](spec) if key in _WORDS else str(getattr(spec, _ATTRIBUTES[key]))
 
@@ -171,7 +171,7 @@ _ATTRIBUTES = {name: name for name in _SAME_NAME} | {
     "pass": "pass_",
     "cuda-graph": "cuda_graph",
 }
-_WORDS: Mapping[str, Callable[[RunSpec], str]] = {
+_WORDS: Mapping[str, Callable[[CellSpec], str]] = {
     "size": size_label,
     "warmup": lambda spec: warmup_words(spec.warmup_steps, spec.warmup_auto),
     "steps": lambda spec: steps_words(spec.measure_steps, spec.steps_auto),
@@ -213,7 +213,7 @@ def _variant(key: str, among: tuple[str, ...] = ()) -> Field:
     )
 
 
-_PLAIN = RunSpec(
+_PLAIN = CellSpec(
     size="tiny", edition="2026", arch="swiglu-rope", d_model=2, d_ff=1, num_layers=1, num_heads=1, vocab_size=1,
     context_length=1, batch_size=1, pass_="forward", precision="fp32", device="cpu",
 )  # fmt: skip
@@ -229,7 +229,7 @@ def _size_order(result: Result) -> tuple[int, str]:
     return spec.d_model if spec.workload == "attention" else implied_params(spec), size_label(spec)
 
 
-def _count(key: str, title: str, order: Callable[[RunSpec], Any], done: Callable[[CellState], str]) -> Field:
+def _count(key: str, title: str, order: Callable[[CellSpec], Any], done: Callable[[CellState], str]) -> Field:
     """A number of steps. Cells of one setting show the same, whatever it came to, so that they can be put together."""
     words = _WORDS[key]
     return Field(

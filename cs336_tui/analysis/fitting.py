@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from cs336_tui.config.spec import MAX_COUNT, RunSpec
+from cs336_tui.config.spec import MAX_COUNT, CellSpec
 
 Dimension = Literal["batch", "context"]
 FIELD: dict[Dimension, str] = {"batch": "batch_size", "context": "context_length"}
@@ -74,8 +74,8 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
     by: Dimension
     largest: int | None
-    spec: RunSpec | None
-    next_spec: RunSpec | None
+    spec: CellSpec | None
+    next_spec: CellSpec | None
     """The next larger one, which does not fit; None where the limit ended the search."""
     limit: int
     predictions: int
@@ -83,13 +83,13 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def search(
-    spec: RunSpec,
+    spec: CellSpec,
     by: Dimension,
-    need: Callable[[RunSpec], int],
+    need: Callable[[CellSpec], int],
     room: int,
     *,
     limit: int | None = None,
-    on_try: Callable[[RunSpec, bool], object] = lambda _spec, _fits: None,
+    on_try: Callable[[CellSpec, bool], object] = lambda _spec, _fits: None,
 ) -> Fit:
     """The largest batch or context of this cell, all else as it is, whose need (bytes) is at most `room`.
 
@@ -97,9 +97,9 @@ def search(
     """
     limit = min(limit or LIMIT[by], MAX_COUNT)
     step = min(STEP[by], limit)
-    tried: list[RunSpec] = []
+    tried: list[CellSpec] = []
 
-    def at(value: int) -> RunSpec:
+    def at(value: int) -> CellSpec:
         return msgspec.structs.replace(spec, **{FIELD[by]: value})
 
     def measure(value: int) -> int:

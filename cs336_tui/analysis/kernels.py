@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from cs336_tui.analysis.kernel_names import short_name as short_name
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelGroup, KernelReport, Kind
 from cs336_tui.session.state import SessionState
 
@@ -236,7 +236,7 @@ def idle_share(report: KernelReport) -> float | None:
     return 1 - report.busy_ns / report.span_ns
 
 
-def profiled_idle(state: SessionState, spec: RunSpec) -> float | None:
+def profiled_idle(state: SessionState, spec: CellSpec) -> float | None:
     """`idle_share` of the session's profile of this work; None where there is none or no kernels could be seen."""
     report = state.report_of("kernels", spec)
     content = report.content if report else None

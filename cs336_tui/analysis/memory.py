@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Block, Category, MemoryReport, SavedBlock, SavedTensor
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -200,7 +200,7 @@ def alike(allocations: Iterable[Allocation]) -> tuple[AlikeBlocks, ...]:
 class PhasePeaks(NamedTuple):
     """Peaks of one report in bytes; None for a phase that its pass does not have."""
 
-    spec: RunSpec
+    spec: CellSpec
     forward: int | None
     backward: int | None
     optimizer: int | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -25,7 +25,7 @@ class Result(NamedTuple):
     cell: CellState
 
     @property
-    def spec(self) -> RunSpec:
+    def spec(self) -> CellSpec:
         return self.cell.spec
 
     @property

@@ -8,7 +8,7 @@ import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, machine
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled, runs_of
-from cs336_tui.config.spec import Precision, RunSpec
+from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.reports import MemoryReport
 from cs336_tui.stats.ratio import Ratio, Verdict, explain, ratio_of, verdict
 from cs336_tui.stats.summaries import Summary
@@ -40,7 +40,7 @@ class SpeedUp(msgspec.Struct, frozen=True, kw_only=True):
     the steps for it. `verdict` is of the other precision: faster, slower, same, ambiguous.
     """
 
-    spec: RunSpec
+    spec: CellSpec
     """In the other precision."""
     machine: str
     fp32: Side

@@ -25,7 +25,7 @@ from cs336_tui.analysis.reference_file import (
     write,
 )
 from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import CUSTOM_SIZE, RunSpec
+from cs336_tui.config.spec import CUSTOM_SIZE, CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import InForce
 from cs336_tui.stats.quantities import count
@@ -73,7 +73,7 @@ class Added(msgspec.Struct, frozen=True):
 
 
 def matching(
-    spec: RunSpec,
+    spec: CellSpec,
     in_force: InForce | None = None,
     rows: Sequence[Published] | None = None,
     *,
@@ -93,7 +93,7 @@ def matching(
     return tuple(sorted(found, key=lambda match: (match.differences, len(match.caveats))))
 
 
-def sentence(spec: RunSpec, mean_s: float, matches: Iterable[Match]) -> str:
+def sentence(spec: CellSpec, mean_s: float, matches: Iterable[Match]) -> str:
     """``small forward fp32: 16.1 ms here; 15.8 published on a Hopper-like GPU; 44.4 on A100 (context 512 there)``."""
     cell = ", ".join((f"{size_label(spec)} {spec.pass_} {spec.precision}", *spec.variants))
     parts = [f"{cell}: {_ms(mean_s * 1e3)} ms here"]
@@ -120,7 +120,7 @@ def add_from(results: Iterable[Result], source: str, path: Path | None = None) -
     if any(row.source == source for row in before):
         raise ReferenceFileError(f"reference points {source!r} exist already; choose another title")
     left_out: list[str] = []
-    runs: dict[tuple[RunSpec, str], list[Result]] = {}
+    runs: dict[tuple[CellSpec, str], list[Result]] = {}
     for result in results:
         if why := _why_not(result):
             left_out.append(f"{result.spec.title}: {why}")
@@ -151,7 +151,7 @@ def _why_not(result: Result) -> str | None:
     return None
 
 
-def _row(spec: RunSpec, device: str, source: str, cells: Sequence[Result]) -> Published:
+def _row(spec: CellSpec, device: str, source: str, cells: Sequence[Result]) -> Published:
     summary = summarize(time_s for result in cells for time_s in result.cell.step_times_s)
     assert summary.mean_s is not None, "only measured cells get here"
     return Published(
@@ -172,16 +172,16 @@ def _row(spec: RunSpec, device: str, source: str, cells: Sequence[Result]) -> Pu
     )
 
 
-def _same_dims(spec: RunSpec, row: Published) -> bool:
+def _same_dims(spec: CellSpec, row: Published) -> bool:
     return dims_of(row.size, row.edition, spec.vocab_size) == spec.dims
 
 
-def _match(spec: RunSpec, in_force: InForce | None, row: Published) -> Match:
+def _match(spec: CellSpec, in_force: InForce | None, row: Published) -> Match:
     differences = tuple(_differences(spec, in_force, row))
     return Match(row, (*differences, *_remarks(spec, row)), len(differences))
 
 
-def _differences(spec: RunSpec, in_force: InForce | None, row: Published) -> Iterator[str]:
+def _differences(spec: CellSpec, in_force: InForce | None, row: Published) -> Iterator[str]:
     """What would change a time, a caveat each."""
     for name, here, there in (
         ("context", spec.context_length, row.context),
@@ -207,7 +207,7 @@ def _differences(spec: RunSpec, in_force: InForce | None, row: Published) -> Ite
         yield f"synchronised each step there, {spec.sync} here"
 
 
-def _remarks(spec: RunSpec, row: Published) -> Iterator[str]:
+def _remarks(spec: CellSpec, row: Published) -> Iterator[str]:
     """What should change no time but is to be known."""
     if row.edition != spec.edition:
         called = f", where it is called {row.size}" if row.size != spec.size else ""

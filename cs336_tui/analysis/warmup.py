@@ -10,7 +10,7 @@ import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, machine, warmup_done
 from cs336_tui.analysis.merge import Result
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.stats.quantities import fixed_milliseconds, millisecond_decimals
 from cs336_tui.stats.summaries import Summary
 
@@ -82,7 +82,7 @@ def warmup_groups(results: Iterable[Result]) -> tuple[WarmupGroup, ...]:
 
     A group may hold one setting only; `warmups` says.
     """
-    groups: dict[tuple[RunSpec, str, str], list[Result]] = {}
+    groups: dict[tuple[CellSpec, str, str], list[Result]] = {}
     for result in results:
         if result.is_measured:
             spec = msgspec.structs.replace(result.spec, warmup_steps=0, warmup_auto=False)

@@ -17,7 +17,7 @@ from cs336_tui.cli.plain import plain
 from cs336_tui.cli.progress import Progress
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
 from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.export.ab_tables import turns_table
@@ -111,7 +111,7 @@ def _somewhere(sweep: Sweep) -> Sweep:
     return sweep.with_devices(tuple("cpu" if device in UNRESOLVED else device for device in sweep.devices))
 
 
-def _one_cell(name: str, sweep: Sweep) -> RunSpec:
+def _one_cell(name: str, sweep: Sweep) -> CellSpec:
     cells = sweep.cells()
     if len(cells) == 1:
         return cells[0]

@@ -25,7 +25,7 @@ from cs336_tui.cli.targets import (
     to_json,
 )
 from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.reports import CATEGORIES, Prediction
 from cs336_tui.export.estimate_tables import category_table, estimate_notes, estimate_table, sweep_note
@@ -87,7 +87,7 @@ def _complete(state: SessionState, asked: Asked, predicts: Predicts) -> None:
 
 def _judged(asked: Asked, predictions: Sequence[Prediction], state: SessionState | None) -> tuple[Estimate, ...]:
     by_spec = dict(zip(asked.specs, predictions, strict=True))
-    found: dict[RunSpec, Estimate] = {}
+    found: dict[CellSpec, Estimate] = {}
     for device, target in asked.targets.items():
         specs = [spec for spec in asked.specs if spec.device == device]
         for estimate in judge_all([by_spec[spec] for spec in specs], target, state, specs):

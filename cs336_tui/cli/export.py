@@ -14,7 +14,7 @@ from cs336_tui.analysis.comparison import Comparison, compare
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.pivot import PivotError, pivot, select, suggest
 from cs336_tui.analysis.reference import ReferenceFileError
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.comparisons import comparison_table
 from cs336_tui.export.data import documents_to_csv, documents_to_json
 from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing
@@ -216,7 +216,7 @@ def _reports(sources: Sequence[Source], results: Sequence[Result], name: str, wh
     for key in pairs:
         field_named(key)
 
-    def wanted(spec: RunSpec) -> bool:
+    def wanted(spec: CellSpec) -> bool:
         try:
             return bool(select([Result(0, "", sources[0].state, CellState(0, spec))], pairs))
         except PivotError:

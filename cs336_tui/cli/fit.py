@@ -15,7 +15,7 @@ from cs336_tui.cli.plain import plain
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predicting, read_machine, settle, to_json
 from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Prediction, prediction_key
 from cs336_tui.export.fit_tables import Fitted, fit_document, fit_table
 from cs336_tui.export.formats import page, render_all
@@ -67,13 +67,13 @@ def fit_command(
 
 
 def _fitted(
-    spec: RunSpec, by: Dimension, target: Target, predicts: Predicts, limit: int | None, tried: Counter
+    spec: CellSpec, by: Dimension, target: Target, predicts: Predicts, limit: int | None, tried: Counter
 ) -> Fitted:
     if target.free_bytes is None:
         raise click.UsageError(f"{target.name}: its memory is not known; --gpu NAME is for a GPU that is")
-    known: dict[RunSpec, Prediction] = {}
+    known: dict[CellSpec, Prediction] = {}
 
-    def need(candidate: RunSpec) -> int:
+    def need(candidate: CellSpec) -> int:
         (known[candidate],) = predicts.predict([candidate])
         return known[candidate].peak_bytes
 

@@ -10,7 +10,7 @@ import click
 from cs336_tui.analysis.fields import machine
 from cs336_tui.analysis.merge import Result, ddof_of, merge, pooled, title_of
 from cs336_tui.analysis.reference import REMARK, ReferenceFileError, add_from, matching, own, published, sentence
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError, default_session_dir
 
@@ -25,7 +25,7 @@ def reference_view(session: str, session_dir: Path | None, own_points: Path | No
         rows = (*published(), *own(own_points))
     except ReferenceFileError as error:
         raise click.UsageError(str(error)) from None
-    groups: dict[tuple[RunSpec, str], list[Result]] = {}
+    groups: dict[tuple[CellSpec, str], list[Result]] = {}
     for result in results:
         if result.is_measured:
             groups.setdefault((result.spec, machine(result)), []).append(result)

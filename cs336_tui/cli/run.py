@@ -13,7 +13,7 @@ import click
 
 from cs336_tui.cli.progress import Progress
 from cs336_tui.cli.signals import StopOnSignal
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, Event, Notice, ReportFinished, SessionEnded
 from cs336_tui.export.files import ExportError, LivingFile, NoRoom
 from cs336_tui.export.trust import get_ready
@@ -105,7 +105,7 @@ class HeadlessRun:
             self.state.apply(event)
 
     @property
-    def without_flops(self) -> tuple[RunSpec, ...]:
+    def without_flops(self) -> tuple[CellSpec, ...]:
         """The measured cells with code of the user's, whose FLOPs only a prediction tells, and there is none."""
         specs = (cell.spec for cell in self.state.cells.values() if cell.status == "ok")
         return tuple(spec for spec in specs if spec.brings_own_code and self.state.prediction_of(spec) is None)

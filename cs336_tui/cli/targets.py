@@ -15,7 +15,7 @@ import msgspec
 
 from cs336_tui.analysis.estimates import Target, named_target, target_here
 from cs336_tui.cli.streams import StatusLine
-from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.environment import Environment, capability_pair
 from cs336_tui.events.events import DeviceSampled
@@ -29,7 +29,7 @@ class Predicts(Protocol):
     """What works predictions out; raises `PredictionError`."""
 
     def predict(
-        self, specs: Sequence[RunSpec], on_each: Callable[[Prediction], object] = ...
+        self, specs: Sequence[CellSpec], on_each: Callable[[Prediction], object] = ...
     ) -> tuple[Prediction, ...]: ...
 
 
@@ -48,10 +48,10 @@ class Machine(NamedTuple):
 class Asked(NamedTuple):
     """Cells, and what each device of theirs is, by its name."""
 
-    specs: tuple[RunSpec, ...]
+    specs: tuple[CellSpec, ...]
     targets: dict[str, Target]
 
-    def capability_of(self, spec: RunSpec) -> tuple[int, int] | None:
+    def capability_of(self, spec: CellSpec) -> tuple[int, int] | None:
         """Of the GPU that the spec is for, where it is known."""
         target = self.targets.get(spec.device)
         return capability_pair(target.gpu.capability) if target and target.gpu else None
@@ -83,7 +83,7 @@ def _on_named(sweep: Sweep, name: str) -> Asked:
     return Asked(specs, {"cuda:0": named_target(gpu)})
 
 
-def _check_precision(gpu: GpuModel, spec: RunSpec) -> None:
+def _check_precision(gpu: GpuModel, spec: CellSpec) -> None:
     if spec.precision not in gpu.precisions:
         can = f"{gpu.name} (compute capability {gpu.capability}) can do {', '.join(gpu.precisions)}"
         raise SpecError("precision", spec.precision, can)

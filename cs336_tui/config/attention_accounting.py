@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 
 Shape = Literal["B T K", "B T T", "T T", "B T"]
 
@@ -49,7 +49,7 @@ class Accounting(NamedTuple):
         return " + ".join(f"{term.formula} ({term.what})" for term in self.terms)
 
 
-def accounting_of(spec: RunSpec) -> Accounting | None:
+def accounting_of(spec: CellSpec) -> Accounting | None:
     """What a cell of workload ``attention`` holds before its backward, as its operations are written.
 
     That is its tensors, q, k, v and the output's gradient; a naive causal mask; the output; and what autograd keeps for
@@ -67,7 +67,7 @@ def accounting_of(spec: RunSpec) -> Accounting | None:
     return Accounting(tuple(_fused(spec))) if spec.attention in FUSED else None
 
 
-def _naive(spec: RunSpec) -> list[Term]:
+def _naive(spec: CellSpec) -> list[Term]:
     made, factor = _widths(spec)
     terms = [*_inputs(spec)]
     if spec.causal:
@@ -84,7 +84,7 @@ def _naive(spec: RunSpec) -> list[Term]:
     return [*terms, _term(spec, "output", 1, "B T K", factor)]
 
 
-def _fused(spec: RunSpec) -> list[Term]:
+def _fused(spec: CellSpec) -> list[Term]:
     made, factor = _widths(spec)
     terms = [*_inputs(spec)]
     if factor != made:
@@ -93,7 +93,7 @@ def _fused(spec: RunSpec) -> list[Term]:
     return [*terms, output, _term(spec, "logsumexp", 1, "B T", _LOGSUMEXP_BYTES)]
 
 
-def _math(spec: RunSpec) -> list[Term]:
+def _math(spec: CellSpec) -> list[Term]:
     """torch's math backend: it scales q and k by a root each, and computes in float32 whatever it is given."""
     _, factor = _widths(spec)
     exact = [_term(spec, "scaled q and k", 2, "B T K", 4), _term(spec, "weights", 1, "B T T", 4)]
@@ -102,12 +102,12 @@ def _math(spec: RunSpec) -> list[Term]:
     return [*_inputs(spec), *exact, _term(spec, "output", 1, "B T K", factor)]
 
 
-def _inputs(spec: RunSpec) -> tuple[Term, ...]:
+def _inputs(spec: CellSpec) -> tuple[Term, ...]:
     made, _ = _widths(spec)
     return _term(spec, "q, k, v", 3, "B T K", made), _term(spec, "gradient of the output", 1, "B T K", made)
 
 
-def _widths(spec: RunSpec) -> tuple[int, int]:
+def _widths(spec: CellSpec) -> tuple[int, int]:
     """Bytes of an element as it is made and as a factor of a product."""
     match spec.precision:
         case "bf16":
@@ -118,12 +118,12 @@ def _widths(spec: RunSpec) -> tuple[int, int]:
             return 4, 4
 
 
-def _softmax_stays(spec: RunSpec) -> bool:
+def _softmax_stays(spec: CellSpec) -> bool:
     """Whether autocast leaves a softmax of half precision in it: on a GPU it computes it in float32."""
     return spec.device == "cpu"
 
 
-def _term(spec: RunSpec, what: str, number: int, shape: Shape, element_bytes: int) -> Term:
+def _term(spec: CellSpec, what: str, number: int, shape: Shape, element_bytes: int) -> Term:
     letters = {"B": spec.batch_size, "T": spec.context_length, "K": spec.d_model}
     elements = math.prod(letters[letter] for letter in shape.split())
     return Term(what, number, shape, element_bytes, number * elements * element_bytes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cs336_tui.config.spec import Pass, RunSpec
+from cs336_tui.config.spec import CellSpec, Pass
 
 _FORWARDS_TIMED: dict[Pass, int] = {
     "inference": 1, "forward": 1, "backward": 2, "forward+backward": 3, "train-step": 3,
@@ -35,7 +35,7 @@ class _Parameters(NamedTuple):
     factors: int
 
 
-def step_flops(spec: RunSpec, all_pairs: bool | None = None) -> int:
+def step_flops(spec: CellSpec, all_pairs: bool | None = None) -> int:
     """FLOPs of the matrix products (2 m n k) in the timed phases of a step.
 
     A forward has 2 for each weight of a linear layer and token, and 4 d_model for each pair of tokens of a sequence
@@ -51,7 +51,7 @@ def step_flops(spec: RunSpec, all_pairs: bool | None = None) -> int:
     return _FORWARDS_TIMED[spec.pass_] * (weights + attention)
 
 
-def least_bytes(spec: RunSpec) -> int:
+def least_bytes(spec: CellSpec) -> int:
     """The least that a step must read and write: everything that outlives it, once each way.
 
     Parameters are read, of an embedding no more rows than there are tokens; a backward writes as many gradients as
@@ -74,18 +74,18 @@ def least_bytes(spec: RunSpec) -> int:
     return moved
 
 
-def _pairs(spec: RunSpec, all_pairs: bool) -> int:
+def _pairs(spec: CellSpec, all_pairs: bool) -> int:
     """Pairs of tokens of one sequence that are scored."""
     length = spec.context_length
     return length**2 if all_pairs or not spec.causal else length * (length + 1) // 2
 
 
-def unread_rows(spec: RunSpec) -> int:
+def unread_rows(spec: CellSpec) -> int:
     """How many rows of the token embedding no token of a step reads, at least."""
     return max(spec.vocab_size - spec.tokens_per_step, 0)
 
 
-def _parameters(spec: RunSpec) -> _Parameters:
+def _parameters(spec: CellSpec) -> _Parameters:
     """Of the reference Transformer: embeddings, in each layer four attention matrices, three (SwiGLU) or two (GELU)
     feed-forward ones and two norms, the final norm and the head."""
     d_model, layers, vocabulary = spec.d_model, spec.num_layers, spec.vocab_size * spec.d_model

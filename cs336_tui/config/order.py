@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 
 Order = Literal["smallest-first", "as-given"]
 
@@ -14,7 +14,7 @@ _FUSED = ("sdpa", "flash", "memory-efficient", "cudnn")
 """Attention whose scores are never whole in memory."""
 
 
-def relative_work(spec: RunSpec) -> float:
+def relative_work(spec: CellSpec) -> float:
     """Work of one step in arbitrary units, about proportional to its FLOPs.
 
     2 FLOPs per matmul weight and token plus the attention scores, times 3 with a backward (Kaplan et al. 2020,
@@ -33,7 +33,7 @@ def relative_work(spec: RunSpec) -> float:
     return spec.tokens_per_step * (weights + scores) * passes
 
 
-def variant_kind(spec: RunSpec) -> tuple[object, ...]:
+def variant_kind(spec: CellSpec) -> tuple[object, ...]:
     """What decides, beside work, device, threads, precision and pass, how long a step takes: cells alike in it tell how
     fast each other will be. An optimizer counts where there is a step of it."""
     model = spec.workload, spec.causal, spec.model, spec.args_given, spec.model_path if spec.brings_own_code else ()
@@ -41,7 +41,7 @@ def variant_kind(spec: RunSpec) -> tuple[object, ...]:
     return (*model, spec.attention, optimizer, spec.loss, spec.compile, spec.checkpoint, spec.cuda_graph)
 
 
-def in_order(specs: Sequence[RunSpec], order: Order = "smallest-first") -> tuple[RunSpec, ...]:
+def in_order(specs: Sequence[CellSpec], order: Order = "smallest-first") -> tuple[CellSpec, ...]:
     """The cells as they will run: those with the least work a step first, so that something useful comes early.
 
     Cells of equal work (precisions, warm-ups) stay together, and so are compared close in time.
@@ -49,7 +49,7 @@ def in_order(specs: Sequence[RunSpec], order: Order = "smallest-first") -> tuple
     return tuple(sorted(specs, key=relative_work)) if order == "smallest-first" else tuple(specs)
 
 
-def in_rounds(specs: Sequence[RunSpec], repeats: int) -> tuple[tuple[RunSpec, int], ...]:
+def in_rounds(specs: Sequence[CellSpec], repeats: int) -> tuple[tuple[CellSpec, int], ...]:
     """Every cell `repeats` times, each with which of its runs it is, from 1.
 
     Round after round, not cell after cell: a machine that drifts then does so for every cell alike.
@@ -57,15 +57,15 @@ def in_rounds(specs: Sequence[RunSpec], repeats: int) -> tuple[tuple[RunSpec, in
     return tuple((spec, repeat) for repeat in range(1, repeats + 1) for spec in specs)
 
 
-def needs_at_least(spec: RunSpec, other: RunSpec) -> bool:
+def needs_at_least(spec: CellSpec, other: CellSpec) -> bool:
     """Whether `spec` surely needs as much memory as `other`: the same kind of cell, and nothing of it smaller."""
 
-    def kind(cell: RunSpec) -> tuple[object, ...]:
+    def kind(cell: CellSpec) -> tuple[object, ...]:
         variants = cell.attention, cell.optimizer, cell.loss, cell.compile, cell.checkpoint, cell.cuda_graph
         model = cell.workload, cell.causal, cell.model, cell.model_args, cell.model_path, cell.arch
         return cell.device, cell.pass_, cell.precision, *model, *variants
 
-    def extent(cell: RunSpec) -> tuple[int, ...]:
+    def extent(cell: CellSpec) -> tuple[int, ...]:
         dims = cell.dims
         return (
             dims.num_layers,
@@ -80,7 +80,7 @@ def needs_at_least(spec: RunSpec, other: RunSpec) -> bool:
     return kind(spec) == kind(other) and all(a >= b for a, b in zip(extent(spec), extent(other), strict=True))
 
 
-def brings_as(spec: RunSpec, code: str, other: RunSpec) -> bool:
+def brings_as(spec: CellSpec, code: str, other: CellSpec) -> bool:
     """Whether `spec` uses this code of a user's own as `other` does: from the same folders, a model with the same
     arguments."""
     used = {spec.attention, spec.loss, *([spec.optimizer] if spec.pass_ == "train-step" else [])}
@@ -88,7 +88,7 @@ def brings_as(spec: RunSpec, code: str, other: RunSpec) -> bool:
     return (code in used or as_model) and spec.model_path == other.model_path
 
 
-def rough_peak_bytes(spec: RunSpec) -> int:
+def rough_peak_bytes(spec: CellSpec) -> int:
     """About what the cell's tensors need, good enough to tell cells that surely fit from those worth a prediction.
 
     Parameters, with gradients and AdamW's two moments where the pass has them, and activations as in Korthikanti et al.
@@ -116,7 +116,7 @@ def rough_peak_bytes(spec: RunSpec) -> int:
     return copies * weights * bytes_each + activations + logits
 
 
-def _rough_attention_bytes(spec: RunSpec) -> int:
+def _rough_attention_bytes(spec: CellSpec) -> int:
     copies = 1 if spec.pass_ in ("inference", "forward") else 2
     elements = 4 * copies * spec.tokens_per_step * spec.d_model
     if spec.attention not in _FUSED:

@@ -1,6 +1,6 @@
-"""What to run: model dimensions and one cell (`RunSpec`).
+"""What to run: model dimensions and one cell (`CellSpec`).
 
-No invalid `RunSpec` can exist: building one checks every field and raises `SpecError`,
+No invalid `CellSpec` can exist: building one checks every field and raises `SpecError`,
 which names the field, the value and what is allowed.
 """
 
@@ -128,7 +128,7 @@ def canonical_device(name: str) -> str:
     raise SpecError("device", name, "expected auto, cpu, mps, cuda or cuda:N")
 
 
-class RunSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"}):
+class CellSpec(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"}):
     """One cell: a model, a pass, a precision and a device, timed for a number of steps.
 
     `seed` fixes parameters and tokens. `threads` is torch's intra-op thread count, None for torch's own default.

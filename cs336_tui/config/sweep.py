@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import CUSTOM_SIZE, ModelDims, RunSpec, SpecError, canonical_device
+from cs336_tui.config.spec import CUSTOM_SIZE, CellSpec, ModelDims, SpecError, canonical_device
 from cs336_tui.config.variants import CROSS_ENTROPY, REFERENCE, arguments_for, is_imported, short
 
 UNRESOLVED = ("auto", "every")
@@ -103,7 +103,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
     `sizes` are names of the edition's table; `dims`, when given, replaces them by one custom size.
     `devices` may hold ``auto`` and ``every``; they must be resolved (`with_devices`) before `cells`.
     With `warmup_auto` the one value of `warmups` is the most warm-up steps; with `steps_auto`, the share of the mean to
-    which its interval is to narrow, `steps` is the most measured ones (see `RunSpec`).
+    which its interval is to narrow, `steps` is the most measured ones (see `CellSpec`).
 
     With workload ``attention`` the widths of `head_dims` take the place of sizes. `model_args` are for every model of a
     user's own, or named ``Class.name`` for one of several.
@@ -151,9 +151,9 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
     def __len__(self) -> int:
         return math.prod(map(len, self._axes().values()))
 
-    def cells(self) -> tuple[RunSpec, ...]:
+    def cells(self) -> tuple[CellSpec, ...]:
         """The product, smallest models first. Raises the first `SpecError` of `problems`."""
-        cells: list[RunSpec] = []
+        cells: list[CellSpec] = []
         for cell in self._each():
             if isinstance(cell, SpecError):
                 raise cell
@@ -172,7 +172,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
         return (CUSTOM_SIZE,) if self.dims else self.sizes
 
     def _axes(self) -> dict[str, tuple[Any, ...]]:
-        """The choices whose product is run, by the field of `RunSpec` that each gives."""
+        """The choices whose product is run, by the field of `CellSpec` that each gives."""
         return {
             "device": tuple(map(_one_spelling, self.devices)),
             "precision": self.precisions,
@@ -189,7 +189,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
             "pass_": self.passes,
         }
 
-    def _each(self) -> Iterator[RunSpec | SpecError]:
+    def _each(self) -> Iterator[CellSpec | SpecError]:
         axes = self._axes()
         for field, values in axes.items():
             if not values:
@@ -206,7 +206,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
             cell = dict(zip(axes, values, strict=True))
             try:
                 size, dims = self._dims_of(cell.pop("size"))
-                yield RunSpec(
+                yield CellSpec(
                     size=size,
                     d_model=dims.d_model,
                     d_ff=dims.d_ff,
@@ -316,7 +316,7 @@ VARIANT_OPTIONS = {
 
 
 def _one_spelling(device: str) -> str:
-    """The canonical name, so that the same device is not run twice; an unknown name is kept for `RunSpec` to refuse."""
+    """The canonical name, so that the same device is not run twice; an unknown name is kept for `CellSpec` to refuse."""
     try:
         return canonical_device(device)
     except SpecError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cs336_tui.config.spec import RunSpec, SpecError, canonical_device
+from cs336_tui.config.spec import CellSpec, SpecError, canonical_device
 from cs336_tui.config.variants import ATTENTIONS
 
 
@@ -96,7 +96,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
             found += every if name == "every" else (best if name == "auto" else canonical_device(name),)
         return tuple(found)
 
-    def check(self, spec: RunSpec) -> None:
+    def check(self, spec: CellSpec) -> None:
         """Raise `SpecError` when this machine lacks the cell's device or the device lacks its precision."""
         info = self.device(spec.device)
         if info is None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.reports import Prediction, Report, ReportKind
 from cs336_tui.stats.summaries import Summary
@@ -75,7 +75,7 @@ class CellsQueued(_Event, frozen=True):
     """
 
     first: int
-    specs: tuple[RunSpec, ...]
+    specs: tuple[CellSpec, ...]
     command: str | None = None
     ddof: int = 1
     repeats: tuple[int, ...] = ()
@@ -226,7 +226,7 @@ class CellsPredicted(_Event, frozen=True):
     """What cells will need, worked out before they run; each names its spec."""
 
     predictions: tuple[Prediction, ...] = ()
-    failed: tuple[RunSpec, ...] = ()
+    failed: tuple[CellSpec, ...] = ()
     """Cells for which that could not be worked out."""
     why: str = ""
     """Why that could not be, one line."""
@@ -238,7 +238,7 @@ class ReportStarted(_Event, frozen=True):
 
     report: int
     kind: ReportKind
-    spec: RunSpec
+    spec: CellSpec
     cell: int | None = None
 
 

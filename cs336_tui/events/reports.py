@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import RANGES as RANGES
 from cs336_tui.config.variants import Range as Range
 
@@ -65,7 +65,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     device's own context. The step is one after warm-up, so that the optimizer's state is there.
     """
 
-    spec: RunSpec
+    spec: CellSpec
     num_params: int
     num_params_without_head: int
     flops: dict[str, int]
@@ -115,7 +115,7 @@ class KernelGroup(msgspec.Struct, frozen=True):
 class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One profiled step. Every launch is in exactly one group; their sum is `total_ns`."""
 
-    spec: RunSpec
+    spec: CellSpec
     activity: Literal["kernels", "operators"]
     """What is counted: kernels of a GPU, or operators of the host by self time where no kernels can be seen."""
     device_name: str
@@ -184,7 +184,7 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     at events ``born[i] <= event < died[i]``, to the end when `died` is -1. Blocks are in order of birth.
     """
 
-    spec: RunSpec
+    spec: CellSpec
     recorder: Literal["CUDA allocator history", "CPU profiler", "tensors"]
     """Whose events these are. ``tensors``: only what operations return is seen, workspaces are not."""
     device_name: str
@@ -218,7 +218,7 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class OomReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Why a cell did not fit, found in a second attempt after its end."""
 
-    spec: RunSpec
+    spec: CellSpec
     phase: str | None
     """``building``, or the phase of the step in which memory ran out."""
     request_bytes: int | None
@@ -276,7 +276,7 @@ class ModuleDtypes(msgspec.Struct, frozen=True, kw_only=True):
 class PrecisionReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The accumulation experiment, the toy model for each autocast dtype, and the cell's own model."""
 
-    spec: RunSpec
+    spec: CellSpec
     device_name: str
     torch: str
     accumulation: tuple[Accumulation, ...]
@@ -294,7 +294,7 @@ class ReportRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a child is asked to find out about a cell. `folder` is where it may leave files; None for nowhere."""
 
     kind: ReportKind
-    spec: RunSpec
+    spec: CellSpec
     cell: int | None = None
     """The session's cell that it is about, where there is one."""
     folder: str | None = None
@@ -313,7 +313,7 @@ _OF_PASS: dict[str, str] = {
 }
 
 
-def prediction_note(spec: RunSpec) -> str:
+def prediction_note(spec: CellSpec) -> str:
     """What is to be known of a prediction for this spec."""
     found = [_OF_PASS.get(spec.pass_, "")]
     if spec.compile != "off":
@@ -325,12 +325,12 @@ def prediction_note(spec: RunSpec) -> str:
     return "; ".join(filter(None, found))
 
 
-def predicted_for(spec: RunSpec, found: Prediction) -> Prediction:
+def predicted_for(spec: CellSpec, found: Prediction) -> Prediction:
     """A prediction of a spec that needs the same, as one of this spec."""
     return msgspec.structs.replace(found, spec=spec, note=prediction_note(spec))
 
 
-def prediction_key(spec: RunSpec) -> RunSpec:
+def prediction_key(spec: CellSpec) -> CellSpec:
     """The same spec for all cells that need the same: steps, seed, synchronisation and the like do not matter."""
     return msgspec.structs.replace(
         spec, size="", edition="2026", sync="each-step", warmup_steps=0, measure_steps=1, seed=0, threads=None,
@@ -339,7 +339,7 @@ def prediction_key(spec: RunSpec) -> RunSpec:
     )  # fmt: skip
 
 
-def report_key(spec: RunSpec) -> RunSpec:
+def report_key(spec: CellSpec) -> CellSpec:
     """The same spec for all cells of which a report tells the same: as `prediction_key`, on its device and threads."""
     return msgspec.structs.replace(
         prediction_key(spec), device=spec.device, threads=spec.threads, compile=spec.compile, cuda_graph=spec.cuda_graph

@@ -9,7 +9,7 @@ import msgspec
 
 from cs336_tui.analysis.merge import Result, ddof_of, pooled
 from cs336_tui.config.attention_accounting import Accounting, accounting_of
-from cs336_tui.config.spec import PASSES, RunSpec
+from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.export.grouping import groups, telling
 from cs336_tui.export.layout import LayoutColumn, Row, setting, tables_of
 from cs336_tui.export.notation import NONE, Notation
@@ -207,7 +207,7 @@ _SEEN = {
 # What cells are
 
 
-def _method(spec: RunSpec) -> Method:
+def _method(spec: CellSpec) -> Method:
     return Method(spec.attention, spec.compile)
 
 
@@ -216,7 +216,7 @@ def _methods(members: Sequence[Result]) -> list[Method]:
     return list(dict.fromkeys(_method(found[0].spec) for found in groups(members, ("attention", "compile")).values()))
 
 
-def _has_backward(spec: RunSpec) -> bool:
+def _has_backward(spec: CellSpec) -> bool:
     return "backward" in spec.pass_
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from cs336_tui.analysis.comparison import Comparison, Pair, Side
 from cs336_tui.analysis.fields import size_label
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import warmup_words
 from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.provenance import std_kind
@@ -93,5 +93,5 @@ def _alone(name: str, sides: Iterable[Side]) -> Iterator[str]:
         yield f"only in {name}: {', '.join(titles)}"
 
 
-def _title(spec: RunSpec) -> str:
+def _title(spec: CellSpec) -> str:
     return f"{spec.title} · batch {spec.batch_size} · warm-up {warmup_words(spec.warmup_steps, spec.warmup_auto)}"

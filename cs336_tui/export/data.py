@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from cs336_tui.analysis.fields import OWN, shown_of
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import InForce
 from cs336_tui.export.record import RECORD_SCHEMA, RunRecord, SessionDocument, document_of
 from cs336_tui.export.texts import as_data, plain
@@ -29,7 +29,7 @@ _OF_MODEL = ("edition", "arch", "attention")
 _MACHINE = ("host", "app", "python", "torch", "cuda", "driver")
 _COLUMNS = (
     *_FIRST,
-    *RunSpec.__struct_encode_fields__,
+    *CellSpec.__struct_encode_fields__,
     *Summary.__struct_encode_fields__,
     *(name for name in RunRecord.__struct_encode_fields__ if name not in (*_FIRST, *_NESTED, "environment")),
     *(f"in_force_{name}" for name in InForce.__struct_encode_fields__),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cs336_tui.analysis.estimates import Estimate, Target, duration_range, timed_flops, total_s
 from cs336_tui.analysis.fields import size_label
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Prediction
 from cs336_tui.export.markdown import Align
 from cs336_tui.export.tables import Column, Table, Value
@@ -29,7 +29,7 @@ class _Row(NamedTuple):
     """A prediction and the cell that it is for, which may be another one that needs the same."""
 
     prediction: Prediction
-    spec: RunSpec
+    spec: CellSpec
 
 
 class _Source(NamedTuple):
@@ -63,7 +63,7 @@ def _amount(header: str, name: str, show: Callable[[float], str]) -> _Source:
 _AS_WRITTEN = "as written"
 
 
-def _variant(spec: RunSpec) -> str:
+def _variant(spec: CellSpec) -> str:
     return ", ".join(spec.variants) or _AS_WRITTEN
 
 

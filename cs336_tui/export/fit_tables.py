@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cs336_tui.analysis.estimates import Target
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.fitting import FIELD, STEP, Fit
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Prediction
 from cs336_tui.export.estimate_tables import PREDICTED, target_note
 from cs336_tui.export.tables import Column, Table, Value
@@ -20,7 +20,7 @@ class Fitted(NamedTuple):
     """What was found for one cell, with the predictions of the largest that fits and the next larger one, and how
     both went where they were run."""
 
-    asked: RunSpec
+    asked: CellSpec
     fit: Fit
     target: Target
     found: Prediction | None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from cs336_tui.analysis.fields import size_label
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Block, MemoryReport, OomReport
 from cs336_tui.export.estimate_tables import CATEGORIES_MEAN
 from cs336_tui.export.notation import NONE
@@ -370,7 +370,7 @@ def _oom_records(report: OomReport) -> Iterator[dict[str, Value]]:
         yield record(name, "block", block.bytes, " · ".join(filter(None, parts)))
 
 
-def _cell(spec: RunSpec) -> dict[str, Value]:
+def _cell(spec: CellSpec) -> dict[str, Value]:
     return {
         "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
         "variants": ", ".join(spec.variants),
@@ -378,7 +378,7 @@ def _cell(spec: RunSpec) -> dict[str, Value]:
     }  # fmt: skip
 
 
-def _cell_texts(spec: RunSpec) -> tuple[str, ...]:
+def _cell_texts(spec: CellSpec) -> tuple[str, ...]:
     return (
         " · ".join((size_label(spec), *spec.variants)),
         str(spec.context_length),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from cs336_tui.analysis.fields import OWN, shown_of
 from cs336_tui.analysis.merge import Result, title_of
 from cs336_tui.analysis.mixed_provenance import NONE, SETTINGS_IN_FORCE, mixed_provenance
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import InForce
@@ -21,7 +21,7 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import count, gigabytes
 
-SETTINGS: Mapping[str, Callable[[RunSpec], str]] = {
+SETTINGS: Mapping[str, Callable[[CellSpec], str]] = {
     "edition": lambda spec: shown_of(spec, "edition"),
     "arch": lambda spec: shown_of(spec, "arch"),
     "vocabulary": lambda spec: str(spec.vocab_size),

@@ -11,7 +11,7 @@ from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.limits import limit_of
 from cs336_tui.analysis.merge import Result, title_of
 from cs336_tui.analysis.roofline import PeakLookup
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import InForce, Stage, Status
 from cs336_tui.events.peaks import PeakCache
@@ -31,7 +31,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     cell: int
-    spec: RunSpec
+    spec: CellSpec
     repeat: int
     """Which run of its spec it is, from 1."""
     environment: int | None
@@ -113,7 +113,7 @@ class CellWithoutResult(msgspec.Struct, frozen=True, kw_only=True):
     """A cell that waits, runs or was skipped; `reason` says why it was skipped."""
 
     cell: int
-    spec: RunSpec
+    spec: CellSpec
     repeat: int
     status: Literal["queued", "running", "skipped"]
     reason: str | None = None

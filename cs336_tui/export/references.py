@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from cs336_tui.analysis.fields import FIELDS, device_label, machine, size_label
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.analysis.reference import REMARK, Match, Published, matching
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.markdown import Align
 from cs336_tui.export.notation import MILLISECONDS, Notation
@@ -34,7 +34,7 @@ def reference_table(
     `rows` are the published and a person's own reference points unless given. Raises `TableError` without measured
     cells, `ReferenceFileError` when the person's own cannot be read.
     """
-    groups: dict[tuple[RunSpec, str, str], list[Result]] = {}
+    groups: dict[tuple[CellSpec, str, str], list[Result]] = {}
     for result in measured(results):
         groups.setdefault((result.spec, machine(result), result.session), []).append(result)
     if not groups:

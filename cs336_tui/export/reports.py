@@ -12,7 +12,7 @@ from cs336_tui.analysis.ab import runs_in_turns, turns_of
 from cs336_tui.analysis.estimates import judge_all, target_here
 from cs336_tui.analysis.merge import Result, title_of
 from cs336_tui.analysis.roofline import points
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.events.reports import (
     KernelReport,
@@ -92,7 +92,7 @@ def report_drawings(states: Sequence[SessionState]) -> tuple[Drawing, ...]:
 
 
 def report_tables(
-    states: Sequence[SessionState], results: Sequence[Result], wanted: Callable[[RunSpec], bool] = lambda _: True
+    states: Sequence[SessionState], results: Sequence[Result], wanted: Callable[[CellSpec], bool] = lambda _: True
 ) -> Mapping[str, tuple[Table, ...]]:
     """The tables of everything that was found out in these sessions, by `REPORTS`; what there is none of is left out.
 
@@ -129,7 +129,7 @@ def report_tables(
     return found
 
 
-def _predicted(state: SessionState, wanted: Callable[[RunSpec], bool]) -> Iterator[Table]:
+def _predicted(state: SessionState, wanted: Callable[[CellSpec], bool]) -> Iterator[Table]:
     """What the session's cells need, judged for its machine's devices where these are known."""
     by_device: dict[str, list[Prediction]] = {}
     for prediction in _predictions(state):
@@ -158,7 +158,7 @@ def _of_session(table: Table, title: str) -> Table:
 
 def _predictions(state: SessionState) -> list[Prediction]:
     """Of the cells, and of what else there are reports on; each once."""
-    found: dict[RunSpec, Prediction] = {}
+    found: dict[CellSpec, Prediction] = {}
     for cell in state.cells.values():
         if prediction := state.prediction_of(cell.spec):
             found.setdefault(prediction_key(cell.spec), prediction)

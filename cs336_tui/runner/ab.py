@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, StageChanged, StepsTimed
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.queue import NOT_STARTED, CellQueue, Waiting
@@ -21,7 +21,7 @@ BOTH_IN_MEMORY = "both models are in memory at once; `bench --repeats` and `comp
 Record = Callable[[Sequence[Event]], None]
 
 
-def check_sides(a: RunSpec, b: RunSpec) -> None:
+def check_sides(a: CellSpec, b: CellSpec) -> None:
     """Raise `SpecError` for two cells that cannot take turns in one process, step by step."""
     for name, spec in (("A", a), ("B", b)):
         if spec.sync != "each-step":
@@ -38,7 +38,7 @@ def check_sides(a: RunSpec, b: RunSpec) -> None:
         raise SpecError("measure_steps", f"{a.measure_steps} and {b.measure_steps}", why)
 
 
-def rounds_of(a: RunSpec, b: RunSpec, rounds: int) -> tuple[tuple[RunSpec, int], ...]:
+def rounds_of(a: CellSpec, b: CellSpec, rounds: int) -> tuple[tuple[CellSpec, int], ...]:
     """The cells A, B, A, B and so on, each with which run of its spec it is, from 1; A and B may be one spec."""
     if a == b:
         return tuple((a, repeat) for repeat in range(1, 2 * rounds + 1))
@@ -52,12 +52,12 @@ class Means(NamedTuple):
 
     launcher: Launcher
     record: Record
-    watch: Callable[[RunSpec, int | None], object]
-    refuse: Callable[[RunSpec], str]
+    watch: Callable[[CellSpec, int | None], object]
+    refuse: Callable[[CellSpec], str]
     round_over: Callable[[], object]
     stop: StopSignal
     timeout_s: float | None = None
-    refuse_both: Callable[[RunSpec, RunSpec], str] = lambda _a, _b: ""
+    refuse_both: Callable[[CellSpec, CellSpec], str] = lambda _a, _b: ""
 
 
 def run_rounds(queue: CellQueue, means: Means) -> None:

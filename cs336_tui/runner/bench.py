@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from cs336_tui import __version__
-from cs336_tui.config.spec import Precision, RunSpec, SpecError
+from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment, capability_pair
 from cs336_tui.events.events import (
@@ -170,7 +170,7 @@ class Bench:
             environment.check(spec)
         return resolved
 
-    def run(self, specs: Sequence[RunSpec], command: str) -> None:
+    def run(self, specs: Sequence[CellSpec], command: str) -> None:
         """Run the cells in this order, and whatever else waits; returns when all are over or cancelled.
 
         Raises `LogError` when the session's log cannot be made; then nothing was run.
@@ -178,7 +178,7 @@ class Bench:
         self.add([(spec, 1) for spec in specs], command)
         self.work()
 
-    def run_ab(self, a: RunSpec, b: RunSpec, rounds: int, command: str) -> None:
+    def run_ab(self, a: CellSpec, b: CellSpec, rounds: int, command: str) -> None:
         """Run two cells in turns, a fresh process a round; returns when all rounds are over or cancelled.
 
         Raises like `run`, and `SpecError` for cells that cannot take turns.
@@ -187,7 +187,7 @@ class Bench:
         self.add(rounds_of(a, b, rounds), command)
         self._work(self._run_rounds)
 
-    def add(self, cells: Sequence[tuple[RunSpec, int]], command: str | None = None) -> None:
+    def add(self, cells: Sequence[tuple[CellSpec, int]], command: str | None = None) -> None:
         """Let cells wait, each with which run of its spec it is. Raises `LogError` like `run`."""
         if self._closed:
             return
@@ -195,7 +195,7 @@ class Bench:
         self.queue.add(cells, command=command, ddof=self.ddof)
         self._predictions.add(spec for spec, _ in cells)
 
-    def ask_report(self, kind: ReportKind, spec: RunSpec, cell: int | None = None) -> None:
+    def ask_report(self, kind: ReportKind, spec: CellSpec, cell: int | None = None) -> None:
         """Let a report wait, to be made by `work` before the next cell; of `cell`, where it is one of the session's.
 
         Raises like `add`, and like `resolve` when this machine cannot run the spec.
@@ -217,7 +217,7 @@ class Bench:
         if self._closed:
             self._peaks.stop()
 
-    def predict(self, specs: Sequence[RunSpec]) -> None:
+    def predict(self, specs: Sequence[CellSpec]) -> None:
         """Have it worked out what these need, instead of what was asked before; returns at once.
 
         Answers come as `CellsPredicted`, never worked out while a cell or a report runs.
@@ -225,11 +225,11 @@ class Bench:
         self.start()
         self._predictions.predictor.ask(specs)
 
-    def predict_now(self, specs: Iterable[RunSpec], say: Callable[[str], object] = lambda _: None) -> None:
+    def predict_now(self, specs: Iterable[CellSpec], say: Callable[[str], object] = lambda _: None) -> None:
         """The same of cells that wait, but returns when all is known that can be, or none waits any more."""
         self._predictions.work_out(specs, lambda: len(self.queue) > 0, say)
 
-    def predict_afterwards(self, specs: Iterable[RunSpec]) -> None:
+    def predict_afterwards(self, specs: Iterable[CellSpec]) -> None:
         """The same of cells that have run, for the FLOPs beside their times, and for seconds each at most.
 
         With `in_process` there are no children, and nothing is worked out.
@@ -403,7 +403,7 @@ class Bench:
             timeout_s=self.timeout_s,
         )
 
-    def _capability_of(self, spec: RunSpec) -> tuple[int, int] | None:
+    def _capability_of(self, spec: CellSpec) -> tuple[int, int] | None:
         device = self._environment.device(spec.device) if self._environment else None
         return capability_pair(device.capability) if device and device.capability else None
 

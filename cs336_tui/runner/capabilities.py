@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
 
@@ -47,7 +47,7 @@ def fields_of_preset(preset: str | None, choices: Mapping[str, object]) -> tuple
     return tuple(field for field, values in LEFT_OUT.items() if preset and not choices.get(values))
 
 
-def _problem(spec: RunSpec, environment: Environment) -> SpecError | None:
+def _problem(spec: CellSpec, environment: Environment) -> SpecError | None:
     try:
         environment.check(spec)
     except SpecError as error:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import CellFinished, CellStarted, Event, StageChanged
 from cs336_tui.runner.device_watch import DeviceWatch
@@ -45,7 +45,7 @@ class Cells:
         self.unusable: dict[int, str] = {}
         """What of the user's own could not be used, by the cell that has found out."""
 
-    def run(self, cell: int, spec: RunSpec, environment: Environment, timeout_s: float | None) -> None:
+    def run(self, cell: int, spec: CellSpec, environment: Environment, timeout_s: float | None) -> None:
         """Run one to its end, whatever that is; `timeout_s` bounds its child's whole life."""
         self.out_of_memory.pop(cell, None)
         try:
@@ -75,14 +75,14 @@ class Cells:
             if isinstance(event, StageChanged) and event.stage == "finishing":
                 self._watch.measured()
 
-    def why_not(self, spec: RunSpec, environment: Environment) -> str:
+    def why_not(self, spec: CellSpec, environment: Environment) -> str:
         """Why a cell is not even tried; empty when it may be."""
         device = environment.device(spec.device)
         if not self._check_fit or device is None:
             return ""
         return why_not_tried(spec, device, self._predictions.predictor, self._predictions.tell)
 
-    def why_not_both(self, a: RunSpec, b: RunSpec, environment: Environment) -> str:
+    def why_not_both(self, a: CellSpec, b: CellSpec, environment: Environment) -> str:
         """Why two cells are not even tried in turns; empty when they may be, and where each has memory of its own."""
         device = environment.device(a.device)
         if not self._check_fit or device is None or a.device != b.device:
@@ -90,7 +90,7 @@ class Cells:
         return why_not_in_turns(a, b, device, self._predictions.predictor, self._predictions.tell)
 
     def _run_child(
-        self, launcher: Launcher, cell: int, spec: RunSpec, environment: Environment, timeout_s: float | None
+        self, launcher: Launcher, cell: int, spec: CellSpec, environment: Environment, timeout_s: float | None
     ) -> None:
         started_at = time.time()
         try:

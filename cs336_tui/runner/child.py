@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from cs336_tui.config.spec import Precision, RunSpec
+from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.environment import TorchEnvironment
 from cs336_tui.events.events import CellFinished, Event, Notice, ReportFinished, pack
 from cs336_tui.events.peaks import DevicePeak
@@ -53,7 +53,7 @@ class ProbeReport(msgspec.Struct, frozen=True):
 class PredictionAnswer(msgspec.Struct, frozen=True):
     """A child's answer to "what will this cell need?"; `error` says in one line why there is no prediction."""
 
-    spec: RunSpec
+    spec: CellSpec
     prediction: Prediction | None
     error: str | None = None
 
@@ -66,16 +66,16 @@ class PeakAnswer(msgspec.Struct, frozen=True):
 
 
 def run_cell(events: Connection, commands: Connection, output: str, cell: int, spec: bytes, nvtx: bool) -> None:
-    """Entry point of a cell's process; `spec` is a packed `RunSpec`. Never returns."""
-    asked = msgspec.msgpack.decode(spec, type=RunSpec)
+    """Entry point of a cell's process; `spec` is a packed `CellSpec`. Never returns."""
+    asked = msgspec.msgpack.decode(spec, type=CellSpec)
     _serve(events, commands, output, partial(worker_entry.run_cell, asked, cell, nvtx=nvtx))
 
 
 def run_round(
     events: Connection, commands: Connection, output: str, cells: tuple[int, int], specs: bytes, b_first: bool
 ) -> None:
-    """Entry point of the process of two cells in turns; `specs` are their packed `RunSpec`s. Never returns."""
-    asked = msgspec.msgpack.decode(specs, type=tuple[RunSpec, RunSpec])
+    """Entry point of the process of two cells in turns; `specs` are their packed `CellSpec`s. Never returns."""
+    asked = msgspec.msgpack.decode(specs, type=tuple[CellSpec, CellSpec])
     _serve(events, commands, output, partial(worker_entry.run_round, asked, cells, b_first=b_first))
 
 
@@ -142,7 +142,7 @@ def run_predictions(events: Connection, output: str, asked: bytes) -> None:
     """
     _settle(output)
     os.nice(_PREDICTING_NICENESS)
-    for spec, capability in msgspec.msgpack.decode(asked, type=tuple[tuple[RunSpec, tuple[int, int] | None], ...]):
+    for spec, capability in msgspec.msgpack.decode(asked, type=tuple[tuple[CellSpec, tuple[int, int] | None], ...]):
         try:
             answer = PredictionAnswer(spec, worker_entry.predict(spec, capability))
         except BaseException as error:  # a user's model may raise anything, and call sys.exit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cs336_tui.config.order import rough_peak_bytes
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.reports import Prediction
 from cs336_tui.runner.child import IMPOSSIBLE
@@ -17,7 +17,7 @@ _MAY_MATTER = 1 / 4
 """From this share of the memory on, by a rough sum, a prediction is made."""
 
 
-def why_not_tried(spec: RunSpec, device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
+def why_not_tried(spec: CellSpec, device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
     """Why the cell has no room on the device by prediction, in one line; empty when it may be tried, as any on CUDA.
 
     Blocks for some seconds where a prediction is made; that is given to `predicted`, too.
@@ -25,7 +25,7 @@ def why_not_tried(spec: RunSpec, device: DeviceInfo, predictor: Predictor, predi
     return _why_not([spec], device, predictor, predicted)
 
 
-def why_not_in_turns(a: RunSpec, b: RunSpec, device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
+def why_not_in_turns(a: CellSpec, b: CellSpec, device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
     """The same of two cells on the device that take turns in one process, both models in memory at once."""
     return _why_not([a, b], device, predictor, predicted)
 
@@ -43,7 +43,7 @@ def in_turns_bytes(a: Prediction, b: Prediction) -> int:
     return max(a.peak_bytes + resident_bytes(b), b.peak_bytes + resident_bytes(a))
 
 
-def _why_not(specs: Sequence[RunSpec], device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
+def _why_not(specs: Sequence[CellSpec], device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
     """Of one cell, or of A and B in turns."""
     capacity = None if device.name.startswith("cuda") else device.memory_bytes
     if capacity is None or sum(map(rough_peak_bytes, specs)) < capacity * _MAY_MATTER:

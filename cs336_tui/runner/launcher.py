@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from cs336_tui.config.spec import Precision, RunSpec
+from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner import child
 from cs336_tui.runner.frames import FrameReader, enlarge
@@ -147,13 +147,13 @@ class Launcher:
         """Start every later child in a fresh interpreter."""
         self.method = "spawn"
 
-    def start_cell(self, cell: int, spec: RunSpec, *, nvtx: bool = False) -> Child:
+    def start_cell(self, cell: int, spec: CellSpec, *, nvtx: bool = False) -> Child:
         """Start a process that runs the cell. Raises `StartError` when no process can be made."""
         output = self._output_dir / f"cell-{cell}.log"
         packed = msgspec.msgpack.encode(spec)
         return self._start(child.run_cell, output, str(output), cell, packed, nvtx, commands=True)
 
-    def start_round(self, cells: tuple[int, int], specs: tuple[RunSpec, RunSpec], *, b_first: bool = False) -> Child:
+    def start_round(self, cells: tuple[int, int], specs: tuple[CellSpec, CellSpec], *, b_first: bool = False) -> Child:
         """Start a process that runs two cells in turns. Raises like `start_cell`."""
         output = self._output_dir / f"cell-{cells[0]}.log"
         packed = msgspec.msgpack.encode(specs)
@@ -165,7 +165,7 @@ class Launcher:
         packed = msgspec.msgpack.encode(request)
         return self._start(child.run_report, output, str(output), report, packed, commands=True)
 
-    def start_predictions(self, asked: Sequence[tuple[RunSpec, tuple[int, int] | None]]) -> Child:
+    def start_predictions(self, asked: Sequence[tuple[CellSpec, tuple[int, int] | None]]) -> Child:
         """Start a process that predicts what specs need, each on a device of a compute capability.
 
         It sends a `child.PredictionAnswer` each. Raises like `start_cell`.

@@ -17,7 +17,7 @@ import platformdirs
 
 import cs336_tui
 from cs336_tui.config.reading import UNREADABLE, read_small
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Prediction, predicted_for, prediction_key
 from cs336_tui.runner.child import PredictionAnswer
 from cs336_tui.runner.launcher import Child, Launcher, StartError
@@ -51,10 +51,10 @@ class PredictionCache:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or platformdirs.user_cache_path("cs336-tui", appauthor=False) / "predictions"
-        self._known: dict[tuple[RunSpec, Capability | None, Fingerprint], Prediction] = {}
+        self._known: dict[tuple[CellSpec, Capability | None, Fingerprint], Prediction] = {}
         self._version: str | None = None
 
-    def get(self, spec: RunSpec, capability: Capability | None = None) -> Prediction | None:
+    def get(self, spec: CellSpec, capability: Capability | None = None) -> Prediction | None:
         """The prediction of a spec that needs the same, as one of this spec."""
         key = _asked(spec)
         found = self._known.get((key[0], capability, key[1]))
@@ -79,7 +79,7 @@ class PredictionCache:
             draft.write_bytes(msgspec.json.encode(prediction))
             draft.replace(path)
 
-    def _path(self, spec: RunSpec, capability: Capability | None) -> Path:
+    def _path(self, spec: CellSpec, capability: Capability | None) -> Path:
         if self._version is None:
             self._version = _version()
         asked = msgspec.json.encode((self._version, spec, capability))
@@ -87,7 +87,7 @@ class PredictionCache:
         return self._folder / f"{name}.json"
 
 
-def _asked(spec: RunSpec) -> tuple[RunSpec, Fingerprint]:
+def _asked(spec: CellSpec) -> tuple[CellSpec, Fingerprint]:
     """What a prediction is of: specs that need the same, and the user's files as they are now."""
     return prediction_key(spec), fingerprint(spec)
 
@@ -122,19 +122,19 @@ class Predictor:
         self,
         launcher: Launcher,
         deliver: Callable[[Sequence[Prediction]], object] = lambda _: None,
-        give_up: Callable[[RunSpec, str], object] = lambda _spec, _why: None,
+        give_up: Callable[[CellSpec, str], object] = lambda _spec, _why: None,
         *,
         cache: PredictionCache | None = None,
-        capability_of: Callable[[RunSpec], Capability | None] = lambda _: None,
+        capability_of: Callable[[CellSpec], Capability | None] = lambda _: None,
         own_code_within_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._launcher, self._deliver, self._give_up = launcher, deliver, give_up
         self._capability_of, self._own_code_within_s = capability_of, own_code_within_s
         self._cache = cache or PredictionCache()
         self._changed = threading.Condition()
-        self._wanted: dict[RunSpec, RunSpec] = {}
+        self._wanted: dict[CellSpec, CellSpec] = {}
         """Specs that are to be predicted, by what they need."""
-        self._hopeless: set[tuple[RunSpec, Fingerprint]] = set()
+        self._hopeless: set[tuple[CellSpec, Fingerprint]] = set()
         self._fresh = False
         """Whether something was asked for that nobody has looked at."""
         self._holds = self._interrupts = 0
@@ -145,21 +145,21 @@ class Predictor:
         self._stops = 0
         self._stoppable: list[Child] = []
         """Those that somebody waits for, in `predict`."""
-        self._too_long: dict[tuple[RunSpec, Fingerprint], float] = {}
+        self._too_long: dict[tuple[CellSpec, Fingerprint], float] = {}
         """What was not worked out within so many seconds."""
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def known(self, specs: Iterable[RunSpec]) -> tuple[Prediction, ...]:
+    def known(self, specs: Iterable[CellSpec]) -> tuple[Prediction, ...]:
         """The predictions of these that are known already."""
         return tuple(found for spec in specs if (found := self._known(spec)))
 
-    def _known(self, spec: RunSpec) -> Prediction | None:
+    def _known(self, spec: CellSpec) -> Prediction | None:
         return self._cache.get(spec, self._capability_of(spec))
 
     def predict(
         self,
-        specs: Sequence[RunSpec],
+        specs: Sequence[CellSpec],
         on_each: Callable[[Prediction], object] = lambda _: None,
         *,
         within_s: float | None = None,
@@ -181,7 +181,7 @@ class Predictor:
                 on_each(answer.prediction)
         return self.known(specs)
 
-    def ask(self, specs: Iterable[RunSpec]) -> None:
+    def ask(self, specs: Iterable[CellSpec]) -> None:
         """Have these predicted instead of what was asked before; returns at once."""
         wanted = {prediction_key(spec): spec for spec in specs}
         with self._changed:
@@ -243,7 +243,7 @@ class Predictor:
                     self._abandon(spec, _asked(spec), f"{type(error).__name__}: {error}")
                     self._settle([key])
 
-    def _settle(self, keys: Iterable[RunSpec]) -> None:
+    def _settle(self, keys: Iterable[CellSpec]) -> None:
         """These are wanted no more."""
         with self._changed:
             for key in keys:
@@ -268,13 +268,13 @@ class Predictor:
                 self._abandon(*left[0], error.why)  # the one that the child died of; the others are tried again
                 self._settle([left[0][1][0]])
 
-    def _abandon(self, spec: RunSpec, asked: tuple[RunSpec, Fingerprint], why: str) -> None:
+    def _abandon(self, spec: CellSpec, asked: tuple[CellSpec, Fingerprint], why: str) -> None:
         """For as long as the user's files are as they were when it was `asked` for."""
         self._hopeless.add(asked)
         self._give_up(spec, why)
 
     def _answers(
-        self, specs: Sequence[RunSpec], *, stops: int | None = None, within_s: float | None = None
+        self, specs: Sequence[CellSpec], *, stops: int | None = None, within_s: float | None = None
     ) -> Iterator[PredictionAnswer]:
         """The answer to each as it comes from a child. Raises `PredictionError` when that ends before the last.
 
@@ -290,7 +290,7 @@ class Predictor:
             yield from self._answers_of_one([spec for _, spec in alike], stops, limit_s)
 
     def _answers_of_one(
-        self, specs: Sequence[RunSpec], stops: int | None, within_s: float | None
+        self, specs: Sequence[CellSpec], stops: int | None, within_s: float | None
     ) -> Iterator[PredictionAnswer]:
         files = {spec: fingerprint(spec) for spec in specs}
         first = (prediction_key(specs[0]), files[specs[0]])
@@ -322,7 +322,7 @@ class Predictor:
                     self._stoppable.remove(child)
                 child.close()
 
-    def _start_stoppable(self, specs: Sequence[RunSpec], stops: int) -> Child:
+    def _start_stoppable(self, specs: Sequence[CellSpec], stops: int) -> Child:
         """As `_start`, for somebody who waits and may be told to `stop`."""
         child = self._start(specs)
         with self._changed:
@@ -331,13 +331,13 @@ class Predictor:
                 child.kill()
         return child
 
-    def _start(self, specs: Sequence[RunSpec]) -> Child:
+    def _start(self, specs: Sequence[CellSpec]) -> Child:
         try:
             return self._launcher.start_predictions([(spec, self._capability_of(spec)) for spec in specs])
         except StartError as error:
             raise PredictionError(str(error)) from None
 
-    def _start_interruptible(self, specs: Sequence[RunSpec]) -> Child:
+    def _start_interruptible(self, specs: Sequence[CellSpec]) -> Child:
         """As `_start`, which may take seconds, while nobody who asks, holds or closes has to wait for a lock."""
         with self._changed:
             if self._holds or self._closed:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from cs336_tui.config.order import brings_as, needs_at_least
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import (
     CellFinished,
     CellRequeued,
@@ -33,14 +33,14 @@ class Waiting(NamedTuple):
     """A cell that is to run next."""
 
     cell: int
-    spec: RunSpec
+    spec: CellSpec
 
 
 class Asked(NamedTuple):
     """A report that is to be made next."""
 
     kind: ReportKind
-    spec: RunSpec
+    spec: CellSpec
     cell: int | None
 
 
@@ -56,7 +56,7 @@ class CellQueue:
         self._record, self._stop = record, stop
         self._closed = False
         self._changed = threading.Condition(threading.RLock())
-        self._specs: dict[int, RunSpec] = {}
+        self._specs: dict[int, CellSpec] = {}
         self._waiting: list[int] = []
         self._asked: list[Asked] = []
         self._taken: Waiting | Asked | None = None
@@ -72,7 +72,7 @@ class CellQueue:
     # What waits.
 
     def add(
-        self, cells: Sequence[tuple[RunSpec, int]], *, command: str | None = None, ddof: int = 1
+        self, cells: Sequence[tuple[CellSpec, int]], *, command: str | None = None, ddof: int = 1
     ) -> tuple[int, ...]:
         """Let cells wait behind all others, each with which run of its spec it is; returns their numbers."""
         with self._changed:
@@ -123,12 +123,12 @@ class CellQueue:
             if skipped:
                 self._record([CellSkipped(at=time.time(), cell=cell, reason=reason) for cell in skipped])
 
-    def skip_larger(self, failed: RunSpec, reason: str) -> None:
+    def skip_larger(self, failed: CellSpec, reason: str) -> None:
         """Do not run the waiting cells that surely need as much memory as `failed`."""
         with self._changed:
             self.skip([cell for cell in self._waiting if needs_at_least(self._specs[cell], failed)], reason)
 
-    def skip_bringing(self, code: str, failed: RunSpec, cell: int) -> None:
+    def skip_bringing(self, code: str, failed: CellSpec, cell: int) -> None:
         """Do not run the waiting cells that bring what could not be used in `cell`, of the same folders."""
         with self._changed:
             alike = [each for each in self._waiting if brings_as(self._specs[each], code, failed)]
@@ -144,7 +144,7 @@ class CellQueue:
                 self._record([CellRequeued(at=time.time(), cell=cell) for cell in again])
             self._changed.notify_all()
 
-    def ask(self, kind: ReportKind, spec: RunSpec, cell: int | None = None) -> None:
+    def ask(self, kind: ReportKind, spec: CellSpec, cell: int | None = None) -> None:
         """Let a report wait; it comes before the cells that wait, and only once."""
         with self._changed:
             asked = Asked(kind, spec, cell)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted, Notice
 from cs336_tui.events.reports import Prediction, prediction_key
 from cs336_tui.runner.launcher import Launcher
@@ -24,23 +24,23 @@ class SessionPredictions:
         self,
         launcher: Launcher,
         recorder: Recorder,
-        capability_of: Callable[[RunSpec], Capability | None],
+        capability_of: Callable[[CellSpec], Capability | None],
         own_code_within_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._recorder = recorder
         self.predictor = Predictor(
             launcher, self.tell, self.give_up, capability_of=capability_of, own_code_within_s=own_code_within_s
         )
-        self._cells: set[RunSpec] = set()
+        self._cells: set[CellSpec] = set()
         """What the session's cells need, by `prediction_key`; only their predictions go into its log."""
         self._said: set[str] = set()
         """Why predictions of the session's cells failed, as far as it was told."""
-        self._told: set[RunSpec] = set()
+        self._told: set[CellSpec] = set()
         """Of those, the ones whose predictions are there."""
-        self._failed: dict[RunSpec, str] = {}
+        self._failed: dict[CellSpec, str] = {}
         """For what predictions failed and why, by `prediction_key`."""
 
-    def add(self, specs: Iterable[RunSpec]) -> None:
+    def add(self, specs: Iterable[CellSpec]) -> None:
         """These are the session's from now on; what is known of them is told."""
         new = set(map(prediction_key, specs)) - self._cells
         self._cells |= new
@@ -65,7 +65,7 @@ class SessionPredictions:
                 tell([CellsPredicted(at=time.time(), predictions=tuple(told))])
 
     def work_out(
-        self, specs: Iterable[RunSpec], wanted: Callable[[], bool], say: Callable[[str], object] = lambda _: None
+        self, specs: Iterable[CellSpec], wanted: Callable[[], bool], say: Callable[[str], object] = lambda _: None
     ) -> None:
         """Work out what these need and tell it; returns when all is known that can be, or nothing is `wanted` any more.
 
@@ -83,7 +83,7 @@ class SessionPredictions:
             except PredictionError:
                 pass  # what is wrong with the cell it says itself when it runs
 
-    def work_out_afterwards(self, specs: Iterable[RunSpec]) -> None:
+    def work_out_afterwards(self, specs: Iterable[CellSpec]) -> None:
         """Work out what cells that have run needed; returns when all is known or given up, after `AFTERWARDS_WITHIN_S`
         at most for each.
 
@@ -102,7 +102,7 @@ class SessionPredictions:
                 if isinstance(error, TookTooLong):
                     too_long[code] = f"not tried, as {spec.title} was {error.why}"
 
-    def give_up(self, spec: RunSpec, why: str) -> None:
+    def give_up(self, spec: CellSpec, why: str) -> None:
         """What this needs will not be known."""
         now, is_own = time.time(), prediction_key(spec) in self._cells
         self._failed[prediction_key(spec)] = why
@@ -114,6 +114,6 @@ class SessionPredictions:
             self._recorder.pass_on([Notice(at=now, text=text)])
 
 
-def _each_need(specs: Iterable[RunSpec]) -> tuple[RunSpec, ...]:
+def _each_need(specs: Iterable[CellSpec]) -> tuple[CellSpec, ...]:
     """One of all that need the same."""
     return tuple({prediction_key(spec): spec for spec in specs}.values())

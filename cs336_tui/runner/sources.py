@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 
 Fingerprint = tuple[tuple[str, int, int], ...]
@@ -26,7 +26,7 @@ _MOST_ENTRIES = 20_000
 _NOT_THE_USERS = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
 
 
-def fingerprint(spec: RunSpec) -> Fingerprint:
+def fingerprint(spec: CellSpec) -> Fingerprint:
     """Of the Python files below the folders that a spec's own code is looked for in, and of the packages that it names
     where these are installed elsewhere.
 

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import CellFinished, DeviceSampled, InForce, ModelPrepared, Stage, Status, StepsTimed
 from cs336_tui.session.surroundings import Surroundings
@@ -62,7 +62,7 @@ class CellState:
     finished one is known before.
     """
 
-    def __init__(self, cell: int, spec: RunSpec, repeat: int = 1) -> None:
+    def __init__(self, cell: int, spec: CellSpec, repeat: int = 1) -> None:
         self.cell = cell
         self.spec = spec
         self.repeat = repeat

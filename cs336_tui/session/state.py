@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import (
     CellFinished,
@@ -93,9 +93,9 @@ class SessionState:
         """The cells that were started since none ran, as ordered keys."""
         self.default_threads: dict[tuple[str, str], int] = {}
         """torch's intra-op threads as read back last from a cell that asked for none, by its device and its model."""
-        self.predictions: dict[RunSpec, Prediction] = {}
+        self.predictions: dict[CellSpec, Prediction] = {}
         """What cells will need, by `prediction_key`."""
-        self.unpredictable: dict[RunSpec, str] = {}
+        self.unpredictable: dict[CellSpec, str] = {}
         """For what it could not be worked out and why, by `prediction_key`."""
         self.reports: dict[int, ReportState] = {}
         """In the order in which they were begun."""
@@ -141,12 +141,12 @@ class SessionState:
         """Of all cells that have run or will; where a count is automatic, at most."""
         return sum(cell.steps_meant for cell in self.cells.values() if not cell.is_skipped)
 
-    def prediction_of(self, spec: RunSpec) -> Prediction | None:
+    def prediction_of(self, spec: CellSpec) -> Prediction | None:
         """What a cell of this spec will need, where that was worked out."""
         found = self.predictions.get(prediction_key(spec))
         return predicted_for(spec, found) if found else None
 
-    def report_of(self, kind: ReportKind, spec: RunSpec) -> ReportState | None:
+    def report_of(self, kind: ReportKind, spec: CellSpec) -> ReportState | None:
         """The latest report of a kind on a spec (on one that it tells the same of); one that is being made first, then
         one that succeeded."""
         key = report_key(spec)
@@ -158,7 +158,7 @@ class SessionState:
 
     def contents(self, kind: type[_R]) -> tuple[_R, ...]:
         """What the latest successful report of a kind found, for each spec, oldest first."""
-        latest: dict[RunSpec, _R] = {}
+        latest: dict[CellSpec, _R] = {}
         for report in self.reports.values():
             if isinstance(report.content, kind):
                 latest[report_key(report.spec)] = report.content

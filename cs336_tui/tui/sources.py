@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from textual.message import Message
 
 from cs336_tui.config.order import in_order, in_rounds
-from cs336_tui.config.spec import CUSTOM_SIZE, Precision, RunSpec, SpecError
+from cs336_tui.config.spec import CUSTOM_SIZE, CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.events import Event
@@ -115,7 +115,7 @@ class LiveSource:
         """Run what waits in the queue, if nobody does."""
         _thread("run", lambda: self._work(lambda: None))
 
-    def ask(self, kind: ReportKind, spec: RunSpec, cell: int | None) -> None:
+    def ask(self, kind: ReportKind, spec: CellSpec, cell: int | None) -> None:
         """Have a report made before the next cell is run; `RunEnded` is posted when nothing waits any more."""
         with self._asking:
             self._asked += 1
@@ -128,12 +128,12 @@ class LiveSource:
             self._asked += 1
         _thread("peak", lambda: self._work(lambda: self._ask_peaks(wanted, tell)))
 
-    def predict(self, specs: Sequence[RunSpec]) -> None:
+    def predict(self, specs: Sequence[CellSpec]) -> None:
         """Have it worked out what these need, instead of what was asked before; answers come as events."""
         self._bench.predict(specs)
 
     @property
-    def asked(self) -> frozenset[tuple[str, RunSpec]]:
+    def asked(self) -> frozenset[tuple[str, CellSpec]]:
         """The reports that wait to be made, by kind and spec."""
         return frozenset((asked.kind, asked.spec) for asked in self._bench.queue.asked)
 
@@ -169,7 +169,7 @@ class LiveSource:
                 self._asked -= 1
                 self._bench.add(cells, resolved.command(self._bench.ddof))
 
-    def _ask(self, kind: ReportKind, spec: RunSpec, cell: int | None) -> None:
+    def _ask(self, kind: ReportKind, spec: CellSpec, cell: int | None) -> None:
         with self._once_asked():
             self._bench.probe()
         with self._asking:  # as in `_add`
@@ -263,10 +263,10 @@ class ReplaySource:
             self._post(RunEnded(error))
 
 
-def sweep_of(specs: Sequence[RunSpec]) -> Sweep:
+def sweep_of(specs: Sequence[CellSpec]) -> Sweep:
     """The choices whose product these cells are, to show what a replayed run was about."""
 
-    def each(read: Callable[[RunSpec], Any]) -> tuple[Any, ...]:
+    def each(read: Callable[[CellSpec], Any]) -> tuple[Any, ...]:
         return tuple(dict.fromkeys(map(read, specs)))
 
     first = specs[0]
@@ -305,7 +305,7 @@ def sweep_of(specs: Sequence[RunSpec]) -> Sweep:
     )
 
 
-def _arguments(specs: Sequence[RunSpec]) -> tuple[tuple[str, str], ...]:
+def _arguments(specs: Sequence[CellSpec]) -> tuple[tuple[str, str], ...]:
     """The arguments of a person's own models; where these were given different ones, each for its model alone."""
     given = dict.fromkeys((spec.model, spec.model_args) for spec in specs if is_imported(spec.model))
     if len({arguments for _, arguments in given}) <= 1:

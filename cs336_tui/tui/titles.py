@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from rich.cells import cell_len
 
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, shown_of
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.columns import Column
@@ -37,7 +37,7 @@ def unique_names(names: Iterable[str]) -> dict[str, str]:
     return {name: short(name) if counted[short(name)] == 1 else name for name in found}
 
 
-def variant_columns(specs: Iterable[RunSpec]) -> dict[str, Column]:
+def variant_columns(specs: Iterable[CellSpec]) -> dict[str, Column]:
     """A column for each of the `told_variants`, by its field."""
     return {key: variant_column(key) for key in told_variants(specs)}
 
@@ -46,7 +46,7 @@ def variant_column(key: str) -> Column:
     return Column(FIELDS[key].title, left=key != "checkpoint", rank=1)
 
 
-def told_variants(specs: Iterable[RunSpec]) -> dict[str, set[str]]:
+def told_variants(specs: Iterable[CellSpec]) -> dict[str, set[str]]:
     """What the cells show of each variant in which they differ, or which all have alike and is not the usual one; not
     of what only follows from their model."""
     taken: dict[str, set[str]] = {}

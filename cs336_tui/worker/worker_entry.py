@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from cs336_tui.config import compile_cache as compile_cache  # which has to be there before torch
-from cs336_tui.config.spec import Precision, RunSpec
+from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.environment import TorchEnvironment
 from cs336_tui.events.events import Event
 from cs336_tui.events.peaks import DevicePeak
@@ -20,7 +20,7 @@ PRELOAD = "cs336_tui.worker.measure.preload"
 
 
 def run_cell(
-    spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool = False
+    spec: CellSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool = False
 ) -> None:
     """Build, warm up and time one cell here; everything that happens goes to `emit`."""
     from cs336_tui.worker.measure.cell import run_cell as measure
@@ -29,7 +29,7 @@ def run_cell(
 
 
 def run_round(
-    specs: tuple[RunSpec, RunSpec],
+    specs: tuple[CellSpec, CellSpec],
     cells: tuple[int, int],
     emit: Callable[[Event], None],
     cancelled: Callable[[], bool],
@@ -58,7 +58,7 @@ def make_report(
     make(request, report, emit, cancelled)
 
 
-def predict(spec: RunSpec, capability: tuple[int, int] | None = None) -> Prediction:
+def predict(spec: CellSpec, capability: tuple[int, int] | None = None) -> Prediction:
     """What a cell will need, on tensors without data."""
     from cs336_tui.worker.estimate.predict import predict as work_out
 

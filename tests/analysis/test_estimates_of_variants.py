@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cs336_tui.analysis.estimates import Estimate, judge_all, target_here
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from tests.analysis.test_estimates import predicted
 from tests.made_predictions import made_prediction, on
 from tests.samples import ENVIRONMENT, a_spec
@@ -17,7 +17,7 @@ HERE = target_here(ENVIRONMENT.devices[1], ENVIRONMENT)
 TRAIN = a_spec(pass_="train-step")
 
 
-def judged(spec: RunSpec, *measured: Cell) -> Estimate:
+def judged(spec: CellSpec, *measured: Cell) -> Estimate:
     """The estimate of a cell in a session of these."""
     return judge_all([made_prediction(spec)], HERE, predicted(*measured), [spec])[0]
 

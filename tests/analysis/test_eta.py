@@ -9,7 +9,7 @@ from hypothesis import given
 
 from cs336_tui.analysis.eta import remaining_s
 from cs336_tui.config.order import relative_work
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ModelPrepared, Notice, StageChanged
 from cs336_tui.session.state import SessionState
 from tests import samples
@@ -100,7 +100,7 @@ def test_cells_that_are_over_cost_nothing_more() -> None:
     assert remaining_s(state_of(mixed_session())) is not None
 
 
-def automatic(**changes: Any) -> RunSpec:
+def automatic(**changes: Any) -> CellSpec:
     return a_spec(warmup_auto=True, warmup_steps=100, steps_auto=0.01, measure_steps=1000, **changes)
 
 
@@ -122,7 +122,7 @@ def test_fixed_counts_are_not_what_automatic_ones_came_to() -> None:
     assert remaining_s(state_of(events)) == pytest.approx(a_spec().total_steps * 0.1)
 
 
-def compiled(**changes: Any) -> RunSpec:
+def compiled(**changes: Any) -> CellSpec:
     return a_spec(compile="default", **changes)
 
 
@@ -150,7 +150,7 @@ def test_compiling_is_expected_to_take_as_long_as_it_took_before() -> None:
 
 
 @given(run_specs())
-def test_work_is_positive_and_grows_with_the_batch(spec: RunSpec) -> None:
+def test_work_is_positive_and_grows_with_the_batch(spec: CellSpec) -> None:
     double = msgspec.structs.replace(spec, batch_size=spec.batch_size * 2)
     assert relative_work(double) == pytest.approx(2 * relative_work(spec))
     assert relative_work(spec) > 0

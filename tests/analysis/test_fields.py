@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from cs336_tui.analysis.fields import FIELDS, in_common, shown_of, steps_done, values, varies, warmup_done
 from cs336_tui.analysis.pivot import pivot, select
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from tests.attention_cells import attention_spec
 from tests.samples import a_spec, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, results_of
 
 
-def automatic(**changes: object) -> RunSpec:
+def automatic(**changes: object) -> CellSpec:
     fields = {"warmup_auto": True, "warmup_steps": 100, "steps_auto": 0.01, "measure_steps": 1000}
     return a_spec(**(fields | changes))
 

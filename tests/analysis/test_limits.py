@@ -6,7 +6,7 @@ import pytest
 
 from cs336_tui.analysis.limits import Limit, limit_of
 from cs336_tui.config.flops import step_flops
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.peaks import DevicePeak, PeakKey, peak_key
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, a_spec
@@ -15,7 +15,7 @@ from tests.session.made import Cell, results_of
 PEAKS = {peak_key(ENVIRONMENT, "cuda:0", "fp32"): made_peak(50e12, 2.5e12)}
 
 
-def limit(spec: RunSpec, peaks: dict[PeakKey, DevicePeak] | None = None, status: str = "ok") -> Limit:
+def limit(spec: CellSpec, peaks: dict[PeakKey, DevicePeak] | None = None, status: str = "ok") -> Limit:
     (result,) = results_of(Cell(spec, [0.1, 0.1] if status == "ok" else [], status=status))
     return limit_of(result, (peaks or {}).get)
 

@@ -18,7 +18,7 @@ from cs336_tui.analysis.reference import (
 )
 from cs336_tui.analysis.reference_file import COLUMNS, parse
 from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import InForce
 from tests.samples import a_spec
 from tests.session.made import Cell, cell, results_of
@@ -34,7 +34,7 @@ def a_row(**changes: object) -> Published:
     return msgspec.structs.replace(row, **changes)
 
 
-def here(**changes: object) -> RunSpec:
+def here(**changes: object) -> CellSpec:
     """The cell that `a_row` is of, with changes."""
     fields = {"pass_": "forward", "context_length": 512, "warmup_steps": 5, "measure_steps": 10}
     return a_spec(**(fields | changes))

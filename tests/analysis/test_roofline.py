@@ -10,7 +10,7 @@ import pytest
 from cs336_tui.analysis.merge import merge
 from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, doubt, measured_ceiling, points, precision_in_force
 from cs336_tui.config.flops import least_bytes, step_flops
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted, InForce, ModelBuilt
 from cs336_tui.events.peaks import DevicePeak, PeakKey, peak_key
 from cs336_tui.session.state import SessionState
@@ -34,7 +34,7 @@ def found(state: SessionState, peaks: dict[PeakKey, DevicePeak] | None = None) -
     return points(merge([("one", state)]), (peaks or {}).get)
 
 
-def point(spec: RunSpec | None = None, peaks: dict[PeakKey, DevicePeak] | None = None, **more: Any) -> RooflinePoint:
+def point(spec: CellSpec | None = None, peaks: dict[PeakKey, DevicePeak] | None = None, **more: Any) -> RooflinePoint:
     """That of one cell with steps of 0.1 s."""
     (only,) = found(predicted(Cell(spec or a_spec(), [0.1, 0.1]), **more), peaks)
     return only

@@ -13,7 +13,7 @@ from cs336_tui.cli.estimate import estimate_command
 from cs336_tui.cli.fit import fit_command
 from cs336_tui.cli.targets import Asked, Machine, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.events import DeviceSampled, HostSample, to_line
 from cs336_tui.events.reports import Prediction
 from cs336_tui.runner.predictor import PredictionError
@@ -265,7 +265,7 @@ def test_this_machine_has_a_cpu_with_memory() -> None:
 
 def test_a_gpu_that_is_not_here_is_predicted_for() -> None:
     """With the real predictor, in a child process."""
-    spec: RunSpec = sweep_from(devices=("cuda",)).cells()[0]
+    spec: CellSpec = sweep_from(devices=("cuda",)).cells()[0]
     with predicting(Asked((spec,), {})) as predictor:
         (prediction,) = predictor.predict([spec])
     found = the_estimate(predictor=None, sizes=("tiny",), passes=(spec.pass_,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cs336_tui.config.attention_accounting import accounting_of
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.estimate.predict import predict
 from tests.attention_cells import attention_spec
 
@@ -13,7 +13,7 @@ WORKSPACES = 64 * 2**20
 """Of cuBLAS on Hopper: 32 MiB for each of the two threads that multiply."""
 
 
-def accounted(spec: RunSpec) -> int:
+def accounted(spec: CellSpec) -> int:
     accounting = accounting_of(spec)
     assert accounting is not None
     assert accounting.bytes == sum(term.bytes for term in accounting.terms)

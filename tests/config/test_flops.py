@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from cs336_tui.analysis.estimates import timed_flops
 from cs336_tui.analysis.fields import implied_params
 from cs336_tui.config.flops import least_bytes, step_flops
-from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, RunSpec
+from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec
 from cs336_tui.worker.estimate.predict import predict
 from tests.attention_cells import attention_spec
 from tests.samples import a_spec
@@ -18,7 +18,7 @@ from tests.worker.estimate.cells import small_cells
 from tests.worker.measure.cells import small_spec
 
 
-def assert_as_predicted(spec: RunSpec) -> None:
+def assert_as_predicted(spec: CellSpec) -> None:
     predicted = predict(spec)
     assert step_flops(spec) == timed_flops(predicted)
     assert least_bytes(spec) == predicted.min_bytes_moved
@@ -34,12 +34,12 @@ def test_every_kind_of_cell_is_as_predicted(arch: str, pass_: str, precision: st
 
 @given(small_cells())
 @settings(max_examples=25)
-def test_any_dimensions_are_as_predicted(spec: RunSpec) -> None:
+def test_any_dimensions_are_as_predicted(spec: CellSpec) -> None:
     assert_as_predicted(spec)
 
 
 @given(run_specs())
-def test_inference_moves_each_parameter_once_but_for_rows_that_no_token_reads(spec: RunSpec) -> None:
+def test_inference_moves_each_parameter_once_but_for_rows_that_no_token_reads(spec: CellSpec) -> None:
     spec = msgspec.structs.replace(spec, pass_="inference")
     unread = max(spec.vocab_size - spec.tokens_per_step, 0) * spec.d_model
     assert least_bytes(spec) == (implied_params(spec) - unread) * (2 if spec.precision == "bf16" else 4)

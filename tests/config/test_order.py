@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.config.order import in_order, in_rounds, needs_at_least, relative_work, rough_peak_bytes
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from tests.strategies import run_specs
 from tests.watching import small_spec
 
 
 @given(specs=st.lists(run_specs(), max_size=6))
-def test_the_same_cells_run_with_the_least_work_first(specs: list[RunSpec]) -> None:
+def test_the_same_cells_run_with_the_least_work_first(specs: list[CellSpec]) -> None:
     ordered = in_order(specs)
     assert sorted(map(hash, map(str, ordered))) == sorted(map(hash, map(str, specs)))
     work = list(map(relative_work, ordered))
@@ -47,7 +47,7 @@ def test_repeats_go_round_after_round() -> None:
 
 
 @given(spec=run_specs(), field=st.sampled_from(["context_length", "batch_size", "num_layers", "vocab_size"]))
-def test_a_cell_of_the_same_kind_with_nothing_smaller_needs_at_least_as_much(spec: RunSpec, field: str) -> None:
+def test_a_cell_of_the_same_kind_with_nothing_smaller_needs_at_least_as_much(spec: CellSpec, field: str) -> None:
     value = getattr(spec, field)
     if value < 2**30:
         larger = msgspec.structs.replace(spec, **{field: value + 1})

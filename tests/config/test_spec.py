@@ -14,8 +14,8 @@ from cs336_tui.config.spec import (
     PASSES,
     PRECISIONS,
     SYNCS,
+    CellSpec,
     ModelDims,
-    RunSpec,
     SpecError,
     canonical_device,
 )
@@ -143,10 +143,10 @@ def test_a_cell_holds_the_canonical_device_only() -> None:
 
 
 @given(run_specs())
-def test_any_cell_survives_the_wire_and_says_pass(spec: RunSpec) -> None:
+def test_any_cell_survives_the_wire_and_says_pass(spec: CellSpec) -> None:
     data = msgspec.json.encode(spec)
     assert b'"pass":' in data
-    assert msgspec.json.decode(data, type=RunSpec) == spec
+    assert msgspec.json.decode(data, type=CellSpec) == spec
     assert spec.total_steps == spec.warmup_steps + spec.measure_steps
     assert spec.tokens_per_step == spec.batch_size * spec.context_length
 
@@ -159,7 +159,7 @@ def test_heads_of_valid_dimensions_are_equal(dims: ModelDims) -> None:
 def test_a_damaged_cell_does_not_decode() -> None:
     data = msgspec.json.encode(a_spec()).replace(b'"num_heads":12', b'"num_heads":7')
     with pytest.raises(msgspec.ValidationError, match="768"):
-        msgspec.json.decode(data, type=RunSpec)
+        msgspec.json.decode(data, type=CellSpec)
 
 
 def test_the_same_name_is_another_model_in_another_edition() -> None:

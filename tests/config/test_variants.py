@@ -13,7 +13,7 @@ import pytest
 from cs336_tui.cli.flags import choice_options
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.presets import Preset, PresetError, from_toml, to_toml
-from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.variants import is_imported, is_well_formed, short
 from cs336_tui.events.environment import DeviceInfo, Environment
@@ -292,4 +292,4 @@ def test_logs_of_before_have_no_variants() -> None:
     old = msgspec.to_builtins(a_spec())
     for field in ("workload", "model", "attention", "compile", "checkpoint", "optimizer", "loss", "cuda_graph"):
         del old[field]
-    assert msgspec.convert(old, RunSpec) == a_spec()
+    assert msgspec.convert(old, CellSpec) == a_spec()

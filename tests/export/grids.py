@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from cs336_tui.analysis.merge import Result, merge
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellsQueued, EnvironmentRead, Event, SessionStarted
 from cs336_tui.session.state import SessionState
@@ -31,7 +31,7 @@ BASE_MS = {"small": 10.0, "medium": 30.0}
 PASS_FACTOR = {"inference": 0.9, "forward": 1.0, "backward": 2.0, "forward+backward": 3.0, "train-step": 4.0}
 
 
-def usual_times(spec: RunSpec) -> list[float]:
+def usual_times(spec: CellSpec) -> list[float]:
     """Measured step times in seconds, with a little spread; the first is cold without a warm-up."""
     mean = BASE_MS[spec.size] * PASS_FACTOR[spec.pass_] / 1e3 * spec.context_length / 128
     mean *= 0.5 if spec.precision == "bf16-mixed" else 1.0
@@ -41,11 +41,11 @@ def usual_times(spec: RunSpec) -> list[float]:
 
 
 def grid_events(
-    specs: Sequence[RunSpec],
+    specs: Sequence[CellSpec],
     *,
     session: str = "sample",
     environment: Environment = ENVIRONMENT,
-    times: Callable[[RunSpec], list[float]] = usual_times,
+    times: Callable[[CellSpec], list[float]] = usual_times,
     oom: Iterable[int] = (),
     repeats: Sequence[int] = (),
 ) -> list[Event]:
@@ -65,7 +65,7 @@ def grid_events(
     return events
 
 
-def grid(specs: Sequence[RunSpec], **more: Any) -> SessionState:
+def grid(specs: Sequence[CellSpec], **more: Any) -> SessionState:
     return state_of(grid_events(specs, **more))
 
 
@@ -73,7 +73,7 @@ def merged(*states: SessionState) -> tuple[Result, ...]:
     return merge([(state.started.session if state.started else "", state) for state in states])
 
 
-def by(sizes: Iterable[dict[str, Any]] = (SMALL, MEDIUM), **choices: Iterable[Any]) -> list[RunSpec]:
+def by(sizes: Iterable[dict[str, Any]] = (SMALL, MEDIUM), **choices: Iterable[Any]) -> list[CellSpec]:
     """The product of sizes and choices, as specs."""
     found: list[dict[str, Any]] = [dict(size) for size in sizes]
     for name, values in choices.items():

@@ -15,7 +15,7 @@ import pytest
 from cs336_tui.analysis.ab import Turns, runs_in_turns, turns_of
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.cli.plain import plain
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellStarted, Event
 from cs336_tui.export.ab_tables import turns_table
 from cs336_tui.export.formats import FORMATS, render
@@ -39,7 +39,7 @@ class Both:
         self.ends = (ends.get("a", {}), ends.get("b", {}))
 
 
-def rounds_of(*rounds: Both, a: RunSpec = A, b: RunSpec = B) -> list[tuple[Result, Result]]:
+def rounds_of(*rounds: Both, a: CellSpec = A, b: CellSpec = B) -> list[tuple[Result, Result]]:
     events: list[Event] = session_start([spec for _ in rounds for spec in (a, b)])
     for number, both in enumerate(rounds):
         cells = 2 * number, 2 * number + 1

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.analysis.merge import merge
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event
 from cs336_tui.export.cells import has_result
 from cs336_tui.export.folder import tables_of
@@ -29,7 +29,7 @@ def test_any_sessions_have_their_tables(sessions: list[list[Event]]) -> None:
 
 
 @given(st.lists(run_specs(), min_size=1, max_size=5), st.integers(1, 2))
-def test_every_measured_step_is_in_the_tables_of_a_layout_once(specs: list[RunSpec], sessions: int) -> None:
+def test_every_measured_step_is_in_the_tables_of_a_layout_once(specs: list[CellSpec], sessions: int) -> None:
     results = merged(*(grid(specs, times=lambda _: [0.01, 0.02]) for _ in range(sessions)))
     steps = 2 * len(results)
     assert (

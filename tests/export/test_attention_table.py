@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from cs336_tui.analysis.merge import Result
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import ModelBuilt
 from cs336_tui.export.formats import render, render_all
 from cs336_tui.export.results import TableError
@@ -27,7 +27,7 @@ MS = {("naive", "off"): 8.0, ("naive", "default"): 4.0, ("sdpa", "off"): 2.0, ("
 PASSES = {"forward": 1.0, "backward": 2.0}
 
 
-def specs(**axes: Iterable[Any]) -> list[RunSpec]:
+def specs(**axes: Iterable[Any]) -> list[CellSpec]:
     """The product of these, over two widths, two lengths, two passes and four methods where they are not given."""
     usual: dict[str, Iterable[Any]] = {
         "d_model": (16, 64),
@@ -43,7 +43,7 @@ def specs(**axes: Iterable[Any]) -> list[RunSpec]:
     ]
 
 
-def ran(cells: list[RunSpec], *, oom: Iterable[int] = (), held: int | None = 3 * MIB) -> tuple[Result, ...]:
+def ran(cells: list[CellSpec], *, oom: Iterable[int] = (), held: int | None = 3 * MIB) -> tuple[Result, ...]:
     """Cells as they would be in a log; those of a pass with a backward told what they held."""
     events = session_start(cells)
     for number, spec in enumerate(cells):

@@ -9,7 +9,7 @@ import pytest
 
 from cs336_tui.analysis.fields import FIELDS, varies
 from cs336_tui.analysis.pivot import pivot, suggest
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import (
     CellFinished,
     CellSkipped,
@@ -26,7 +26,7 @@ from tests.samples import ENVIRONMENT, START, a_spec, state_of
 from tests.session.made import Cell, events_of
 
 ENDS = ("failed", "oom", "killed", "skipped", "queued", "cancelled")
-SWEEPS: dict[str, tuple[RunSpec, ...]] = {
+SWEEPS: dict[str, tuple[CellSpec, ...]] = {
     "sizes": tuple(a_spec(d_model=96 * n, size=size) for n, size in enumerate(("small", "medium", "large"), 1)),
     "passes": tuple(a_spec(pass_=name) for name in ("forward", "forward+backward", "train-step")),
     "checkpoint": tuple(a_spec(pass_="train-step", checkpoint=number) for number in (0, 1, 2)),
@@ -38,7 +38,7 @@ SWEEPS: dict[str, tuple[RunSpec, ...]] = {
 }
 
 
-def session(specs: Sequence[RunSpec], ends: str | None) -> SessionState:
+def session(specs: Sequence[CellSpec], ends: str | None) -> SessionState:
     """A session whose last cell ended so before its model was built; None: it has a result, too."""
     cells = [Cell(spec, (0.1,) * 5) for spec in specs]
     events: list[Event] = list(events_of(*cells))

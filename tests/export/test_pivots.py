@@ -7,7 +7,7 @@ import pytest
 from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import VALUES, pivot
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.comparisons import comparison_table
 from cs336_tui.export.pivots import pivot_table
 from cs336_tui.export.references import reference_table
@@ -66,11 +66,11 @@ def test_a_cell_without_a_time_says_why() -> None:
     assert table.records[3]["mean_s"] is None
 
 
-def slower(spec: RunSpec) -> list[float]:
+def slower(spec: CellSpec) -> list[float]:
     return [2 * time_s for time_s in often(spec)]
 
 
-def often(spec: RunSpec) -> list[float]:
+def often(spec: CellSpec) -> list[float]:
     return usual_times(spec) * 3
 
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ModelBuilt
 from cs336_tui.export.table import NO_RESULTS, results_markdown, results_table
 from cs336_tui.session.state import SessionState
@@ -35,11 +35,11 @@ def rendered_rows(text: str) -> list[dict[str, str]]:
     return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
 
 
-def one_good_cell(spec: RunSpec, cell: int = 0, **end: object) -> list[Event]:
+def one_good_cell(spec: CellSpec, cell: int = 0, **end: object) -> list[Event]:
     return [*cell_start(cell), *steps(cell, WARMUP_S[: spec.warmup_steps], MEASURED_S), cell_end(cell, **end)]
 
 
-def session_of(*specs: RunSpec, ddof: int = 1, **end: object) -> SessionState:
+def session_of(*specs: CellSpec, ddof: int = 1, **end: object) -> SessionState:
     events = session_start(specs, ddof)
     for cell, spec in enumerate(specs):
         events += one_good_cell(spec, cell, **end)

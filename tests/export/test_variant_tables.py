@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cs336_tui.analysis.merge import Result, merge
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import (
     CellsPredicted,
     CellsQueued,
@@ -32,7 +32,7 @@ GB = 10**9
 
 
 class Cell(NamedTuple):
-    spec: RunSpec
+    spec: CellSpec
     steps_s: Sequence[float] = ()
     """Of each a tenth is the optimizer's, where there is one."""
     status: str = "ok"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.config.spec import Precision, RunSpec
+from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.reports import KernelReport, ReportRequest
 from cs336_tui.worker.measure.kernels import profile_kernels
@@ -36,7 +36,7 @@ def low_precision() -> Precision:
     return "bf16-mixed" if "bf16-mixed" in the_gpu().precisions else "fp16-mixed"
 
 
-def gpu_spec(**changes: Any) -> RunSpec:
+def gpu_spec(**changes: Any) -> CellSpec:
     """A cell that keeps a GPU busy for milliseconds a step: of size `small`, with `changes`."""
     fields = {
         "d_model": 768,
@@ -54,7 +54,7 @@ def gpu_spec(**changes: Any) -> RunSpec:
     return small_spec(**(fields | changes))
 
 
-def shallow_spec(**changes: Any) -> RunSpec:
+def shallow_spec(**changes: Any) -> CellSpec:
     """As wide as `gpu_spec` with fewer layers, for what takes its time over each operator."""
     return gpu_spec(**({"num_layers": LAYERS} | changes))
 
@@ -64,7 +64,7 @@ def assert_ok(report: Report) -> Report:
     return report
 
 
-def profiled(spec: RunSpec) -> KernelReport:
+def profiled(spec: CellSpec) -> KernelReport:
     report = profile_kernels(ReportRequest(kind="kernels", spec=spec), Progress(0, lambda _: None, lambda: False))
     if report.activity == "operators":
         pytest.skip(report.note)

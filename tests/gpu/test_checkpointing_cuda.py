@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cs336_tui.config.spec import Precision, RunSpec
+from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.config.variants import OPTIMIZERS
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.building import build, settle_torch
@@ -15,7 +15,7 @@ from tests.worker.measure.cells import run
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
-def assert_peak_as_predicted(spec: RunSpec) -> None:
+def assert_peak_as_predicted(spec: CellSpec) -> None:
     needs(spec.precision)
     # cuBLAS keeps its workspaces between cells of one process, whichever thread they were made for.
     torch._C._cuda_clearCublasWorkspaces()

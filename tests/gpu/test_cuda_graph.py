@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cs336_tui.config.spec import Pass, RunSpec
+from cs336_tui.config.spec import CellSpec, Pass
 from cs336_tui.events.events import ModelPrepared
 from cs336_tui.worker.workload.batch import random_batch
 from cs336_tui.worker.workload.building import build
@@ -39,7 +39,7 @@ def forget_workspaces() -> None:
     torch.cuda.empty_cache()
 
 
-def graph_spec(**changes: object) -> RunSpec:
+def graph_spec(**changes: object) -> CellSpec:
     """Of many small kernels, which a GPU runs sooner than a host launches them."""
     fields = {
         "d_model": 128,

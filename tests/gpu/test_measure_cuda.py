@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from cs336_tui.config.spec import PASSES, Pass, Precision, RunSpec
+from cs336_tui.config.spec import PASSES, CellSpec, Pass, Precision
 from cs336_tui.worker.measure.clock import clock_for
 from cs336_tui.worker.measure.driver import driver_initialised
 from cs336_tui.worker.measure.probe import probe
@@ -27,7 +27,7 @@ DEVICE = torch.device("cuda:0")
 MEGABYTE = 1024**2
 
 
-def gpu_step(spec: RunSpec) -> Step:
+def gpu_step(spec: CellSpec) -> Step:
     """A step as a cell builds it."""
     recipe = RECIPES[spec.precision]
     set_matmul(recipe.matmul)
@@ -155,7 +155,7 @@ def test_a_cell_gives_its_memory_back() -> None:
     assert torch.cuda.memory_allocated() - before < 64 * MEGABYTE
 
 
-def out_of_memory_specs() -> dict[str, Callable[[], RunSpec]]:
+def out_of_memory_specs() -> dict[str, Callable[[], CellSpec]]:
     total = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 2**30
     scores = 4 * 12 * 2048**2
     return {

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cs336_tui.analysis.memory import Timeline
-from cs336_tui.config.spec import PASSES, RunSpec
+from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.events.reports import MemoryReport, ReportRequest
 from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.oom import explain_oom
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 SILENT = Progress(0, lambda _event: None, lambda: False)
 
 
-def gpu_spec(**changes: Any) -> RunSpec:
+def gpu_spec(**changes: Any) -> CellSpec:
     fields = {
         "d_model": 512,
         "d_ff": 2048,
@@ -38,7 +38,7 @@ def gpu_spec(**changes: Any) -> RunSpec:
     return small_spec(**(fields | changes))
 
 
-def record(spec: RunSpec, folder: Path | None = None) -> MemoryReport:
+def record(spec: CellSpec, folder: Path | None = None) -> MemoryReport:
     return record_memory(ReportRequest(kind="memory", spec=spec, folder=folder and str(folder)), SILENT)
 
 

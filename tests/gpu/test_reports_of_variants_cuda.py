@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cs336_tui.analysis.kernels import attention_split, by_range, named_share
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import FUSED, MemoryReport, ReportRequest
 from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.report import Progress
@@ -21,12 +21,12 @@ from tests.worker.workload.own_models import BASICS
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
-def own_spec(tmp_path: Path, **changes: Any) -> RunSpec:
+def own_spec(tmp_path: Path, **changes: Any) -> CellSpec:
     folder = Folder(tmp_path)
     return shallow_spec(model=f"{folder.write(BASICS)}:LM", model_path=folder.paths, pass_="train-step", **changes)
 
 
-def recorded(spec: RunSpec) -> MemoryReport:
+def recorded(spec: CellSpec) -> MemoryReport:
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     return record_memory(ReportRequest(kind="memory", spec=spec), Progress(0, lambda _: None, lambda: False))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.config.spec import Pass, RunSpec
+from cs336_tui.config.spec import CellSpec, Pass
 from cs336_tui.config.variants import ATTENTIONS, COMPILES, OPTIMIZERS
 from cs336_tui.events.events import ModelPrepared
 from cs336_tui.worker.workload.compiling import why_cannot_compile
@@ -17,7 +17,7 @@ from tests.worker.measure.cells import Report, run, small_spec
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
-def variant(**changes: Any) -> RunSpec:
+def variant(**changes: Any) -> CellSpec:
     """A small cell whose heads are as wide as fused kernels like them."""
     fields = {
         "d_model": 128,
@@ -34,7 +34,7 @@ def variant(**changes: Any) -> RunSpec:
     return small_spec(**(fields | changes))
 
 
-def ran(spec: RunSpec) -> Report:
+def ran(spec: CellSpec) -> Report:
     report = run(spec)
     assert report.finished.status == "ok", report.finished.error
     assert len(report.times_s()) == spec.measure_steps

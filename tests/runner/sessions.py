@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.runner.bench import Bench
 from tests.watching import Watch
 
 
-def run(directory: Path, *specs: RunSpec) -> tuple[Path, Watch]:
+def run(directory: Path, *specs: CellSpec) -> tuple[Path, Watch]:
     """A session of these cells, run to its end."""
     watch = Watch()
     bench = Bench(watch, session_dir=directory, device_interval_s=0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
 from cs336_tui.events.reports import Prediction
@@ -33,13 +33,13 @@ WIDER = {"d_ff": 96}
 class Running:
     """A bench with rounds under way on a thread of its own."""
 
-    def __init__(self, directory: Path, a: RunSpec, b: RunSpec, rounds: int) -> None:
+    def __init__(self, directory: Path, a: CellSpec, b: CellSpec, rounds: int) -> None:
         self.watch = Watch()
         self.bench = Bench(self.watch, session_dir=directory, device_interval_s=0)
         self.bench.prepare()
         self.begin(a, b, rounds)
 
-    def begin(self, a: RunSpec, b: RunSpec, rounds: int) -> None:
+    def begin(self, a: CellSpec, b: CellSpec, rounds: int) -> None:
         """Run these too, when nothing runs."""
         self.thread = threading.Thread(target=self.bench.run_ab, args=(a, b, rounds, "ab command"))
         self.thread.start()
@@ -64,7 +64,7 @@ class Running:
 def start(tmp_path: Path) -> Iterator[type[Running]]:
     started: list[Running] = []
 
-    def begin(a: RunSpec, b: RunSpec, *, rounds: int = 2) -> Running:
+    def begin(a: CellSpec, b: CellSpec, *, rounds: int = 2) -> Running:
         started.append(Running(tmp_path, a, b, rounds))
         return started[-1]
 

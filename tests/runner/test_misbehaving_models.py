@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.state import SessionState
 from tests.watching import Watch, is_gone, small_spec
@@ -59,13 +59,13 @@ class Own:
 
     def spec(
         self, name: str, *, at_import: str = "", at_start: str = "", in_forward: str = "", **changes: Any
-    ) -> RunSpec:
+    ) -> CellSpec:
         text = MODEL.replace("AT_IMPORT", at_import)
         text = text.replace("AT_START", at_start or "pass").replace("IN_FORWARD", in_forward or "pass")
         (self.path / f"{name}.py").write_text(text)
         return small_spec(model=f"{name}:LM", model_path=(str(self.path),), **changes)
 
-    def run(self, *specs: RunSpec, in_process: bool = False) -> SessionState:
+    def run(self, *specs: CellSpec, in_process: bool = False) -> SessionState:
         watch = Watch()
         bench = Bench(watch, session_dir=self.path / "sessions", device_interval_s=0, in_process=in_process)
         self.started.append(bench)

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, Event, Notice
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.launcher import Launcher
@@ -69,7 +69,7 @@ class Own:
         self.path = path
         self._pids = path / "pids"
 
-    def spec(self, at_start: str = LEAVES, in_forward: str = "pass", **changes: Any) -> RunSpec:
+    def spec(self, at_start: str = LEAVES, in_forward: str = "pass", **changes: Any) -> CellSpec:
         text = MODEL.replace("AT_START", at_start).replace("IN_FORWARD", in_forward)
         (self.path / "mine.py").write_text(text.replace("PIDS", repr(str(self._pids))))
         return small_spec(model="mine:LM", model_path=(str(self.path),), **changes)

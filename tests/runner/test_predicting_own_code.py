@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import prediction_key
 from cs336_tui.runner import sources
 from cs336_tui.runner.launcher import Launcher
@@ -55,7 +55,7 @@ def own(tmp_path: Path) -> Path:
     return path
 
 
-def spec_of(own: Path, name: str = "Odd", **changes: Any) -> RunSpec:
+def spec_of(own: Path, name: str = "Odd", **changes: Any) -> CellSpec:
     return small_spec(model=f"mine:{name}", model_path=(str(own.parent),), pass_="forward", **changes)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Prediction
 from cs336_tui.runner.launcher import Child, Launcher
 from cs336_tui.runner.predictor import PredictionCache, PredictionError, Predictor
@@ -25,7 +25,7 @@ class Watched(Launcher):
         self.may_start = threading.Event()
         self.may_start.set()
 
-    def start_predictions(self, asked: Sequence[tuple[RunSpec, tuple[int, int] | None]]) -> Child:
+    def start_predictions(self, asked: Sequence[tuple[CellSpec, tuple[int, int] | None]]) -> Child:
         assert self.may_start.wait(PATIENCE_S)
         child = super().start_predictions(asked)
         self.children.append(child)
@@ -75,7 +75,7 @@ def abandoned() -> list[int]:
 
 @pytest.fixture
 def predictor(tmp_path: Path, launcher: Watched, delivered: Delivered, abandoned: list[int]) -> Iterator[Predictor]:
-    def given_up(spec: RunSpec, why: str) -> None:
+    def given_up(spec: CellSpec, why: str) -> None:
         assert "ended early" in why
         abandoned.append(spec.context_length)
 
@@ -84,7 +84,7 @@ def predictor(tmp_path: Path, launcher: Watched, delivered: Delivered, abandoned
     made.close()
 
 
-def specs(*contexts: int) -> list[RunSpec]:
+def specs(*contexts: int) -> list[CellSpec]:
     return [small_spec(context_length=context) for context in contexts]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.runner.bench import Bench
 from tests.runner.sessions import resume
 from tests.watching import Watch, small_spec
@@ -49,7 +49,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[[], tuple[Bench, Watch]]]:
         each.close()
 
 
-def own(folder: Path, name: str = "mine:LM", **changes: object) -> RunSpec:
+def own(folder: Path, name: str = "mine:LM", **changes: object) -> CellSpec:
     return small_spec(**({"model": name, "model_path": (str(folder),), "d_model": 12} | changes))
 
 

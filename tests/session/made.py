@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cs336_tui.analysis.merge import Result, merge
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellsQueued, EnvironmentRead, Event, SessionAnnotated, SessionStarted
 from cs336_tui.session.state import SessionState
@@ -33,7 +33,7 @@ OTHER_GPU = msgspec.structs.replace(
 class Cell(NamedTuple):
     """A cell and how it went; `status` None: it never started. `on`: the machine, where it is not the session's."""
 
-    spec: RunSpec
+    spec: CellSpec
     measured_s: Sequence[float] = ()
     warmup_s: Sequence[float] = ()
     status: str | None = "ok"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cs336_tui.config.order import relative_work
-from cs336_tui.config.spec import PRECISIONS, RunSpec
+from cs336_tui.config.spec import PRECISIONS, CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import (
@@ -123,13 +123,13 @@ class _Machine:
         self.now = round(end, 6)
 
 
-def _parameters(spec: RunSpec) -> tuple[int, int]:
+def _parameters(spec: CellSpec) -> tuple[int, int]:
     body = spec.num_layers * (4 * spec.d_model**2 + 3 * spec.d_model * spec.d_ff + 2 * spec.d_model) + spec.d_model
     table = spec.vocab_size * spec.d_model
     return body + 2 * table, body + table
 
 
-def _cell(machine: _Machine, cell: int, spec: RunSpec) -> Iterator[Event]:
+def _cell(machine: _Machine, cell: int, spec: CellSpec) -> Iterator[Event]:
     params, without_head = _parameters(spec)
     flops_per_s = {"fp32": 42e12, "bf16-mixed": 300e12}[spec.precision]
     forward = (

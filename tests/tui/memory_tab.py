@@ -8,7 +8,7 @@ from textual import on
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStarted
 from cs336_tui.events.reports import MemoryReport, OomReport, Report
 from cs336_tui.session.state import SessionState
@@ -30,7 +30,7 @@ class Tab(App[None]):
     def __init__(self, subject: Subject) -> None:
         super().__init__()
         self.subject = subject
-        self.wanted: list[tuple[str, RunSpec | None]] = []
+        self.wanted: list[tuple[str, CellSpec | None]] = []
         self.stepped: list[int] = []
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -86,7 +86,7 @@ def timed(cell: int, **end: Any) -> list[Event]:
     return [*cell_start(cell), *steps(cell, (), MEASURED_S), cell_end(cell, **end)]
 
 
-def session(*more: Event, specs: tuple[RunSpec, ...] = (SPEC,)) -> SessionState:
+def session(*more: Event, specs: tuple[CellSpec, ...] = (SPEC,)) -> SessionState:
     return state_of([*session_start(specs), *timed(0, peak_allocated_bytes=305 * MB), *more])
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cs336_tui.config.presets import Preset
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.reports import Prediction
@@ -24,7 +24,7 @@ SWEEP = Sweep(sizes=("small",), contexts=(128, 256), passes=("forward", "train-s
 GB = 10**9
 
 
-def sized(spec: RunSpec) -> Prediction:
+def sized(spec: CellSpec) -> Prediction:
     """10 GB, more with the context, and 90 GB where it trains at 256."""
     peak = 90 * GB if (spec.context_length, spec.pass_) == (256, "train-step") else 10 * GB + spec.context_length
     return resized(made_prediction(spec), peak)
@@ -35,7 +35,7 @@ def resized(prediction: Prediction, peak: int) -> Prediction:
     return msgspec.structs.replace(prediction, peak_bytes=peak, by_category=by_category)
 
 
-def answer(app: Cs336App, bench: Benches, made: Callable[[RunSpec], Prediction] = made_prediction) -> None:
+def answer(app: Cs336App, bench: Benches, made: Callable[[CellSpec], Prediction] = made_prediction) -> None:
     """What was asked for last is predicted."""
     app.sink([CellsPredicted(at=START, predictions=tuple(made(spec) for spec in bench.predicted[-1]))])
 
@@ -49,7 +49,7 @@ def bench() -> Benches:
     return Benches()
 
 
-async def asked(pilot, bench: Benches, times: int = 1) -> tuple[RunSpec, ...]:  # type: ignore[no-untyped-def]
+async def asked(pilot, bench: Benches, times: int = 1) -> tuple[CellSpec, ...]:  # type: ignore[no-untyped-def]
     await until(pilot, lambda _: bool(bench.made) and len(bench.predicted) >= times)
     return bench.predicted[-1]
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.reports import Prediction
@@ -23,11 +23,11 @@ MANY = Sweep(sizes=("small",), contexts=CONTEXTS, passes=("forward",), devices=(
 BOTH = msgspec.structs.replace(SWEEP, contexts=(128,), passes=("train-step",), compiles=("off", "default"))
 
 
-def one_gigabyte(spec: RunSpec) -> Prediction:
+def one_gigabyte(spec: CellSpec) -> Prediction:
     return resized(made_prediction(spec), GB)
 
 
-def longest_misfits(spec: RunSpec) -> Prediction:
+def longest_misfits(spec: CellSpec) -> Prediction:
     return resized(made_prediction(spec), 200 * GB if spec.context_length == CONTEXTS[-1] else GB)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cs336_tui.analysis.estimates import Target, judge
 from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted, Event
 from cs336_tui.events.reports import Prediction
 from cs336_tui.tui.app import Cs336App
@@ -29,7 +29,7 @@ GPU = Target(name="A GPU", device="cuda:0", capacity_bytes=10**10, free_bytes=No
 OWN = a_spec(pass_="train-step", model="package.module:GPT")
 
 
-def ran(*specs: RunSpec) -> list[Event]:
+def ran(*specs: CellSpec) -> list[Event]:
     """A session in which they ran, the first with a peak of 500 MB, each other one with 100 MB less."""
     events = [*session_start(specs)]
     for place in range(len(specs)):
@@ -40,7 +40,7 @@ def ran(*specs: RunSpec) -> list[Event]:
 
 
 @pytest.mark.parametrize("specs", [(WRITTEN, COMPILED), (COMPILED, WRITTEN)], ids=["compiled last", "compiled first"])
-async def test_what_was_measured_compiled_is_not_told_of_what_is_written(specs: tuple[RunSpec, ...]) -> None:
+async def test_what_was_measured_compiled_is_not_told_of_what_is_written(specs: tuple[CellSpec, ...]) -> None:
     predicted = CellsPredicted(at=START + 60, predictions=(a_prediction(WRITTEN, peak_bytes=450 * MB),))
     app = Tab(Subject(state_of([*ran(*specs), predicted]), WRITTEN, 0, can_ask=True))
     async with app.run_test(size=LARGE) as pilot:

@@ -11,7 +11,7 @@ import pytest
 from cs336_tui.analysis.merge import merge
 from cs336_tui.config.presets import Preset
 from cs336_tui.config.recent_models import RecentModel, recent_models, remember
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.variants import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS
 from cs336_tui.events.events import CellStarted, InForce, ModelBuilt, ModelPrepared, Notice, StageChanged
@@ -208,7 +208,7 @@ async def test_a_run_keeps_its_models_and_offers_them() -> None:
 # While it runs.
 
 
-def live(spec: RunSpec, *events: object, width: int = 60, height: int = 30) -> str:
+def live(spec: CellSpec, *events: object, width: int = 60, height: int = 30) -> str:
     state = state_of([*session_start([spec]), *cell_start(0), *events])  # type: ignore[list-item]
     cell = state.cells[0]
     return text(live_lines(state, cell, detail_of(cell, START), width, height))

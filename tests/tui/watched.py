@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from textual.pilot import Pilot
 
-from cs336_tui.config.spec import Precision, RunSpec
+from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import (
@@ -66,7 +66,7 @@ class ScriptedBench:
         self.may_stop = threading.Event()
         """Set unless a stop is to take its time."""
         self.may_stop.set()
-        self.predicted: list[tuple[RunSpec, ...]] = []
+        self.predicted: list[tuple[CellSpec, ...]] = []
         """What was asked to be predicted, each time."""
         self.reports = 0
         self.report_ends = ReportFinished(at=START + 2, report=0, status="failed", error="no report was given")
@@ -91,7 +91,7 @@ class ScriptedBench:
             raise self.refuse_sweep
         return sweep.with_devices(self.environment.resolve(sweep.devices))
 
-    def add(self, cells: Sequence[tuple[RunSpec, int]], command: str | None = None) -> None:
+    def add(self, cells: Sequence[tuple[CellSpec, int]], command: str | None = None) -> None:
         if self.refuse:
             raise self.refuse
         if not self.commands:
@@ -115,7 +115,7 @@ class ScriptedBench:
         self.queue.restore(state)
         return tuple(state.waiting)
 
-    def ask_report(self, kind: ReportKind, spec: RunSpec, cell: int | None = None) -> None:
+    def ask_report(self, kind: ReportKind, spec: CellSpec, cell: int | None = None) -> None:
         if self.refuse:
             raise self.refuse
         self.queue.ask(kind, spec, cell)
@@ -124,7 +124,7 @@ class ScriptedBench:
         del threads
         self._peaks.append((device, precision, tell))
 
-    def predict(self, specs: Sequence[RunSpec]) -> None:
+    def predict(self, specs: Sequence[CellSpec]) -> None:
         self.predicted.append(tuple(specs))
 
     def work(self) -> None:

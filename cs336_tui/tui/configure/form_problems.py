@@ -26,7 +26,7 @@ def problems_of(sweep: Sweep, environment: Environment | None) -> Iterator[SpecE
 def _parts(sweep: Sweep) -> Iterator[Sweep]:
     """Sweeps that together have the problems of `sweep`, apart from its devices', each with one part of its choices.
 
-    A rule of `RunSpec` that joins two choices is met by a part with both, of which one is cut down to the values that
+    A rule of `CellSpec` that joins two choices is met by a part with both, of which one is cut down to the values that
     the rule is about, so that the product need not be walked.
     """
     plain = msgspec.structs.replace(_PLAIN, workload=sweep.workload)

@@ -10,7 +10,7 @@ import msgspec
 from textual.message_pump import MessagePump
 
 from cs336_tui.config.order import in_order, in_rounds, rough_peak_bytes
-from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.reports import prediction_key
@@ -20,7 +20,7 @@ needs_of = lru_cache(maxsize=1 << 14)(prediction_key)
 """`prediction_key`, for many cells at every refresh."""
 
 
-def run_alike(spec: RunSpec) -> RunSpec:
+def run_alike(spec: CellSpec) -> CellSpec:
     """The same spec for all cells that need the same and run it the same way: of two cells one of which is compiled
     needs are predicted alike, but what is measured is not."""
     return msgspec.structs.replace(needs_of(spec), compile=spec.compile, cuda_graph=spec.cuda_graph)
@@ -42,7 +42,7 @@ class Need(NamedTuple):
     """Cells that need the same and run alike: the first of them, how many they are, and the steps of all, warm-up
     included."""
 
-    spec: RunSpec
+    spec: CellSpec
     cells: int
     steps: int
 
@@ -50,7 +50,7 @@ class Need(NamedTuple):
 class Cells(NamedTuple):
     """Cells, each with which run of its spec it is, or in one line why there are none."""
 
-    cells: tuple[tuple[RunSpec, int], ...] = ()
+    cells: tuple[tuple[CellSpec, int], ...] = ()
     why_none: str = ""
     needs: tuple[Need, ...] = ()
     largest: tuple[Need, ...] = ()
@@ -67,7 +67,7 @@ class Cells(NamedTuple):
         return len({needs_of(need.spec) for need in self.needs})
 
     @property
-    def first(self) -> RunSpec | None:
+    def first(self) -> CellSpec | None:
         """The one that would run first."""
         return self.cells[0][0] if self.cells else None
 
@@ -85,15 +85,15 @@ def cells_of(choices: Choices) -> Cells:
         return Cells(why_none=str(error))
 
 
-def as_cells(cells: tuple[tuple[RunSpec, int], ...]) -> Cells:
+def as_cells(cells: tuple[tuple[CellSpec, int], ...]) -> Cells:
     """These cells, with what they need."""
     found = needs(spec for spec, _ in cells)
     return Cells(cells, "", found, largest_of(found))
 
 
-def needs(specs: Iterable[RunSpec]) -> tuple[Need, ...]:
+def needs(specs: Iterable[CellSpec]) -> tuple[Need, ...]:
     """These cells, those together that need the same and run alike."""
-    found: dict[RunSpec, Need] = {}
+    found: dict[CellSpec, Need] = {}
     for spec in specs:
         key = run_alike(spec)
         known = found.get(key) or Need(spec, 0, 0)

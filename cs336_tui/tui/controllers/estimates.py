@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from textual.timer import Timer
 
 from cs336_tui.analysis.estimates import named_target
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
@@ -29,7 +29,7 @@ class EstimateDesk:
         self._app = app
         self._outlook = Outlook()
         self._whose: Whose = "chosen"
-        self._asked: tuple[RunSpec, ...] = ()
+        self._asked: tuple[CellSpec, ...] = ()
         """What has to be known, as it was when it was asked for last."""
         self._timer: Timer | None = None
         self._session_cells: tuple[tuple[int, int], Cells] = ((0, 0), Cells())
@@ -87,7 +87,7 @@ class EstimateDesk:
         target = self._outlook.target(state, devices[0])
         return target_text(target) if target else devices[0]
 
-    def _refused(self, spec: RunSpec) -> str:
+    def _refused(self, spec: CellSpec) -> str:
         gpu = self._outlook.gpu
         if gpu is None or spec.precision in gpu.precisions:
             return ""
@@ -109,7 +109,7 @@ class EstimateDesk:
         return "predictions go on after the run ..." if self._app.run_in_progress else "predicting ..."
 
     @staticmethod
-    def _measured(state: SessionState) -> dict[RunSpec, int]:
+    def _measured(state: SessionState) -> dict[CellSpec, int]:
         """The allocator's peak of the cells that have run, by what they need and how they run."""
         return {
             run_alike(cell.spec): cell.finished.peak_allocated_bytes
@@ -163,7 +163,7 @@ class EstimateDesk:
         if source is not None:
             source.predict([spec for spec in self._asked if needs_of(spec) not in known])
 
-    def _wanted(self) -> tuple[RunSpec, ...]:
+    def _wanted(self) -> tuple[CellSpec, ...]:
         """The choices' cells here and on the named GPU, then the session's."""
         chosen, of_session = self._chosen.largest, self._cells_of(self._app.live.state).largest
         everything = (*chosen, *self._outlook.asked_of(chosen), *self._outlook.asked_of(of_session), *of_session)

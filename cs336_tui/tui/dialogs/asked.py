@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import INTERVAL, steps_words, warmup_words
 from cs336_tui.config.variants import CROSS_ENTROPY, is_imported
 from cs336_tui.tui.tabs.page import wrapped
@@ -24,7 +24,7 @@ def rows(label: str, text: str, width: int) -> list[Line]:
     return [(Span(f"{label:<{LABEL}}", "muted"), *first), *((Span(" " * LABEL), *each) for each in more)]
 
 
-def asked(spec: RunSpec, width: int) -> list[Line]:
+def asked(spec: CellSpec, width: int) -> list[Line]:
     """Everything that the spec says, but for what its title does."""
     lines: list[Line] = []
     for label, text in (*_what(spec), *_variants(spec), *_how(spec)):
@@ -32,7 +32,7 @@ def asked(spec: RunSpec, width: int) -> list[Line]:
     return lines
 
 
-def _what(spec: RunSpec) -> Iterator[tuple[str, str]]:
+def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:
     """The model and its dimensions, or those of attention alone."""
     if spec.workload == "attention":
         yield "workload", "attention alone, no model around it"
@@ -54,7 +54,7 @@ def _what(spec: RunSpec) -> Iterator[tuple[str, str]]:
     yield "batch, context", f"{spec.batch_size} × {spec.context_length} = {spec.tokens_per_step} tokens a step"
 
 
-def _variants(spec: RunSpec) -> Iterator[tuple[str, str]]:
+def _variants(spec: CellSpec) -> Iterator[tuple[str, str]]:
     """What is not as usual."""
     if spec.attention != "naive" or spec.workload == "attention":
         yield "attention", spec.attention
@@ -72,7 +72,7 @@ def _variants(spec: RunSpec) -> Iterator[tuple[str, str]]:
         yield "looked for in", ", ".join(spec.model_path)
 
 
-def _how(spec: RunSpec) -> Iterator[tuple[str, str]]:
+def _how(spec: CellSpec) -> Iterator[tuple[str, str]]:
     yield "warm-up", warmup_words(spec.warmup_steps, spec.warmup_auto)
     yield "measured steps", steps_words(spec.measure_steps, None if spec.steps_auto is None else INTERVAL)
     if spec.steps_auto is not None:

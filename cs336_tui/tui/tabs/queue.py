@@ -10,7 +10,7 @@ from textual.message import Message
 
 from cs336_tui.analysis.eta import Prices, ends_s, prices
 from cs336_tui.analysis.fields import shown_of
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import warmup_words
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -67,7 +67,7 @@ class _Row(NamedTuple):
 
     place: str
     cell: CellState | None
-    spec: RunSpec
+    spec: CellSpec
     repeat: int
 
 
@@ -107,7 +107,7 @@ class QueuePane(Rows):
         self._at_work: CellState | None = None
         self._waiting: list[int] = []
         self._left_out: list[CellState] = []
-        self._added: Sequence[tuple[RunSpec, int]] = ()
+        self._added: Sequence[tuple[CellSpec, int]] = ()
         self._prices = Prices({}, {}, None, {})
         self._ends: list[float | None] = [None]
         self._on: int | None = None

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.session.state import ReportState, SessionState
 from cs336_tui.tui import format
@@ -21,7 +21,7 @@ from cs336_tui.tui.widgets.rows import Rows
 class About(NamedTuple):
     """What a report is about; `cell` is its number, where it is one of the session's."""
 
-    spec: RunSpec
+    spec: CellSpec
     cell: int | None
 
 
@@ -29,7 +29,7 @@ class Subject(NamedTuple):
     """What the tabs of reports are about."""
 
     state: SessionState
-    spec: RunSpec | None = None
+    spec: CellSpec | None = None
     """The cell under the cursor; where the session has none, the first that would run. None where there is neither."""
     cell: int | None = None
     """Its number, where it is one of the session's."""
@@ -37,7 +37,7 @@ class Subject(NamedTuple):
     """Whether this app can make a report: not while it replays or shows another session."""
     running: bool = False
     """Whether a cell is being timed; a report then waits for its end."""
-    asked: frozenset[tuple[str, RunSpec]] = frozenset()
+    asked: frozenset[tuple[str, CellSpec]] = frozenset()
     """Reports that wait to be made, by kind and spec."""
 
 

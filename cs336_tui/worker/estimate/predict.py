@@ -7,7 +7,7 @@ from collections.abc import Collection
 import torch
 
 from cs336_tui.config.flops import least_bytes, unread_rows
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import REFERENCE
 from cs336_tui.events.gpus import HOPPER
 from cs336_tui.events.reports import RANGES, Prediction, prediction_note
@@ -19,7 +19,7 @@ _SOFTMAX_FLOPS = (5, 4)
 subtracts, multiplies."""
 
 
-def predict(spec: RunSpec, *, capability: tuple[int, int] | None = None) -> Prediction:
+def predict(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Prediction:
     """Predict one step after warm-up by running it through on tensors without data.
 
     Memory is what ``torch.cuda.max_memory_allocated`` counts from the start of the step to its end on a CUDA device of
@@ -58,7 +58,7 @@ def predict(spec: RunSpec, *, capability: tuple[int, int] | None = None) -> Pred
     )
 
 
-def _softmax_flops(spec: RunSpec, dims_not_taken: Collection[str]) -> tuple[int, int] | None:
+def _softmax_flops(spec: CellSpec, dims_not_taken: Collection[str]) -> tuple[int, int] | None:
     """By the dimensions; those recomputed for backward count to it. None where a user's model has its own number of
     layers or heads."""
     if not {"num_layers", "num_heads"}.isdisjoint(dims_not_taken):
@@ -72,7 +72,7 @@ def _softmax_flops(spec: RunSpec, dims_not_taken: Collection[str]) -> tuple[int,
     return forward * elements, backward * elements if _has_backward(spec) else 0
 
 
-def _min_bytes_moved(spec: RunSpec, rehearsed: Rehearsal) -> int:
+def _min_bytes_moved(spec: CellSpec, rehearsed: Rehearsal) -> int:
     """Everything that outlives a step, once each way.
 
     Parameters are read, of the reference's embedding no more rows than there are tokens; a backward writes as many
@@ -91,5 +91,5 @@ def _min_bytes_moved(spec: RunSpec, rehearsed: Rehearsal) -> int:
     return moved
 
 
-def _has_backward(spec: RunSpec) -> bool:
+def _has_backward(spec: CellSpec) -> bool:
     return "backward" in PHASES[spec.pass_]

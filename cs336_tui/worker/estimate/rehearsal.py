@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.gpus import HOPPER, cublas_workspace_bytes
 from cs336_tui.events.reports import WORKSPACE_OP
@@ -50,7 +50,7 @@ class Rehearsal(NamedTuple):
     """Dimensions that a user's own model did not ask for."""
 
 
-def rehearse(spec: RunSpec, *, capability: tuple[int, int] = HOPPER) -> Rehearsal:
+def rehearse(spec: CellSpec, *, capability: tuple[int, int] = HOPPER) -> Rehearsal:
     """Run one steady step of a cell through. `capability` is the GPU's, for its cuBLAS workspace.
 
     For a CUDA device the step is what it would be there: AdamW over lists of tensors, CUDA's autocast, its caching
@@ -67,7 +67,7 @@ def rehearse(spec: RunSpec, *, capability: tuple[int, int] = HOPPER) -> Rehearsa
     return rehearsed._replace(timeline=as_cached(timeline))
 
 
-def cublas_workspaces(spec: RunSpec) -> int:
+def cublas_workspaces(spec: CellSpec) -> int:
     """How many cuBLAS has: one for each thread that multiplies on CUDA, and backward has a thread of its own."""
     return (2 if "backward" in PHASES[spec.pass_] else 1) if spec.device.startswith("cuda") else 0
 
@@ -84,7 +84,7 @@ def workspace_bytes(capability: tuple[int, int]) -> int:
 class _Cell:
     """Model, batch and optimizer of the meta device."""
 
-    def __init__(self, spec: RunSpec) -> None:
+    def __init__(self, spec: CellSpec) -> None:
         recipe = RECIPES[spec.precision]
         self._spec = spec
         device_type = spec.device.partition(":")[0]

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import msgspec
 import torch
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Stage, Status, StepKind
 from cs336_tui.worker.measure.clock import clock_for
 from cs336_tui.worker.measure.compiling import fresh_compiler
@@ -33,7 +33,7 @@ from cs336_tui.worker.workload.passes import Step
 
 
 def run_round(
-    specs: tuple[RunSpec, RunSpec],
+    specs: tuple[CellSpec, CellSpec],
     cells: tuple[int, int],
     emit: Callable[[Event], None],
     cancelled: Callable[[], bool],
@@ -74,7 +74,7 @@ class _Cancelled(Exception):
 class _Side:
     """A or B on its way: what is built of it, how far it has got, and what it tells."""
 
-    def __init__(self, name: str, spec: RunSpec, cell: int, emit: Callable[[Event], None]) -> None:
+    def __init__(self, name: str, spec: CellSpec, cell: int, emit: Callable[[Event], None]) -> None:
         self.name, self.spec = name, spec
         self.status: Status = "ok"
         self.error: str | None = None

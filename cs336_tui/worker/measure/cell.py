@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Status, StepKind
 from cs336_tui.worker.measure.activation_memory import before_backward_bytes
 from cs336_tui.worker.measure.clock import Clock, clock_for
@@ -41,7 +41,7 @@ from cs336_tui.worker.workload.passes import Step
 
 
 def run_cell(
-    spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool = False
+    spec: CellSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool = False
 ) -> None:
     """Run one cell here and give everything that happens to `emit`, outside every timed region.
 
@@ -76,7 +76,7 @@ class _Run:
     """A cell on its way; what it tells and how far it has got is in `tell`."""
 
     def __init__(
-        self, spec: RunSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool
+        self, spec: CellSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool
     ) -> None:
         self.spec = spec
         self.tell = Teller(cell, emit)

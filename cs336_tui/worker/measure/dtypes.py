@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.reports import ModuleDtypes, PrecisionReport, ReportRequest
 from cs336_tui.worker.measure.accumulation import accumulate
@@ -58,14 +58,14 @@ def read_dtypes(request: ReportRequest, progress: Progress) -> PrecisionReport:
     )
 
 
-def _pass_notes(spec: RunSpec) -> tuple[str, ...]:
+def _pass_notes(spec: CellSpec) -> tuple[str, ...]:
     phases = PHASES[spec.pass_]
     if "backward" in phases:
         return ()
     return (f"Pass {spec.pass_} has no backward, so there are no gradients; its loss was computed for this report.",)
 
 
-def _read_what_fits(spec: RunSpec, device: torch.device, progress: Progress) -> tuple[_Read, tuple[str, ...]]:
+def _read_what_fits(spec: CellSpec, device: torch.device, progress: Progress) -> tuple[_Read, tuple[str, ...]]:
     """What the cell's model shows, else what a small one of its widths does, and then a note."""
     if not _too_large_for_host(spec):
         progress.enter("reading the model")
@@ -92,7 +92,7 @@ def _read_what_fits(spec: RunSpec, device: torch.device, progress: Progress) -> 
     return _read(few, device), (note,)
 
 
-def _too_large_for_host(spec: RunSpec) -> bool:
+def _too_large_for_host(spec: CellSpec) -> bool:
     """Whether a cell on the CPU may need more memory than is free: there nothing raises, the kernel kills."""
     if spec.device != "cpu":
         return False
@@ -101,7 +101,7 @@ def _too_large_for_host(spec: RunSpec) -> bool:
     return bytes_at_most(spec) > int(psutil.virtual_memory().available)
 
 
-def bytes_at_most(spec: RunSpec) -> int:
+def bytes_at_most(spec: CellSpec) -> int:
     """A rough count, on the large side, of what forward and backward hold: parameters and gradients in fp32 with a copy
     in 16 bits, and in fp32 what each layer keeps for backward. A user's model is taken for one that keeps as much as
     the reference."""
@@ -112,7 +112,7 @@ def bytes_at_most(spec: RunSpec) -> int:
     return 10 * _num_params(spec) + 4 * spec.tokens_per_step * (layers * elements + 4 * spec.vocab_size)
 
 
-def _num_params(spec: RunSpec) -> int:
+def _num_params(spec: CellSpec) -> int:
     if is_imported(spec.model):
         try:
             model = make(spec, torch.device("meta")).model
@@ -122,14 +122,14 @@ def _num_params(spec: RunSpec) -> int:
     return Transformer(spec.dims, arch=spec.arch, context_length=spec.context_length, device="meta").num_params
 
 
-def _without_optimizer(spec: RunSpec) -> RunSpec:
+def _without_optimizer(spec: CellSpec) -> CellSpec:
     """The same cell with a pass that ends with backward, where it has one: an optimizer step shows no dtype more, nor
     do activations that are computed again."""
     once = msgspec.structs.replace(spec, checkpoint=0)
     return msgspec.structs.replace(once, pass_="forward+backward") if "backward" in PHASES[spec.pass_] else once
 
 
-def _read(spec: RunSpec, device: torch.device) -> _Read:
+def _read(spec: CellSpec, device: torch.device) -> _Read:
     workload = build(_without_optimizer(spec), device, as_written=True)
     model, batch, autocast = workload.model, workload.batch, workload.autocast
     with DtypeWatch(model) as watch, torch.inference_mode(spec.pass_ == "inference"), autocast():

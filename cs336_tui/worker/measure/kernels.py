@@ -14,7 +14,7 @@ import msgspec
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import FUSED, NO_RANGE, KernelGroup, KernelReport, Prediction, ReportRequest
 from cs336_tui.worker.measure.clock import Clock, clock_for
 from cs336_tui.worker.measure.compiling import compile_ahead, fresh_compiler
@@ -83,7 +83,7 @@ def profile_kernels(request: ReportRequest, progress: Progress) -> KernelReport:
     )
 
 
-def _ready_step(spec: RunSpec, device: torch.device, progress: Progress) -> Step:
+def _ready_step(spec: CellSpec, device: torch.device, progress: Progress) -> Step:
     """The step with its names, compiled where that is asked for: then parts have none, which would break its graphs."""
     shown = msgspec.structs.replace(spec, cuda_graph="off")
     workload = build(shown, device)
@@ -155,7 +155,7 @@ def raw_events(profiler: profile) -> list[RawEvent]:
     return list(results.events())
 
 
-def _save_trace(profiler: profile, spec: RunSpec, folder: str | None) -> tuple[str | None, str]:
+def _save_trace(profiler: profile, spec: CellSpec, folder: str | None) -> tuple[str | None, str]:
     """Where the trace is, and why it is nowhere; a report without it is still whole."""
     if folder is None:
         return None, ""
@@ -172,7 +172,7 @@ def _save_trace(profiler: profile, spec: RunSpec, folder: str | None) -> tuple[s
     return str(path), ""
 
 
-def _predict(spec: RunSpec) -> tuple[Prediction | None, str]:
+def _predict(spec: CellSpec) -> tuple[Prediction | None, str]:
     """FLOPs for beside the times; without them the profile is still whole."""
     try:
         from cs336_tui.worker.estimate.predict import predict

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import kineto_available
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import MemoryReport, Prediction, ReportRequest, SavedBlock
 from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.measure.allocator_events import CpuRecorder, CudaRecorder, Recording
@@ -77,7 +77,7 @@ def record_memory(request: ReportRequest, progress: Progress) -> MemoryReport:
     )
 
 
-def run_phases(step: Step, model: nn.Module, spec: RunSpec, tracker: MemoryTracker | None = None) -> None:
+def run_phases(step: Step, model: nn.Module, spec: CellSpec, tracker: MemoryTracker | None = None) -> None:
     """Run every phase, those that prepare the step too, and drop what it left. `tracker` is told what there is."""
     # What prepares a backward is a forward and a loss.
     for phase in PHASES["forward+backward" if spec.pass_ == "backward" else spec.pass_]:
@@ -108,7 +108,7 @@ def claim_cell(tracker: MemoryTracker, workload: Workload, device: torch.device)
     return sum(storages.values())
 
 
-def predicted(spec: RunSpec, device: torch.device) -> tuple[Prediction | None, str]:
+def predicted(spec: CellSpec, device: torch.device) -> tuple[Prediction | None, str]:
     """What the cell was predicted to need, or why there is no prediction."""
     from cs336_tui.worker.estimate.predict import predict
 
@@ -226,7 +226,7 @@ def unused_path(folder: Path, stem: str, suffix: str) -> Path:
     return next(path for name in names if not (path := folder / name).exists())
 
 
-def _saved(workload: Workload, spec: RunSpec) -> tuple[tuple[SavedBlock, ...], str]:
+def _saved(workload: Workload, spec: CellSpec) -> tuple[tuple[SavedBlock, ...], str]:
     if "backward" not in PHASES[spec.pass_]:
         return (), f"There is no backward in {spec.pass_}: no gradients, and nothing is saved for one."
     workload.model.zero_grad(set_to_none=True)  # the cell itself has no gradients when it comes to its forward
@@ -238,7 +238,7 @@ def _saved(workload: Workload, spec: RunSpec) -> tuple[tuple[SavedBlock, ...], s
         return (), "Memory ran out while looking at what is saved for backward."
 
 
-def _warm_up(workload: Workload, spec: RunSpec) -> None:
+def _warm_up(workload: Workload, spec: CellSpec) -> None:
     """One step; for a training step as many as it takes until the optimizer has its state."""
     for _ in range(MOST_WARMUP_STEPS):
         run_phases(workload.step(spec), workload.model, spec)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.workload.annotations import Annotation
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import Around, name_parts
@@ -19,7 +19,7 @@ COMPILE_LEFT_OUT = "Shown is the model as it is written, not what torch.compile 
 GRAPH_LEFT_OUT = "The step ran as it is launched without its CUDA graph."
 
 
-def left_out(spec: RunSpec) -> tuple[str, ...]:
+def left_out(spec: CellSpec) -> tuple[str, ...]:
     """What a look into the model as it is written says of a cell that runs in another form."""
     compiled = (COMPILE_LEFT_OUT,) if spec.compile != "off" else ()
     return (*compiled, GRAPH_LEFT_OUT) if spec.cuda_graph != "off" else compiled

@@ -17,7 +17,7 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Block, Category, OomReport, ReportRequest
 from cs336_tui.worker.estimate.timeline import Timeline
 from cs336_tui.worker.estimate.tracker import MemoryTracker
@@ -101,7 +101,7 @@ class _Moment(NamedTuple):
     largest: tuple[Block, ...]
 
 
-def attempt(spec: RunSpec, device: torch.device) -> _Moment | None:
+def attempt(spec: CellSpec, device: torch.device) -> _Moment | None:
     """Build the cell and run its first step, for a training step the second too; what was live when memory ran out.
 
     None when it did not. All is given back.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import Stage
 from cs336_tui.worker.measure.compiling import Compiled, compile_ahead
@@ -28,7 +28,7 @@ class Preparation(NamedTuple):
 
 
 def prepare(
-    step: Step, spec: RunSpec, device: torch.device, enter: Callable[[Stage], object], go_on: Callable[[], object]
+    step: Step, spec: CellSpec, device: torch.device, enter: Callable[[Stage], object], go_on: Callable[[], object]
 ) -> tuple[ReadyStep, Preparation | None]:
     """The step as it is to be timed, and what making it so took; None where nothing was to be done.
 
@@ -52,12 +52,12 @@ def prepare(
     return ready, Preparation(compiled, capture_s)
 
 
-def allocates_in_steps(step: ReadyStep, spec: RunSpec) -> bool:
+def allocates_in_steps(step: ReadyStep, spec: CellSpec) -> bool:
     """Whether each step asks the allocator for its memory; a replay of a CUDA graph has had it since its capture."""
     return not (isinstance(step, CapturedStep) or captures(spec.compile, torch.device(spec.device).type))
 
 
-def why_not_cold(spec: RunSpec, found: Preparation | None) -> str | None:
+def why_not_cold(spec: CellSpec, found: Preparation | None) -> str | None:
     """What ran before the first step of a cell without warm-up, in words; None with warm-up, or where nothing did."""
     if spec.warmup_steps:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import (
     CellFinished,
     Event,
@@ -104,7 +104,7 @@ class Teller:
         self.notice(f"settings changed {since}: {', '.join(changes)}")
         self._tell_in_force(workload, now)
 
-    def prepared(self, found: Preparation | None, spec: RunSpec) -> None:
+    def prepared(self, found: Preparation | None, spec: CellSpec) -> None:
         """What was done before the first step, where anything was."""
         if why := why_not_cold(spec, found):
             self.notice(why)

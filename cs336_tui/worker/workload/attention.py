@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import ATTENTIONS, is_imported
 from cs336_tui.worker.workload.compiling import nothing_compiled
 from cs336_tui.worker.workload.imported import ImportedAttention, imported_attention
@@ -50,7 +50,7 @@ class AttentionCore(Protocol):
         ...
 
 
-def core_of(spec: RunSpec, device: torch.device, autocast: Autocast = nullcontext) -> AttentionCore | None:
+def core_of(spec: CellSpec, device: torch.device, autocast: Autocast = nullcontext) -> AttentionCore | None:
     """The spec's attention; None for the naive one, which is written out where it is used.
 
     `autocast` makes the context of forward, in which a user's own is tried. Raises ValueError, in one line, where the
@@ -141,7 +141,7 @@ class _Form(NamedTuple):
     trains: bool
 
     @classmethod
-    def of(cls, spec: RunSpec) -> _Form:
+    def of(cls, spec: CellSpec) -> _Form:
         heads = 1 if spec.workload == "attention" else spec.num_heads
         recipe = RECIPES[spec.precision]
         shape = (spec.batch_size, heads, spec.context_length, spec.d_model // heads)
@@ -169,7 +169,7 @@ def _chosen(form: _Form, backend: SDPBackend | None, device: torch.device) -> SD
     return found if backend in (None, found) else None
 
 
-def _refusal(name: str, spec: RunSpec, form: _Form, device: torch.device) -> str:
+def _refusal(name: str, spec: CellSpec, form: _Form, device: torch.device) -> str:
     """Why the device does not have this kernel for the cell, and what it has, in one line."""
     backend = BACKENDS[name]
     if name not in (there := attentions_on(device)):
@@ -181,7 +181,7 @@ def _refusal(name: str, spec: RunSpec, form: _Form, device: torch.device) -> str
     return f"attention {name}: {reason}; choose one of {', '.join(others)}"
 
 
-def _wrong_dtype(name: str, spec: RunSpec, dtypes: Iterable[torch.dtype], others: Iterable[str]) -> str:
+def _wrong_dtype(name: str, spec: CellSpec, dtypes: Iterable[torch.dtype], others: Iterable[str]) -> str:
     needed = " or ".join(_DTYPES[dtype] for dtype in dtypes)
     instead = [_MIXED.get(dtype, "fp32") for dtype in reversed(list(dtypes))][:1]
     instead += [kind for kind in others if kind not in ("naive", "sdpa", "math", "flash", "cudnn")]

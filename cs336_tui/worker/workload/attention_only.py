@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.worker.workload.attention import AttentionCore
 from cs336_tui.worker.workload.batch import Batch
@@ -25,7 +25,7 @@ class AttentionOnly(nn.Module):
     mask: Tensor | None
     """Added to naive scores, (T, T); None where every token sees all, and where something else computes attention."""
 
-    def __init__(self, spec: RunSpec, core: AttentionCore | None, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, spec: CellSpec, core: AttentionCore | None, *, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
         shape = (spec.batch_size, spec.context_length, spec.d_model)
         self.q, self.k, self.v = (nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) for _ in range(3))
@@ -77,7 +77,7 @@ class AttentionOnly(nn.Module):
         return Attention.METHOD if self._core is None else self._core.in_words()
 
 
-def attention_batch(spec: RunSpec, device: torch.device) -> Batch:
+def attention_batch(spec: CellSpec, device: torch.device) -> Batch:
     """No tokens; the targets are the gradient of the output, (B, T, K), so that the loss is their product's sum."""
     shape = (spec.batch_size, spec.context_length, spec.d_model)
     gradient = torch.empty(shape, device=device, dtype=RECIPES[spec.precision].parameters)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.worker.workload.attention import core_of
 from cs336_tui.worker.workload.attention_only import AttentionOnly, attention_batch, attention_loss
@@ -39,7 +39,7 @@ class Workload(NamedTuple):
     loss: Loss
     facts: ModelFacts
 
-    def step(self, spec: RunSpec) -> Step:
+    def step(self, spec: CellSpec) -> Step:
         own = is_imported(spec.model) or is_imported(spec.loss)
         vocab_size = spec.vocab_size if own else None
         device_type = self.batch.targets.device.type
@@ -66,7 +66,7 @@ class Made(NamedTuple):
     """Dimensions that a user's own model did not ask for."""
 
 
-def settle_torch(spec: RunSpec) -> torch.device:
+def settle_torch(spec: CellSpec) -> torch.device:
     """Set torch's device, threads and matmul precision as the spec asks. Raises ValueError for what cannot be had."""
     device = torch.device(spec.device)
     check_precision(spec.precision, device.type)
@@ -81,7 +81,7 @@ def settle_torch(spec: RunSpec) -> torch.device:
 
 
 def build(
-    spec: RunSpec, device: torch.device, *, built: Callable[[], object] = lambda: None, as_written: bool = False
+    spec: CellSpec, device: torch.device, *, built: Callable[[], object] = lambda: None, as_written: bool = False
 ) -> Workload:
     """Make and initialise model, batch and, for `train-step`, optimizer. `built` is called when the model is there.
 
@@ -109,7 +109,7 @@ def build(
 
 
 def make(
-    spec: RunSpec,
+    spec: CellSpec,
     device: torch.device,
     *,
     built: Callable[[], object] = lambda: None,
@@ -147,7 +147,7 @@ def make(
     return Made(model, batch or batch_of(spec, device), revision, not_taken)
 
 
-def batch_of(spec: RunSpec, device: torch.device) -> Batch:
+def batch_of(spec: CellSpec, device: torch.device) -> Batch:
     """The batch of a spec whose model brings none."""
     if spec.workload == "attention":
         return attention_batch(spec, device)
@@ -157,14 +157,14 @@ def batch_of(spec: RunSpec, device: torch.device) -> Batch:
     return random_batch(spec.batch_size, spec.context_length, spec.vocab_size, device=device, seed=spec.seed)
 
 
-def loss_of(spec: RunSpec) -> Loss:
+def loss_of(spec: CellSpec) -> Loss:
     """Output and targets to a number."""
     if spec.workload == "attention":
         return attention_loss
     return imported_loss(spec.loss, spec.model_path) if is_imported(spec.loss) else cross_entropy
 
 
-def optimizer_of(spec: RunSpec, model: nn.Module, device_type: str, *, capturable: bool = False) -> NamedOptimizer:
+def optimizer_of(spec: CellSpec, model: nn.Module, device_type: str, *, capturable: bool = False) -> NamedOptimizer:
     """The spec's optimizer over the model's parameters, as it is where the step is to run."""
     if is_imported(spec.optimizer):
         optimizer = imported_optimizer(spec.optimizer, spec.model_path, model.parameters())

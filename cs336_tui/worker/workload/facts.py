@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
 from cs336_tui.worker.workload.attention_only import AttentionOnly
 from cs336_tui.worker.workload.transformer import Transformer
@@ -24,7 +24,7 @@ class ModelFacts(NamedTuple):
 
 
 def facts_of(
-    model: nn.Module, spec: RunSpec, revision: str | None = None, not_taken: tuple[str, ...] = ()
+    model: nn.Module, spec: CellSpec, revision: str | None = None, not_taken: tuple[str, ...] = ()
 ) -> ModelFacts:
     """Of a model that was made for this spec, `not_taken` being the dimensions that it did not ask for."""
     numbers = sum(parameter.numel() for parameter in model.parameters())
@@ -38,12 +38,12 @@ def facts_of(
     return ModelFacts(numbers, without_head, f"{short(spec.model)}'s own", revision, remarks)
 
 
-def _of_its_own(spec: RunSpec, fields: tuple[str, ...]) -> str:
+def _of_its_own(spec: CellSpec, fields: tuple[str, ...]) -> str:
     said = ", ".join(f"{field} {getattr(spec, field)}" for field in fields)
     return f"{short(spec.model)} does not take {', '.join(fields)}: it has its own, whatever labels say ({said})"
 
 
-def _head(model: nn.Module, spec: RunSpec) -> nn.Parameter | None:
+def _head(model: nn.Module, spec: CellSpec) -> nn.Parameter | None:
     """The weight that makes logits: of the vocabulary's and the model's width, the last such that was registered, and
     no other part's too; None where there is none."""
     shapes = {(spec.vocab_size, spec.d_model), (spec.d_model, spec.vocab_size)}

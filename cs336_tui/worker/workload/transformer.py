@@ -1,6 +1,6 @@
 """The reference Transformer language model, to be read top to bottom.
 
-Two kinds, named as in `RunSpec.arch`. ``swiglu-rope`` has rotary embeddings and a SwiGLU of three matrices;
+Two kinds, named as in `CellSpec.arch`. ``swiglu-rope`` has rotary embeddings and a SwiGLU of three matrices;
 ``gelu-learned`` has learned positions and a GELU between two. Both are pre-norm, use RMSNorm, no biases and an untied
 head. Their attention materialises its scores, unless it is given a core that does not.
 

@@ -109,9 +109,7 @@ def test_cores_are_not_counted_over_too_short_a_time(monkeypatch: pytest.MonkeyP
     spin(WINDOW_S)
     cores = host.sample(os.getpid()).child_cores
     assert cores
-    monkeypatch.setattr(
-        "cs336_tui.runner.device.host._SHORTEST_CPU_WINDOW_S", 3600
-    )  # however slow
+    monkeypatch.setattr("cs336_tui.runner.device.host._SHORTEST_CPU_WINDOW_S", 3600)  # however slow
     assert host.sample(os.getpid()).child_cores == cores
 
 

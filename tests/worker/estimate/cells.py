@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, RunSpec
+from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec
 from tests.worker.measure.cells import small_spec
 
 
-def named_spec(size: str, **changes: object) -> RunSpec:
+def named_spec(size: str, **changes: object) -> CellSpec:
     """A cell of a named size, on the CPU, with `changes`."""
     dims = dims_of(size, "2026")
     fields = {field: getattr(dims, field) for field in dims.__struct_fields__}
@@ -18,7 +18,7 @@ def named_spec(size: str, **changes: object) -> RunSpec:
 
 
 @st.composite
-def small_cells(draw: st.DrawFn) -> RunSpec:
+def small_cells(draw: st.DrawFn) -> CellSpec:
     """Cells of any pass, precision and model whose step is followed in milliseconds."""
     heads = draw(st.integers(1, 3))
     return small_spec(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.predicted_peak import cpu_peak
-from cs336_tui.config.spec import PASSES, RunSpec
+from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.worker.estimate.fused_attention import FusedAttention
 from cs336_tui.worker.estimate.predict import predict
 from tests.worker.measure.cells import small_spec
@@ -17,7 +17,7 @@ from tests.worker.measure.cells import small_spec
 GPU = "cuda:0"
 
 
-def wide_spec(**changes: object) -> RunSpec:
+def wide_spec(**changes: object) -> CellSpec:
     """With sequences so long that scores outweigh everything."""
     return small_spec(**{"d_model": 32, "num_heads": 2, "context_length": 256, **changes})
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.analysis.estimates import for_target, named_target
-from cs336_tui.config.spec import ARCHES, PASSES, RunSpec
+from cs336_tui.config.spec import ARCHES, PASSES, CellSpec
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.reports import CATEGORIES, RANGES, Prediction
 from cs336_tui.worker.estimate import meta_kernels
@@ -20,7 +20,7 @@ from tests.worker.measure.cells import small_spec
 GB = 1e9
 
 
-def training_flops(spec: RunSpec) -> int:
+def training_flops(spec: CellSpec) -> int:
     """Of the forward: 2 a weight and token, and 4 d_model a pair of tokens and layer for scores and mix."""
     d, f = spec.d_model, spec.d_ff
     weights = spec.num_layers * (4 * d * d + (3 if spec.arch == "swiglu-rope" else 2) * d * f) + d * spec.vocab_size
@@ -57,7 +57,7 @@ def test_a_published_run_of_an_xl_model() -> None:
 
 @given(small_cells())
 @settings(max_examples=25, deadline=None)
-def test_categories_add_up_and_the_peak_is_the_most_of_all(spec: RunSpec) -> None:
+def test_categories_add_up_and_the_peak_is_the_most_of_all(spec: CellSpec) -> None:
     found = predict(spec)
     assert sum(found.by_category.values()) == found.peak_bytes
     assert sum(found.forward_end_by_category.values()) == found.forward_end_bytes

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.config.flops import step_flops
-from cs336_tui.config.spec import ARCHES, RunSpec
+from cs336_tui.config.spec import ARCHES, CellSpec
 from cs336_tui.config.variants import OPTIMIZERS
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.estimate.predict import predict
@@ -15,7 +15,7 @@ from cs336_tui.worker.measure.report import Progress
 from tests.worker.measure.cells import small_spec
 
 
-def checkpointed(every: int, **changes: object) -> RunSpec:
+def checkpointed(every: int, **changes: object) -> CellSpec:
     wide = {"d_model": 64, "d_ff": 160, "vocab_size": 100, "context_length": 64, "num_layers": 4}
     return small_spec(checkpoint=every, **(wide | changes))
 

@@ -11,7 +11,7 @@ from torch.utils import checkpoint as torchs
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.predicted_peak import cpu_peak
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.estimate.recomputing import _GENERATOR
 from cs336_tui.worker.workload.building import build, settle_torch
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Iterator[str]:
     look_in(())
 
 
-def counted(spec: RunSpec) -> dict[str, int]:
+def counted(spec: CellSpec) -> dict[str, int]:
     """FLOPs that torch's own counter counts in each phase of a real step."""
     step = build(spec, settle_torch(spec)).step(spec)
     found = {}

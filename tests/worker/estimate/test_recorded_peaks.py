@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.estimate.predict import predict
 
 ROOT = Path(__file__).parents[3]
@@ -63,7 +63,7 @@ def test_the_courses_model_is_predicted_within_1_5_percent(
     name: str, more: dict[str, Any], gigabytes: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    spec = RunSpec(
+    spec = CellSpec(
         size="medium",
         edition="2025",
         arch="swiglu-rope",

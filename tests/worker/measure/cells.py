@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, Event, ModelBuilt, StageChanged, StepsTimed
 from cs336_tui.worker.measure.cell import run_cell
 
@@ -19,7 +19,7 @@ multiplies_float8 = pytest.mark.skipif(
 )
 
 
-def small_spec(**changes: Any) -> RunSpec:
+def small_spec(**changes: Any) -> CellSpec:
     """A cell that takes milliseconds on a CPU, with `changes`."""
     fields: dict[str, Any] = {
         "size": "custom",
@@ -39,7 +39,7 @@ def small_spec(**changes: Any) -> RunSpec:
         "measure_steps": 3,
         "threads": 1,  # on a busy machine two threads wait for one another
     }
-    return RunSpec(**(fields | changes))
+    return CellSpec(**(fields | changes))
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Report:
 
 
 def run(
-    spec: RunSpec,
+    spec: CellSpec,
     *,
     cancelled: Callable[[], bool] = lambda: False,
     watch: Callable[[Event], None] = lambda _event: None,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, Event, ModelBuilt, StageChanged, StepsTimed, from_line, to_line
 from cs336_tui.worker.measure.ab import run_round
 from cs336_tui.worker.workload.precision import RECIPES
@@ -21,8 +21,8 @@ class Rounded:
 
     def __init__(
         self,
-        a: RunSpec,
-        b: RunSpec,
+        a: CellSpec,
+        b: CellSpec,
         *,
         b_first: bool = False,
         cancelled: Callable[[], bool] = lambda: False,

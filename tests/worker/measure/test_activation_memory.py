@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cs336_tui.config.attention_accounting import accounting_of
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.activation_memory import before_backward_bytes
 from cs336_tui.worker.measure.compiling import fresh_compiler
@@ -23,7 +23,7 @@ SCALARS = 16
 """Bytes at most of the loss and of the number that scores are scaled by, which accounting leaves out."""
 
 
-def held(spec: RunSpec) -> int | None:
+def held(spec: CellSpec) -> int | None:
     settle_torch(spec)
     workload = build(spec, CPU)
     return before_backward_bytes(workload.step(spec), workload, CPU)

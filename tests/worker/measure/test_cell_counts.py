@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from cs336_tui.config.spec import SYNCS, RunSpec, Sync
+from cs336_tui.config.spec import SYNCS, CellSpec, Sync
 from cs336_tui.events.events import Notice
 from cs336_tui.worker.measure.timing import StepTime, StepTimer
 from tests.worker.measure.cells import Report, run, small_spec
@@ -34,7 +34,7 @@ def test_fixed_counts_are_always_honoured(sync: Sync, monkeypatch: pytest.Monkey
         assert notices(report) == []
 
 
-def run_scripted(spec: RunSpec, script: Iterable[float], monkeypatch: pytest.MonkeyPatch) -> Report:
+def run_scripted(spec: CellSpec, script: Iterable[float], monkeypatch: pytest.MonkeyPatch) -> Report:
     """Run the cell, with these times in place of those that its steps, synchronised one by one, really took."""
     times = iter(script)
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_tui.config.spec import Arch, Pass, Precision, RunSpec
+from cs336_tui.config.spec import Arch, CellSpec, Pass, Precision
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import ModuleDtypes, PrecisionReport, ReportRequest
 from cs336_tui.worker.measure import dtypes
@@ -32,7 +32,7 @@ PARAMETER = {"bf16": "bfloat16"}
 LOW = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
 
 
-def made(spec: RunSpec, cancelled: Callable[[], bool] = lambda: False) -> list[Event]:
+def made(spec: CellSpec, cancelled: Callable[[], bool] = lambda: False) -> list[Event]:
     events: list[Event] = []
     make_report(ReportRequest(kind="precision", spec=spec), 3, events.append, cancelled)
     return events
@@ -109,7 +109,7 @@ def test_autocast_that_torch_leaves_off_is_not_reported_as_that_dtype(monkeypatc
 # The cell's own model.
 
 
-def modules_by_hand(spec: RunSpec) -> dict[str, tuple[str, str, str]]:
+def modules_by_hand(spec: CellSpec) -> dict[str, tuple[str, str, str]]:
     """Inputs, output and gradient of every module of a cell's model, read by plain hooks."""
     workload = build(spec, CPU)
     model, batch = workload.model, workload.batch
@@ -243,7 +243,7 @@ def test_a_single_layer_keeps_its_number() -> None:
 def test_a_model_that_runs_out_of_memory_is_read_from_two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     real, depths = dtypes.build, []
 
-    def build_two_at_most(spec: RunSpec, device: torch.device, **how: bool) -> object:
+    def build_two_at_most(spec: CellSpec, device: torch.device, **how: bool) -> object:
         depths.append(spec.num_layers)
         if spec.num_layers > 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")

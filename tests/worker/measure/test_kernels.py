@@ -13,7 +13,7 @@ import pytest
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from cs336_tui.analysis import kernels as findings
-from cs336_tui.config.spec import PASSES, RunSpec
+from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.events.events import Event, ReportStage
 from cs336_tui.events.reports import KernelReport, ReportRequest
 from cs336_tui.worker.estimate import predict
@@ -28,14 +28,14 @@ from tests.worker.measure.cells import small_spec
 PREDICT = predict.predict
 
 
-def spec_of(**changes: Any) -> RunSpec:
+def spec_of(**changes: Any) -> CellSpec:
     """Wide enough that operators do more than begin."""
     wide = {"d_model": 128, "d_ff": 256, "vocab_size": 500, "context_length": 32}
     return small_spec(**(wide | changes))
 
 
 def profiled(
-    spec: RunSpec,
+    spec: CellSpec,
     *,
     folder: str | None = None,
     emit: Callable[[Event], None] = lambda _event: None,
@@ -48,7 +48,7 @@ def profiled(
 def no_prediction() -> Iterator[None]:
     """Most of these tests are not about FLOPs, which take a second to work out."""
 
-    def predict_nothing(spec: RunSpec) -> NoReturn:
+    def predict_nothing(spec: CellSpec) -> NoReturn:
         raise NotImplementedError(f"no prediction of {spec.size}")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -62,7 +62,7 @@ def reports() -> dict[str, KernelReport]:
     return {pass_: profiled(spec_of(pass_=pass_)) for pass_ in PASSES}
 
 
-def warm_step(spec: RunSpec) -> Step:
+def warm_step(spec: CellSpec) -> Step:
     """A named step that has run once."""
     workload = build(spec, settle_torch(spec))
     step = workload.step(spec)

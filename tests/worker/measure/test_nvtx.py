@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Notice
 from cs336_tui.worker.measure.cell import run_cell
 from tests.worker.measure.cells import Report, small_spec
@@ -43,7 +43,7 @@ def not_under_nsys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)
 
 
-def run(spec: RunSpec, *, nvtx: bool = False, watch: Callable[[Event], None] = lambda _event: None) -> Report:
+def run(spec: CellSpec, *, nvtx: bool = False, watch: Callable[[Event], None] = lambda _event: None) -> Report:
     events: list[Event] = []
 
     def emit(event: Event) -> None:

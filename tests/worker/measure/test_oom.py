@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, OomReport, ReportRequest
 from cs336_tui.worker.estimate.rehearsal import rehearse
 from cs336_tui.worker.measure.oom import explain_oom, may_try, predicted_moment
@@ -18,7 +18,7 @@ from tests.worker.measure.little_memory import at_most, linux_only
 GB = 10**9
 
 
-def asked(spec: RunSpec, **more: Any) -> ReportRequest:
+def asked(spec: CellSpec, **more: Any) -> ReportRequest:
     return ReportRequest(kind="oom", spec=spec, **more)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from cs336_tui.analysis import kernels as findings
 from cs336_tui.analysis import memory as memory_findings
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import FUSED, KernelReport, MemoryReport, PrecisionReport, ReportKind, ReportRequest
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.dtypes import bytes_at_most, read_dtypes
@@ -48,24 +48,24 @@ def plain(folder: Folder) -> str:
     return folder.write(PLAIN)
 
 
-def spec_of(folder: Folder, model: str = "reference", **changes: Any) -> RunSpec:
+def spec_of(folder: Folder, model: str = "reference", **changes: Any) -> CellSpec:
     wide = {"d_model": 32, "d_ff": 64, "vocab_size": 300, "context_length": 24, "pass_": "train-step"}
     return small_spec(**(wide | {"model": model, "model_path": folder.paths} | changes))
 
 
-def asked(kind: ReportKind, spec: RunSpec, **more: Any) -> ReportRequest:
+def asked(kind: ReportKind, spec: CellSpec, **more: Any) -> ReportRequest:
     return ReportRequest(kind=kind, spec=spec, **more)
 
 
-def kernels_of(spec: RunSpec) -> KernelReport:
+def kernels_of(spec: CellSpec) -> KernelReport:
     return profile_kernels(asked("kernels", spec), PROGRESS)
 
 
-def memory_of(spec: RunSpec) -> MemoryReport:
+def memory_of(spec: CellSpec) -> MemoryReport:
     return record_memory(asked("memory", spec), PROGRESS)
 
 
-def dtypes_of(spec: RunSpec) -> PrecisionReport:
+def dtypes_of(spec: CellSpec) -> PrecisionReport:
     return read_dtypes(asked("precision", spec), PROGRESS)
 
 

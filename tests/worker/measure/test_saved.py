@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import SavedBlock
 from cs336_tui.worker.measure.saved import saved_for_backward
 from cs336_tui.worker.workload.building import build
@@ -17,7 +17,7 @@ N = B * T
 FP32 = 4
 
 
-def saved(spec: RunSpec) -> tuple[SavedBlock, ...]:
+def saved(spec: CellSpec) -> tuple[SavedBlock, ...]:
     return saved_for_backward(build(spec, torch.device("cpu")))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.report import Progress
@@ -44,7 +44,7 @@ def Whole(vocab_size, block_size, n_layer, n_head, n_embd):
 
 
 @pytest.fixture(params=list(WRAPPERS))
-def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[RunSpec, str, str]:
+def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[CellSpec, str, str]:
     """A cell of it, the file of its repository and the file of the few lines."""
     folders = [tmp_path / "repository", tmp_path / "mine"]
     for each in folders:
@@ -55,7 +55,7 @@ def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[RunSpec, st
     return spec, f"{repository}.py", f"{lines}.py"
 
 
-def test_allocations_name_the_lines_of_the_repository(wrapped: tuple[RunSpec, str, str]) -> None:
+def test_allocations_name_the_lines_of_the_repository(wrapped: tuple[CellSpec, str, str]) -> None:
     spec, repository, _ = wrapped
     report = record_memory(ReportRequest(kind="memory", spec=spec), PROGRESS)
     in_feed_forward = {site.frame for site in report.sites if site.range == "feed-forward"}
@@ -65,7 +65,7 @@ def test_allocations_name_the_lines_of_the_repository(wrapped: tuple[RunSpec, st
         assert (file, function) == (repository, "forward")
 
 
-def test_the_file_of_the_model_is_among_its_sources(wrapped: tuple[RunSpec, str, str]) -> None:
+def test_the_file_of_the_model_is_among_its_sources(wrapped: tuple[CellSpec, str, str]) -> None:
     spec, repository, lines = wrapped
     told = str(build(spec, torch.device("cpu")).facts.revision)
     assert re.fullmatch(

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cs336_tui.config.spec import ARCHES, RunSpec
+from cs336_tui.config.spec import ARCHES, CellSpec
 from cs336_tui.config.variants import ATTENTIONS
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.attention import attentions_on, core_of, first_reason
@@ -68,7 +68,7 @@ def broken(q, k, v, is_causal=False):
 """
 
 
-def step_of(spec: RunSpec) -> tuple[Workload, Tensor, list[Tensor]]:
+def step_of(spec: CellSpec) -> tuple[Workload, Tensor, list[Tensor]]:
     """A cell on the CPU, its logits, and every gradient of its loss."""
     workload = build(spec, CPU, as_written=True)
     with workload.autocast():
@@ -278,7 +278,7 @@ def test_a_compiled_function_is_compiled_for_the_cells_shape_and_no_other(
 
 @pytest.mark.parametrize("make_spec", [small_spec, attention_spec])
 @pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed"])
-def test_it_is_tried_as_it_will_be_called(own: str, make_spec: Callable[..., RunSpec], precision: str) -> None:
+def test_it_is_tried_as_it_will_be_called(own: str, make_spec: Callable[..., CellSpec], precision: str) -> None:
     spec = make_spec(precision=precision, attention=f"{own}:exact_softmax")
     step_of(spec)
     given = sys.modules[own].given

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.workload.blocks import block_list, blocks_of
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.checkpointing import checkpoint_blocks
@@ -22,7 +22,7 @@ from tests.worker.measure.cells import small_spec
 CPU = torch.device("cpu")
 
 
-def a_step(spec: RunSpec) -> tuple[Workload, list[Tensor]]:
+def a_step(spec: CellSpec) -> tuple[Workload, list[Tensor]]:
     """One step of the spec: the workload and its gradients."""
     workload = build(spec, CPU)
     step = workload.step(spec)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from cs336_tui.config.spec import PASSES, Pass, RunSpec
+from cs336_tui.config.spec import PASSES, CellSpec, Pass
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.building import Workload, build, make
 from cs336_tui.worker.workload.imported import ImportProblem, import_model
@@ -20,7 +20,7 @@ from tests.worker.workload.own_code import LM, Folder
 CPU, META = torch.device("cpu"), torch.device("meta")
 
 
-def spec_of(own: Folder, name: str, **changes: Any) -> RunSpec:
+def spec_of(own: Folder, name: str, **changes: Any) -> CellSpec:
     return small_spec(model=name, model_path=own.paths, **changes)
 
 
@@ -300,7 +300,7 @@ def test_which_source_it_was_is_known(folder: Folder) -> None:
     assert str(revision()).endswith(" with uncommitted changes")
 
 
-def steps(workload: Workload, spec: RunSpec) -> None:
+def steps(workload: Workload, spec: CellSpec) -> None:
     step = workload.step(spec)
     step.prepare()
     for phase in step.phases:

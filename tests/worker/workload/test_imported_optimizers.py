@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.building import build
 from tests.worker.measure.cells import small_spec
@@ -35,7 +35,7 @@ class Asks(Plain):
 """
 
 
-def with_optimizer(own: Folder, name: str) -> RunSpec:
+def with_optimizer(own: Folder, name: str) -> CellSpec:
     optimizer = f"{own.write(OPTIMIZERS)}:{name}"
     return small_spec(pass_="train-step", optimizer=optimizer, model_path=own.paths)
 

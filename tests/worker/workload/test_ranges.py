@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cs336_tui.config.spec import RunSpec, SpecError
+from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.reports import RANGES
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.imported import ImportProblem
@@ -52,11 +52,11 @@ class Entered:
         return set(self.paths)
 
 
-def built(spec: RunSpec) -> Workload:
+def built(spec: CellSpec) -> Workload:
     return build(spec, CPU)
 
 
-def entered(spec: RunSpec) -> Entered:
+def entered(spec: CellSpec) -> Entered:
     """One step's forward, loss and backward of a model whose parts are named."""
     seen, workload = Entered(), built(spec)
     name_parts(workload.model, seen.around, spec.annotations)
@@ -66,7 +66,7 @@ def entered(spec: RunSpec) -> Entered:
     return seen
 
 
-def own(folder: Folder, text: str, name: str, **changes: Any) -> RunSpec:
+def own(folder: Folder, text: str, name: str, **changes: Any) -> CellSpec:
     return small_spec(model=f"{folder.write(text)}:{name}", model_path=folder.paths, num_layers=1, **changes)
 
 

@@ -9,7 +9,7 @@ from cs336_tui.analysis.comparison import Comparison, Pair, Side, compare
 from cs336_tui.analysis.fields import shown_of, size_label
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.verdicts import DESCRIBING
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import warmup_words
 from cs336_tui.export.grouping import label, telling
 from cs336_tui.export.trust import Judged, judged
@@ -50,7 +50,7 @@ class _Doubt(NamedTuple):
     """One a run that is in doubt."""
 
 
-_Doubts = Mapping[RunSpec, _Doubt]
+_Doubts = Mapping[CellSpec, _Doubt]
 """Of one side, by what its cells ran."""
 
 
@@ -81,7 +81,7 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
 def _doubts_of(results: Sequence[Result]) -> _Doubts:
     """Those of a side's runs, put together by what they ran."""
     keys = (*_ALWAYS, *telling(results, but=(*_ALWAYS, "machine", "session")))
-    by_spec: dict[RunSpec, list[Judged]] = {}
+    by_spec: dict[CellSpec, list[Judged]] = {}
     for each in judged(results):
         if each.judgement.is_doubted:
             by_spec.setdefault(each.result.spec, []).append(each)

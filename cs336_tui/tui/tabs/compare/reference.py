@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.analysis.reference import REMARK, ReferenceFileError, matching, own, published, sentence
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.tui.tabs.page import Page, message, wrapped
 from cs336_tui.tui.widgets.lines import Line, line
 
 
 def reference_page(results: Sequence[Result], width: int) -> Page:
     """A sentence a spec: its own mean, and what others had for the same model and pass, with every caveat."""
-    cells: dict[RunSpec, list[Result]] = {}
+    cells: dict[CellSpec, list[Result]] = {}
     for result in measured(results):
         cells.setdefault(result.spec, []).append(result)
     if not cells:

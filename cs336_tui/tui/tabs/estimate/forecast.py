@@ -16,7 +16,7 @@ from cs336_tui.analysis.estimates import (
     target_here,
     total_s,
 )
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import GpuModel
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
@@ -81,7 +81,7 @@ class Outlook:
         of = (id(state), tuple(needs), predictions, targets, len(state.predictions), measured)
         if place in self._judged and self._judged[place][0] == of:
             return self._judged[place][1]
-        found: dict[RunSpec, Estimate] = {}
+        found: dict[CellSpec, Estimate] = {}
         for device, target in targets.items():
             known = {
                 need.spec: prediction

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cs336_tui.analysis.estimates import Estimate, Target
 from cs336_tui.analysis.fields import shown_of
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Block, Prediction
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
@@ -44,7 +44,7 @@ _BAR = 20
 class Row(NamedTuple):
     """A cell of the list."""
 
-    spec: RunSpec
+    spec: CellSpec
     estimate: Estimate | None
     measured_bytes: int | None = None
     """Its allocator's peak where it has run."""

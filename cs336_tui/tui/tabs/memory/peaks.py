@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cs336_tui.analysis.fields import shown_of
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
 from cs336_tui.events.reports import MemoryReport, Prediction
 from cs336_tui.session.cell_state import CellState
@@ -41,7 +41,7 @@ def difference(predicted: int, measured: int) -> Span:
 class Peaks(NamedTuple):
     """Peaks of one spec, bytes."""
 
-    spec: RunSpec
+    spec: CellSpec
     recorded: PhasePeaks | None
     cell: CellState | None
     """The latest cell that was timed, or did not fit."""
@@ -59,7 +59,7 @@ class Peaks(NamedTuple):
         return max(recorded, self.timed_bytes or 0, self.predicted.peak_bytes if self.predicted else 0)
 
 
-def peaks_page(state: SessionState, spec: RunSpec | None, width: int) -> Page:
+def peaks_page(state: SessionState, spec: CellSpec | None, width: int) -> Page:
     """Recorded, timed and predicted peaks of everything in the session; `spec`'s row is marked."""
     rows = _all_peaks(state)
     if not rows:
@@ -100,8 +100,8 @@ def _all_peaks(state: SessionState) -> list[Peaks]:
     from cs336_tui.analysis.memory import phase_peaks
 
     recorded = {run_alike(row.spec): row for row in phase_peaks(state.contents(MemoryReport))}
-    cells: dict[RunSpec, CellState] = {}
-    specs: dict[RunSpec, RunSpec] = {key: row.spec for key, row in recorded.items()}
+    cells: dict[CellSpec, CellState] = {}
+    specs: dict[CellSpec, CellSpec] = {key: row.spec for key, row in recorded.items()}
     for cell in state.cells.values():
         specs.setdefault(run_alike(cell.spec), cell.spec)
         if cell.status in ("ok", "oom"):
@@ -114,14 +114,14 @@ def _all_peaks(state: SessionState) -> list[Peaks]:
     return sorted(told, key=lambda row: _order(row.spec))
 
 
-def _prediction(state: SessionState, spec: RunSpec, recorded: PhasePeaks | None) -> Prediction | None:
+def _prediction(state: SessionState, spec: CellSpec, recorded: PhasePeaks | None) -> Prediction | None:
     if known := state.predictions.get(needs_of(spec)):
         return known
     report = state.report_of("memory", recorded.spec) if recorded else None
     return report.content.prediction if report and isinstance(report.content, MemoryReport) else None
 
 
-def _order(spec: RunSpec) -> tuple[int, str, int, int, str, str]:
+def _order(spec: CellSpec) -> tuple[int, str, int, int, str, str]:
     model = spec.num_layers * spec.d_model * (spec.d_model + spec.d_ff)
     return model, spec.size, spec.context_length, spec.batch_size, spec.precision, spec.pass_
 

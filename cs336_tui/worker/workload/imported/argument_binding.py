@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import ALIASES, short
 from cs336_tui.worker.workload.imported.problems import ImportProblem
 
@@ -36,7 +36,7 @@ _UNIONS = (typing.Union, types.UnionType)
 _TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 
 
-def values_of(spec: RunSpec, device: torch.device, dtype: torch.dtype) -> dict[str, object]:
+def values_of(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> dict[str, object]:
     """What a spec has to offer, under every name that it may be asked for by."""
     values = {name: getattr(spec, field) for field, others in ALIASES.items() for name in (field, *others)}
     return values | {"device": device, "dtype": dtype}

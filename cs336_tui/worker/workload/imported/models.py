@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
 from cs336_tui.worker.workload.batch import Batch
 from cs336_tui.worker.workload.imported.argument_binding import call, dims_not_taken, names_unseen, values_of
@@ -24,7 +24,7 @@ class ImportedModel(NamedTuple):
     not_taken: tuple[str, ...] = ()
 
 
-def import_model(spec: RunSpec, device: torch.device, dtype: torch.dtype) -> ImportedModel:
+def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> ImportedModel:
     """Raises `ImportProblem`, in one line with the user's own frame, for whatever goes wrong on the way."""
     factory = find(spec.model, spec.model_path)
     name = short(spec.model)
@@ -71,7 +71,7 @@ def _is_on(tensor: Tensor, device: torch.device) -> bool:
 
 
 def _batch(
-    function: Callable[..., Any], spec: RunSpec, values: dict[str, object], device: torch.device
+    function: Callable[..., Any], spec: CellSpec, values: dict[str, object], device: torch.device
 ) -> Batch | None:
     """What the user's function makes; None on the meta device where it cannot be made."""
     what = f"batch function {getattr(function, '__name__', type(function).__name__)}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from cs336_tui.config.spec import RunSpec
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.worker.workload.imported.finding import find
 from cs336_tui.worker.workload.imported.problems import is_users_file
@@ -25,7 +25,7 @@ _OF_ANOTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PRE
 """Environment variables that git sets for its hooks."""
 
 
-def revisions_of(spec: RunSpec, model: nn.Module) -> str | None:
+def revisions_of(spec: CellSpec, model: nn.Module) -> str | None:
     """Of all that a spec's step takes from the user, model first; None where it takes nothing.
 
     What is named for the model may be a few lines about one of another file, so that the user's files with the classes
