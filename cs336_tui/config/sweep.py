@@ -316,7 +316,7 @@ VARIANT_OPTIONS = {
 
 
 def _one_spelling(device: str) -> str:
-    """The canonical name, so that the same device is not run twice; an unknown name is kept for `CellSpec` to refuse."""
+    """The canonical name, so that no device is run twice; an unknown name is kept for `CellSpec` to refuse."""
     try:
         return canonical_device(device)
     except SpecError:
