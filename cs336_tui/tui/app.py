@@ -34,10 +34,11 @@ from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.possible import ALL
 from cs336_tui.tui.controllers import comparing, exports
-from cs336_tui.tui.controllers.judging import Judging, is_timed
 from cs336_tui.tui.controllers.peaks import PeakDesk
 from cs336_tui.tui.controllers.running import Running
 from cs336_tui.tui.dialogs.reader import Reader
+from cs336_tui.tui.dialogs.window import Palette
+from cs336_tui.tui.judging import Judging, is_timed
 from cs336_tui.tui.keys import APP_KEYS
 from cs336_tui.tui.messages import Replayed, RunEnded, Trouble
 from cs336_tui.tui.screen import View
@@ -47,7 +48,6 @@ from cs336_tui.tui.sources import LiveSource, ReplaySource, Sink, sweep_of
 from cs336_tui.tui.tabs.compare.pane import ComparePane
 from cs336_tui.tui.tabs.live import LivePane
 from cs336_tui.tui.theme_choice import ThemeChoice
-from cs336_tui.tui.windows import Palette
 
 if TYPE_CHECKING:
     from textual.driver import Driver

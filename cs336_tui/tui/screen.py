@@ -17,8 +17,8 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.preview import Cells, Preview
-from cs336_tui.tui.controllers.judging import Judging
 from cs336_tui.tui.heading import heading
+from cs336_tui.tui.judging import Judging
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.tabs.compare.pane import Compared, ComparePane
 from cs336_tui.tui.tabs.device import DevicePane

@@ -14,10 +14,10 @@ from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import PeakCache, peak_key
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.tui import judging
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.controllers import judging
-from cs336_tui.tui.controllers.judging import NOTHING, Assessment, Judging
 from cs336_tui.tui.dialogs.cell_detail import cell_detail
+from cs336_tui.tui.judging import NOTHING, Assessment, Judging
 from cs336_tui.tui.tabs.judgement import judgement_lines
 from cs336_tui.tui.tabs.live import detail_of, live_lines
 from cs336_tui.tui.tabs.results import ResultsPane
@@ -207,7 +207,7 @@ async def test_live_tells_verdict_evidence_what_is_unknown_interval_and_limit(tm
 
 @pytest.mark.parametrize(("width", "height"), [(51, 3), (51, 4), (80, 3)])
 async def test_the_short_row_comes_first_and_no_sentence_is_cut_without_a_sign(width: int, height: int) -> None:
-    from cs336_tui.tui.controllers.judging import assess
+    from cs336_tui.tui.judging import assess
 
     state = session_of(Cell(a_spec(), STEADY_S, warmup_s=[0.3, 0.1]))
     found = assess(state, state.cells[0], PeakCache(Path("/nowhere")))
@@ -222,7 +222,7 @@ async def test_the_short_row_comes_first_and_no_sentence_is_cut_without_a_sign(w
 
 
 async def test_the_window_of_a_cell_tells_limits_energy_settings_and_machine() -> None:
-    from cs336_tui.tui.controllers.judging import assess
+    from cs336_tui.tui.judging import assess
 
     state = session_of(Cell(a_spec(steps_auto=0.02, measure_steps=50), STEADY_S))
     found = assess(state, state.cells[0], PeakCache(Path("/nowhere")))
@@ -237,7 +237,7 @@ async def test_the_window_of_a_cell_tells_limits_energy_settings_and_machine() -
 @pytest.mark.parametrize("height", range(0, 40, 3))
 @pytest.mark.parametrize("width", [1, 10, 50, 200])
 async def test_it_fits_any_room(width: int, height: int) -> None:
-    from cs336_tui.tui.controllers.judging import assess
+    from cs336_tui.tui.judging import assess
 
     state = session_of(Cell(a_spec(), DRIFTING_S))
     cell = state.cells[0]

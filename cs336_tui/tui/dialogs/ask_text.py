@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Label
 
-from cs336_tui.tui.windows import Dialog
+from cs336_tui.tui.dialogs.window import Dialog
 
 
 class AskText(Dialog[str | None]):

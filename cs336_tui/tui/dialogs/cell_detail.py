@@ -9,8 +9,8 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.phase_bars import phase_bars
-from cs336_tui.tui.controllers.judging import Assessment
 from cs336_tui.tui.dialogs.asked import asked, row, rows
+from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.judgement import all_checks, energy_words, half_width_words, too_much
 from cs336_tui.tui.tabs.live import phase_means

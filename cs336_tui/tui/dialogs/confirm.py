@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Button, Label
 
-from cs336_tui.tui.windows import Dialog
+from cs336_tui.tui.dialogs.window import Dialog
 
 
 class Confirm(Dialog[bool]):

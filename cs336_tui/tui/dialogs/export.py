@@ -15,7 +15,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Button, Checkbox, Input, Label, Select
 
 from cs336_tui.session.state import SessionState
-from cs336_tui.tui.windows import Dialog
+from cs336_tui.tui.dialogs.window import Dialog
 
 RESULTS, SUMMARY, LAYOUT = "Results table", "Session summary", "Tables as in a write-up"
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from cs336_tui.tui.dialogs.window import Dialog
 from cs336_tui.tui.widgets.lines import Line, Lines
 from cs336_tui.tui.widgets.rows import Rows
-from cs336_tui.tui.windows import Dialog
 
 
 class Reader(Dialog[None]):

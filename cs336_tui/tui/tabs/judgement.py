@@ -12,7 +12,7 @@ from cs336_tui.export.trust import half_width
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import count
 from cs336_tui.tui import format
-from cs336_tui.tui.controllers.judging import Assessment
+from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.tabs.page import wrapped
 from cs336_tui.tui.tabs.verdict import doubts_first
 from cs336_tui.tui.widgets.lines import Line, Span, fit, line

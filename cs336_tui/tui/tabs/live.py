@@ -16,7 +16,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.charts.phase_bars import SHORT_NAMES, phase_bars, phase_line
 from cs336_tui.tui.charts.progress import progress
 from cs336_tui.tui.charts.step_chart import step_chart
-from cs336_tui.tui.controllers.judging import Assessment, Judging
+from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.judgement import judgement_lines
 from cs336_tui.tui.tabs.page import wrapped

@@ -14,7 +14,7 @@ from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
-from cs336_tui.tui.controllers.judging import Assessment, Judging
+from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.verdict import verdict
 from cs336_tui.tui.titles import told_variants, unique_names, variant_column

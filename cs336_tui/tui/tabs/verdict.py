@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.tui.controllers.judging import Assessment
+from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.widgets.lines import Span
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from cs336_tui.tui.windows import Dialog
+from cs336_tui.tui.dialogs.window import Dialog
 
 
 class ChoiceList(Dialog[int | None]):

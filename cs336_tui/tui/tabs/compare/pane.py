@@ -269,7 +269,7 @@ class ComparePane(Rows):
 
 def _judged_pivot(choice: PivotChoice, results: Sequence[Result], width: int) -> Page:
     """The pivot, its cells judged: on a thread."""
-    from cs336_tui.tui.controllers.judging import give_way
+    from cs336_tui.tui.judging import give_way
 
     give_way()
     from cs336_tui.tui.tabs.compare.pivot import doubts_of, pivot_page
@@ -279,7 +279,7 @@ def _judged_pivot(choice: PivotChoice, results: Sequence[Result], width: int) ->
 
 def _judged_pairs(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
     """The pairs, their cells judged: on a thread."""
-    from cs336_tui.tui.controllers.judging import give_way
+    from cs336_tui.tui.judging import give_way
 
     give_way()
     from cs336_tui.tui.tabs.compare.pairs import pairs_page
