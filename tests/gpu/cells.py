@@ -12,7 +12,6 @@ from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.reports import KernelReport, ReportRequest
 from cs336_tui.worker.measure.kernels import profile_kernels
 from cs336_tui.worker.measure.probe import probe
-from cs336_tui.worker.measure.report import Progress
 from tests.worker.measure.cells import Report, small_spec
 
 LAYERS = 4
@@ -65,7 +64,7 @@ def assert_ok(report: Report) -> Report:
 
 
 def profiled(spec: CellSpec) -> KernelReport:
-    report = profile_kernels(ReportRequest(kind="kernels", spec=spec), Progress(0, lambda _: None, lambda: False))
+    report = profile_kernels(ReportRequest(kind="kernels", spec=spec), lambda _stage: None)
     if report.activity == "operators":
         pytest.skip(report.note)
     return report

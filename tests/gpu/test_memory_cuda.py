@@ -14,13 +14,10 @@ from cs336_tui.config.spec import PASSES, CellSpec
 from cs336_tui.events.reports import MemoryReport, ReportRequest
 from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.oom import explain_oom
-from cs336_tui.worker.measure.report import Progress
 from tests.gpu.cells import needs
 from tests.worker.measure.cells import small_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-
-SILENT = Progress(0, lambda _event: None, lambda: False)
 
 
 def gpu_spec(**changes: Any) -> CellSpec:
@@ -39,7 +36,7 @@ def gpu_spec(**changes: Any) -> CellSpec:
 
 
 def record(spec: CellSpec, folder: Path | None = None) -> MemoryReport:
-    return record_memory(ReportRequest(kind="memory", spec=spec, folder=folder and str(folder)), SILENT)
+    return record_memory(ReportRequest(kind="memory", spec=spec, folder=folder and str(folder)), lambda _stage: None)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -85,7 +82,9 @@ def test_running_out_of_memory_is_seen_again_with_its_blocks() -> None:
     torch.cuda.set_per_process_memory_fraction(min(2 * 1024**3 / total, 1.0))
     try:
         spec = gpu_spec(context_length=1024, batch_size=32, pass_="train-step")
-        report = explain_oom(ReportRequest(kind="oom", spec=spec, capacity_bytes=total, failed_phase="forward"), SILENT)
+        report = explain_oom(
+            ReportRequest(kind="oom", spec=spec, capacity_bytes=total, failed_phase="forward"), lambda _stage: None
+        )
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert (report.observed, report.phase) == (True, "forward")

@@ -12,7 +12,6 @@ from cs336_tui.analysis.kernels import attention_split, by_range, named_share
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import FUSED, MemoryReport, ReportRequest
 from cs336_tui.worker.measure.memory_record import record_memory
-from cs336_tui.worker.measure.report import Progress
 from cs336_tui.worker.workload.compiling import why_cannot_compile
 from tests.gpu.cells import low_precision, profiled, shallow_spec
 from tests.worker.workload.own_code import Folder
@@ -29,7 +28,7 @@ def own_spec(tmp_path: Path, **changes: Any) -> CellSpec:
 def recorded(spec: CellSpec) -> MemoryReport:
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
-    return record_memory(ReportRequest(kind="memory", spec=spec), Progress(0, lambda _: None, lambda: False))
+    return record_memory(ReportRequest(kind="memory", spec=spec), lambda _stage: None)
 
 
 def test_a_user_s_model_is_profiled_by_its_parts(tmp_path: Path) -> None:

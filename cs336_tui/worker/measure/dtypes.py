@@ -16,7 +16,7 @@ from cs336_tui.worker.measure.devices import device_label
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.measure.module_dtypes import DtypeWatch, collapsed, dtypes_of
 from cs336_tui.worker.measure.naming import left_out
-from cs336_tui.worker.measure.report import Progress
+from cs336_tui.worker.measure.report_parts import Enter
 from cs336_tui.worker.measure.toy_model import toy_dtypes
 from cs336_tui.worker.workload.building import build, make, settle_torch
 from cs336_tui.worker.workload.passes import PHASES, logits_of
@@ -32,19 +32,19 @@ class _Read(NamedTuple):
     loss: str
 
 
-def read_dtypes(request: ReportRequest, progress: Progress) -> PrecisionReport:
+def read_dtypes(request: ReportRequest, enter: Enter) -> PrecisionReport:
     """Accumulate on the CPU; run the toy model under each autocast, and the cell's model once, on the cell's device.
 
     The model runs forward and loss, and backward where the cell's pass has one, in the cell's precision. Where it does
     not fit, one of two layers is read, and `note` says so. Raises ValueError for a precision that the device lacks.
     """
     spec = request.spec
-    progress.enter("accumulating")
+    enter("accumulating")
     accumulation = accumulate()
     device = settle_torch(spec)
-    progress.enter("toy model")
+    enter("toy model")
     toy, notes = toy_dtypes(device)
-    read, more = _read_what_fits(spec, device, progress)
+    read, more = _read_what_fits(spec, device, enter)
     return PrecisionReport(
         spec=spec,
         device_name=device_label(device),
@@ -65,10 +65,10 @@ def _pass_notes(spec: CellSpec) -> tuple[str, ...]:
     return (f"Pass {spec.pass_} has no backward, so there are no gradients; its loss was computed for this report.",)
 
 
-def _read_what_fits(spec: CellSpec, device: torch.device, progress: Progress) -> tuple[_Read, tuple[str, ...]]:
+def _read_what_fits(spec: CellSpec, device: torch.device, enter: Enter) -> tuple[_Read, tuple[str, ...]]:
     """What the cell's model shows, else what a small one of its widths does, and then a note."""
     if not _too_large_for_host(spec):
-        progress.enter("reading the model")
+        enter("reading the model")
         try:
             return _read(spec, device), ()
         except Exception as error:
@@ -84,7 +84,7 @@ def _read_what_fits(spec: CellSpec, device: torch.device, progress: Progress) ->
         context_length=min(spec.context_length, _FEW_TOKENS),
         batch_size=1,
     )
-    progress.enter("reading a smaller model")
+    enter("reading a smaller model")
     note = (
         f"The whole model may not fit; read from {few.num_layers} of its {spec.num_layers} layers, batch 1, context "
         f"length {few.context_length}, on which no dtype depends. Counts are of these layers."

@@ -22,7 +22,7 @@ from cs336_tui.worker.measure.devices import device_label
 from cs336_tui.worker.measure.failures import outcome_of
 from cs336_tui.worker.measure.kernel_events import RawEvent, read_step
 from cs336_tui.worker.measure.naming import GRAPH_LEFT_OUT, name_step
-from cs336_tui.worker.measure.report import Progress
+from cs336_tui.worker.measure.report_parts import Enter
 from cs336_tui.worker.workload.building import build, settle_torch
 from cs336_tui.worker.workload.imported.problems import is_interrupt
 from cs336_tui.worker.workload.passes import Step
@@ -38,29 +38,29 @@ SKIPPED = "The profiled step has no real optimizer phase: gradients overflowed f
 COMPILED = "torch.compile has fused the model: forward and backward have no parts, and no kernel is of one alone."
 
 
-def profile_kernels(request: ReportRequest, progress: Progress) -> KernelReport:
+def profile_kernels(request: ReportRequest, enter: Enter) -> KernelReport:
     """Build the cell's workload, compiled where the cell is, warm it up and profile one step of it.
 
     A GPU's kernels where they can be seen, the host's operators elsewhere. With a folder, the step's Chrome trace goes
     there. Raises what building and running a cell raises.
     """
     spec = request.spec
-    progress.enter("building")
+    enter("building")
     device = settle_torch(spec)
     clock = clock_for(device)
     with fresh_compiler(spec.compile):
-        step = _ready_step(spec, device, progress)
-        _warm_up(step, clock, progress)
-        progress.enter("profiling")
+        step = _ready_step(spec, device, enter)
+        _warm_up(step, clock, enter)
+        enter("profiling")
         taken = _optimizer_steps(step)
         profiler = _profile_step(step, clock, device)
         skipped = SKIPPED if step.training and _optimizer_steps(step) == taken else ""
         step.clear()
-    progress.enter("attributing")
+    enter("attributing")
     found, activity, unseen = read_step(raw_events(profiler), step.phases, device.type)
-    progress.enter("predicting")
+    enter("predicting")
     prediction, unpredicted = _predict(spec)
-    progress.enter("saving the trace")
+    enter("saving the trace")
     trace, unsaved = _save_trace(profiler, spec, request.folder)
     groups = found.groups() if spec.compile == "off" else tuple(map(_fused, found.groups()))
     compiled = COMPILED if spec.compile != "off" else ""
@@ -83,7 +83,7 @@ def profile_kernels(request: ReportRequest, progress: Progress) -> KernelReport:
     )
 
 
-def _ready_step(spec: CellSpec, device: torch.device, progress: Progress) -> Step:
+def _ready_step(spec: CellSpec, device: torch.device, enter: Enter) -> Step:
     """The step with its names, compiled where that is asked for: then parts have none, which would break its graphs."""
     shown = msgspec.structs.replace(spec, cuda_graph="off")
     workload = build(shown, device)
@@ -91,9 +91,9 @@ def _ready_step(spec: CellSpec, device: torch.device, progress: Progress) -> Ste
     if spec.compile == "off":
         name_step(step, workload.model, record_function, spec.annotations)
         return step
-    progress.enter("compiling")
+    enter("compiling")
     with _loops_named():
-        compile_ahead(step, device, spec.compile, lambda: progress.enter("compiling"))
+        compile_ahead(step, device, spec.compile, lambda: enter("compiling"))
     name_step(step, None, record_function)
     return step
 
@@ -112,10 +112,10 @@ def _fused(group: KernelGroup) -> KernelGroup:
     return msgspec.structs.replace(group, range=FUSED) if in_model else group
 
 
-def _warm_up(step: Step, clock: Clock, progress: Progress) -> None:
+def _warm_up(step: Step, clock: Clock, enter: Enter) -> None:
     """A few steps that nobody looks at, the last of them with an optimizer step that was not skipped."""
     for number in range(1, MOST_WARMUP_STEPS + 1):
-        progress.enter(f"warm-up {number}")
+        enter(f"warm-up {number}")
         taken, begin = _optimizer_steps(step), perf_counter()
         _run(step, clock)
         step.clear()

@@ -20,7 +20,7 @@ from cs336_tui.worker.measure.devices import device_label
 from cs336_tui.worker.measure.failures import is_out_of_memory, outcome_of
 from cs336_tui.worker.measure.memory_join import Life, MarkedTracker, columns, cut, join, lives_of, phase_spans, totals
 from cs336_tui.worker.measure.naming import left_out
-from cs336_tui.worker.measure.report import Progress
+from cs336_tui.worker.measure.report_parts import Enter
 from cs336_tui.worker.measure.saved import saved_for_backward
 from cs336_tui.worker.workload.building import Workload, build, settle_torch
 from cs336_tui.worker.workload.imported.problems import is_interrupt
@@ -37,23 +37,23 @@ CLEAR = "clear"
 """The phase after a step's last one, in which what it left is dropped."""
 
 
-def record_memory(request: ReportRequest, progress: Progress) -> MemoryReport:
+def record_memory(request: ReportRequest, enter: Enter) -> MemoryReport:
     """Build the cell, warm up, record one step.
 
     Warm-up is one step. A training step begins with what the one before it has left, so that it is recorded together
     with one before it. Raises whatever building and running raise, such as torch's errors when memory runs out.
     """
     spec = request.spec
-    progress.enter("building")
+    enter("building")
     device = settle_torch(spec)
     workload = build(spec, device, as_written=True)
-    progress.enter("warm-up")
+    enter("warm-up")
     _warm_up(workload, spec)
-    progress.enter("recording")
+    enter("recording")
     found = _record(workload, request, device)
-    progress.enter("saved for backward")
+    enter("saved for backward")
     saved, saved_note = _saved(workload, spec)
-    progress.enter("predicting")
+    enter("predicting")
     prediction, prediction_note = predicted(spec, device)
     live = totals(found.lives, found.events)
     spans = phase_spans(found.phases, live)

@@ -29,7 +29,7 @@ from cs336_tui.worker.measure.memory_record import (
     predicted,
     run_phases,
 )
-from cs336_tui.worker.measure.report import Progress
+from cs336_tui.worker.measure.report_parts import Enter
 from cs336_tui.worker.workload.building import Workload, build, settle_torch
 from cs336_tui.worker.workload.imported.problems import is_interrupt
 from cs336_tui.worker.workload.passes import Step
@@ -44,26 +44,26 @@ SEEN = "Seen are tensors; workspaces, fragmentation and other programs come on t
 CANNOT_BEGIN = "What lives between two steps is more than the device's memory: no step after the first can begin."
 
 
-def explain_oom(request: ReportRequest, progress: Progress) -> OomReport:
+def explain_oom(request: ReportRequest, enter: Enter) -> OomReport:
     """Try the cell once more and say what was live when it ran out of memory, or at which moment it was bound to.
 
     Raises what building and running raise, other than for lack of memory.
     """
     spec = request.spec
-    progress.enter("predicting")
+    enter("predicting")
     device = settle_torch(spec)
     prediction, note = predicted(spec, device)
     moment: _Moment | None = None
     notes = [UNSAFE]
     if may_try(request, device, prediction.peak_bytes if prediction else None):
-        progress.enter("second attempt")
+        enter("second attempt")
         moment = attempt(spec, device)
         if device.type == "cuda":
             torch.cuda.empty_cache()
         notes = [SEEN if moment else NOT_AGAIN]
     observed = moment is not None
     if moment is None:
-        progress.enter("looking for the moment")
+        enter("looking for the moment")
         moment, why = _predicted_moment(request, device)
         notes.append(why)
     reported, seen = request.failed_request_bytes, moment.request_bytes

@@ -8,25 +8,13 @@ from collections.abc import Callable
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import Report, ReportRequest
 from cs336_tui.worker.measure.failures import outcome_of
+from cs336_tui.worker.measure.report_parts import Enter
 from cs336_tui.worker.measure.surroundings import no_garbage_collection, restored_settings
 from cs336_tui.worker.workload.imported.problems import is_interrupt
 
 
 class Stopped(Exception):
     """The report was asked to stop."""
-
-
-class Progress:
-    """How far a report has got. `enter` belongs between two pieces of work, each as short as may be."""
-
-    def __init__(self, report: int, emit: Callable[[Event], None], cancelled: Callable[[], bool]) -> None:
-        self._report, self._emit, self._cancelled = report, emit, cancelled
-
-    def enter(self, stage: str) -> None:
-        """Say what comes now, in a word or three. Raises `Stopped` when somebody asked for that."""
-        if self._cancelled():
-            raise Stopped
-        self._emit(ReportStage(at=time.time(), report=self._report, stage=stage))
 
 
 def make_report(
@@ -36,11 +24,15 @@ def make_report(
 
     An error ends the report, not the caller: status ``oom`` or ``failed``, as of a cell.
     """
-    progress = Progress(report, emit, cancelled)
-    content: Report | None = None
+
+    def enter(stage: str) -> None:
+        if cancelled():
+            raise Stopped
+        emit(ReportStage(at=time.time(), report=report, stage=stage))
+
     with restored_settings(), no_garbage_collection():
         try:
-            content = _MAKERS[request.kind](request, progress)
+            content = _MAKERS[request.kind](request, enter)
             ended = ReportFinished(at=time.time(), report=report, status="ok", content=content)
         except Stopped:
             ended = ReportFinished(at=time.time(), report=report, status="cancelled", error="stopped by the user")
@@ -52,31 +44,31 @@ def make_report(
     emit(ended)
 
 
-def _kernels(request: ReportRequest, progress: Progress) -> Report:
+def _kernels(request: ReportRequest, enter: Enter) -> Report:
     from cs336_tui.worker.measure.kernels import profile_kernels
 
-    return profile_kernels(request, progress)
+    return profile_kernels(request, enter)
 
 
-def _memory(request: ReportRequest, progress: Progress) -> Report:
+def _memory(request: ReportRequest, enter: Enter) -> Report:
     from cs336_tui.worker.measure.memory_record import record_memory
 
-    return record_memory(request, progress)
+    return record_memory(request, enter)
 
 
-def _precision(request: ReportRequest, progress: Progress) -> Report:
+def _precision(request: ReportRequest, enter: Enter) -> Report:
     from cs336_tui.worker.measure.dtypes import read_dtypes
 
-    return read_dtypes(request, progress)
+    return read_dtypes(request, enter)
 
 
-def _oom(request: ReportRequest, progress: Progress) -> Report:
+def _oom(request: ReportRequest, enter: Enter) -> Report:
     from cs336_tui.worker.measure.oom import explain_oom
 
-    return explain_oom(request, progress)
+    return explain_oom(request, enter)
 
 
-_MAKERS: dict[str, Callable[[ReportRequest, Progress], Report]] = {
+_MAKERS: dict[str, Callable[[ReportRequest, Enter], Report]] = {
     "kernels": _kernels,
     "memory": _memory,
     "precision": _precision,

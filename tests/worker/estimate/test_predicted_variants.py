@@ -11,7 +11,6 @@ from cs336_tui.config.variants import OPTIMIZERS
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.memory_record import record_memory
-from cs336_tui.worker.measure.report import Progress
 from tests.worker.measure.cells import small_spec
 
 
@@ -36,7 +35,7 @@ def test_the_peak_of_recomputed_blocks_is_what_the_allocator_counts(
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_memory_report_of_recomputed_blocks_agrees_with_both(arch: str) -> None:
     spec = checkpointed(2, arch=arch)
-    report = record_memory(ReportRequest(kind="memory", spec=spec), Progress(0, lambda _: None, lambda: False))
+    report = record_memory(ReportRequest(kind="memory", spec=spec), lambda _stage: None)
     assert report.prediction
     assert report.peak_bytes == report.allocator_peak_bytes == pytest.approx(report.prediction.peak_bytes, abs=64)
     entering = 4 * spec.tokens_per_step * spec.d_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,13 +14,13 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from cs336_tui.analysis import kernels as findings
 from cs336_tui.config.spec import PASSES, CellSpec
-from cs336_tui.events.events import Event, ReportStage
+from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import KernelReport, ReportRequest
 from cs336_tui.worker.estimate import predict
 from cs336_tui.worker.measure.kernel_events import operators_of
 from cs336_tui.worker.measure.kernels import profile_kernels, raw_events
 from cs336_tui.worker.measure.naming import name_step
-from cs336_tui.worker.measure.report import Progress, Stopped
+from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.building import build, settle_torch
 from cs336_tui.worker.workload.passes import PHASES, Step
 from tests.worker.measure.cells import small_spec
@@ -34,14 +34,8 @@ def spec_of(**changes: Any) -> CellSpec:
     return small_spec(**(wide | changes))
 
 
-def profiled(
-    spec: CellSpec,
-    *,
-    folder: str | None = None,
-    emit: Callable[[Event], None] = lambda _event: None,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> KernelReport:
-    return profile_kernels(ReportRequest(kind="kernels", spec=spec, folder=folder), Progress(0, emit, cancelled))
+def profiled(spec: CellSpec, *, folder: str | None = None) -> KernelReport:
+    return profile_kernels(ReportRequest(kind="kernels", spec=spec, folder=folder), lambda _stage: None)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -188,16 +182,17 @@ def test_the_trace_is_left_in_the_folder_and_does_not_replace_another(tmp_path: 
 
 
 def test_it_says_how_far_it_is_and_stops_when_asked() -> None:
-    stages: list[str] = []
+    events: list[Event] = []
 
-    def emit(event: Event) -> None:
-        assert isinstance(event, ReportStage)
-        stages.append(event.stage)
+    def stages() -> list[str]:
+        return [event.stage for event in events if isinstance(event, ReportStage)]
 
-    with pytest.raises(Stopped):
-        profiled(spec_of(pass_="forward"), emit=emit, cancelled=lambda: "profiling" in stages)
+    request = ReportRequest(kind="kernels", spec=spec_of(pass_="forward"))
+    make_report(request, 0, events.append, lambda: "profiling" in stages())
+    assert isinstance(events[-1], ReportFinished)
+    assert events[-1].status == "cancelled"
     # A machine that is busy enough to take seconds over a step is not warmed up twice.
-    assert [stage for stage in stages if stage != "warm-up 2"] == ["building", "warm-up 1", "profiling"]
+    assert [stage for stage in stages() if stage != "warm-up 2"] == ["building", "warm-up 1", "profiling"]
 
 
 def test_without_a_prediction_the_report_says_why_and_is_whole(reports: dict[str, KernelReport]) -> None:

@@ -25,7 +25,6 @@ from cs336_tui.worker.measure.allocator_events import (
 )
 from cs336_tui.worker.measure.memory_join import Operation, columns, cut, join, totals
 from cs336_tui.worker.measure.memory_record import record_memory
-from cs336_tui.worker.measure.report import Progress
 from tests.worker.measure.cells import small_spec
 
 FP32 = 4
@@ -34,8 +33,7 @@ FP32 = 4
 def record(stages: list[str] | None = None, **changes: Any) -> MemoryReport:
     """The memory of a small cell whose shapes cannot be mistaken for one another."""
     spec = small_spec(**({"d_model": 48, "d_ff": 80, "context_length": 24, "vocab_size": 300} | changes))
-    progress = Progress(0, lambda event: (stages if stages is not None else []).append(event.stage), lambda: False)
-    return record_memory(ReportRequest(kind="memory", spec=spec), progress)
+    return record_memory(ReportRequest(kind="memory", spec=spec), (stages if stages is not None else []).append)
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +139,8 @@ def test_a_pass_without_a_backward_says_that_it_has_no_gradients() -> None:
 
 
 def test_what_another_recording_left_is_no_memory_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave_garbage(event: Any) -> None:
-        if event.stage == "recording":
+    def leave_garbage(stage: str) -> None:
+        if stage == "recording":
             gc.disable()
             with CpuRecorder():  # the profiler remembers its size
                 cycle: list[Any] = [torch.empty(10_240)]
@@ -156,7 +154,7 @@ def test_what_another_recording_left_is_no_memory_of_the_step(monkeypatch: pytes
     monkeypatch.setattr(memory_record, "run_phases", collecting)
     request = ReportRequest(kind="memory", spec=small_spec(pass_="backward"))
     try:
-        report = record_memory(request, Progress(0, leave_garbage, lambda: False))
+        report = record_memory(request, leave_garbage)
     finally:
         gc.enable()
     assert report.peak_bytes == report.allocator_peak_bytes == max(live_totals(report))

@@ -11,7 +11,6 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, OomReport, ReportRequest
 from cs336_tui.worker.estimate.rehearsal import rehearse
 from cs336_tui.worker.measure.oom import explain_oom, may_try, predicted_moment
-from cs336_tui.worker.measure.report import Progress
 from tests.worker.measure.cells import small_spec
 from tests.worker.measure.little_memory import at_most, linux_only
 
@@ -24,7 +23,7 @@ def asked(spec: CellSpec, **more: Any) -> ReportRequest:
 
 def explain(request: ReportRequest, stages: list[str] | None = None) -> OomReport:
     stages = [] if stages is None else stages
-    report = explain_oom(request, Progress(0, lambda event: stages.append(event.stage), lambda: False))
+    report = explain_oom(request, stages.append)
     assert sum(report.by_category.values()) == report.live_bytes
     assert set(report.by_category) == set(CATEGORIES)
     return report

@@ -20,12 +20,9 @@ from cs336_tui.worker.measure.kernels import profile_kernels
 from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.naming import COMPILE_LEFT_OUT
 from cs336_tui.worker.measure.oom import attempt, explain_oom
-from cs336_tui.worker.measure.report import Progress
 from tests.worker.measure.cells import small_spec
 from tests.worker.workload.own_code import Folder
 from tests.worker.workload.own_models import BASICS, GPT, PLAIN
-
-PROGRESS = Progress(0, lambda _event: None, lambda: False)
 
 
 @pytest.fixture(scope="module")
@@ -58,15 +55,15 @@ def asked(kind: ReportKind, spec: CellSpec, **more: Any) -> ReportRequest:
 
 
 def kernels_of(spec: CellSpec) -> KernelReport:
-    return profile_kernels(asked("kernels", spec), PROGRESS)
+    return profile_kernels(asked("kernels", spec), lambda _stage: None)
 
 
 def memory_of(spec: CellSpec) -> MemoryReport:
-    return record_memory(asked("memory", spec), PROGRESS)
+    return record_memory(asked("memory", spec), lambda _stage: None)
 
 
 def dtypes_of(spec: CellSpec) -> PrecisionReport:
-    return read_dtypes(asked("precision", spec), PROGRESS)
+    return read_dtypes(asked("precision", spec), lambda _stage: None)
 
 
 def time_by_range(report: KernelReport) -> dict[str, findings.RangeShare]:
@@ -287,7 +284,7 @@ def test_why_a_user_s_model_did_not_fit(folder: Folder, gpt: str) -> None:
     """A batch of which no host has the memory: the attempt is refused, and says by which line."""
     spec = spec_of(folder, gpt, batch_size=2**31 - 1, context_length=2**20, pass_="forward")
     request = asked("oom", spec, failed_phase="building", failed_request_bytes=2**54, capacity_bytes=2**33)
-    report = explain_oom(request, PROGRESS)
+    report = explain_oom(request, lambda _stage: None)
     assert report.request_bytes
     assert report.phase
     fits = attempt(spec_of(folder, gpt), torch.device("cpu"))

@@ -11,13 +11,11 @@ import torch
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.measure.memory_record import record_memory
-from cs336_tui.worker.measure.report import Progress
 from cs336_tui.worker.workload.building import build
 from tests.worker.measure.cells import small_spec
 from tests.worker.workload.own_code import Folder
 from tests.worker.workload.own_models import GPT
 
-PROGRESS = Progress(0, lambda _event: None, lambda: False)
 WRAPPERS = {
     "a class of its class": """
 from {repository} import GPT
@@ -57,7 +55,7 @@ def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[CellSpec, s
 
 def test_allocations_name_the_lines_of_the_repository(wrapped: tuple[CellSpec, str, str]) -> None:
     spec, repository, _ = wrapped
-    report = record_memory(ReportRequest(kind="memory", spec=spec), PROGRESS)
+    report = record_memory(ReportRequest(kind="memory", spec=spec), lambda _stage: None)
     in_feed_forward = {site.frame for site in report.sites if site.range == "feed-forward"}
     assert in_feed_forward
     for frame in in_feed_forward:
@@ -81,7 +79,7 @@ def test_what_was_installed_into_a_folder_is_not_the_user_s(tmp_path: Path) -> N
     library = Folder(installed).write(GPT, "library")
     lines = Folder(mine).write(WRAPPERS["a module that holds it"].format(repository=library), "mine")
     spec = small_spec(model=f"{lines}:Whole", model_path=(str(mine), str(installed)), pass_="forward")
-    report = record_memory(ReportRequest(kind="memory", spec=spec), PROGRESS)
+    report = record_memory(ReportRequest(kind="memory", spec=spec), lambda _stage: None)
     frames = {site.frame.partition(":")[0] for site in report.sites if site.range == "feed-forward"}
     assert frames == {f"{lines}.py"}
     assert library not in str(build(spec, torch.device("cpu")).facts.revision)
