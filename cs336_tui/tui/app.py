@@ -40,14 +40,14 @@ from cs336_tui.tui.dialogs.reader import Reader
 from cs336_tui.tui.dialogs.window import Palette
 from cs336_tui.tui.judging import Judging, is_timed
 from cs336_tui.tui.keys import APP_KEYS
-from cs336_tui.tui.messages import Replayed, RunEnded, Trouble
+from cs336_tui.tui.live_source import LiveSource, RunEnded, Sink, Trouble
+from cs336_tui.tui.replay_source import Replayed, ReplaySource, sweep_of
 from cs336_tui.tui.screen import View
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.signals import EndOnSignals
-from cs336_tui.tui.sources import LiveSource, ReplaySource, Sink, sweep_of
 from cs336_tui.tui.tabs.compare.pane import ComparePane
 from cs336_tui.tui.tabs.live import LivePane
-from cs336_tui.tui.theme_choice import ThemeChoice
+from cs336_tui.tui.themes import ThemeChoice
 
 if TYPE_CHECKING:
     from textual.driver import Driver
@@ -101,7 +101,7 @@ class Cs336App(Running):
     ) -> None:
         keeper = None
         if summary_path is not None:
-            from cs336_tui.tui.autosave import SummaryKeeper
+            from cs336_tui.tui.background import SummaryKeeper
 
             keeper = SummaryKeeper(summary_path, lambda why: self.post_message(Trouble(why)))
         preset = Preset("command line", "", initial) if initial else QUICK
@@ -119,7 +119,7 @@ class Cs336App(Running):
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":  # one that somebody asked for in the environment
             return found
-        from cs336_tui.tui.driver import Driver as OwnDriver
+        from cs336_tui.tui.terminal import Driver as OwnDriver
 
         return OwnDriver
 

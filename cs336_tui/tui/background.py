@@ -1,12 +1,21 @@
-"""Work that would hold up the screen, on a thread, and its result back on the screen's own."""
+"""Work that would hold up the screen, on threads of its own."""
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from textual.message_pump import MessagePump
+
+from cs336_tui.events.events import CellFinished, Event, SessionEnded
+from cs336_tui.session.state import SessionState
+
+if TYPE_CHECKING:
+    from cs336_tui.export.files import LivingFile
+
 
 _T = TypeVar("_T")
 
@@ -23,3 +32,48 @@ def in_background(pump: MessagePump, work: Callable[[], _T], then: Callable[[_T]
 
     # A daemon, so that slow disks cannot keep the app from ending.
     threading.Thread(target=whole, name="cs336-background", daemon=True).start()
+
+
+class SummaryKeeper:
+    """Rewrites `path` after every finished cell, so that an interruption loses nothing.
+
+    It folds the events into states of its own: those on the screen belong to the event loop. `complain` is
+    called from the thread with one line when the file cannot be written.
+    """
+
+    def __init__(self, path: Path, complain: Callable[[str], object]) -> None:
+        self._path, self._complain = path, complain
+        self._inbox: queue.SimpleQueue[tuple[object, Sequence[Event]] | None] = queue.SimpleQueue()
+        self._states: dict[object, SessionState] = {}
+        self._file: LivingFile | None = None
+        self._thread = threading.Thread(target=self._work, name="cs336-summary", daemon=True)
+        self._thread.start()
+
+    def take(self, events: Sequence[Event], session: object = None) -> None:
+        """Hand over a batch of this session's events; returns at once. The file is about the session that ran last."""
+        self._inbox.put((session, events))
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Wait until all that was taken is on disk."""
+        self._inbox.put(None)
+        self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        while (taken := self._inbox.get()) is not None:
+            session, events = taken
+            state = self._states.setdefault(session, SessionState())
+            for event in events:
+                state.apply(event)
+            if any(isinstance(event, CellFinished | SessionEnded) for event in events):
+                self._write(state)
+
+    def _write(self, state: SessionState) -> None:
+        from cs336_tui.export.files import ExportError, LivingFile
+        from cs336_tui.export.summary import summary_markdown
+
+        try:
+            if self._file is None:
+                self._file = LivingFile(self._path)
+            self._file.write(summary_markdown(state))
+        except ExportError as error:
+            self._complain(str(error))

@@ -24,7 +24,7 @@ from cs336_tui.tui.session import Session
 from cs336_tui.tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
-    from cs336_tui.tui.autosave import SummaryKeeper
+    from cs336_tui.tui.background import SummaryKeeper
 
 IDLE_REFRESH_S = 2.0
 """How often the Device pane is shown while nothing runs."""

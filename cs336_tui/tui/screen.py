@@ -12,12 +12,14 @@ from textual.screen import Screen
 from textual.widget import AwaitMount, Widget
 
 from cs336_tui.config.presets import QUICK, Preset
+from cs336_tui.events.environment import Environment
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
+from cs336_tui.tui import format
 from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.preview import Cells, Preview
-from cs336_tui.tui.heading import heading
 from cs336_tui.tui.judging import Judging
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.tabs.compare.pane import Compared, ComparePane
@@ -28,9 +30,9 @@ from cs336_tui.tui.tabs.queue import QueuePane, QueueView
 from cs336_tui.tui.tabs.report import About, ReportPane, Subject
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import SessionsPane
-from cs336_tui.tui.tight import TightCompositor
+from cs336_tui.tui.terminal import TightCompositor
 from cs336_tui.tui.widgets.key_bar import KeyBar
-from cs336_tui.tui.widgets.lines import Lines
+from cs336_tui.tui.widgets.lines import Line, Lines, line, spread, width_of
 from cs336_tui.tui.widgets.tab_bar import Tab, TabBar
 
 if TYPE_CHECKING:
@@ -323,3 +325,33 @@ def _made(pane: str) -> Widget:
             from cs336_tui.tui.tabs.estimate.pane import EstimatePane
 
             return EstimatePane(id=pane)
+
+
+def heading(state: SessionState, session: str, mode: str, width: int) -> Line:
+    """Session (and `mode`, such as ``replay ×2``) on the left; device, driver and torch on the right as they fit."""
+    session = format.plain(state.name or format.session_time(state.started.session if state.started else session))
+    left = line(
+        ("cs336-tui", "title"),
+        *([(f" · session {session}", "text")] if session else []),
+        *([(f" · {mode}", "caution")] if mode else []),
+    )
+    if width_of(left) > width:
+        left = line(("cs336-tui", "title"), *([(f" · {mode}", "caution")] if mode else []))
+    if state.environment is None:
+        return spread(left, line(("reading this machine ...", "muted")), width)
+    parts = _machine(state.environment, state)
+    while len(parts) > 1 and width_of(left) + len(" · ".join(parts)) + 2 > width:
+        parts.pop(-2 if len(parts) > 2 else -1)
+    return spread(left, line((" · ".join(parts), "text")), width)
+
+
+def _machine(environment: Environment, state: SessionState) -> list[str]:
+    """The device in use (else the best one), its driver, torch."""
+    cell = state.running_cell
+    name = cell.spec.device if cell else environment.resolve(("auto",))[0]
+    info = environment.device(name)
+    parts = [info.label if info else name]
+    if environment.driver:
+        parts.append(f"driver {environment.driver}")
+    parts.append(f"torch {environment.torch}" if environment.torch else "no torch")
+    return parts

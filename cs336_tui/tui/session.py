@@ -18,7 +18,7 @@ from cs336_tui.tui.tabs.device import Run
 from cs336_tui.tui.tabs.log import LogBook
 
 if TYPE_CHECKING:
-    from cs336_tui.tui.sources import LiveSource
+    from cs336_tui.tui.live_source import LiveSource
 
 
 class Session:

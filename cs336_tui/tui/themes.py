@@ -1,4 +1,4 @@
-"""Themes from TOML files: the bundled ones and a person's own, validated one by one.
+"""Themes from TOML files, the bundled ones and a person's own, and which of them is on.
 
 A file that cannot be used is left out and explained in `ThemeSet.problems`; the others still load.
 `themes/README.md` documents the format.
@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from textual.app import App
 from textual.color import Color, ColorParseError
 from textual.theme import BUILTIN_THEMES, Theme
 
@@ -187,3 +188,42 @@ def _check_variable(variable: str, value: object, ansi: bool) -> None:
             return
         value = re.sub(r" \d{1,2}%$", "", value)
     _check_color(key, value, ansi)
+
+
+class ThemeChoice:
+    """The themes of `app`: one is on from the start, the others load when something is on the screen.
+
+    `wanted` is the theme to start with, ours or one of the person's own in `user_directory`.
+    """
+
+    def __init__(self, app: App[Any], wanted: str | None, user_directory: Path | None) -> None:
+        self._app, self._wanted, self._user_directory = app, wanted, user_directory
+        self.names: tuple[str, ...] = ()
+        """Our own, then the person's."""
+        first = bundled(wanted or DEFAULT_THEME) or bundled(DEFAULT_THEME)
+        assert first is not None
+        app.register_theme(first)
+        app.theme = first.name
+
+    def load(self) -> tuple[str, ...]:
+        """Load all themes and turn the wanted one on; lines that say what is wrong with any."""
+        found = [load_bundled()]
+        if self._user_directory is not None:
+            found.append(load_user(self._user_directory))
+        for theme in (theme for group in found for theme in group.themes):
+            self._app.register_theme(theme)
+            self.names = (*self.names, theme.name)
+        problems = tuple(problem for group in found for problem in group.problems)
+        if not self._wanted:
+            return problems
+        if self._wanted not in self._app.available_themes:
+            return (*problems, f"theme {self._wanted}: expected one of {', '.join(self.names)}")
+        self._app.theme = self._wanted
+        return problems
+
+    def next(self) -> str:
+        """The name of the theme after the one that is on."""
+        on = self._app.theme
+        if not self.names:  # they are still to be loaded
+            return on
+        return self.names[(self.names.index(on) + 1) % len(self.names)] if on in self.names else self.names[0]

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.tui.dialogs.cell_detail import cell_detail
 from cs336_tui.tui.help import help_lines
 from cs336_tui.tui.judging import assess
+from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.worker.measure.stopping_rule import why_stopped
 from tests.analysis.judging import a_cell, judged
 from tests.samples import a_spec

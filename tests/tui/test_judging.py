@@ -16,8 +16,8 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import judging
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.dialogs.cell_detail import cell_detail
 from cs336_tui.tui.judging import NOTHING, Assessment, Judging
+from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.judgement import judgement_lines
 from cs336_tui.tui.tabs.live import detail_of, live_lines
 from cs336_tui.tui.tabs.results import ResultsPane

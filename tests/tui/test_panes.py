@@ -15,9 +15,9 @@ from cs336_tui.events.events import (
     StageChanged,
 )
 from cs336_tui.session.state import SessionState
-from cs336_tui.tui.dialogs.cell_detail import cell_detail
-from cs336_tui.tui.heading import heading
 from cs336_tui.tui.help import help_lines
+from cs336_tui.tui.screen import heading
+from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.device import Run, device_lines
 from cs336_tui.tui.tabs.live import detail_of, live_lines
 from cs336_tui.tui.tabs.results import COLUMNS

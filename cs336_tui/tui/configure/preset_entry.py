@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from cs336_tui.config.presets import QUICK, Preset, all_presets
-from cs336_tui.tui.widgets.choice_list import ChoiceList
+from cs336_tui.tui.dialogs.questions import ChoiceList
 from cs336_tui.tui.widgets.entry import Entry
 
 

@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from cs336_tui.config.recent_models import RecentModel
-from cs336_tui.tui.widgets.choice_list import ChoiceList
+from cs336_tui.tui.dialogs.questions import ChoiceList
 from cs336_tui.tui.widgets.entry import Entry
 
 

@@ -40,7 +40,7 @@ class MarkedCells:
 def keep_as_reference(app: Cs336App, results: Sequence[Result]) -> None:
     """Ask for a title and add the measured results to one's own reference points."""
     from cs336_tui.analysis.reference import ReferenceFileError, add_from
-    from cs336_tui.tui.dialogs.ask_text import AskText
+    from cs336_tui.tui.dialogs.questions import AskText
 
     def kept(title: str) -> str:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cs336_tui.tui.dialogs.confirm import Confirm
+from cs336_tui.tui.dialogs.questions import Confirm
 from cs336_tui.tui.dialogs.reader import Reader
 from cs336_tui.tui.widgets.lines import Line
 
@@ -21,7 +21,7 @@ def read_help(app: Cs336App) -> None:
 
 def read_cell(app: Cs336App, place: int) -> None:
     """All that is known of the cell at a place in the session that is shown."""
-    from cs336_tui.tui.dialogs.cell_detail import cell_detail
+    from cs336_tui.tui.tabs.cell_detail import cell_detail
 
     state = app.state
     cell = list(state.cells.values())[place]

@@ -22,7 +22,7 @@ from cs336_tui.tui.widgets.tab_bar import TabBar
 
 if TYPE_CHECKING:
     from cs336_tui.tui.app import Cs336App
-    from cs336_tui.tui.autosave import SummaryKeeper
+    from cs336_tui.tui.background import SummaryKeeper
     from cs336_tui.tui.controllers.estimates import EstimateDesk
     from cs336_tui.tui.tabs.estimate.pane import EstimatePane
     from cs336_tui.tui.tabs.roofline.pane import RooflinePane

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.peaks import DevicePeak, PeakError, PeakKey, peak_key
-from cs336_tui.tui.sources import WantedPeak
+from cs336_tui.tui.live_source import WantedPeak
 
 if TYPE_CHECKING:
     from cs336_tui.tui.app import Cs336App

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def save_preset(app: Cs336App) -> None:
     """Ask for a name and keep the choices under it; a name that is taken needs a second Enter."""
-    from cs336_tui.tui.dialogs.ask_text import AskText
+    from cs336_tui.tui.dialogs.questions import AskText
 
     pane = app.main.query_one(ConfigurePane)
     sweep = pane.sweep

@@ -12,8 +12,8 @@ from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers.looking import Looking
+from cs336_tui.tui.live_source import LiveSource
 from cs336_tui.tui.session import Session
-from cs336_tui.tui.sources import LiveSource
 from cs336_tui.tui.tabs.queue import QueuePane
 from cs336_tui.tui.tabs.report import ReportPane
 

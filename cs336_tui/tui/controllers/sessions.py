@@ -16,7 +16,7 @@ from cs336_tui.tui.tabs.sessions import SessionsPane, Wish, counts
 
 if TYPE_CHECKING:
     from cs336_tui.tui.app import Cs336App
-    from cs336_tui.tui.sources import LiveSource
+    from cs336_tui.tui.live_source import LiveSource
 
 
 class SessionDesk:
@@ -87,7 +87,7 @@ class SessionDesk:
     # Words and deletion.
 
     def _ask_words(self, wish: Wish, info: SessionInfo) -> None:
-        from cs336_tui.tui.dialogs.ask_text import AskText
+        from cs336_tui.tui.dialogs.questions import AskText
 
         title, about, value = (
             ("Name", f"A name for session {info.session}; empty: none.", info.name)
@@ -106,7 +106,7 @@ class SessionDesk:
         self._app.push_screen(AskText(title, about, value), entered)
 
     def _ask_delete(self, info: SessionInfo) -> None:
-        from cs336_tui.tui.dialogs.confirm import Confirm
+        from cs336_tui.tui.dialogs.questions import Confirm
 
         if info.path == self._app.live.path:
             self._tell("That is the session of this app; it cannot be deleted from within.")

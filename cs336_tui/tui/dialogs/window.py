@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import OptionList
 
-from cs336_tui.tui.tight import SteadyCompositor
+from cs336_tui.tui.terminal import SteadyCompositor
 
 
 class Dialog(ModalScreen[ScreenResultType]):

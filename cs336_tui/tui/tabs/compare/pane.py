@@ -241,7 +241,7 @@ class ComparePane(Rows):
 
     def _ask_table(self) -> None:
         from cs336_tui.analysis.pivot import PivotError, varying
-        from cs336_tui.tui.dialogs.ask_text import AskText
+        from cs336_tui.tui.dialogs.questions import AskText
         from cs336_tui.tui.tabs.compare import pivot
 
         results, choice = self._results, self.choice

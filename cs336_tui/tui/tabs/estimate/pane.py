@@ -205,7 +205,7 @@ class EstimatePane(Container):
     def ask_gpu(self) -> None:
         """Ask for a GPU that need not be here."""
         from cs336_tui.events.gpus import known_gpus
-        from cs336_tui.tui.dialogs.ask_text import AskText
+        from cs336_tui.tui.dialogs.questions import AskText
 
         def entered(name: str | None) -> None:
             if name is not None:

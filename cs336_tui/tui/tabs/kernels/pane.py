@@ -203,7 +203,7 @@ class KernelsPane(ReportPane):
 
     def action_search(self) -> None:
         """Kernels with a text in their names only."""
-        from cs336_tui.tui.dialogs.ask_text import AskText
+        from cs336_tui.tui.dialogs.questions import AskText
 
         def entered(text: str | None) -> None:
             if text is not None:

@@ -17,7 +17,7 @@ from cs336_tui.export.tables import Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.roofline import Mark, Roof, roofline_chart
-from cs336_tui.tui.sources import WantedPeak
+from cs336_tui.tui.live_source import WantedPeak
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.page import wrapped
 from cs336_tui.tui.tabs.sheet import Sheet, Tail

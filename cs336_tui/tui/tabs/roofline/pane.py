@@ -32,7 +32,7 @@ from cs336_tui.tui.widgets.rows import Rows
 
 if TYPE_CHECKING:
     from cs336_tui.tui.controllers.peaks import PeakView
-    from cs336_tui.tui.sources import WantedPeak
+    from cs336_tui.tui.live_source import WantedPeak
 
 _BESIDE = 100
 """From this width on the table stands beside the drawing, below it under it."""

@@ -1,7 +1,4 @@
-"""Where the app's events come from: a bench that runs cells, or a log that is played again.
-
-Each works on threads of its own and talks to the app by messages only.
-"""
+"""Runs cells and makes reports on a bench, on threads of its own; talks to the app by messages only."""
 
 from __future__ import annotations
 
@@ -11,22 +8,18 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from textual.message import Message
 
 from cs336_tui.config.order import in_order, in_rounds
-from cs336_tui.config.spec import CUSTOM_SIZE, CellSpec, Precision, SpecError
+from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.config.variants import is_imported, short
 from cs336_tui.events.events import Event
 from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.session.log import LogError
-from cs336_tui.session.replay import Pace, replay
 from cs336_tui.tui.configure.form import RunOptions
-from cs336_tui.tui.messages import Replayed, RunEnded, Trouble
-from cs336_tui.tui.session import read_session
 
 if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench
@@ -35,8 +28,21 @@ if TYPE_CHECKING:
 Sink = Callable[[Sequence[Event]], None]
 Post = Callable[[Message], object]
 
-SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Speeds of a replay that the keys go through."""
+
+class RunEnded(Message):
+    """A run is over, or could not begin for the reason given."""
+
+    def __init__(self, error: str | None = None) -> None:
+        super().__init__()
+        self.error = error
+
+
+class Trouble(Message):
+    """Something outside any cell went wrong; one line for the person."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
 
 
 class WantedPeak(NamedTuple):
@@ -95,7 +101,7 @@ class LiveSource:
 
     def begin(self) -> None:
         """Get ready to run cells and ask what the machine offers; the answer comes as an event."""
-        _thread("probe", self._probe)
+        thread("probe", self._probe)
 
     def run(self, sweep: Sweep, options: RunOptions) -> None:
         """Let the sweep's cells wait behind those that do, and run them; `RunEnded` is posted when all are over."""
@@ -103,30 +109,30 @@ class LiveSource:
         self._bench.skip_after_oom = options.skip_after_oom
         with self._asking:
             self._asked += 1
-        _thread("run", lambda: self._work(lambda: self._add(sweep, options)))
+        thread("run", lambda: self._work(lambda: self._add(sweep, options)))
 
     def resume(self, *, failed: bool = False) -> None:
         """Run what the session that the bench was made for has no result of."""
         with self._asking:
             self._asked += 1
-        _thread("run", lambda: self._work(lambda: self._reopen(failed)))
+        thread("run", lambda: self._work(lambda: self._reopen(failed)))
 
     def work(self) -> None:
         """Run what waits in the queue, if nobody does."""
-        _thread("run", lambda: self._work(lambda: None))
+        thread("run", lambda: self._work(lambda: None))
 
     def ask(self, kind: ReportKind, spec: CellSpec, cell: int | None) -> None:
         """Have a report made before the next cell is run; `RunEnded` is posted when nothing waits any more."""
         with self._asking:
             self._asked += 1
-        _thread("report", lambda: self._work(lambda: self._ask(kind, spec, cell)))
+        thread("report", lambda: self._work(lambda: self._ask(kind, spec, cell)))
 
     def measure_peaks(self, wanted: Sequence[WantedPeak], tell: TellPeak) -> None:
         """Have peaks measured before the next cell is run; `tell` is given each, on another thread. `RunEnded` is
         posted when nothing waits any more."""
         with self._asking:
             self._asked += 1
-        _thread("peak", lambda: self._work(lambda: self._ask_peaks(wanted, tell)))
+        thread("peak", lambda: self._work(lambda: self._ask_peaks(wanted, tell)))
 
     def predict(self, specs: Sequence[CellSpec]) -> None:
         """Have it worked out what these need, instead of what was asked before; answers come as events."""
@@ -220,99 +226,6 @@ class LiveSource:
         self._post(RunEnded(error))
 
 
-class ReplaySource:
-    """Plays a session log; its pace can be changed while it plays."""
-
-    def __init__(self, path: Path, sink: Sink, post: Post, speed: float) -> None:
-        self.path, self.pace = path, Pace(speed)
-        self._sink, self._post = sink, post
-        self._stop = threading.Event()
-        self._at_end = False
-
-    @property
-    def mode(self) -> str:
-        """How the replay goes, in words."""
-        if self._at_end:
-            return "replay, at its end"
-        return "replay paused" if self.pace.paused else f"replay ×{self.pace.speed:g}"
-
-    def begin(self) -> None:
-        _thread("replay", self._play)
-
-    def close(self) -> None:
-        self._stop.set()
-
-    def change_speed(self, by: int) -> None:
-        """The next faster (1) or slower (-1) speed."""
-        nearest = min(range(len(SPEEDS)), key=lambda index: abs(SPEEDS[index] - self.pace.speed))
-        self.pace.speed = SPEEDS[min(max(nearest + by, 0), len(SPEEDS) - 1)]
-
-    def _play(self) -> None:
-        error: str | None = None
-        try:
-            if self.pace.speed or self.pace.paused:
-                replay(self.path, self._sink, stop=self._stop, pace=self.pace)
-            else:
-                session = read_session(self.path)
-                error = session.problem
-                self._post(Replayed(session))
-        except LogError as unreadable:
-            error = str(unreadable)
-        self._at_end = True
-        if not self._stop.is_set():
-            self._post(RunEnded(error))
-
-
-def sweep_of(specs: Sequence[CellSpec]) -> Sweep:
-    """The choices whose product these cells are, to show what a replayed run was about."""
-
-    def each(read: Callable[[CellSpec], Any]) -> tuple[Any, ...]:
-        return tuple(dict.fromkeys(map(read, specs)))
-
-    first = specs[0]
-    alone = first.workload == "attention"
-    return Sweep(
-        workload=first.workload,
-        head_dims=each(lambda spec: spec.d_model) if alone else Sweep().head_dims,
-        causal=first.causal,
-        models=each(lambda spec: spec.model),
-        model_args=_arguments(specs),
-        model_path=first.model_path,
-        annotations=first.annotations,
-        attentions=each(lambda spec: spec.attention),
-        checkpoints=each(lambda spec: spec.checkpoint),
-        optimizers=each(lambda spec: spec.optimizer),
-        loss=first.loss,
-        compiles=each(lambda spec: spec.compile),
-        cuda_graphs=each(lambda spec: spec.cuda_graph),
-        sizes=Sweep().sizes if alone else each(lambda spec: spec.size),
-        dims=first.dims if first.size == CUSTOM_SIZE else None,
-        vocab_size=Sweep().vocab_size if alone else first.vocab_size,
-        contexts=each(lambda spec: spec.context_length),
-        batches=each(lambda spec: spec.batch_size),
-        passes=each(lambda spec: spec.pass_),
-        precisions=each(lambda spec: spec.precision),
-        devices=each(lambda spec: spec.device),
-        warmups=(first.warmup_steps,) if first.warmup_auto else each(lambda spec: spec.warmup_steps),
-        warmup_auto=first.warmup_auto,
-        steps=first.measure_steps,
-        steps_auto=first.steps_auto,
-        edition=first.edition,
-        arch=first.arch,
-        sync=first.sync,
-        seed=first.seed,
-        threads=first.threads,
-    )
-
-
-def _arguments(specs: Sequence[CellSpec]) -> tuple[tuple[str, str], ...]:
-    """The arguments of a person's own models; where these were given different ones, each for its model alone."""
-    given = dict.fromkeys((spec.model, spec.model_args) for spec in specs if is_imported(spec.model))
-    if len({arguments for _, arguments in given}) <= 1:
-        return next((arguments for _, arguments in given), ())
-    return tuple((f"{short(model)}.{name}", value) for model, arguments in given for name, value in arguments)
-
-
-def _thread(name: str, target: Callable[[], None]) -> None:
-    # Daemons, so that a stuck one cannot keep the app from ending; what matters is ended by `close`.
+def thread(name: str, target: Callable[[], None]) -> None:
+    """Start `target` as a daemon: a stuck one cannot keep the app from ending. What matters is ended by `close`."""
     threading.Thread(target=target, name=f"cs336-{name}", daemon=True).start()

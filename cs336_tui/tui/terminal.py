@@ -1,23 +1,38 @@
-"""Draws and sends the terminal only what changed.
+"""Reads the terminal, whatever bytes come from it, and sends it only what changed.
 
-Textual's own partial update goes through every line of every widget, starts each changed row at the left edge of its
-widget, border included, and names the colours of every piece anew; that is most of the time that a small change
-takes, and over SSH several times its bytes. Rests on Textual's internals, which is one reason to pin its version.
+- Reading: Textual's driver and parser end the app at bytes that are not UTF-8 and at key codes that are no character.
+  At the end they give Ctrl+S its usual meaning, which holds the output, before the last output is written: it hangs.
+- Drawing: Textual's partial update goes through every line of every widget, starts each changed row at the left edge of
+  its widget, and names the colours of every piece anew. That is most of the time of a small change, and over SSH
+  several times its bytes.
+
+Rests on Textual's internals; hence its exact pin.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import selectors
+import sys
+import termios
+from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.color import ColorSystem
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.control import Control
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual._compositor import Compositor, CompositorUpdate
+from textual._xterm_parser import XTermParser
+from textual.drivers.linux_driver import LinuxDriver
 from textual.geometry import Region
+from textual.keys import Keys
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -133,3 +148,64 @@ def _opening(style: Style | None, console: Console) -> str:
         rendered = style.update_link(None).render("x", color_system=system)
         _openings[key] = rendered.partition("x")[0]
     return _openings[key]
+
+
+_MOST_CELLS = 1 << 20
+"""Of a terminal that says its own size; a larger one is none."""
+
+
+class Parser(XTermParser):
+    """Turns what a terminal sends into keys, clicks and pastes, and raises nothing."""
+
+    def parse_mouse_code(self, code: str) -> Message | None:
+        try:
+            return super().parse_mouse_code(code)
+        except (ValueError, ArithmeticError):
+            return None
+
+    def _sequence_to_key_events(self, sequence: str, alt: bool = False) -> Iterable[events.Key]:
+        try:
+            keys = list(super()._sequence_to_key_events(sequence, alt))
+        except (ValueError, OverflowError):  # a number that is no character's
+            return [events.Key(Keys.Ignore, None)]
+        return [key if _is_text(key.character) else events.Key(Keys.Ignore, None) for key in keys]
+
+    def feed(self, data: str) -> Iterable[Message]:
+        return (message for message in super().feed(data) if not _is_no_size(message))
+
+
+def _is_text(character: str | None) -> bool:
+    return not any(0xD800 <= ord(each) <= 0xDFFF or ord(each) > sys.maxunicode for each in character or "")
+
+
+def _is_no_size(message: Message) -> bool:
+    return isinstance(message, events.Resize) and not 0 < message.size.width * message.size.height <= _MOST_CELLS
+
+
+class Driver(LinuxDriver):
+    """Textual's driver with a `Parser`, and with a sign for each byte that is not UTF-8."""
+
+    _usual: list[Any] | None = None
+    """The terminal's settings that are to be brought back when all is written."""
+
+    def stop_application_mode(self) -> None:
+        self._usual, self.attrs_before = self.attrs_before, None
+        super().stop_application_mode()
+
+    def close(self) -> None:
+        super().close()
+        if self._usual is not None:
+            with contextlib.suppress(termios.error):
+                termios.tcflush(self.fileno, termios.TCIFLUSH)  # what was typed to the app is not for the shell
+                termios.tcsetattr(self.fileno, termios.TCSANOW, self._usual)
+
+    def run_input_thread(self) -> None:
+        parser, decode = Parser(self._debug), getincrementaldecoder("utf-8")("replace").decode
+        with selectors.SelectSelector() as selector:
+            selector.register(self.fileno, selectors.EVENT_READ)
+            while not self.exit_event.is_set():
+                if selector.select(0.1) and (text := decode(os.read(self.fileno, 1 << 12))):
+                    for message in parser.feed(text):
+                        self.process_message(message)
+                for message in parser.tick():
+                    self.process_message(message)

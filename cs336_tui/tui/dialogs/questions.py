@@ -1,0 +1,176 @@
+"""Dialogs that ask for one answer: yes or no, a line of text, one of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.widgets import Button, Input, Label, OptionList
+from textual.widgets.option_list import Option
+
+from cs336_tui.tui.dialogs.window import Dialog
+
+
+class AskText(Dialog[str | None]):
+    """Answers with what was entered, or None on Escape.
+
+    `check` says in one line why a text is refused, empty when it is taken. `warn` says what should be known of a text
+    that is taken all the same; it needs a second Enter.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Cancel", id="ask.cancel")]
+
+    DEFAULT_CSS = """
+    AskText {
+        align: center middle;
+        #box {
+            width: 64; max-width: 100%; height: auto; max-height: 100%;
+            border: round $border; border-title-color: $primary; border-subtitle-color: $text-muted;
+            background: $surface; padding: 0 2;
+        }
+        Label { width: 1fr; height: auto; }
+        Input { height: 1; border: none; padding: 0 1; background: $panel; margin: 1 0; }
+        Input:focus { border: none; }
+        #problem { color: $bad; }
+    }
+    """
+
+    def __init__(
+        self,
+        title: str,
+        about: str = "",
+        value: str = "",
+        *,
+        check: Callable[[str], str] = lambda _: "",
+        warn: Callable[[str], str] = lambda _: "",
+    ) -> None:
+        super().__init__()
+        self._title, self._about, self._value = title, about, value
+        self._check, self._warn = check, warn
+        self._warned_of = ""
+        self._problem = Label("", id="problem", markup=False)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title = self._title
+            box.border_subtitle = "enter take · esc leave"
+            if self._about:
+                yield Label(self._about, markup=False)
+            field = Input(self._value, compact=True, max_length=200)
+            field.cursor_blink = False
+            yield field
+            yield self._problem
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+
+    @on(Input.Changed)
+    def _changed(self) -> None:
+        self._warned_of = ""
+        self._problem.update("")
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        text = event.value.strip()
+        if problem := self._check(text):
+            self._problem.update(f"✗ {problem}")
+        elif (warning := self._warn(text)) and self._warned_of != text:
+            self._warned_of = text
+            self._problem.update(f"! {warning}")
+        else:
+            self.dismiss(text)
+
+
+class Confirm(Dialog[bool]):
+    """Answers true for `yes` (also by y) and false for Escape; `q_means` is what q answers, with which people leave."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "Yes", id="confirm.yes"),
+        Binding("q", "quit_key", "Yes", show=False, id="confirm.quit"),
+        Binding("escape,n", "answer(False)", "No", id="confirm.no"),
+        Binding("left,right", "app.focus_next", "Other", show=False, id="confirm.other"),
+    ]
+
+    DEFAULT_CSS = """
+    Confirm {
+        align: center middle;
+        #box {
+            width: 60; max-width: 100%; height: auto; max-height: 100%;
+            border: round $border; background: $surface; padding: 1 2;
+        }
+        Label { width: 1fr; height: auto; }
+        Horizontal { height: auto; margin-top: 1; align: right middle; }
+        Button { margin-left: 2; }
+    }
+    """
+
+    def __init__(self, question: str, yes: str, no: str, *, q_means: bool = False) -> None:
+        super().__init__()
+        self._question, self._yes, self._no, self._q_means = question, yes, no, q_means
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box"):
+            yield Label(self._question, markup=False)
+            with Horizontal():
+                yield Button(self._no, id="no", compact=True)
+                yield Button(self._yes, id="yes", variant="error", compact=True)
+
+    def action_quit_key(self) -> None:
+        self.dismiss(self._q_means)
+
+    def action_answer(self, yes: bool) -> None:
+        self.dismiss(yes)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(event.button.id == "yes")
+
+
+class ChoiceList(Dialog[int | None]):
+    """Each choice has a name and, below it, what it is; dismisses with the place of the chosen one, or None on escape.
+
+    `at` is the place of the one that is highlighted first.
+    """
+
+    DEFAULT_CSS = """
+    ChoiceList {
+        align: center middle;
+        OptionList {
+            width: 72;
+            max-width: 100%;
+            height: auto;
+            max-height: 100%;
+            background: $surface;
+            &, &:focus { border: round $primary; }
+        }
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "dismiss_list", "Close", show=False, id="choices.close"),
+    ]
+
+    def __init__(self, title: str, choices: Sequence[tuple[str, str]], at: int = 0) -> None:
+        super().__init__()
+        self._title, self._choices, self._at = title, choices, at
+
+    def compose(self) -> ComposeResult:
+        options = OptionList(
+            *(Option(Content.assemble((name, "bold"), f"\n  {about}")) for name, about in self._choices)
+        )
+        options.border_title = self._title
+        options.border_subtitle = "enter choose · esc keep"
+        options.highlighted = self._at
+        yield options
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.dismiss(event.option_index)
+
+    def action_dismiss_list(self) -> None:
+        self.dismiss(None)
