@@ -11,7 +11,7 @@ from cs336_tui.analysis.contention import contention
 from cs336_tui.analysis.launching import launching
 from cs336_tui.analysis.window import percent, samples, unseen
 from cs336_tui.config.timing_variables import slowing
-from cs336_tui.events.clocks import ORDINARY_REASONS
+from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.intervals import MeanInterval, mean_interval
 from cs336_tui.stats.steadiness.steady import FEWEST, Class, Steadiness, classify, enough_warmup, still_falling

@@ -1,4 +1,4 @@
-"""GPUs by name: memory, bandwidth and peak FLOP/s as data sheets state them (`data/gpus.toml`)."""
+"""Memory, bandwidth and peak FLOP/s of GPUs by name (`data/gpus.toml`), and names of NVML's clock-event reasons."""
 
 from __future__ import annotations
 
@@ -24,6 +24,21 @@ _AMPERE = (8, 0)
 _TELLS_APART = frozenset(("laptop", "pro"))
 """Words that make another GPU of the same number: what bears them is not meant without them."""
 _SAYS_NOTHING = frozenset(("nvidia", "geforce", "tesla", "gpu", "tensor", "core", "generation"))
+_CLOCK_REASONS = {
+    0x001: "idle",
+    0x002: "application clocks",
+    0x004: "software power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "software thermal",
+    0x040: "hardware thermal",
+    0x080: "power brake",
+    0x100: "display clocks",
+}
+"""``nvmlClocksEventReasons`` of nvml.h."""
+ORDINARY_REASONS = frozenset({"idle", "application clocks", "software power cap", "sync boost", "display clocks"})
+"""Reasons that are settings or ordinary power management. Any other means that heat or power supply fails to keep
+up, and makes a timing suspect."""
 
 
 class UnknownGpu(ValueError):
@@ -127,3 +142,9 @@ def cublas_workspace_bytes(capability: tuple[int, int], torch: str) -> int:
     version = (int(said[1]), int(said[2])) if said else (99, 0)
     large = version >= _LARGE_WORKSPACES.get(capability[0], (100, 0))
     return 32 * 2**20 if large else 8 * 2**20 + 128 * 1024
+
+
+def clock_reasons(mask: int) -> tuple[str, ...]:
+    """Names of the reasons in force, in the order of their bits; a bit without a name gives ``reason 0x...``."""
+    bits = (1 << position for position in range(mask.bit_length()))
+    return tuple(_CLOCK_REASONS.get(bit, f"reason {bit:#x}") for bit in bits if mask & bit)

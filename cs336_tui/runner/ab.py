@@ -12,8 +12,8 @@ import msgspec
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, StageChanged, StepsTimed
 from cs336_tui.runner.launcher import Launcher, StartError
+from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import NOT_STARTED, CellQueue, Waiting
-from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 
 BOTH_IN_MEMORY = "both models are in memory at once; `bench --repeats` and `compare` need one at a time"

@@ -27,16 +27,15 @@ from cs336_tui.events.events import (
 from cs336_tui.events.reports import ReportKind, ReportRequest
 from cs336_tui.runner.ab import Means, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.capabilities import without_impossible
-from cs336_tui.runner.cells import Cells
-from cs336_tui.runner.device_watch import DeviceWatch
+from cs336_tui.runner.cells import Cells, make_report, refuse_report
+from cs336_tui.runner.device.sampler import DeviceWatch
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.peak import PeakRequests, Tell
+from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import Asked, CellQueue, Waiting
-from cs336_tui.runner.reporting import make_report, refuse_report
 from cs336_tui.runner.resume import go_on
 from cs336_tui.runner.session_predictions import SessionPredictions
-from cs336_tui.runner.stop import StopSignal
 from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, new_session_id
 from cs336_tui.session.recorder import Recorder, Sink
 

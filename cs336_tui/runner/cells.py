@@ -1,22 +1,30 @@
-"""Running cells: each in a child of its own, or in the thread that asks; what they tell is recorded."""
+"""Runs cells and reports, each in a child of its own or in the calling thread, and records their events."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.spec import CellSpec, SpecError
-from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import CellFinished, CellStarted, Event, StageChanged
-from cs336_tui.runner.device_watch import DeviceWatch
-from cs336_tui.runner.fit_check import why_not_in_turns, why_not_tried
+from cs336_tui.events.environment import DeviceInfo, Environment
+from cs336_tui.events.events import CellFinished, CellStarted, Event, ReportFinished, ReportStarted, StageChanged
+from cs336_tui.events.reports import Prediction, ReportRequest
+from cs336_tui.runner.child import IMPOSSIBLE
+from cs336_tui.runner.device.sampler import DeviceWatch
 from cs336_tui.runner.launcher import Launcher, StartError
+from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.session_predictions import SessionPredictions
-from cs336_tui.runner.stop import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.session.recorder import Recorder
+from cs336_tui.stats.quantities import gigabytes
 from cs336_tui.worker import worker_entry
+
+Predicted = Callable[[Sequence[Prediction]], object]
+_MAY_MATTER = 1 / 4
+"""From this share of the memory on, by a rough sum, a prediction is made."""
 
 
 class Cells:
@@ -107,3 +115,87 @@ class Cells:
 
     def _fail(self, cell: int, error: str) -> None:
         self._recorder.record([CellFinished(at=time.time(), cell=cell, status="failed", error=error)])
+
+
+def why_not_tried(spec: CellSpec, device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
+    """Why the cell has no room on the device by prediction, in one line; empty when it may be tried, as any on CUDA.
+
+    Blocks for some seconds where a prediction is made; that is given to `predicted`, too.
+    """
+    return _why_not([spec], device, predictor, predicted)
+
+
+def why_not_in_turns(a: CellSpec, b: CellSpec, device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
+    """The same of two cells on the device that take turns in one process, both models in memory at once."""
+    return _why_not([a, b], device, predictor, predicted)
+
+
+def resident_bytes(prediction: Prediction) -> int:
+    """What a cell holds between two of its steps: parameters, buffers and the optimizer's state; after a train-step
+    gradients, too, as large as the parameters. Every other pass lets go of its gradients when a step is over."""
+    held = prediction.by_category
+    gradients = held["parameters"] if prediction.spec.pass_ == "train-step" else 0
+    return held["parameters"] + gradients + held["optimizer_state"] + held["buffers"]
+
+
+def in_turns_bytes(a: Prediction, b: Prediction) -> int:
+    """The peak of two cells in turns: the larger of one's peak beside what the other holds, and the reverse."""
+    return max(a.peak_bytes + resident_bytes(b), b.peak_bytes + resident_bytes(a))
+
+
+def _why_not(specs: Sequence[CellSpec], device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
+    """Of one cell, or of A and B in turns."""
+    capacity = None if device.name.startswith("cuda") else device.memory_bytes
+    if capacity is None or sum(map(rough_peak_bytes, specs)) < capacity * _MAY_MATTER:
+        return ""
+    try:
+        found = predictor.predict(specs)
+    except PredictionError as error:
+        return f"not tried: {error}" if IMPOSSIBLE in str(error) else ""
+    predicted(found)
+    needed = in_turns_bytes(*found) if len(found) == 2 else found[0].peak_bytes
+    if needed <= capacity:
+        return ""
+    who = "A and B together need" if len(found) == 2 else "it needs"
+    have = gigabytes(capacity)
+    return f"not tried: by prediction {who} {gigabytes(needed)} GB, and {device.name} has {have} GB"
+
+
+def make_report(
+    number: int,
+    request: ReportRequest,
+    launcher: Launcher | None,
+    *,
+    record: Callable[[Sequence[Event]], None],
+    watch: Callable[[int | None], object],
+    stop: StopSignal,
+    timeout_s: float | None = None,
+) -> None:
+    """Make a report and record it from `ReportStarted` to `ReportFinished`; here, where there is no launcher.
+
+    `watch` is told which process is at it.
+    """
+    started = ReportStarted(at=time.time(), report=number, kind=request.kind, spec=request.spec, cell=request.cell)
+    record([started])
+    if launcher is None:
+        watch(os.getpid())
+        worker_entry.make_report(request, number, lambda event: record([event]), stop.is_set)
+        return
+    try:
+        child = launcher.start_report(number, request)
+    except StartError as error:
+        why = str(error)
+        record([ReportFinished(at=time.time(), report=number, status="failed", error=why)])
+        return
+    watch(child.process.pid)
+    try:
+        Supervisor(child, None, record, stop, timeout_s, report=number).run()
+    finally:
+        child.close()
+
+
+def refuse_report(number: int, request: ReportRequest, why: str, *, record: Callable[[Sequence[Event]], None]) -> None:
+    """Record that a report was not even begun, as one of a cell that is out of memory."""
+    now = time.time()
+    started = ReportStarted(at=now, report=number, kind=request.kind, spec=request.spec, cell=request.cell)
+    record([started, ReportFinished(at=now, report=number, status="oom", error=why)])

@@ -26,8 +26,8 @@ from cs336_tui.events.environment import TorchEnvironment
 from cs336_tui.events.events import CellFinished, Event, Notice, ReportFinished, pack
 from cs336_tui.events.peaks import DevicePeak
 from cs336_tui.events.reports import Prediction, ReportRequest
-from cs336_tui.runner.frames import write_frame
 from cs336_tui.runner.orphans import end_offspring, offspring_of, told
+from cs336_tui.runner.pipes import write_frame
 from cs336_tui.worker import worker_entry
 
 EXIT_ORPHANED = 71

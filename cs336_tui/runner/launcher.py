@@ -19,9 +19,8 @@ import msgspec
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner import child
-from cs336_tui.runner.frames import FrameReader, enlarge
 from cs336_tui.runner.orphans import end_offspring, end_orphans, offspring_of
-from cs336_tui.runner.output import last_line
+from cs336_tui.runner.pipes import FrameReader, enlarge, last_line
 from cs336_tui.worker.worker_entry import PRELOAD
 
 if TYPE_CHECKING:

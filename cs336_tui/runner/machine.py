@@ -14,7 +14,7 @@ from cs336_tui import __version__
 from cs336_tui.events.environment import Environment, TorchEnvironment
 from cs336_tui.runner.child import ProbeReport
 from cs336_tui.runner.launcher import Launcher, StartError
-from cs336_tui.runner.output import last_line
+from cs336_tui.runner.pipes import last_line
 from cs336_tui.worker import worker_entry
 
 PROBE_TIMEOUT_S = 120.0

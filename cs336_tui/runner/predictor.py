@@ -21,7 +21,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Prediction, predicted_for, prediction_key
 from cs336_tui.runner.child import PredictionAnswer
 from cs336_tui.runner.launcher import Child, Launcher, StartError
-from cs336_tui.runner.sources import Fingerprint, fingerprint
+from cs336_tui.runner.prediction_cache import Fingerprint, fingerprint
 
 Capability = tuple[int, int]
 """Of a CUDA device, as (9, 0)."""

@@ -18,7 +18,7 @@ from cs336_tui.events.events import (
     QueueOrdered,
 )
 from cs336_tui.events.reports import ReportKind
-from cs336_tui.runner.stop import StopSignal
+from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.session.state import SessionState
 
 NOT_STARTED = "not started: the run was stopped"

@@ -6,8 +6,10 @@ import contextlib
 import math
 import os
 import select
+import signal
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -24,11 +26,9 @@ from cs336_tui.events.events import (
     coalesce,
     unpack,
 )
-from cs336_tui.runner.endings import explain_exit, kernel_oom_kills
 from cs336_tui.runner.launcher import Child
 from cs336_tui.runner.orphans import told
-from cs336_tui.runner.output import OutputTail
-from cs336_tui.runner.stop import StopSignal
+from cs336_tui.runner.pipes import OutputTail, StopSignal
 
 PACE_S = 0.05
 """The parent looks at a busy child at most this often, so that it takes no time from what it measures."""
@@ -40,6 +40,7 @@ SPAWNED_LOOK_S = 1.0
 """How often it is asked whether a silent spawned child lives."""
 EXIT_S = 5.0
 """How long it may take to exit after its result."""
+_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
 
 
 class Supervisor:
@@ -202,3 +203,37 @@ def _remarked(end: CellFinished | ReportFinished, left: Sequence[str]) -> CellFi
     if not left or isinstance(end, ReportFinished):
         return end
     return msgspec.structs.replace(end, remarks=(*end.remarks, told(left)))
+
+
+def kernel_oom_kills() -> int | None:
+    """How many processes the kernel has killed for lack of memory since boot; None where it does not say."""
+    try:
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def explain_exit(exitcode: int | None, oom_kills: int | None) -> tuple[Status, str]:
+    """Status and one-line error of a child that ended with `exitcode` before it reported a result.
+
+    A negative exit code is the signal that ended it. `oom_kills` counts the kernel's out-of-memory kills while the
+    child ran, None when unknown.
+    """
+    if exitcode is None or exitcode >= 0:
+        return "failed", f"the process ended with exit code {exitcode} before reporting a result; see its output"
+    try:
+        number = signal.Signals(-exitcode)
+        name = f"{number.name} ({signal.strsignal(number)})"
+    except ValueError:
+        return "killed", f"the process was ended by signal {-exitcode}"
+    if number in _CRASHES:
+        return "failed", f"the process crashed with {name}; see its output"
+    if number is signal.SIGKILL:
+        if oom_kills:
+            return "oom", f"the kernel killed the process for lack of memory: {name}"
+        return "killed", f"the process was ended by {name}; the kernel does this when the machine runs out of memory"
+    return "killed", f"the process was ended by {name}"

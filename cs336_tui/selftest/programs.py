@@ -1,10 +1,22 @@
-"""The programs that are held against each other: how each is started, and where its step times are read."""
+"""Starts the programs that the self-test compares, and reads their step times.
+
+Each runs in a process group of its own, can be stopped and continued, and does not outlive the process that began it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import re
+import select
+import signal
+import struct
+import subprocess
 import sys
+import tempfile
+import termios
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.events.events import CellFinished, StepsTimed
+from cs336_tui.selftest import watcher
 from cs336_tui.session.log import LogError, LogReader
 
 BARE, CONTROL, BENCH, UNSAMPLED, APP = "bare", "control", "bench", "bench, no sampling", "app"
@@ -21,6 +34,11 @@ SAMPLING_S = 0.5
 _ENDLESS = 1_000_000
 _READY_TO_RUN = rb"torch \d"
 """What the app shows once it knows the machine."""
+_ROWS, _COLUMNS = 40, 120
+_KEPT_BYTES = 1 << 16
+_CONTROL = re.compile(r"\x1b[\[\]PX^_][^a-zA-Z\x07]*[a-zA-Z\x07]|\x1b.|[\x00-\x08\x0b-\x1f\x7f]")
+_ENDS_IN_S = 10.0
+"""Far longer than a killed process needs."""
 
 
 class SelftestError(Exception):
@@ -127,3 +145,146 @@ def read_session(directory: Path) -> list[Step]:
                         steps.append(Step(end, took))
                         end -= took
     return sorted(steps, key=lambda step: step.end)
+
+
+class Group:
+    """A started program: the leader of a session and process group, with what else it starts."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path | None, terminal: int | None) -> None:
+        self._process, self._output = process, output
+        self.terminal = terminal
+        """Our side of its terminal, until it is closed; None for a program without one."""
+        self.written = bytearray()
+        """The last that it wrote to its terminal."""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def let(self, go_on: bool) -> None:
+        """Have all its processes go on, or stop."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter is what macOS says of zombies
+            os.killpg(self.pid, signal.SIGCONT if go_on else signal.SIGSTOP)
+
+    def send(self, keys: str) -> None:
+        """Type on its terminal."""
+        assert self.terminal is not None
+        os.write(self.terminal, keys.encode())
+
+    @property
+    def ending(self) -> str | None:
+        """How it ended, in words; None while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        return f"ended with exit code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+
+    @property
+    def last_output(self) -> str:
+        """The last lines that it wrote."""
+        kept = self._output.read_bytes() if self._output and self._output.exists() else bytes(self.written)
+        text = _CONTROL.sub(" ", kept[-_KEPT_BYTES:].decode(errors="replace"))
+        lines = [" ".join(line.split()) for line in text.splitlines()]
+        return "\n".join([line for line in lines if line][-8:])[-2000:]
+
+    def drain(self) -> None:
+        """Take what it wrote to its terminal, which else would have it wait."""
+        if self.terminal is None:
+            return
+        try:
+            self.written += os.read(self.terminal, 1 << 16)
+            del self.written[:-_KEPT_BYTES]
+        except OSError:  # nobody holds the other side any longer
+            os.close(self.terminal)
+            self.terminal = None
+
+    def close(self) -> None:
+        """Give everything back; it has been killed."""
+        if self.terminal is not None:
+            os.close(self.terminal)
+            self.terminal = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDS_IN_S)
+
+
+class Groups:
+    """Starts programs, and ends them all with SIGKILL when it is left.
+
+    They end too when this process does, however it does: each program says its group to a process that watches over
+    them (`watcher.py`) before it begins, and that one kills them once this end of its pipe is closed. `folder` is for
+    their files and goes with them. Use as a context manager.
+    """
+
+    def __enter__(self) -> Groups:
+        self.folder = Path(tempfile.mkdtemp(prefix="cs336-tui-selftest-"))
+        self._running: list[Group] = []
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", watcher.__file__, str(self.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert self._watcher.stdin is not None
+        self._pipe = self._watcher.stdin
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pipe.close()
+        for group in self._running:
+            group.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._watcher.wait(_ENDS_IN_S)
+
+    def start(
+        self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None, *, terminal: bool = False
+    ) -> Group:
+        """Start a program, its output going to a file in `folder` or to a terminal of its own.
+
+        `env` is added to this process's environment; temporary files go to `folder`.
+        """
+        environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+        environment |= {"TMPDIR": str(self.folder)} | dict(env or {})
+        if terminal:
+            environment |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"}
+            ours, theirs = os.openpty()
+            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
+            output, stdin = None, theirs
+        else:
+            ours, stdin = None, subprocess.DEVNULL
+            output = self.folder / f"{name}.log"
+            theirs = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        pipe = self._pipe.fileno()
+
+        def before_it_begins() -> None:
+            os.write(pipe, b"%d\n" % os.getpid())
+            if terminal:
+                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        try:
+            process = subprocess.Popen(
+                list(command),
+                stdin=stdin,
+                stdout=theirs,
+                stderr=theirs,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=before_it_begins,  # two system calls, from a process without threads
+            )
+        except BaseException:
+            if ours is not None:
+                os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        self._running.append(Group(process, output, ours))
+        return self._running[-1]
+
+    def wait(self, seconds: float) -> None:
+        """Let the time pass, and take what programs write to their terminals meanwhile."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            watched = {group.terminal: group for group in self._running if group.terminal is not None}
+            readable, _, _ = select.select(list(watched), [], [], left)
+            for terminal in readable:
+                watched[terminal].drain()

@@ -14,8 +14,8 @@ import msgspec
 
 from cs336_tui.selftest.programs import BARE, CONTROL
 from cs336_tui.selftest.turns import Round
+from cs336_tui.stats.intervals import LEVEL, t_quantile
 from cs336_tui.stats.ratio import Ratio, around
-from cs336_tui.stats.student import LEVEL, t_quantile
 
 Judged = Literal["pass", "fail", "cannot tell"]
 

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.selftest.groups import Group, Groups
-from cs336_tui.selftest.programs import Program, SelftestError, Step
+from cs336_tui.selftest.programs import Group, Groups, Program, SelftestError, Step
 
 SETTLE_S = 0.25
 """Steps that begin sooner after their turn does are not counted: the others have had the caches."""

@@ -12,9 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from cs336_tui.stats.intervals import FEWEST, Sample, sample_of, t_interval, t_tail
-from cs336_tui.stats.student import LEVEL as LEVEL
-from cs336_tui.stats.student import t_quantile
+from cs336_tui.stats.intervals import FEWEST, Sample, sample_of, t_interval, t_quantile, t_tail
+from cs336_tui.stats.intervals import LEVEL as LEVEL
 
 Verdict = Literal["faster", "slower", "same", "ambiguous"]
 MARGIN = 0.01

@@ -12,8 +12,8 @@ from textual.message import Message
 from cs336_tui.config.spec import CUSTOM_SIZE, CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.variants import is_imported, short
+from cs336_tui.session.load import Pace, replay
 from cs336_tui.session.log import LogError
-from cs336_tui.session.replay import Pace, replay
 from cs336_tui.tui.live_source import Post, RunEnded, Sink, thread
 from cs336_tui.tui.session import Session, read_session
 

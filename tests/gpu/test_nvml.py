@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from cs336_tui.events.clocks import clock_reasons
+from cs336_tui.events.gpus import clock_reasons
 from cs336_tui.runner.device.gpu import GpuReader
 from cs336_tui.runner.device.nvml import Nvml, nvml_report
 from cs336_tui.worker.measure.devices import nvml_uuid

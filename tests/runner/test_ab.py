@@ -17,11 +17,11 @@ from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, Ste
 from cs336_tui.events.reports import Prediction
 from cs336_tui.runner.ab import BOTH_IN_MEMORY, Means, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.fit_check import in_turns_bytes, resident_bytes, why_not_in_turns, why_not_tried
+from cs336_tui.runner.cells import in_turns_bytes, resident_bytes, why_not_in_turns, why_not_tried
 from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionCache, Predictor
 from cs336_tui.runner.queue import CellQueue
-from cs336_tui.runner.stop import StopSignal
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState, fold
@@ -108,7 +108,7 @@ def test_a_and_b_may_be_the_same(start):
 
 
 def test_a_round_shorter_than_the_sampling_interval_has_a_sample_after_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("cs336_tui.runner.device_watch.SAMPLE_AFTER_S", PATIENCE_S)  # however busy this machine is
+    monkeypatch.setattr("cs336_tui.runner.device.sampler.SAMPLE_AFTER_S", PATIENCE_S)  # however busy this machine is
     bench = Bench(Watch(), session_dir=tmp_path, device_interval_s=60)
     bench.prepare()
     try:

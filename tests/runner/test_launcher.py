@@ -13,7 +13,7 @@ import pytest
 
 from cs336_tui.events.events import CellFinished
 from cs336_tui.runner.launcher import Launcher
-from cs336_tui.runner.stop import StopSignal
+from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 from tests.commands import SMALL
 from tests.watching import Watch, small_spec

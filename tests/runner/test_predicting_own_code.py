@@ -12,17 +12,17 @@ import pytest
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import prediction_key
-from cs336_tui.runner import sources
+from cs336_tui.runner import prediction_cache
 from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.prediction_cache import fingerprint
 from cs336_tui.runner.predictor import PredictionCache, PredictionError, Predictor, TookTooLong
-from cs336_tui.runner.sources import fingerprint
 from tests.watching import small_spec
 from tests.worker.workload.own_models import PLAIN
 
 
 @pytest.fixture(autouse=True)
 def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "KEPT_S", 0)
+    monkeypatch.setattr(prediction_cache, "KEPT_S", 0)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_whatever_it_may_import_counts_and_nothing_installed(tmp_path: Path) -> 
 def test_of_too_many_files_those_that_are_named_count_and_the_same_ones_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "_MOST_FILES", 3)
+    monkeypatch.setattr(prediction_cache, "_MOST_FILES", 3)
     for name in ("a", "b", "c", "d", "zoo"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.py").write_text("")
@@ -180,7 +180,7 @@ def test_of_too_many_files_those_that_are_named_count_and_the_same_ones_each_tim
 
 
 def test_a_sweep_looks_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "KEPT_S", 1e6)
+    monkeypatch.setattr(prediction_cache, "KEPT_S", 1e6)
     (tmp_path / "model.py").write_text("")
     specs = [small_spec(model="model:LM", model_path=(str(tmp_path),), context_length=length) for length in (4, 8)]
     first = fingerprint(specs[0])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cs336_tui.events.events import CellFinished, CellStarted
+from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import NOT_STARTED, CellQueue
-from cs336_tui.runner.stop import StopSignal
 from tests.watching import PATIENCE_S, Watch, small_spec
 
 

@@ -19,8 +19,8 @@ from cs336_tui.stats.intervals import (
     mean_interval,
     sample_of,
     t_interval,
+    t_quantile,
 )
-from cs336_tui.stats.student import t_quantile
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.5, 0.7])

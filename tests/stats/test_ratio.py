@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.steady_state import autoregression, holds, interleaved, ratio_coverage
+from cs336_tui.stats.intervals import t_quantile
 from cs336_tui.stats.ratio import (
     FROM_ONE_ROUND,
     FROM_PAIRS,
@@ -24,7 +25,6 @@ from cs336_tui.stats.ratio import (
     ratio_of,
     verdict,
 )
-from cs336_tui.stats.student import t_quantile
 
 times = st.floats(1e-6, 1e3)
 step_lists = st.lists(times, min_size=2, max_size=24)

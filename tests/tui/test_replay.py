@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.events.events import Event
-from cs336_tui.session.replay import Pace, replay
+from cs336_tui.session.load import Pace, replay
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.pane import ConfigurePane
 from tests.tui.make_log import DEMO_LOG, SWEEP, demo_events

@@ -33,8 +33,8 @@ from cs336_tui.events.events import (
 from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.peak import Tell
+from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import Asked, CellQueue
-from cs336_tui.runner.stop import StopSignal
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.recorder import Sink
 from cs336_tui.session.state import fold

@@ -1,4 +1,4 @@
-"""One GPU's measurements through NVML: read field by field, and followed through loss and return.
+"""Reads one GPU through NVML, field by field, also after it was lost and came back; lists who else uses it.
 
 Queries take the driver's lock, which the benchmark needs too, so they are few: six at every sample, four every
 `SLOW_S` (temperature, power limit, memory clock, persistence mode), two every `PROCESSES_S` or when asked for.
@@ -6,13 +6,16 @@ Queries take the driver's lock, which the benchmark needs too, so they are few: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from cs336_tui.events.clocks import clock_reasons
+import psutil
+
 from cs336_tui.events.events import GpuProcess, GpuSample
+from cs336_tui.events.gpus import clock_reasons
 from cs336_tui.runner.device.nvml import LOST, GpuIdentity, Nvml, NvmlSilent, NvmlUnavailable, why_lost
-from cs336_tui.runner.device.processes import OtherProcesses
 
 SLOW_S = 5.0
 PROCESSES_S = 2.0
@@ -24,6 +27,8 @@ _CANNOT = frozenset({2, 3, 13, 25, 26})
 or driver will never answer this call."""
 
 _UNKNOWN = 999
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the machine's own PID namespace (PROC_PID_INIT_INO of Linux's proc_ns.h)."""
 
 T = TypeVar("T")
 
@@ -264,3 +269,58 @@ class GpuMonitor:
         self._reader = None
         self._why = why
         self._retry_at = now + RETRY_S
+
+
+def in_own_pid_namespace() -> bool:
+    """Whether this process counts PIDs by itself, as in most containers. False where there are no namespaces."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+class OtherProcesses:
+    """Tells strangers from this app's own process tree; looks at each process once, while it stays listed."""
+
+    def __init__(self, *, namespaced: bool | None = None) -> None:
+        """`namespaced`: whether PIDs may be another namespace's; None finds out."""
+        self._namespaced = in_own_pid_namespace() if namespaced is None else namespaced
+        self._own: dict[int, bool] = {}
+        self._names: dict[int, str | None] = {}
+
+    def among(self, listed: Mapping[int, int | None], child: int | None) -> tuple[GpuProcess, ...] | None:
+        """The strangers among processes that NVML lists (PID to bytes of GPU memory), by PID.
+
+        `child` is own too, whoever its parent is. None when the answer would be a guess: in a container older
+        drivers list the host's PIDs, where none of our own can be recognised, and newer ones hide the processes
+        outside it, so that "nobody else" is never certain there.
+        """
+        self._own = {
+            pid: pid == child or (self._own[pid] if pid in self._own else _descends_from_us(pid)) for pid in listed
+        }
+        strangers = sorted(pid for pid, own in self._own.items() if not own)
+        recognised = any(self._own.values())
+        if self._namespaced and not (recognised and strangers):
+            return None
+        self._names = {pid: self._names[pid] if pid in self._names else _name(pid) for pid in strangers}
+        return tuple(
+            # Zero is how a container says "unknown": a process with a context holds some memory.
+            GpuProcess(pid=pid, name=self._names[pid], memory_bytes=listed[pid] or None)
+            for pid in strangers
+        )
+
+
+def _descends_from_us(pid: int) -> bool:
+    if pid == os.getpid():
+        return True
+    try:
+        return any(parent.pid == os.getpid() for parent in psutil.Process(pid).parents())
+    except psutil.Error:
+        return False
+
+
+def _name(pid: int) -> str | None:
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return None

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import DeviceSampled, GpuSample, HostSample
+from cs336_tui.runner.pipes import StopSignal
 
 if TYPE_CHECKING:
     from cs336_tui.runner.device.gpu import GpuMonitor
     from cs336_tui.runner.device.host import HostReader
 
+SAMPLE_AFTER_S = 0.5
+"""How long a cell that is over waits for the sample that was asked for when it stopped measuring."""
 OFF = "device sampling is off"
 OPENING = "opening NVML"
 NVML_OFF = "NVML is switched off"
@@ -179,3 +183,43 @@ def _set_all(events: list[threading.Event]) -> None:
 
 def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+class DeviceWatch:
+    """Samples every `interval_s` once started, never with 0. `sink` is called on the sampler's thread."""
+
+    def __init__(self, sink: Callable[[DeviceSampled], None], *, interval_s: float) -> None:
+        self._sink = sink
+        self._interval_s = interval_s
+        self._sampler: DeviceSampler | None = None
+        self._sampled_after: threading.Event | None = None
+        """Set once the device has been sampled after the running cell stopped measuring."""
+
+    def start(self) -> None:
+        if self._interval_s > 0:
+            self._sampler = DeviceSampler(self._sink, interval_s=self._interval_s)
+            self._sampler.start()
+
+    def stop(self) -> None:
+        if self._sampler is not None:
+            self._sampler.stop()
+
+    def point(self, device: DeviceInfo | None, pid: int | None) -> None:
+        """At the device and process of the running cell, or at none between runs."""
+        if self._sampler is not None:
+            self._sampler.watch(device.uuid if device else None, pid)
+
+    def measured(self) -> None:
+        """The running cell has stopped measuring: have the device sampled at once.
+
+        A short cell may have ended before a sample was due. Never when measuring begins: that sample would fall into
+        the first step of every cell.
+        """
+        if self._sampler is not None:
+            self._sampled_after = self._sampler.sample_soon()
+
+    def await_sample(self, stop: StopSignal) -> None:
+        """Have that sample in the log while it is this cell's, unless somebody waits for us to stop."""
+        sampled, self._sampled_after = self._sampled_after, None
+        if sampled is not None and not stop.is_set():
+            sampled.wait(SAMPLE_AFTER_S)

@@ -25,8 +25,7 @@ import numpy.typing as npt
 
 from cs336_tui.stats.ratio import MARGIN
 from cs336_tui.stats.steadiness.course import SHORTEST, Course, course
-from cs336_tui.stats.steadiness.modes import Modes, two_modes
-from cs336_tui.stats.steadiness.waves import Wave, clock_tick, find_levels, find_wave, teeth
+from cs336_tui.stats.steadiness.patterns import Modes, Wave, clock_tick, find_levels, find_wave, teeth, two_modes
 
 Class = Literal["flat", "warm-up", "slowdown", "drift", "bimodal", "periodic", "quantised", "outliers", "too-few"]
 Series = npt.NDArray[np.float64]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cs336_tui.events.events import CellFinished, CellStarted, DeviceSampled, Event, StageChanged
-from cs336_tui.runner import device_watch
 from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.device import sampler
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import fold
@@ -26,7 +26,7 @@ def test_a_cell_shorter_than_the_interval_is_sampled_after_it(
     tmp_path: Path, install_nvml: Install, monkeypatch: pytest.MonkeyPatch, *, in_process: bool
 ) -> None:
     """Even where the driver answers so slowly that the cell is over by then."""
-    monkeypatch.setattr(device_watch, "SAMPLE_AFTER_S", 30.0)
+    monkeypatch.setattr(sampler, "SAMPLE_AFTER_S", 30.0)
     measured, over = threading.Event(), threading.Event()
 
     class SlowLibrary(FakeNvmlLibrary):
@@ -88,7 +88,7 @@ def test_a_sample_is_asked_for_when_measuring_ends_and_never_when_it_begins(
 
 
 def test_a_cell_that_is_stopped_waits_for_no_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_watch, "SAMPLE_AFTER_S", NEVER)
+    monkeypatch.setattr(sampler, "SAMPLE_AFTER_S", NEVER)
     monkeypatch.setattr(DeviceSampler, "sample_soon", lambda _: threading.Event())  # as of a driver that hangs
     watch = Watch()
     bench = Bench(watch, session_dir=tmp_path, device_interval_s=NEVER)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.runner.frames import FrameReader, enlarge, write_frame
+from cs336_tui.runner.pipes import FrameReader, enlarge, write_frame
 
 
 @given(st.lists(st.binary(max_size=300), max_size=20), st.data())

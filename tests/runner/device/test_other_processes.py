@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cs336_tui.runner.device.processes import OtherProcesses
+from cs336_tui.runner.device.gpu import OtherProcesses
 
 
 def test_strangers_are_named_with_their_memory() -> None:

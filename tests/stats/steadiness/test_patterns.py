@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.steady_state import autoregression
 from cs336_tui.stats.steadiness.course import course
+from cs336_tui.stats.steadiness.patterns import clock_tick, find_levels, find_wave, teeth
 from cs336_tui.stats.steadiness.steady import classify
-from cs336_tui.stats.steadiness.waves import clock_tick, find_levels, find_wave, teeth
 
 
 def noise(steps: int, std: float = 0.01, seed: int = 0) -> np.ndarray:

@@ -1,0 +1,131 @@
+"""Connects the app and its children: messages on a pipe, a stop signal, the file that a child prints to.
+
+A message is its length, then its bytes. The child writes each at once, so that a step is safe the moment it is over;
+the parent reads all that has gathered in one system call, so that ten thousand steps a second do not wake it as often.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import struct
+import sys
+import threading
+from pathlib import Path
+
+CELL_LIMIT = 1 << 20
+"""Bytes of one child's output that are followed; a child that prints more is cut with a line that says so."""
+_HEADER = struct.Struct("<I")
+_CHUNK = 1 << 20
+
+
+def enlarge(fd: int) -> None:
+    """Let the pipe hold about a megabyte where the system allows it."""
+    if sys.platform == "linux":
+        import fcntl
+
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _CHUNK)
+        except OSError:  # over the user's limit: the default size only makes a very fast child wait between steps
+            return
+
+
+def write_frame(fd: int, payload: bytes) -> None:
+    """Write one message. Blocks while the pipe is full; raises BrokenPipeError when nobody reads any more."""
+    data = memoryview(_HEADER.pack(len(payload)) + payload)
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+class FrameReader:
+    """Splits what arrives on a pipe into messages."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        # Read into one buffer for good: `os.read` would map and unmap a fresh megabyte each time.
+        self._arrived = memoryview(bytearray(_CHUNK))
+        self._buffer = bytearray()
+        self.at_end = False
+        """Whether the writer has closed its end."""
+
+    def read(self) -> list[bytes]:
+        """The messages completed by one read, oldest first; blocks only when the pipe is empty and still open."""
+        size = os.readv(self._fd, [self._arrived])
+        self.at_end = not size
+        self._buffer += self._arrived[:size]
+        frames: list[bytes] = []
+        start = 0
+        while len(self._buffer) - start >= _HEADER.size:
+            (length,) = _HEADER.unpack_from(self._buffer, start)
+            end = start + _HEADER.size + length
+            if len(self._buffer) < end:
+                break
+            frames.append(bytes(self._buffer[start + _HEADER.size : end]))
+            start = end
+        del self._buffer[:start]
+        return frames
+
+
+class StopSignal:
+    """Like `threading.Event`, and also readable as a file descriptor, so that one wait covers pipes and this."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        if not self._event.is_set():
+            self._event.set()
+            os.write(self._write, b"s")
+
+    def clear(self) -> None:
+        if self._event.is_set():
+            self._event.clear()
+            os.read(self._read, 1)
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def fileno(self) -> int:
+        return self._read
+
+    def close(self) -> None:
+        os.close(self._read)
+        os.close(self._write)
+
+
+class OutputTail:
+    """New text of a growing file since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def read(self) -> str:
+        """Text added since the last call, empty when there is none or no file yet."""
+        try:
+            size = self._path.stat().st_size
+            if size <= self._offset or self._offset >= CELL_LIMIT:
+                return ""
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(CELL_LIMIT - self._offset)
+        except FileNotFoundError:
+            return ""
+        self._offset += len(data)
+        text = self._decoder.decode(data)
+        if self._offset >= CELL_LIMIT:
+            text += f"\n(output cut here: more than {CELL_LIMIT >> 20} MiB)\n"
+        return text
+
+
+def last_line(path: Path) -> str:
+    """The last line that says something in a file of output, at most 300 characters of it; empty when none does."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - (1 << 16)))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
