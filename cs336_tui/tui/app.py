@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from textual.driver import Driver
 
     from cs336_tui.runner.bench import Bench
-    from cs336_tui.tui.tabs.roofline.pane import RooflinePane
+    from cs336_tui.tui.tabs.roofline import RooflinePane
 
     BenchFactory = Callable[[Sink, Path | None], Bench]
     """Makes the bench of a new session, or of the one with this log. It is given the sink for the bench's events."""

@@ -50,7 +50,7 @@ async def _make_report(app: Cs336App, kind: ReportKind) -> None:
 
 
 async def _name_gpu(app: Cs336App) -> None:
-    from cs336_tui.tui.tabs.estimate.pane import EstimatePane
+    from cs336_tui.tui.tabs.estimate import EstimatePane
 
     app.action_open("estimate")
     await app.main.focus_pane("estimate")

@@ -206,7 +206,7 @@ class MainScreen(Screen[None]):
             if self.shows(name):
                 self.query_one(f"#{name}", ReportPane).show(self._subject(view))
         if self.shows("roofline"):
-            from cs336_tui.tui.tabs.roofline.pane import RooflinePane
+            from cs336_tui.tui.tabs.roofline import RooflinePane
 
             self.query_one(RooflinePane).show(state, shown.cell, view.peaks.view)
         if view.estimates is not None:
@@ -216,7 +216,7 @@ class MainScreen(Screen[None]):
         if self.shows("configure"):
             self.query_one(ConfigurePane).foresee(*estimates.summary())
         if self.shows("estimate"):
-            from cs336_tui.tui.tabs.estimate.pane import EstimatePane
+            from cs336_tui.tui.tabs.estimate import EstimatePane
 
             self.query_one(EstimatePane).show(estimates.estimated())
         if self.shows("configure") or self.shows("estimate"):
@@ -314,15 +314,15 @@ def _made(pane: str) -> Widget:
 
             return MemoryPane(id=pane)
         case "precision":
-            from cs336_tui.tui.tabs.precision.pane import PrecisionPane
+            from cs336_tui.tui.tabs.precision import PrecisionPane
 
             return PrecisionPane(id=pane)
         case "roofline":
-            from cs336_tui.tui.tabs.roofline.pane import RooflinePane
+            from cs336_tui.tui.tabs.roofline import RooflinePane
 
             return RooflinePane(id=pane)
         case _:
-            from cs336_tui.tui.tabs.estimate.pane import EstimatePane
+            from cs336_tui.tui.tabs.estimate import EstimatePane
 
             return EstimatePane(id=pane)
 

@@ -19,9 +19,9 @@ from cs336_tui.config import spec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.themes import VARIABLE_DEFAULTS
+from cs336_tui.tui.widgets.buttons import Fold
 from cs336_tui.tui.widgets.chips import Chips
-from cs336_tui.tui.widgets.entry import TextEntry
-from cs336_tui.tui.widgets.fold import Fold
+from cs336_tui.tui.widgets.entries import TextEntry
 
 W = TypeVar("W", bound=Widget)
 HERE = Environment(

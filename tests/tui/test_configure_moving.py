@@ -6,7 +6,7 @@ import pytest
 
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.widgets.entry import TextEntry
+from cs336_tui.tui.widgets.entries import TextEntry
 from tests.tui.configuring import NARROW, WIDE, opened, reachable
 
 

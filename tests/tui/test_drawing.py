@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cs336_tui.tui.charts.bars import phase_bars
 from cs336_tui.tui.charts.blocks import bar, column, nice_ceiling
 from cs336_tui.tui.charts.history import BUCKETS_S, graph, marks, window
-from cs336_tui.tui.charts.phase_bars import phase_bars
 from cs336_tui.tui.charts.progress import progress
 from cs336_tui.tui.charts.step_chart import step_chart
 from cs336_tui.tui.widgets.lines import Line, width_of

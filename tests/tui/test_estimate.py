@@ -15,7 +15,7 @@ from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.reports import Prediction
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.preview import needs
-from cs336_tui.tui.tabs.estimate.pane import EstimateList, EstimatePane
+from cs336_tui.tui.tabs.estimate import EstimateList, EstimatePane
 from tests.made_predictions import made_prediction
 from tests.samples import START, a_spec, mixed_session
 from tests.tui.watched import SMALL, WIDE, Benches, log_of, screen_text, until

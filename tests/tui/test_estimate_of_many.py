@@ -12,7 +12,7 @@ from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.reports import Prediction
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.preview import MOST, needs
-from cs336_tui.tui.tabs.estimate.pane import EstimateList, EstimatePane
+from cs336_tui.tui.tabs.estimate import EstimateList, EstimatePane
 from tests.made_predictions import made_prediction, on
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps
 from tests.tui.test_estimate import GB, SWEEP, answer, asked, resized, summary

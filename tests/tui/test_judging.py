@@ -22,6 +22,7 @@ from cs336_tui.tui.tabs.judgement import judgement_lines
 from cs336_tui.tui.tabs.live import detail_of, live_lines
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.verdict import verdict
+from cs336_tui.tui.tabs.verdicts import judgement_lines
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, START, a_spec, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, events_of, session_of

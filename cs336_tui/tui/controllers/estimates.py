@@ -11,9 +11,9 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
-from cs336_tui.tui.tabs.estimate.forecast import Forecast, Outlook, whole_time
-from cs336_tui.tui.tabs.estimate.page import Row, target_text
-from cs336_tui.tui.tabs.estimate.pane import Estimated, Whose
+from cs336_tui.tui.controllers.forecast import Forecast, Outlook, whole_time
+from cs336_tui.tui.tabs.estimate import Estimated, Whose
+from cs336_tui.tui.tabs.estimate_detail import Row, target_text
 
 if TYPE_CHECKING:
     from cs336_tui.tui.app import Cs336App

@@ -17,15 +17,15 @@ from cs336_tui.tui.session import Session
 from cs336_tui.tui.tabs.report import About
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import SessionsPane
+from cs336_tui.tui.widgets.bars import TabBar
 from cs336_tui.tui.widgets.rows import Rows
-from cs336_tui.tui.widgets.tab_bar import TabBar
 
 if TYPE_CHECKING:
     from cs336_tui.tui.app import Cs336App
     from cs336_tui.tui.background import SummaryKeeper
     from cs336_tui.tui.controllers.estimates import EstimateDesk
-    from cs336_tui.tui.tabs.estimate.pane import EstimatePane
-    from cs336_tui.tui.tabs.roofline.pane import RooflinePane
+    from cs336_tui.tui.tabs.estimate import EstimatePane
+    from cs336_tui.tui.tabs.roofline import RooflinePane
 
 
 class Looking(Display):

@@ -15,10 +15,10 @@ from cs336_tui.tui import format
 from cs336_tui.tui.charts.phase_bars import phase_bars
 from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.tabs.judgement import all_checks, energy_words, half_width_words, too_much
 from cs336_tui.tui.tabs.live import phase_means
 from cs336_tui.tui.tabs.page import wrapped
 from cs336_tui.tui.tabs.verdict import verdict
+from cs336_tui.tui.tabs.verdicts import all_checks, energy_words, half_width_words, too_much
 from cs336_tui.tui.titles import title_rows
 from cs336_tui.tui.widgets.lines import Line, Span, line
 

@@ -13,7 +13,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from cs336_tui.tui.widgets.entry import LABEL_WIDTH, Entry
+from cs336_tui.tui.widgets.entries import LABEL_WIDTH, Entry
 
 
 class Chip(NamedTuple):

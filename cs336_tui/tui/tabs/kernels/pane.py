@@ -14,7 +14,7 @@ from cs336_tui.tui.tabs.report import ReportPane, Subject
 from cs336_tui.tui.widgets.lines import Line, Span, line, width_of
 
 if TYPE_CHECKING:
-    from cs336_tui.tui.tabs.kernels.page import Found, Selection
+    from cs336_tui.tui.tabs.kernels.table import Found, Selection
     from cs336_tui.tui.tabs.sheet import Laid, Sheet
 
 # What makes the pages is imported when there is a report: the app starts without.
@@ -64,7 +64,7 @@ class KernelsPane(ReportPane):
     @property
     def selection(self) -> Selection:
         """Which kernels the first view shows."""
-        from cs336_tui.tui.tabs.kernels.page import Selection
+        from cs336_tui.tui.tabs.kernels.table import Selection
 
         return self._chosen or Selection()
 
@@ -77,7 +77,7 @@ class KernelsPane(ReportPane):
             self.refresh_bindings()  # without a report there is nothing to look through
 
     def draw(self, report: ReportState) -> None:
-        from cs336_tui.tui.tabs.kernels.page import still_valid
+        from cs336_tui.tui.tabs.kernels.table import still_valid
 
         assert isinstance(report.content, KernelReport)
         if report.content is not self._shown:
@@ -90,8 +90,8 @@ class KernelsPane(ReportPane):
                        heading_rows=len(heading))  # fmt: skip
 
     def _make(self, content: KernelReport) -> None:
-        from cs336_tui.tui.tabs.kernels import page as kernels
         from cs336_tui.tui.tabs.kernels import shares as kernel_shares
+        from cs336_tui.tui.tabs.kernels import table as kernels
 
         self._laid = None
         match self.view:
@@ -147,7 +147,7 @@ class KernelsPane(ReportPane):
         return (*spans[:-1], Span(" v", "key"))
 
     def _filters(self, content: KernelReport) -> str:
-        from cs336_tui.tui.tabs.kernels.page import described
+        from cs336_tui.tui.tabs.kernels.table import described
 
         assert self._found is not None
         return described(content, self.selection, self._found)
@@ -169,7 +169,7 @@ class KernelsPane(ReportPane):
 
     def action_phase(self, by: int) -> None:
         """Kernels of another phase only."""
-        from cs336_tui.tui.tabs.kernels.page import phases
+        from cs336_tui.tui.tabs.kernels.table import phases
 
         if self._shown:
             choices = phases(self._shown)
@@ -178,21 +178,21 @@ class KernelsPane(ReportPane):
 
     def action_part(self, by: int) -> None:
         """Kernels of another named part of the model only."""
-        from cs336_tui.tui.tabs.kernels.page import ranges
+        from cs336_tui.tui.tabs.kernels.table import ranges
 
         if self._shown:
             self._select(range=_next(ranges(self._shown, self.selection), self.selection.range, by))
 
     def action_kind(self, by: int) -> None:
         """Kernels of another kind only."""
-        from cs336_tui.tui.tabs.kernels.page import kinds
+        from cs336_tui.tui.tabs.kernels.table import kinds
 
         if self._shown:
             self._select(kind=_next(kinds(self._shown, self.selection), self.selection.kind, by))
 
     def action_sort(self, by: int) -> None:
         """By the next column."""
-        from cs336_tui.tui.tabs.kernels.page import SORTS
+        from cs336_tui.tui.tabs.kernels.table import SORTS
 
         at = SORTS.index(self.selection.sort)
         self._select(sort=SORTS[(at + by) % len(SORTS)], reversed=False)
@@ -241,7 +241,7 @@ class KernelsPane(ReportPane):
 
     def _read(self, name: str) -> None:
         from cs336_tui.tui.dialogs.reader import Reader
-        from cs336_tui.tui.tabs.kernels.page import detail
+        from cs336_tui.tui.tabs.kernels.table import detail
 
         content, phase = self._shown, self.selection.phase
         assert content is not None

@@ -22,7 +22,7 @@ from cs336_tui.analysis.kernels import (
 )
 from cs336_tui.events.reports import KINDS, KernelReport
 from cs336_tui.tui import format
-from cs336_tui.tui.tabs.kernels.page import NO_PART, WHOLE_STEP, model_phases, noun, phase_label, phases
+from cs336_tui.tui.tabs.kernels.table import NO_PART, WHOLE_STEP, model_phases, noun, phase_label, phases
 from cs336_tui.tui.tabs.scales import FLOP_RATES, FLOPS, scale, time_text
 from cs336_tui.tui.tabs.sheet import Sheet, Tail, middle
 from cs336_tui.tui.widgets.columns import Column

@@ -167,8 +167,8 @@ class MemoryPane(ReportPane):
 
     def _show_timeline(self, timeline: Timeline) -> None:
         from cs336_tui.tui.charts.event_window import EventWindow
-        from cs336_tui.tui.tabs.memory.moment import BESIDE, columns_in, timeline_page
-        from cs336_tui.tui.tabs.memory.page import about, summary
+        from cs336_tui.tui.tabs.memory.allocations import about, summary
+        from cs336_tui.tui.tabs.memory.timeline import BESIDE, columns_in, timeline_page
         from cs336_tui.tui.tabs.page import wrapped
 
         width, height = self.content_size
@@ -186,7 +186,7 @@ class MemoryPane(ReportPane):
         self.fill(page.rows, [*heading, *page.heading])
 
     def _show_table(self, record: MemoryReport, timeline: Timeline) -> None:
-        from cs336_tui.tui.tabs.memory.page import largest_page, saved_page, summary
+        from cs336_tui.tui.tabs.memory.allocations import largest_page, saved_page, summary
 
         width, height = self.content_size
         level = LEVELS_MB[self._level]
@@ -312,7 +312,7 @@ class MemoryPane(ReportPane):
 
     def action_zoom(self, factor: float) -> None:
         """Show `factor` times as many events round the cursor."""
-        from cs336_tui.tui.tabs.memory.moment import columns_in
+        from cs336_tui.tui.tabs.memory.timeline import columns_in
 
         if self._shown is not None and self.window is not None:
             room = max(columns_in(self.content_size.width), 1)
@@ -349,8 +349,8 @@ class MemoryPane(ReportPane):
     def action_choose(self) -> None:
         """Of the timeline, everything about the moment; of a row, everything about it."""
         from cs336_tui.tui.dialogs.reader import Reader
-        from cs336_tui.tui.tabs.memory.moment import moment_details
-        from cs336_tui.tui.tabs.memory.page import about
+        from cs336_tui.tui.tabs.memory.allocations import about
+        from cs336_tui.tui.tabs.memory.timeline import moment_details
         from cs336_tui.tui.tabs.page import wrapped
 
         timeline, event = self._shown, self.event

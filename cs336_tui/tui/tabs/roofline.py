@@ -17,7 +17,7 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.tabs.page import wrapped
-from cs336_tui.tui.tabs.roofline.page import (
+from cs336_tui.tui.tabs.roofline_points import (
     Roofline,
     chart_lines,
     chosen_point,

@@ -88,7 +88,7 @@ class PrecisionPane(ReportPane):
         width = max(self.content_size.width, 12)
         of = (report.report if report else None, width)
         if self._page is None or of != self._drawn:
-            from cs336_tui.tui.tabs.precision.page import report_rows, speedups_page
+            from cs336_tui.tui.tabs.precision_page import report_rows, speedups_page
 
             self._drawn, self._page, self._below = of, speedups_page(self._speedups, width), ()
             if report is not None and isinstance(report.content, PrecisionReport):

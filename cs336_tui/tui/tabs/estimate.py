@@ -12,8 +12,8 @@ from textual.containers import Container
 from textual.message import Message
 
 from cs336_tui.tui.dialogs.reader import Reader
-from cs336_tui.tui.tabs.estimate import page as page
-from cs336_tui.tui.tabs.estimate.page import Row
+from cs336_tui.tui.tabs import estimate_detail as page
+from cs336_tui.tui.tabs.estimate_detail import Row
 from cs336_tui.tui.tabs.page import wrapped
 from cs336_tui.tui.widgets.columns import lay_out
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
