@@ -31,9 +31,8 @@ from cs336_tui.tui.tabs.report import About, ReportPane, Subject
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from cs336_tui.tui.terminal import TightCompositor
-from cs336_tui.tui.widgets.key_bar import KeyBar
+from cs336_tui.tui.widgets.bars import KeyBar, Tab, TabBar
 from cs336_tui.tui.widgets.lines import Line, Lines, line, spread, width_of
-from cs336_tui.tui.widgets.tab_bar import Tab, TabBar
 
 if TYPE_CHECKING:
     from cs336_tui.tui.controllers.estimates import EstimateDesk

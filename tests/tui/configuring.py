@@ -20,8 +20,7 @@ from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.themes import VARIABLE_DEFAULTS
 from cs336_tui.tui.widgets.buttons import Fold
-from cs336_tui.tui.widgets.chips import Chips
-from cs336_tui.tui.widgets.entries import TextEntry
+from cs336_tui.tui.widgets.entries import Chips, TextEntry
 
 W = TypeVar("W", bound=Widget)
 HERE = Environment(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.widgets.chips import Chips, wrap
+from cs336_tui.tui.widgets.entries import Chips, wrap
 from tests.tui.configuring import NARROW, opened
 
 

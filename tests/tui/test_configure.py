@@ -11,8 +11,7 @@ from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.preset_entry import PresetEntry
-from cs336_tui.tui.widgets.chips import Chips
-from cs336_tui.tui.widgets.entries import TextEntry
+from cs336_tui.tui.widgets.entries import Chips, TextEntry
 from tests.tui.configuring import HERE, NARROW, opened
 
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.widgets.chips import Chips
-from cs336_tui.tui.widgets.entries import Entry, TextEntry
+from cs336_tui.tui.widgets.entries import Chips, Entry, TextEntry
 from tests.tui.configuring import HERE, NARROW, WIDE, opened
 
 

@@ -4,12 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.tui.charts.bars import phase_bars
-from cs336_tui.tui.charts.blocks import bar, column, nice_ceiling
+from cs336_tui.tui.charts.bars import nice_ceiling, phase_bars, progress
 from cs336_tui.tui.charts.history import BUCKETS_S, graph, marks, window
-from cs336_tui.tui.charts.progress import progress
 from cs336_tui.tui.charts.step_chart import step_chart
-from cs336_tui.tui.widgets.lines import Line, width_of
+from cs336_tui.tui.widgets.lines import Line, bar, column, width_of
 
 
 def text(lines: list[Line]) -> list[str]:

@@ -18,11 +18,11 @@ from cs336_tui.events.reports import KernelReport
 from cs336_tui.session.state import fold
 from cs336_tui.tui import themes
 from cs336_tui.tui.dialogs.reader import Reader
+from cs336_tui.tui.format import scale, time_text
 from cs336_tui.tui.tabs.kernels.pane import VIEWS, KernelsPane
 from cs336_tui.tui.tabs.kernels.table import Selection, kernels_sheet, phases, select, still_valid
 from cs336_tui.tui.tabs.report import ReportPane, Subject
-from cs336_tui.tui.tabs.scales import scale, time_text
-from cs336_tui.tui.tabs.sheet import Laid, middle
+from cs336_tui.tui.widgets.columns import Laid, middle
 from cs336_tui.tui.widgets.lines import Lines
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_kernels import (

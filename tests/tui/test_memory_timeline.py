@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.tui.charts.byte_unit import ByteUnit
-from cs336_tui.tui.charts.event_window import EventWindow
-from cs336_tui.tui.charts.memory_timeline import Mark, Picture, memory_timeline, phase_role, room_for_columns
+from cs336_tui.tui.charts.memory_timeline import (
+    EventWindow,
+    Mark,
+    Picture,
+    memory_timeline,
+    phase_role,
+    room_for_columns,
+)
+from cs336_tui.tui.format import ByteUnit
 from cs336_tui.tui.widgets.lines import Line, width_of
 
 GB = ByteUnit("GB", 1e9)

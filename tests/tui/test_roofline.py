@@ -13,7 +13,7 @@ from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.charts.roofline import Mark, Roof, roofline_chart
 from cs336_tui.tui.tabs.roofline import RooflinePane
 from cs336_tui.tui.tabs.roofline_points import chart_lines, doubts, roofline_of
-from cs336_tui.tui.tabs.sheet import Laid
+from cs336_tui.tui.widgets.columns import Laid
 from cs336_tui.tui.widgets.lines import Line, Lines
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_peaks import made_peak

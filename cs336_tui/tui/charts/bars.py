@@ -1,12 +1,12 @@
-"""Where a step's time goes, one bar per phase."""
+"""Bars of phases and of progress, and round ends of axes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.blocks import bar
-from cs336_tui.tui.widgets.lines import Line, Span, width_of
+from cs336_tui.tui.widgets.lines import Line, Span, bar, width_of
 
 PHASE_ROLES = 5
 SHORT_NAMES = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", "optimizer": "opt"}
@@ -45,3 +45,20 @@ def phase_line(means_s: Mapping[str, float], *, width: int) -> Line:
         lines.append((*spans, Span("ms", "muted")) if spans else ())
     whole, cut = lines
     return whole if width_of(whole) <= width else cut
+
+
+def nice_ceiling(value: float) -> float:
+    """The smallest of 1, 1.5, 2, 3, 4, 5, 6, 8 times a power of ten that is at least `value`."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= value * (1 - 1e-9))
+
+
+def progress(done: int, total: int, *, width: int, unit: str = "steps") -> Line:
+    """``━━━━━━━━──── 57 % · 86/150 steps``; the bar takes what the figures leave of `width`."""
+    share = done / total if total else 0.0
+    figures = f" {int(share * 100):3d} % · {done}/{total} {unit}" if total else f" no {unit}"
+    room = max(width - len(figures), 0)
+    full = int(share * room)
+    return (Span("━" * full, "good"), Span("╌" * (room - full), "muted"), Span(figures, "text"))

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cs336_tui.tui.charts.blocks import column
-from cs336_tui.tui.widgets.lines import Line, Span
+from cs336_tui.tui.widgets.lines import Line, Span, column
 
 BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600)
 """Seconds that one column can stand for."""

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from cs336_tui.stats.summaries import quantile
-from cs336_tui.tui.charts.blocks import column, nice_ceiling
-from cs336_tui.tui.widgets.lines import Line, Span
+from cs336_tui.tui.charts.bars import nice_ceiling
+from cs336_tui.tui.widgets.lines import Line, Span, column
 
 _HEADROOM = 1.2
 _WIDEST = 4

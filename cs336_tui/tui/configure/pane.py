@@ -28,10 +28,8 @@ from cs336_tui.tui.configure.recent_entry import RecentEntry
 from cs336_tui.tui.configure.variant_entries import FIELDS as VARIANTS
 from cs336_tui.tui.configure.variant_entries import fold_label, is_shown, variant_entries
 from cs336_tui.tui.format import cut_to_lines
-from cs336_tui.tui.widgets.buttons import Fold
-from cs336_tui.tui.widgets.chips import Chip, Chips
-from cs336_tui.tui.widgets.entries import Entry, TextEntry
-from cs336_tui.tui.widgets.push_button import PushButton
+from cs336_tui.tui.widgets.buttons import Fold, PushButton
+from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 
 _PASS_LABELS = {
     "inference": "infer",

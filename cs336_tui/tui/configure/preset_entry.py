@@ -13,7 +13,7 @@ from textual.reactive import reactive
 
 from cs336_tui.config.presets import QUICK, Preset, all_presets
 from cs336_tui.tui.dialogs.questions import ChoiceList
-from cs336_tui.tui.widgets.entry import Entry
+from cs336_tui.tui.widgets.entries import Entry
 
 
 class PresetEntry(Entry, can_focus=True):

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from cs336_tui.config.spec import ARCHES, EDITIONS, SYNCS
 from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries
-from cs336_tui.tui.widgets.chips import Chip, Chips
-from cs336_tui.tui.widgets.entries import Entry, TextEntry
+from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 
 MORE = ("edition", "arch", "sync", "seed", "threads", "ddof", "timeout_s", "repeats", "after_oom")
 """Fields of the fold."""

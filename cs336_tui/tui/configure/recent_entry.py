@@ -12,7 +12,7 @@ from textual.reactive import reactive
 
 from cs336_tui.config.recent_models import RecentModel
 from cs336_tui.tui.dialogs.questions import ChoiceList
-from cs336_tui.tui.widgets.entry import Entry
+from cs336_tui.tui.widgets.entries import Entry
 
 
 class RecentEntry(Entry, can_focus=True):

@@ -10,8 +10,7 @@ from cs336_tui.config.variants import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZ
 from cs336_tui.tui.configure.form import CAUSAL, Entries, entries_of
 from cs336_tui.tui.configure.reading import names_of
 from cs336_tui.tui.configure.recent_entry import RecentEntry
-from cs336_tui.tui.widgets.chips import Chip, Chips
-from cs336_tui.tui.widgets.entries import Entry, TextEntry
+from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 
 FIELDS = (
     "workload", "causal", "model", "recent", "model_args", "model_path", "annotations", "attention",

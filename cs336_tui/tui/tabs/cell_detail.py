@@ -12,15 +12,13 @@ from cs336_tui.events.events import InForce
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.phase_bars import phase_bars
+from cs336_tui.tui.charts.bars import phase_bars
 from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.live import phase_means
-from cs336_tui.tui.tabs.page import wrapped
-from cs336_tui.tui.tabs.verdict import verdict
-from cs336_tui.tui.tabs.verdicts import all_checks, energy_words, half_width_words, too_much
+from cs336_tui.tui.tabs.verdicts import all_checks, energy_words, half_width_words, too_much, verdict
 from cs336_tui.tui.titles import title_rows
-from cs336_tui.tui.widgets.lines import Line, Span, line
+from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 
 _OUTPUT_ROWS = 200
 _VERSIONS = {"os": "system", "cuda": "CUDA", "cudnn": "cuDNN", "app": "cs336-tui"}

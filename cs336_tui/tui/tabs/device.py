@@ -8,11 +8,10 @@ from cs336_tui.events.events import DeviceSampled, GpuSample
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.blocks import bar, nice_ceiling
+from cs336_tui.tui.charts.bars import nice_ceiling
 from cs336_tui.tui.charts.history import Window, graph, marks, window
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.tabs.page import wrapped
-from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, line, wrapped
 
 _LABEL = 9
 _RECENT_BUCKET_S = 2

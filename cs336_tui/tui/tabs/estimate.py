@@ -14,9 +14,8 @@ from textual.message import Message
 from cs336_tui.tui.dialogs.reader import Reader
 from cs336_tui.tui.tabs import estimate_detail as page
 from cs336_tui.tui.tabs.estimate_detail import Row
-from cs336_tui.tui.tabs.page import wrapped
 from cs336_tui.tui.widgets.columns import lay_out
-from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
 _BESIDE_FROM = 150

@@ -11,11 +11,9 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Block, Prediction
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.blocks import bar
-from cs336_tui.tui.tabs.page import wrapped
 from cs336_tui.tui.titles import unique_names, variant_columns
 from cs336_tui.tui.widgets.columns import Column
-from cs336_tui.tui.widgets.lines import Line, Span, line
+from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
 
 _COLUMNS = (
     Column("size", left=True),

@@ -13,15 +13,13 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.bars import SHORT_NAMES, phase_bars, phase_line
-from cs336_tui.tui.charts.progress import progress
+from cs336_tui.tui.charts.bars import SHORT_NAMES, phase_bars, phase_line, progress
 from cs336_tui.tui.charts.step_chart import step_chart
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.tabs.page import wrapped
 from cs336_tui.tui.tabs.verdicts import judgement_lines
 from cs336_tui.tui.titles import title_rows
-from cs336_tui.tui.widgets.lines import Line, Lines, Span, line
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, line, wrapped
 
 _STEP_COLUMNS = 25
 _PHASE_COLUMNS = 9

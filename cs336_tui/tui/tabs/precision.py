@@ -1,4 +1,4 @@
-"""The Precision tab: what other precisions than fp32 bought in this session, and one cell's dtypes."""
+"""The Precision tab: what other precisions than fp32 bought in this session, and the dtypes of one cell."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import merge, title_of
+from cs336_tui.analysis.precision import Side, SpeedUp
 from cs336_tui.events.reports import PrecisionReport, ReportKind
+from cs336_tui.export.precision_tables import ADDEND_NOTE, TOY_PARTS, accumulation_figures, module_texts
 from cs336_tui.session.state import ReportState, SessionState
+from cs336_tui.stats import quantities
+from cs336_tui.stats.ratio import LEVEL
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.tabs.report import ReportPane, Subject
-from cs336_tui.tui.widgets.lines import Line, Span
+from cs336_tui.tui.tabs.status import VERDICTS
+from cs336_tui.tui.widgets.columns import Column, lay_out
+from cs336_tui.tui.widgets.lines import Line, Span, line, width_of, wrapped
+from cs336_tui.tui.widgets.rows import Page
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.precision import SpeedUp
-    from cs336_tui.tui.tabs.page import Page
+    from cs336_tui.tui.widgets.rows import Page
 
 # What makes the page is imported when it is wanted: the app starts without.
 
@@ -76,7 +84,7 @@ class PrecisionPane(ReportPane):
         if detail is None:
             return
         from cs336_tui.tui.dialogs.reader import Reader
-        from cs336_tui.tui.tabs.page import wrapped
+        from cs336_tui.tui.widgets.lines import wrapped
 
         def write(width: int) -> list[Line]:
             return [line for text in detail.splitlines() for line in wrapped(text, width, indent="  ") or [()]]
@@ -88,8 +96,6 @@ class PrecisionPane(ReportPane):
         width = max(self.content_size.width, 12)
         of = (report.report if report else None, width)
         if self._page is None or of != self._drawn:
-            from cs336_tui.tui.tabs.precision_page import report_rows, speedups_page
-
             self._drawn, self._page, self._below = of, speedups_page(self._speedups, width), ()
             if report is not None and isinstance(report.content, PrecisionReport):
                 self._below = report_rows(report.content, width)
@@ -120,3 +126,145 @@ class PrecisionPane(ReportPane):
     def _take_and_show(self, settled: _Settled, speedups: Sequence[SpeedUp]) -> None:
         self._take(settled, speedups)
         self.show(self.subject)
+
+
+_SPEEDUPS = (
+    Column("size", left=True),
+    Column("ctx", rank=5),
+    Column("batch", rank=7),
+    Column("pass", left=True),
+    Column("device", left=True, rank=8),
+    Column("precision", left=True),
+    Column("fp32 → this, ms", rank=3),
+    Column("speed-up"),
+    Column("interval", left=True, rank=4),
+    Column("fp32 → this, GB", rank=6),
+    Column("memory", rank=1),
+)
+_MODULES = (
+    Column("module", left=True),
+    Column("class", left=True, rank=4),
+    Column("count", rank=3),
+    Column("parameters", left=True, rank=1),
+    Column("inputs", left=True, rank=2),
+    Column("output", left=True),
+    Column("gradients", left=True, rank=1),
+)
+_ACCUMULATION = (
+    Column("accumulator", left=True),
+    Column("addend", left=True),
+    Column("converted first", left=True),
+    Column("result"),
+    Column("error"),
+)
+
+
+def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
+    """A row for each cell that was measured in fp32 and in another precision; Enter tells why its verdict is so.
+
+    None: they are not worked out yet.
+    """
+    rows: list[Line] = [line(("fp32 against the other precisions of this session", "title"))]
+    if speedups is None:
+        return Page((), (*rows, line(("working out ...", "muted"))))
+    if not speedups:
+        text = (
+            "No cell of this session was measured both in fp32 and in another precision. Choose fp32 and another under "
+            "precision in Configure (1) and run them."
+        )
+        return Page((), (*rows, *wrapped(text, width, "muted")))
+    marks = [_mark(each) for each in speedups]
+    texts = [_speedup_texts(each) for each in speedups]
+    layout = lay_out(_SPEEDUPS, texts, width - max(width_of((mark,)) for mark in marks))
+    counted = {of: sum(each.verdict == of for each in speedups if each.ratio) for of in VERDICTS}
+    rows[0] += tuple(Span(f" · {number} {of}", "strong") for of, number in counted.items() if number)
+    rows.append(line((layout.heading, "muted")))
+    details = {len(rows) + place: _detail(each) for place, each in enumerate(speedups)}
+    rows += [(Span(layout.row(text)), mark) for text, mark in zip(texts, marks, strict=True)]
+    about = (
+        f"speed-up: fp32's mean step time over the other's, above 1 is faster; {LEVEL * 100:g} % interval. "
+        "memory: peak allocated over fp32's. Enter: the reason of a verdict."
+    )
+    return Page((), (*rows, *wrapped(about, width, "muted", "  ")), details)
+
+
+def report_rows(report: PrecisionReport, width: int) -> tuple[Line, ...]:
+    """The cell's modules, the toy model and the accumulation experiment."""
+    return (*_modules(report, width), (), *_toy(report, width), (), *_accumulation(report, width))
+
+
+def _modules(report: PrecisionReport, width: int) -> list[Line]:
+    lines = [
+        line(("dtypes in this cell's model", "title"), (f" · {report.spec.precision}", "strong")),
+        line("logits ", (report.logits, "strong"), " · loss ", (report.loss, "strong")),
+    ]
+    lines += wrapped(f"! {report.note}", width, "caution", "  ") if report.note else []
+    return [*lines, *_table(_MODULES, [module_texts(each) for each in report.modules], width)]
+
+
+def _toy(report: PrecisionReport, width: int) -> list[Line]:
+    lines = [line(("dtypes in the toy model", "title"), (f" · autocast on {report.device_name}", "muted"))]
+    if not report.toy:
+        return [*lines, *wrapped("This device can do neither autocast.", width, "muted")]
+    columns = (Column("part", left=True), *(Column(toy.autocast, left=True) for toy in report.toy))
+    texts = [(title, *(getattr(toy, name) for toy in report.toy)) for name, title in TOY_PARTS.items()]
+    return [*lines, *_table(columns, texts, width)]
+
+
+def _accumulation(report: PrecisionReport, width: int) -> list[Line]:
+    texts = [
+        (each.accumulator, each.addend, "yes" if each.converted else "no", *accumulation_figures(each))
+        for each in report.accumulation
+    ]
+    return [
+        line(("0.01 added 1,000 times", "title"), (" · on the CPU; 10 in exact arithmetic", "muted")),
+        *_table(_ACCUMULATION, texts, width),
+        *wrapped(ADDEND_NOTE, width, "muted", "  "),
+    ]
+
+
+def _table(columns: tuple[Column, ...], texts: Sequence[Sequence[str]], width: int) -> list[Line]:
+    layout = lay_out(columns, texts, width, alike=(False,) * len(columns))
+    return [line((layout.heading, "muted")), *(line(layout.row(text)) for text in texts)]
+
+
+def _speedup_texts(each: SpeedUp) -> tuple[str, ...]:
+    spec, ratio = each.spec, each.ratio
+    return (
+        size_label(spec),
+        str(spec.context_length),
+        str(spec.batch_size),
+        spec.pass_,
+        spec.device,
+        spec.precision,
+        f"{_mean(each.fp32)} → {_mean(each.other)}",
+        f"{ratio.ratio:.3f}" if ratio else format.NOT_YET,
+        ratio.bounds(".3f") if ratio else "",
+        f"{_peak(each.fp32)} → {_peak(each.other)}",
+        format.NOT_YET if each.memory_ratio is None else f"{each.memory_ratio:.2f}",
+    )
+
+
+def _mean(side: Side) -> str:
+    return format.ms(side.summary.mean_s, side.summary.std_s) if side.summary else side.note
+
+
+def _peak(side: Side) -> str:
+    return format.NOT_AVAILABLE if side.peak_bytes is None else quantities.gigabytes(side.peak_bytes)
+
+
+def _mark(each: SpeedUp) -> Span:
+    """The verdict; where a side has no timing, that."""
+    missing = [f"{side.precision}: {side.note}" for side in (each.fp32, each.other) if side.note]
+    return Span(", ".join(missing), "caution") if missing else VERDICTS[each.verdict]
+
+
+def _detail(each: SpeedUp) -> str:
+    sides = (
+        f"{side.precision}: {format.mean_std(side.summary.mean_s, side.summary.std_s, side.summary.n)}, "
+        f"{side.runs} run{'s' * (side.runs != 1)}, peak allocated {format.size(side.peak_bytes, format.NOT_AVAILABLE)}"
+        for side in (each.fp32, each.other)
+        if side.summary and side.summary.mean_s is not None
+    )
+    method = (f"The interval: {each.ratio.method}.",) if each.ratio else ()
+    return "\n".join((f"{each.spec.title} on {each.machine}", "", *sides, "", each.explanation, *method))

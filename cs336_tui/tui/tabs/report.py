@@ -13,8 +13,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.session.state import ReportState, SessionState
 from cs336_tui.tui import format
-from cs336_tui.tui.tabs.page import wrapped
-from cs336_tui.tui.widgets.lines import Line, Span, line
+from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
 

@@ -16,7 +16,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.tabs.verdict import verdict
+from cs336_tui.tui.tabs.verdicts import verdict
 from cs336_tui.tui.titles import told_variants, unique_names, variant_column
 from cs336_tui.tui.widgets.columns import Column, Layout, lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line

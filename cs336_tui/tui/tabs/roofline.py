@@ -16,7 +16,6 @@ from textual.message import Message
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.tabs.page import wrapped
 from cs336_tui.tui.tabs.roofline_points import (
     Roofline,
     chart_lines,
@@ -26,8 +25,8 @@ from cs336_tui.tui.tabs.roofline_points import (
     peak_wanted,
     roofline_of,
 )
-from cs336_tui.tui.tabs.sheet import Laid
-from cs336_tui.tui.widgets.lines import Line, Lines, line
+from cs336_tui.tui.widgets.columns import Laid
+from cs336_tui.tui.widgets.lines import Line, Lines, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
 if TYPE_CHECKING:

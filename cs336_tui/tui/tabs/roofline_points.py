@@ -19,11 +19,9 @@ from cs336_tui.tui import format
 from cs336_tui.tui.charts.roofline import Mark, Roof, roofline_chart
 from cs336_tui.tui.live_source import WantedPeak
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.tabs.page import wrapped
-from cs336_tui.tui.tabs.sheet import Sheet, Tail
 from cs336_tui.tui.titles import told_variants
-from cs336_tui.tui.widgets.columns import Column
-from cs336_tui.tui.widgets.lines import Line, Span, width_of
+from cs336_tui.tui.widgets.columns import Column, Sheet, Tail
+from cs336_tui.tui.widgets.lines import Line, Span, width_of, wrapped
 
 _SHORT = {
     "% of data sheet": "% sheet",

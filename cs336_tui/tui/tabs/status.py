@@ -1,9 +1,10 @@
-"""How a cell stands, in words: the same on every pane."""
+"""How a cell stands and how a comparison ended, in the words of every pane."""
 
 from __future__ import annotations
 
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats import quantities
+from cs336_tui.stats.ratio import Verdict
 from cs336_tui.tui.widgets.lines import Span
 
 _STATUS = {
@@ -70,3 +71,11 @@ def how_it_ended(cell: CellState) -> str:
     if finished.phase:
         text += f", in its {finished.phase}"
     return text
+
+
+VERDICTS: dict[Verdict, Span] = {
+    "faster": Span("▼ faster", "good"),
+    "slower": Span("▲ slower", "bad"),
+    "same": Span("= same", "text"),
+    "ambiguous": Span("? ambiguous", "caution"),
+}

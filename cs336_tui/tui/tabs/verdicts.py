@@ -1,4 +1,4 @@
-"""What was found out about a cell, in words: verdicts with evidence and advice, interval, limit, energy, settings."""
+"""A cell's verdicts, interval, limit, energy and settings in words."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import count
 from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment
-from cs336_tui.tui.tabs.page import wrapped
-from cs336_tui.tui.tabs.verdict import doubts_first
-from cs336_tui.tui.widgets.lines import Line, Span, fit, line
+from cs336_tui.tui.widgets.lines import Line, Span, fit, line, wrapped
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.energy import Energy
@@ -185,3 +183,27 @@ def _in_force(cell: CellState) -> Iterator[str]:
     clocks = [clock for clock in (seen.clock_before_mhz, seen.clock_after_mhz) if clock is not None]
     if clocks:
         yield "SM clock " + " → ".join(dict.fromkeys(f"{clock} MHz" for clock in clocks))
+
+
+def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) -> Span:
+    """``steady``, ``drifting, contended``; ``…`` while it is worked out, ``–`` where there is none.
+
+    Not `whole`: the most telling one and how many more there are, ``drifting +1``.
+    """
+    if found is None:
+        return Span("…" if cell.is_over else "–", "muted")
+    if found.problem:
+        return Span("not judged", "bad")
+    judgement = found.judgement
+    if judgement is None:
+        return Span("–", "muted")
+    names = doubts_first(judgement)
+    text = judgement.label if whole or len(names) < 2 else f"{names[0].name} +{len(names) - 1}"
+    return Span(text, "caution" if judgement.is_doubted else "good")
+
+
+def doubts_first(judgement: Judgement) -> tuple[Check, ...]:
+    """The verdicts that hold, reasons to doubt the number before what describes it."""
+    from cs336_tui.analysis.verdicts import DESCRIBING  # it loads numpy, which is there when there is a judgement
+
+    return tuple(sorted(judgement.holding, key=lambda check: check.name in DESCRIBING))

@@ -1,4 +1,4 @@
-"""A line that shows or hides what follows it."""
+"""Widgets of one row that are pressed: a button, and a line that shows or hides what follows it."""
 
 from __future__ import annotations
 
@@ -56,3 +56,52 @@ class Fold(Widget, can_focus=True):
 
     def on_click(self) -> None:
         self.action_turn()
+
+
+class PushButton(Widget, can_focus=True):
+    """Pressed by enter, space or a click while it is not disabled; brackets say what the dimmed colour says, too."""
+
+    DEFAULT_CSS = """
+    PushButton {
+        width: auto;
+        height: 1;
+        color: $primary;
+        text-style: bold;
+        &:focus { text-style: bold reverse; }
+        &:hover { text-style: bold reverse; }
+        &:disabled { color: $text-muted; text-style: none; }
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,space", "press", "Press", show=False, id="button.press"),
+    ]
+
+    label: reactive[str] = reactive("", layout=True)
+
+    class Pressed(Message):
+        def __init__(self, button: PushButton) -> None:
+            super().__init__()
+            self.button = button
+
+        @property
+        def control(self) -> PushButton:
+            return self.button
+
+    def __init__(self, label: str, *, id: str, disabled: bool = False) -> None:
+        super().__init__(id=id, disabled=disabled)
+        self.set_reactive(PushButton.label, label)
+
+    def render(self) -> Content:
+        return Content(f"  {self.label}  " if self.disabled else f"[ {self.label} ]")
+
+    def offer(self, label: str, enabled: bool) -> None:
+        """Show another label, and whether the button can be pressed."""
+        self.label, self.disabled = label, not enabled
+        self.refresh()
+
+    def action_press(self) -> None:
+        self.post_message(self.Pressed(self))
+
+    def on_click(self) -> None:
+        self.action_press()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 
+from cs336_tui.tui import format
 from cs336_tui.tui.widgets.styled import Styled
 
 
@@ -23,6 +25,8 @@ class Span(NamedTuple):
 
 Line = tuple[Span, ...]
 
+_UP = " ▁▂▃▄▅▆▇█"
+_RIGHT = " ▏▎▍▌▋▊▉█"
 _GAP = 10
 """Unchanged columns between two changed ones that are cheaper to send again than to jump over."""
 
@@ -57,6 +61,31 @@ def spread(left: Line, right: Line, width: int) -> Line:
     """`left` and `right` at the two ends of a row; `right` goes when there is no room for both."""
     gap = width - width_of(left) - width_of(right)
     return fit(left, width) if gap < 1 else (*left, Span(" " * gap), *right)
+
+
+def wrapped(text: str, width: int, role: str = "text", indent: str = "") -> list[Line]:
+    """Text over as many lines as it needs."""
+    rows = textwrap.wrap(format.plain(text), max(width, 12), subsequent_indent=indent, break_on_hyphens=False)
+    return [line((row, role)) for row in rows]
+
+
+def bar(share: float, width: int) -> str:
+    """A bar that fills `share` (0 to 1) of `width` characters, padded with blanks."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    full, part = divmod(eighths, 8)
+    return ("█" * full + (_RIGHT[part] if part else "")).ljust(width)
+
+
+def column(value: float, top: float, height: int) -> str:
+    """A column of `height` characters, topmost first, filled to ``value / top``.
+
+    A positive value shows at least the thinnest block; one above `top` ends in ``▲``.
+    """
+    eighths = round(value / top * height * 8) if top > 0 else 0
+    eighths = max(eighths, 1) if value > 0 else 0
+    if value > top:
+        return "▲" + "█" * (height - 1)
+    return "".join(_UP[min(max(eighths - 8 * row, 0), 8)] for row in reversed(range(height)))
 
 
 def changed_columns(old: Line, new: Line, width: int) -> list[tuple[int, int]]:

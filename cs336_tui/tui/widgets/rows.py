@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from cs336_tui.tui.widgets.lines import Line, Lines, Span, fit, spread, width_of
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, fit, spread, width_of, wrapped
 
 Draw = Callable[[int, int], tuple[Sequence[Line], Sequence[Line]]]
 """Makes the heading, and the rows from one place to another, the latter excluded."""
+
+
+class Page(NamedTuple):
+    """`heading` stays in sight, `rows` scroll; `details` are what Enter on a row tells, by the row's place."""
+
+    heading: tuple[Line, ...]
+    rows: tuple[Line, ...] = ()
+    details: dict[int, str] = {}
+
+
+def message(text: str, width: int, role: str = "muted") -> Page:
+    """Nothing but a text."""
+    return Page(((), *wrapped(text, width, role)))
 
 
 class Rows(Lines, can_focus=True):

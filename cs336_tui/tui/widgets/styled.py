@@ -1,11 +1,12 @@
-"""A widget whose text is styled by roles."""
+"""Roles of text, such as `muted`, and their styles in a theme."""
 
 from __future__ import annotations
 
-from rich.style import Style
-from textual.widget import Widget
+from collections.abc import Mapping
 
-from cs336_tui.tui.widgets.palette import style_of
+from rich.style import Style
+from textual.color import Color
+from textual.widget import Widget
 
 
 class Styled(Widget):
@@ -25,3 +26,43 @@ class Styled(Widget):
     def notify_style_update(self) -> None:
         self._styles_of_roles.clear()
         super().notify_style_update()
+
+
+_ROLES: dict[str, tuple[str, str]] = {
+    "text": ("foreground", ""),
+    "strong": ("foreground", "bold"),
+    "muted": ("text-muted", ""),
+    "title": ("primary", "bold"),
+    "good": ("ok", ""),
+    "bad": ("bad", "bold"),
+    "caution": ("caution", ""),
+    "cursor": ("foreground", "reverse"),
+    "key": ("accent", "bold"),
+    "tab": ("text-muted", ""),
+    "tab-on": ("primary", "bold underline"),
+} | {
+    name: (name, "")
+    for name in (
+        *("warmup", "measured", "axis", "memory", "utilisation"),
+        *("phase-1", "phase-2", "phase-3", "phase-4", "phase-5"),
+    )
+}
+
+
+def style_of(role: str, variables: Mapping[str, str], background: Color) -> Style:
+    """The style of a role, given a theme's variables and the colour behind the text. Raises KeyError."""
+    variable, attributes = _ROLES[role]
+    color = _color(variables[variable], variables["foreground"])
+    if color.a < 1:
+        color = background.blend(color, color.a, alpha=1.0) if background.ansi is None else color.with_alpha(1.0)
+    return Style.parse(attributes) + Style.from_color(color.rich_color, background.rich_color)
+
+
+def _color(value: str, foreground: str) -> Color:
+    """A colour as themes write it, with or without an opacity: ``#5aa9e6 40%``.
+
+    ``auto 60%`` (readable on anything, softened) is the foreground, softened.
+    """
+    name, share = value.rsplit(maxsplit=1) if value.endswith("%") else (value, "100%")
+    color = Color.parse(foreground if name == "auto" else name)
+    return color.multiply_alpha(float(share.removesuffix("%")) / 100)

@@ -19,7 +19,7 @@ from cs336_tui.tui.widgets.rows import Rows
 
 if TYPE_CHECKING:
     from cs336_tui.tui.tabs.compare.pivot import PivotChoice
-    from cs336_tui.tui.tabs.page import Page
+    from cs336_tui.tui.widgets.rows import Page
 
 # What makes the pages is imported when one is wanted: the app starts without.
 
@@ -110,10 +110,10 @@ class ComparePane(Rows):
 
     def _maker(self, width: int) -> Callable[[], Page]:
         """What makes the page; it touches nothing of this widget, so that a thread may call it."""
+        from cs336_tui.tui.tabs.compare.pairs import reference_page
         from cs336_tui.tui.tabs.compare.pivot import pivot_page
-        from cs336_tui.tui.tabs.compare.reference import reference_page
         from cs336_tui.tui.tabs.compare.warmup import warmup_page
-        from cs336_tui.tui.tabs.page import message
+        from cs336_tui.tui.widgets.rows import message
 
         results, choice = self._results, self.choice
         match self.view:
@@ -200,7 +200,7 @@ class ComparePane(Rows):
         """What a speed-up is over."""
         from cs336_tui.analysis.pivot import PivotError
         from cs336_tui.tui.tabs.compare.pivot import next_baseline
-        from cs336_tui.tui.tabs.page import message
+        from cs336_tui.tui.widgets.rows import message
 
         try:
             self._chosen = next_baseline(self.choice, self._results, by)
@@ -229,7 +229,7 @@ class ComparePane(Rows):
             self._ask_table()
         elif self._page and (detail := self._page.details.get(self.cursor)):
             from cs336_tui.tui.dialogs.reader import Reader
-            from cs336_tui.tui.tabs.page import wrapped
+            from cs336_tui.tui.widgets.lines import wrapped
 
             def write(width: int) -> list[Line]:
                 return [line for text in detail.splitlines() for line in wrapped(text, width, indent="  ") or [()]]

@@ -13,9 +13,9 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import VALUES, Figure, Key, Pivot, PivotError, Value, pivot, select, suggest
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
-from cs336_tui.tui.tabs.page import Page, message, wrapped
 from cs336_tui.tui.widgets.columns import Column, lay_out
-from cs336_tui.tui.widgets.lines import Line, Span, line
+from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
+from cs336_tui.tui.widgets.rows import Page, message
 
 _UNITS = {
     "mean": "ms ± std", "std": "ms", "median": "ms", "speedup": "times, with interval", "memory": "GB",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.warmup import Trace, WarmupGroup, warmup_groups
 from cs336_tui.tui import format
-from cs336_tui.tui.tabs.page import Page, message, wrapped
-from cs336_tui.tui.widgets.lines import Line, line
+from cs336_tui.tui.widgets.lines import Line, line, wrapped
+from cs336_tui.tui.widgets.rows import Page, message
 
 
 def warmup_page(results: Sequence[Result], width: int) -> Page:

@@ -15,7 +15,7 @@ from cs336_tui.tui.widgets.lines import Line, Span, line, width_of
 
 if TYPE_CHECKING:
     from cs336_tui.tui.tabs.kernels.table import Found, Selection
-    from cs336_tui.tui.tabs.sheet import Laid, Sheet
+    from cs336_tui.tui.widgets.columns import Laid, Sheet
 
 # What makes the pages is imported when there is a report: the app starts without.
 
@@ -108,7 +108,7 @@ class KernelsPane(ReportPane):
     @property
     def _fitted(self) -> Laid:
         """The sheet at the present width."""
-        from cs336_tui.tui.tabs.sheet import Laid
+        from cs336_tui.tui.widgets.columns import Laid
 
         assert self._sheet is not None
         width = max(self.content_size.width, 12)
@@ -118,7 +118,7 @@ class KernelsPane(ReportPane):
 
     def _heading(self, content: KernelReport) -> list[Line]:
         from cs336_tui.tui.tabs.kernels.shares import summary
-        from cs336_tui.tui.tabs.page import wrapped
+        from cs336_tui.tui.widgets.lines import wrapped
 
         assert self._sheet is not None
         width, tall = self.content_size.width, self.content_size.height >= _TALL

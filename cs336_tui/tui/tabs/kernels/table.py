@@ -10,11 +10,9 @@ import msgspec
 from cs336_tui.analysis.kernels import KernelRow, Phases, rows
 from cs336_tui.events.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelGroup, KernelReport
 from cs336_tui.tui import format
-from cs336_tui.tui.tabs.page import wrapped
-from cs336_tui.tui.tabs.scales import scale, time_text
-from cs336_tui.tui.tabs.sheet import Sheet, Tail
-from cs336_tui.tui.widgets.columns import Column
-from cs336_tui.tui.widgets.lines import Line, Span, line
+from cs336_tui.tui.format import scale, time_text
+from cs336_tui.tui.widgets.columns import Column, Sheet, Tail
+from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 
 SORTS = ("Time %", "Total", "Instances", "Avg", "Med", "Min", "Max", "StdDev", "Kind", "Name")
 """Columns, in the order in which they stand."""

@@ -1,25 +1,35 @@
-"""A memory report in words and tables, for a window of some width."""
+"""Recorded allocations, what is saved for backward, and why a cell did not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from cs336_tui.events.reports import Block, MemoryReport, Prediction
+from cs336_tui.events.reports import CATEGORIES, Block, MemoryReport, OomReport, Prediction, Site
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.blocks import bar
-from cs336_tui.tui.charts.byte_unit import ByteUnit
-from cs336_tui.tui.tabs.memory.blocks import BACKWARD, NONE, block_details, category_name, tensor, where
-from cs336_tui.tui.tabs.memory.peaks import difference
-from cs336_tui.tui.tabs.page import Page, message, wrapped
+from cs336_tui.tui.format import ByteUnit
+from cs336_tui.tui.tabs.status import how_it_ended
 from cs336_tui.tui.widgets.columns import Column, lay_out
-from cs336_tui.tui.widgets.lines import Line, Span, line
+from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
+from cs336_tui.tui.widgets.rows import Page, message
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import Allocation, SavedRow, Timeline
 
+_CLOSE = 0.03
+"""A prediction this close to what was measured is a good one."""
 _MOST = 1_000
 """So many allocations are listed."""
+
+
+def difference(predicted: int, measured: int) -> Span:
+    """By how much a prediction is off, of what was measured, as ``(+0.7 %)``."""
+    if not measured:
+        return Span("")
+    share = predicted / measured - 1
+    percent = f"{share * 100:+.1f}"
+    return Span(f"({percent.replace('-0.0', '+0.0')} %)", "good" if abs(share) <= _CLOSE else "caution")
 
 
 def summary(report: MemoryReport, prediction: Prediction | None) -> Line:
@@ -154,3 +164,171 @@ def _saved_rows(row: SavedRow, unit: ByteUnit, width: int) -> Iterable[Line]:
     yield line(" " * (room + 2), (layout.heading, "muted"))
     for text in texts:
         yield line((f"{bar(float(text[0]) / 100, room)}  ", "memory"), layout.row(text))
+
+
+_Category = TypeVar("_Category", bound=str)
+
+BACKWARD = "∂"
+"""Marks what belongs to the backward of a place."""
+NONE = "–"
+_NAMES = len("optimizer state") + 1
+_FIGURES = len("12.345 GB 100 %")
+_NARROWEST_BAR, _WIDEST_BAR = 6, 40
+
+
+def category_name(category: str) -> str:
+    """``optimizer_state`` as people read it."""
+    return category.replace("_", " ")
+
+
+def category_lines(by_category: Mapping[_Category, int], unit: ByteUnit, width: int, rows: int) -> list[Line]:
+    """Every category, its size, its share and a bar of it as far as `width` allows.
+
+    They stand side by side where there are fewer `rows` than categories.
+    """
+    abreast = -(-len(by_category) // max(rows, 1))
+    each = width // abreast - 2
+    bar_width = min(each - _NAMES - _FIGURES - 1, _WIDEST_BAR)
+    total = sum(by_category.values())
+    cells: list[Line] = []
+    for category, held in by_category.items():
+        share = held / total if total else 0.0
+        spans = [Span(f"{category_name(category):<{_NAMES}}", "muted")]
+        if bar_width >= _NARROWEST_BAR:
+            spans.append(Span(bar(share, bar_width) + " ", "memory"))
+        spans.append(Span(f"{unit.text(held):>9}"))
+        if each >= _NAMES + _FIGURES:
+            spans.append(Span(f" {share * 100:3.0f} %", "muted"))
+        cells.append((*spans, Span("  ")))
+    down = -(-len(cells) // abreast)
+    return [tuple(span for cell in cells[row::down] for span in cell) for row in range(down)]
+
+
+def where(site: Site) -> str:
+    """The place in the model's code, else the operation; with a mark when it is in the backward of it."""
+    place = format.plain(site.frame or site.op) or (format.NOT_AVAILABLE if site.phase else "before the step")
+    return f"{BACKWARD} {place}" if site.backward else place
+
+
+def tensor(dtype: str | None, shape: Sequence[int] | None) -> str:
+    """``bfloat16 4×128×768``; empty where the allocation is no tensor's."""
+    sizes = "×".join(map(str, shape)) if shape is not None else ""
+    return " ".join(filter(None, ((dtype or "").removeprefix("torch."), sizes)))
+
+
+def blocks_table(blocks: Sequence[Block], unit: ByteUnit, width: int) -> tuple[Line, list[Line]]:
+    """The heading, and a row for each allocation with what fits `width`."""
+    columns = (
+        Column(unit.name),
+        Column("held for", left=True, rank=2),
+        Column("part", left=True, rank=1),
+        Column("tensor", left=True, rank=3),
+        Column("phase", left=True, rank=4),
+        Column("operation", left=True, rank=5),
+        Column(f"where ({BACKWARD} in backward)", left=True),
+    )
+    texts = [
+        (
+            unit.figure(block.bytes),
+            category_name(block.category),
+            block.site.range or NONE,
+            tensor(block.dtype, block.shape) or NONE,
+            block.site.phase or NONE,
+            format.plain(block.site.op) or NONE,
+            where(block.site),
+        )
+        for block in blocks
+    ]
+    layout = lay_out(columns, texts, width)
+    return line((layout.heading, "muted")), [line(layout.row(row)) for row in texts]
+
+
+def block_details(block: Block) -> str:
+    """All that is known of an allocation, a line each."""
+    site = block.site
+    facts = {
+        "size": f"{block.bytes:,} bytes ({ByteUnit.for_largest(block.bytes).text(block.bytes)})",
+        "held for": category_name(block.category),
+        "tensor": tensor(block.dtype, block.shape) or "none known, such as a workspace",
+        "operation": site.op or format.NOT_AVAILABLE,
+        "first frame": site.frame or "unknown",
+        "part of the model": site.range or "none",
+        "phase": site.phase or "before the step",
+        "in backward": "yes; the frame is that of the forward operation" if site.backward else "no",
+    }
+    return "\n".join(f"{name}: {value}" for name, value in facts.items())
+
+
+def failure_lines(cell: CellState, prediction: Prediction | None, width: int) -> list[Line]:
+    """How the cell itself ended, and what it was predicted to need."""
+    lines = wrapped(how_it_ended(cell) or cell.status, width, "caution")
+    if cell.finished and cell.finished.error:
+        lines += wrapped(cell.finished.error, width)
+    if prediction:
+        lines += wrapped(_expected(prediction, None, ByteUnit.for_largest(prediction.peak_bytes)), width)
+    return lines
+
+
+def oom_page(report: OomReport, prediction: Prediction | None, width: int) -> Page:
+    """What was live when memory ran out and what for, beside the prediction; then the largest live allocations."""
+    predicted = report.prediction or prediction
+    unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
+    rows = [*wrapped(_what_happened(report, unit), width, "strong"), *wrapped(_how_known(report), width, "muted")]
+    if predicted:
+        rows += wrapped(_expected(predicted, report.capacity_bytes, unit), width)
+    rows += [(), *_categories(report, predicted, unit, width)]
+    table, blocks = blocks_table(report.largest, unit, width)
+    details: dict[int, str] = {}
+    if blocks:
+        rows += [
+            (),
+            line((f"Largest live allocations · {'observed' if report.observed else 'predicted'}", "title")),
+            table,
+        ]
+        details = {len(rows) + place: block_details(block) for place, block in enumerate(report.largest)}
+        rows += blocks
+    return Page((), tuple(rows), details)
+
+
+def _what_happened(report: OomReport, unit: ByteUnit) -> str:
+    where = {None: "", "building": " while the model was built"}.get(report.phase, f" in {report.phase}")
+    asked = (
+        f"{unit.text(report.request_bytes)} was asked for" if report.request_bytes is not None else "more was asked for"
+    )
+    has = f" of the device's {unit.text(report.capacity_bytes)}" if report.capacity_bytes else ""
+    return f"Memory ran out{where}: {asked} with {unit.text(report.live_bytes)}{has} live."
+
+
+def _how_known(report: OomReport) -> str:
+    how = (
+        "Observed: a second attempt ran out of memory too." if report.observed
+        else "Predicted, not observed: what is live is worked out, up to where it no longer fits."
+    )  # fmt: skip
+    return f"{how} {report.note}".strip()
+
+
+def _expected(predicted: Prediction, capacity_bytes: int | None, unit: ByteUnit) -> str:
+    beyond = ""
+    if capacity_bytes:
+        over = predicted.peak_bytes - capacity_bytes
+        beyond = f", {unit.text(abs(over))} {'more' if over > 0 else 'less'} than the device has"
+    return f"The whole step is predicted to need {unit.text(predicted.peak_bytes)} in {predicted.peak_phase}{beyond}."
+
+
+def _categories(report: OomReport, predicted: Prediction | None, unit: ByteUnit, width: int) -> list[Line]:
+    columns = (
+        Column("held for", left=True),
+        Column(f"live, {unit.name}"),
+        Column("share", rank=2),
+        Column("predicted peak", rank=1),
+    )
+    texts = []
+    for category in CATEGORIES:
+        live = report.by_category.get(category, 0)
+        share = format.percent(live / report.live_bytes) if report.live_bytes else format.NOT_AVAILABLE
+        peak = unit.figure(predicted.by_category.get(category, 0)) if predicted else format.NOT_YET
+        texts.append((category_name(category), unit.figure(live), share, peak))
+    whole = unit.figure(predicted.peak_bytes) if predicted else format.NOT_YET
+    texts.append(("all", unit.figure(report.live_bytes), "", whole))
+    layout = lay_out(columns, texts, width)
+    return [line((layout.heading, "muted")), *(line(layout.row(row)) for row in texts)]

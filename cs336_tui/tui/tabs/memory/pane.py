@@ -17,8 +17,8 @@ from cs336_tui.tui.widgets.lines import Line, Span, width_of
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import Timeline
-    from cs336_tui.tui.charts.event_window import EventWindow
-    from cs336_tui.tui.tabs.page import Page
+    from cs336_tui.tui.charts.memory_timeline import EventWindow
+    from cs336_tui.tui.widgets.rows import Page
 
 # What makes the pages is imported when one is wanted: the app starts without.
 
@@ -166,10 +166,10 @@ class MemoryPane(ReportPane):
             self.show(self.subject)
 
     def _show_timeline(self, timeline: Timeline) -> None:
-        from cs336_tui.tui.charts.event_window import EventWindow
+        from cs336_tui.tui.charts.memory_timeline import EventWindow
         from cs336_tui.tui.tabs.memory.allocations import about, summary
         from cs336_tui.tui.tabs.memory.timeline import BESIDE, columns_in, timeline_page
-        from cs336_tui.tui.tabs.page import wrapped
+        from cs336_tui.tui.widgets.lines import wrapped
 
         width, height = self.content_size
         record = timeline.report
@@ -210,7 +210,7 @@ class MemoryPane(ReportPane):
         self._fill(page)
 
     def _show_oom(self) -> None:
-        from cs336_tui.tui.tabs.memory.oom import failure_lines, oom_page
+        from cs336_tui.tui.tabs.memory.allocations import failure_lines, oom_page
 
         width, cell, latest = self.content_size.width, self._failed, self._explained
         assert cell is not None
@@ -232,7 +232,7 @@ class MemoryPane(ReportPane):
 
     def _unexplained(self, latest: ReportState | None, width: int) -> list[Line]:
         """In place of the reason: how far a second attempt is, or how to have one."""
-        from cs336_tui.tui.tabs.page import wrapped
+        from cs336_tui.tui.widgets.lines import wrapped
 
         if latest is not None and latest.status is None:
             return wrapped(f"finding out why: {latest.stage} ...", width, "strong")
@@ -351,7 +351,7 @@ class MemoryPane(ReportPane):
         from cs336_tui.tui.dialogs.reader import Reader
         from cs336_tui.tui.tabs.memory.allocations import about
         from cs336_tui.tui.tabs.memory.timeline import moment_details
-        from cs336_tui.tui.tabs.page import wrapped
+        from cs336_tui.tui.widgets.lines import wrapped
 
         timeline, event = self._shown, self.event
         if self.view == "timeline":

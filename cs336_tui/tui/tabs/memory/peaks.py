@@ -11,13 +11,13 @@ from cs336_tui.events.reports import MemoryReport, Prediction
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.byte_unit import ByteUnit
 from cs336_tui.tui.configure.preview import needs_of, run_alike
-from cs336_tui.tui.tabs.memory.blocks import NONE, category_name
-from cs336_tui.tui.tabs.page import Page, message, wrapped
+from cs336_tui.tui.format import ByteUnit
+from cs336_tui.tui.tabs.memory.allocations import NONE, category_name, difference
 from cs336_tui.tui.titles import variant_columns
 from cs336_tui.tui.widgets.columns import Column, lay_out
-from cs336_tui.tui.widgets.lines import Span, line
+from cs336_tui.tui.widgets.lines import line, wrapped
+from cs336_tui.tui.widgets.rows import Page, message
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import PhasePeaks
@@ -25,17 +25,6 @@ if TYPE_CHECKING:
 _EXPLAINED = (
     "by phase and step: recorded · pred.: predicted · timed: of the timed cell · diff: pred. step to timed or step"
 )
-_CLOSE = 0.03
-"""A prediction this close to what was measured is a good one."""
-
-
-def difference(predicted: int, measured: int) -> Span:
-    """By how much a prediction is off, of what was measured, as ``(+0.7 %)``."""
-    if not measured:
-        return Span("")
-    share = predicted / measured - 1
-    percent = f"{share * 100:+.1f}"
-    return Span(f"({percent.replace('-0.0', '+0.0')} %)", "good" if abs(share) <= _CLOSE else "caution")
 
 
 class Peaks(NamedTuple):

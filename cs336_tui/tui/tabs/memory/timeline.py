@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cs336_tui.events.reports import CATEGORIES, MemoryReport
-from cs336_tui.tui.charts.byte_unit import ByteUnit
-from cs336_tui.tui.charts.event_window import EventWindow
-from cs336_tui.tui.charts.memory_timeline import Mark, Picture, memory_timeline, phase_role, room_for_columns
-from cs336_tui.tui.tabs.memory.blocks import block_details, blocks_table, category_lines
-from cs336_tui.tui.tabs.page import Page, wrapped
-from cs336_tui.tui.widgets.lines import Line, Span, fit, line, width_of
+from cs336_tui.tui.charts.memory_timeline import (
+    EventWindow,
+    Mark,
+    Picture,
+    memory_timeline,
+    phase_role,
+    room_for_columns,
+)
+from cs336_tui.tui.format import ByteUnit
+from cs336_tui.tui.tabs.memory.allocations import block_details, blocks_table, category_lines
+from cs336_tui.tui.widgets.lines import Line, Span, fit, line, width_of, wrapped
+from cs336_tui.tui.widgets.rows import Page
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import Moment, Timeline
