@@ -21,7 +21,6 @@ from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing
 from cs336_tui.export.files import ExportError, NoRoom, write_atomically
 from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.formats import page, render_all
-from cs336_tui.export.notation import Notation, Unit
 from cs336_tui.export.pivots import pivot_table
 from cs336_tui.export.record import document_of
 from cs336_tui.export.references import reference_table
@@ -33,6 +32,7 @@ from cs336_tui.export.writeups import layout_tables
 from cs336_tui.session import store
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.log import LogError, default_session_dir
+from cs336_tui.stats.quantities import Notation, Unit
 
 _REMEDY: Mapping[str, str] = {
     "ab": "; time two cells in turns with cs336-tui ab --a FLAGS --b FLAGS first, and let --where keep both"

@@ -9,9 +9,8 @@ from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import Result
 from cs336_tui.export.footnotes import provenance_notes
-from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 from cs336_tui.stats.ratio import FROM_ONE_ROUND, Ratio
 from cs336_tui.stats.summaries import Summary
 
@@ -31,9 +30,9 @@ def turns_table(turns: Turns, results: Sequence[Result], *, notation: Notation =
     rows.append(_row(every, turns.a.summary, turns.b.summary, turns.ratio, "", notation))
     return Table(
         columns=(
-            Column("round", "left"),
+            Column("round", left=True),
             *(Column(header) for header in (f"A ± std ({unit})", f"B ± std ({unit})", "n each", "A / B", "interval")),
-            Column("note", "left"),
+            Column("note", left=True),
         )[: 7 if has_notes else 6],
         rows=tuple(row[: 7 if has_notes else 6] for row in rows),
         records=(*(_record(turns, each) for each in turns.rounds), _record(turns, None)),

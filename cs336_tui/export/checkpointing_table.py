@@ -11,10 +11,9 @@ from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.footnotes import Signs
 from cs336_tui.export.grouping import groups, telling
 from cs336_tui.export.layout import LayoutColumn, Row, not_timed, tables_of
-from cs336_tui.export.memory_tables import ByteUnit
-from cs336_tui.export.notation import NONE, Notation
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table, Value
+from cs336_tui.stats.quantities import NONE, ByteUnit, Notation
 from cs336_tui.stats.summaries import Summary
 
 Mark = Literal["best", "neighbour"]

@@ -8,10 +8,9 @@ from cs336_tui.analysis.comparison import Comparison, Pair, Side
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import warmup_words
-from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.provenance import std_kind
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 from cs336_tui.stats.summaries import Summary
 
 
@@ -22,9 +21,9 @@ def comparison_table(
     of either and what differs between the sides."""
     unit = notation.symbol
     columns = (
-        Column("cell", "left"),
+        Column("cell", left=True),
         *(Column(header) for header in (f"A ± std ({unit})", f"B ± std ({unit})", "A / B", "interval")),
-        Column("A is", "left"),
+        Column("A is", left=True),
     )
     return Table(
         columns=columns,

@@ -13,10 +13,9 @@ from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled, runs_of
 from cs336_tui.events.events import ModelPrepared
 from cs336_tui.export.grouping import groups, label, telling
 from cs336_tui.export.layout import PLACES, LayoutColumn, Row, not_timed, setting, tables_of
-from cs336_tui.export.notation import Notation
 from cs336_tui.export.results import LEFT, TableError
 from cs336_tui.export.tables import Table, Value
-from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.stats.quantities import UNKNOWN, Notation
 from cs336_tui.stats.ratio import LEVEL, Ratio, ratio_of
 from cs336_tui.stats.summaries import Summary
 

@@ -10,8 +10,7 @@ from cs336_tui.analysis.estimates import Estimate, Target, duration_range, timed
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Prediction
-from cs336_tui.export.markdown import Align
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Align, Column, Table, Value
 from cs336_tui.stats.quantities import gigabytes
 
 PREDICTED = (
@@ -106,7 +105,7 @@ def estimate_table(estimates: Sequence[Estimate], caption: str = "") -> Table:
     sources = (*_cell_sources(rows), *_NEEDS)
     device = f" on {estimates[0].target.name}" if estimates else ""
     return Table(
-        columns=(*_columns(sources), Column("fits", "left"), Column("time per step")),
+        columns=(*_columns(sources), Column("fits", left=True), Column("time per step")),
         rows=tuple(
             (*_shown(sources, row), estimate.verdict, estimate.step_time)
             for row, estimate in zip(rows, estimates, strict=True)
@@ -155,7 +154,7 @@ def _category_table(rows: Sequence[_Row], caption: str = "") -> Table:
             records.append(_record(sources, row) | {"moment": moment, "phase": phase} | sized | {"total_bytes": total})
     categories = (Column(f"{category.replace('_', ' ')} (GB)") for category in CATEGORIES)
     return Table(
-        columns=(*_columns(sources), Column("moment", "left"), *categories, Column("total (GB)")),
+        columns=(*_columns(sources), Column("moment", left=True), *categories, Column("total (GB)")),
         rows=tuple(texts),
         records=tuple(records),
         caption=caption or "What memory is held for",
@@ -223,7 +222,7 @@ def _is_telling(source: _Source, rows: Sequence[_Row]) -> bool:
 
 
 def _columns(sources: Iterable[_Source]) -> tuple[Column, ...]:
-    return tuple(Column(source.header, source.align) for source in sources)
+    return tuple(Column(source.name, source.header, source.align == "left") for source in sources)
 
 
 def _shown(sources: Iterable[_Source], row: _Row) -> tuple[str, ...]:

@@ -37,9 +37,9 @@ def fit_table(results: Sequence[Fitted]) -> Table:
     headers = ("size", other, "pass", "precision", "device")
     return Table(
         columns=(
-            *(Column(header, "right" if header == other else "left") for header in headers),
+            *(Column(header, left=header != other) for header in headers),
             Column(f"largest {by}"), Column("tokens per step"), Column("peak (GB)"), Column(f"next larger {by}"),
-            Column("its peak (GB)"), *(Column("outcome", "left"),) * ran,
+            Column("its peak (GB)"), *(Column("outcome", left=True),) * ran,
         ),
         rows=tuple(_row(result, ran=ran) for result in results),
         records=tuple(_record(result) for result in results),

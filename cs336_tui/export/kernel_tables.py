@@ -11,9 +11,8 @@ from cs336_tui.analysis import kernels
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.kernels import AttentionSplit, KernelRow, Phases, Share
 from cs336_tui.events.reports import FUSED, KernelReport
-from cs336_tui.export.notation import NONE
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.stats.quantities import UNKNOWN, count
+from cs336_tui.stats.quantities import NONE, UNKNOWN, count
 
 STEP = "step"
 """All phases of the step together."""
@@ -28,8 +27,20 @@ _BY_KIND_NOTE = (
     "launches of these kinds"
 )
 
-_NSYS = tuple(map(Column, ("Time (%)", "Total Time (ns)", "Instances", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)",
-                           "StdDev (ns)")))  # fmt: skip
+_NSYS: tuple[Column[KernelRow], ...] = (
+    Column("share", "Time (%)", show=lambda share: f"{share * 100:.1f}"),
+    Column("total_ns", "Total Time (ns)", show="{:,}".format),
+    Column("instances", "Instances"),
+    Column("avg_ns", "Avg (ns)", show="{:,.1f}".format),
+    Column("med_ns", "Med (ns)", show="{:,.1f}".format),
+    Column("min_ns", "Min (ns)", show="{:,}".format),
+    Column("max_ns", "Max (ns)", show="{:,}".format),
+    Column("std_ns", "StdDev (ns)", show="{:,.1f}".format),
+    Column("kind", "Kind", left=True),
+    Column("short", "Short name", left=True),
+    Column("name", "Name", left=True),
+)
+"""As ``nsys stats --report cuda_gpu_kern_sum`` has them, and what the kernel is."""
 
 
 class _Part(NamedTuple):
@@ -58,10 +69,10 @@ def kernel_table(report: KernelReport, phase: Phases = None, range_: str | None 
     names = (phase,) if isinstance(phase, str) else phase or (STEP,)
     part = "+".join(names)
     selected = f"{'the whole step' if phase is None else part}{'' if range_ is None else f', {range_ or UNNAMED}'}"
-    return Table(
-        columns=(*_NSYS, Column("Kind", "left"), Column("Short name", "left"), Column("Name", "left")),
-        rows=tuple(map(_kernel_cells, found)),
-        records=tuple(_cell(report, "kernels") | _kernel_record(row, part, range_) for row in found),
+    return Table.of(
+        found,
+        _NSYS,
+        record=lambda row: _cell(report, "kernels") | _kernel_record(row, part, range_),
         caption=_caption(report, f"{_Noun(report).plural} of {selected}"),
         footnotes=("Time (%): of the time shown here; StdDev: sample (n-1)", *footnotes(report)),
         label=_label(report, "-".join(["kernels", *names, range_ or ""])),
@@ -74,9 +85,9 @@ def phase_table(report: KernelReport) -> Table:
     noun = _Noun(report)
     return Table(
         columns=(
-            Column("phase", "left"),
+            Column("phase", left=True),
             *map(Column, ("time (ms)", "share of step", "from first to last (ms)", noun.launched, "matrix multiply")),
-            Column(f"top {noun.singular}", "left"),
+            Column(f"top {noun.singular}", left=True),
             *map(Column, ("its share", "its instances", "per forward")),
         ),
         rows=tuple(_phase_cells(record) for record in (_phase_record(report, part) for part in parts)),
@@ -109,7 +120,7 @@ def kind_table(report: KernelReport) -> Table:
 
     return Table(
         columns=(
-            Column("kind", "left"),
+            Column("kind", left=True),
             *(Column(part.name) for part in parts),
             Column("time (ms)"),
             Column(noun.launched),
@@ -128,7 +139,7 @@ def range_table(report: KernelReport) -> Table:
     noun = _Noun(report)
     return Table(
         columns=(
-            Column("range", "left"),
+            Column("range", left=True),
             *map(Column, ("share of step", "forward (ms)", "backward (ms)", "both (ms)", noun.launched)),
         ),
         rows=tuple(
@@ -161,7 +172,7 @@ def attention_table(report: KernelReport) -> Table:
     split = kernels.attention_split(report)
     return Table(
         columns=(
-            Column("phase", "left"),
+            Column("phase", left=True),
             *map(Column, ("matmul (ms)", "softmax (ms)", "softmax / matmul time")),
             *map(Column, ("matmul FLOPs", "softmax FLOPs", "softmax / matmul FLOPs")),
         ),
@@ -303,22 +314,6 @@ def _phase_cells(record: dict[str, Value]) -> tuple[str, ...]:
         _percent(record["top_share"]),
         known("top_instances"),
         known("top_per_forward"),
-    )
-
-
-def _kernel_cells(row: KernelRow) -> tuple[str, ...]:
-    return (
-        f"{row.share * 100:.1f}",
-        f"{row.total_ns:,}",
-        str(row.instances),
-        f"{row.avg_ns:,.1f}",
-        f"{row.med_ns:,.1f}",
-        f"{row.min_ns:,}",
-        f"{row.max_ns:,}",
-        f"{row.std_ns:,.1f}",
-        row.kind,
-        row.short,
-        row.name,
     )
 
 

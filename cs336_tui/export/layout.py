@@ -9,12 +9,10 @@ from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.grouping import SHARED, TELLING, groups, label, shared, shown, telling
-from cs336_tui.export.markdown import Align
-from cs336_tui.export.notation import NONE, Notation
 from cs336_tui.export.results import data_value
 from cs336_tui.export.settings import settings_of
-from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.export.tables import Align, Column, Table, Value
+from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation
 from cs336_tui.stats.summaries import Summary
 
 PLACES = ("device", "machine", "session", "torch", "threads")
@@ -74,7 +72,7 @@ def tables_of(
         extra = {key: data_value(key, text) for key, text in chosen.items() if key not in apart or places}
         tables.append(
             Table(
-                columns=tuple(Column(column.header, column.align) for column in columns),
+                columns=tuple(Column(column.header, left=column.align == "left") for column in columns),
                 rows=tuple(tuple(column.show(row) or _plain(column.read(row)) for column in columns) for row in rows),
                 records=tuple(extra | {column.header: column.read(row) for column in columns} for row in rows),
                 caption=f"{caption}, {said}" if said else caption,

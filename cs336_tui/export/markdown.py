@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
+from cs336_tui.export.tables import Align
 from cs336_tui.export.texts import one_line, plain
-
-Align = Literal["left", "right"]
 
 _ARRAY = r"\[(?:[\d.]+(?:, [\d.]+)*)?\](?![(\[:])"
 _SPECIAL = re.compile(rf"({_ARRAY})|([\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cs336_tui.events.reports import CATEGORIES, MemoryReport
 from cs336_tui.export.figures import Drawing
-from cs336_tui.export.memory_tables import ByteUnit
+from cs336_tui.stats.quantities import ByteUnit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,7 +96,7 @@ def _peak(axis: Axes, report: MemoryReport, unit: ByteUnit) -> None:
     left = report.peak_event > report.events / 2
     axis.plot([report.peak_event], [peak], marker="v", color="#000000", linestyle="none", clip_on=False)
     axis.annotate(
-        f"peak {unit.show(report.peak_bytes)} {unit.name}",
+        f"peak {unit.fixed(report.peak_bytes)} {unit.name}",
         (report.peak_event, peak),
         (-7 if left else 7, 1),
         textcoords="offset points",

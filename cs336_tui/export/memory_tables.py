@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -11,30 +11,11 @@ from cs336_tui.analysis.fields import size_label
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Block, MemoryReport, OomReport
 from cs336_tui.export.estimate_tables import CATEGORIES_MEAN
-from cs336_tui.export.notation import NONE
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.stats.quantities import gigabytes
+from cs336_tui.stats.quantities import NONE, ByteUnit
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import AlikeBlocks, SavedRow, Timeline
-
-
-class ByteUnit(NamedTuple):
-    """What the sizes of one table or figure are written in; `show` leaves three decimal places."""
-
-    name: str
-    bytes: int
-
-    @classmethod
-    def for_largest(cls, size: float) -> ByteUnit:
-        return cls("GB", 10**9) if size >= 10**9 else cls("MB", 10**6)
-
-    def figure(self, size: float) -> str:
-        """In 3 significant digits but at most 3 decimals."""
-        return gigabytes(size * (10**9 / self.bytes))
-
-    def show(self, size: Value) -> str:
-        return f"{size / self.bytes:.3f}" if isinstance(size, int) else NONE
 
 
 MOST_ROWS = 50
@@ -43,7 +24,8 @@ BEFORE = "before the step"
 UNITS = "GB = 10⁹ bytes, MB = 10⁶ bytes, MiB = 2²⁰ bytes"
 
 _CELL_COLUMNS = (
-    Column("size", "left"), Column("context"), Column("batch"), Column("pass", "left"), Column("precision", "left"),
+    Column("size", left=True), Column("context"), Column("batch"), Column("pass", left=True),
+    Column("precision", left=True),
 )  # fmt: skip
 
 
@@ -72,7 +54,7 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
     return Table(
         columns=(*_CELL_COLUMNS, *_sizes(unit, headers), Column("predicted / recorded")),
         rows=tuple(
-            (*_cell_texts(row.spec), *map(unit.show, sizes), NONE if ratio is None else f"{ratio:.3f}")
+            (*_cell_texts(row.spec), *map(unit.fixed, sizes), NONE if ratio is None else f"{ratio:.3f}")
             for row, sizes, ratio in zip(found, amounts, ratios, strict=True)
         ),
         records=tuple(
@@ -95,9 +77,9 @@ def phase_table(report: MemoryReport) -> Table:
     ends = [int(live[span.end - 1]) for span in report.phases]
     unit = ByteUnit.for_largest(report.peak_bytes)
     return Table(
-        columns=(Column("phase", "left"), *_sizes(unit, ("peak", "at its end")), Column("events")),
+        columns=(Column("phase", left=True), *_sizes(unit, ("peak", "at its end")), Column("events")),
         rows=tuple(
-            (span.phase, unit.show(span.peak_bytes), unit.show(end), str(span.end - span.first))
+            (span.phase, unit.fixed(span.peak_bytes), unit.fixed(end), str(span.end - span.first))
             for span, end in zip(report.phases, ends, strict=True)
         ),
         records=tuple(
@@ -140,8 +122,8 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
         residual = prediction.residual_stream_bytes / 2**20
         notes.append(f"one tensor of the residual stream: {residual:.2f} MiB")
     return Table(
-        columns=(Column("held for", "left"), *_sizes(unit, (header for header, _, _ in columns))),
-        rows=tuple((name.replace("_", " "), *map(unit.show, sizes)) for name, sizes in rows),
+        columns=(Column("held for", left=True), *_sizes(unit, (header for header, _, _ in columns))),
+        rows=tuple((name.replace("_", " "), *map(unit.fixed, sizes)) for name, sizes in rows),
         records=tuple(
             _cell(report.spec)
             | {"category": name}
@@ -174,8 +156,9 @@ def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> 
     some = [f"the first {len(shown)} of {len(found)} rows"] if len(shown) < len(found) else []
     return Table(
         columns=(
-            Column("each (MB)"), Column("times"), Column("held for", "left"), Column("phase", "left"),
-            Column("range", "left"), Column("operation", "left"), Column("frame", "left"), Column("tensor", "left"),
+            Column("each (MB)"), Column("times"), Column("held for", left=True), Column("phase", left=True),
+            Column("range", left=True), Column("operation", left=True), Column("frame", left=True),
+            Column("tensor", left=True),
         ),
         rows=tuple(map(_alike_texts, shown)),
         records=tuple(_cell(report.spec) | _alike_record(each) for each in shown),
@@ -197,8 +180,8 @@ def saved_table(report: MemoryReport) -> Table:
     rows = saved_summary(report)
     return Table(
         columns=(
-            Column("block", "left"), Column("saved by", "left"), Column("range", "left"), Column("tensor", "left"),
-            Column("times"), Column("MB"), Column("share"),
+            Column("block", left=True), Column("saved by", left=True), Column("range", left=True),
+            Column("tensor", left=True), Column("times"), Column("MB"), Column("share"),
         ),
         rows=tuple(text for row in rows for text in _saved_texts(row)),
         records=tuple(_cell(report.spec) | record for row in rows for record in _saved_records(row)),
@@ -218,8 +201,8 @@ def oom_table(report: OomReport) -> Table:
     unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
     seen = "seen in a second attempt" if report.observed else "predicted, not seen"
     return Table(
-        columns=(Column("what", "left"), Column(unit.name), Column("where", "left")),
-        rows=tuple((str(r["what"]), unit.show(r["bytes"]), str(r["where"] or "")) for r in records),
+        columns=(Column("what", left=True), Column(unit.name), Column("where", left=True)),
+        rows=tuple((str(r["what"]), _fixed(unit, r["bytes"]), str(r["where"] or "")) for r in records),
         records=tuple(_cell(report.spec) | {"observed": report.observed} | record for record in records),
         caption=f"Out of memory: {report.spec.title} · batch {report.spec.batch_size}",
         footnotes=(f"what was live: {seen}", UNITS, *([report.note] if report.note else [])),
@@ -272,7 +255,7 @@ def footnotes(report: MemoryReport) -> tuple[str, ...]:
     unit = ByteUnit.for_largest(report.peak_bytes)
     return (
         f"one recorded step after warm-up, apart from timing; recorder: {report.recorder}",
-        *([f"the allocator itself counts a peak of {unit.show(counted)} {unit.name}"] if counted is not None else []),
+        *([f"the allocator itself counts a peak of {unit.fixed(counted)} {unit.name}"] if counted is not None else []),
         *([f"CUDA's snapshot, for pytorch.org/memory_viz: {report.snapshot}"] if report.snapshot else []),
         *([report.note] if report.note else []),
         UNITS,
@@ -399,3 +382,7 @@ def _label(report: MemoryReport, what: str) -> str:
 
 def _sizes(unit: ByteUnit, headers: Iterable[str]) -> Iterator[Column]:
     return (Column(f"{header} ({unit.name})") for header in headers)
+
+
+def _fixed(unit: ByteUnit, size: Value) -> str:
+    return unit.fixed(size if isinstance(size, int) else None)

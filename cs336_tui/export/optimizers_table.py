@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from cs336_tui.analysis.merge import Result, ddof_of, measured
 from cs336_tui.export.layout import LayoutColumn, Row, not_timed, setting, tables_of
-from cs336_tui.export.notation import NONE, Notation
-from cs336_tui.export.peaks import percent
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table, Value
-from cs336_tui.stats.quantities import UNKNOWN, gigabytes
+from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, gigabytes, percent
 from cs336_tui.stats.summaries import Summary, summarize
 
 _PHASE = "optimizer"

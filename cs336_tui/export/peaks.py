@@ -1,10 +1,9 @@
-"""Measured peaks of devices as a table, the data sheet's beside them; and rates as people read them."""
+"""Measured peaks of devices as a table, the data sheet's beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import NamedTuple
 
 import msgspec
 
@@ -14,7 +13,7 @@ from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.peaks import WRONG_PEAK, DevicePeak
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.stats.quantities import UNKNOWN, Rate, bandwidth, percent
 
 UNSTATED = "unknown"
 """What no data sheet that we know of states."""
@@ -26,36 +25,9 @@ METHOD = (
 )
 
 
-class Rate(NamedTuple):
-    """A unit of FLOP/s that suits several values."""
-
-    name: str
-    flops_per_s: float
-
-    @classmethod
-    def for_all(cls, values: Iterable[float | None]) -> Rate:
-        """TFLOP/s where the largest reaches one, else GFLOP/s."""
-        largest = max((value for value in values if value is not None), default=0.0)
-        return cls("TFLOP/s", 1e12) if largest >= 1e12 else cls("GFLOP/s", 1e9)
-
-    def show(self, value: float | None, unknown: str = UNKNOWN) -> str:
-        """Without the unit, to four digits."""
-        return unknown if value is None else f"{value / self.flops_per_s:.4g}"
-
-
-def percent(share: float | None, unknown: str = UNKNOWN) -> str:
-    """A share in %, without the sign, to three digits."""
-    return unknown if share is None else f"{share * 100:.3g}"
-
-
 def percent_of_measured(share: float | None, unknown: str = UNKNOWN) -> str:
     """The same of a measured peak, and that this is wrong where it must be."""
     return percent(share, unknown) + (" (wrong peak)" if (share or 0) > WRONG_PEAK else "")
-
-
-def bandwidth(bytes_per_s: float | None, unknown: str = UNKNOWN) -> str:
-    """In GB/s, without the unit, to four digits."""
-    return unknown if bytes_per_s is None else f"{bytes_per_s / 1e9:.4g}"
 
 
 class PeakRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,9 +97,10 @@ def peak_table(rows: Sequence[PeakRow], caption: str = "Peaks measured on the sp
         })  # fmt: skip
     return Table(
         columns=(
-            Column("device", "left"), Column("name", "left"), Column("precision", "left"),
+            Column("device", left=True), Column("name", left=True), Column("precision", left=True),
             Column(f"matmul ({rate.name})"), Column("size"), Column(f"data sheet ({rate.name})"),
-            Column("% of data sheet"), Column("copy (GB/s)"), Column("data sheet (GB/s)"), Column("measured", "left"),
+            Column("% of data sheet"), Column("copy (GB/s)"), Column("data sheet (GB/s)"),
+            Column("measured", left=True),
         ),
         rows=tuple(texts),
         records=tuple(records),

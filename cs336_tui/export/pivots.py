@@ -9,12 +9,10 @@ from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import VALUES, WHOLE_PROCESS, Figure, Key, Pivot
 from cs336_tui.export.footnotes import Signs, provenance_notes
-from cs336_tui.export.markdown import Align
-from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.results import LEFT, data_value
 from cs336_tui.export.settings import settings_of
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.stats.quantities import UNKNOWN, count, gigabytes
+from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, count, gigabytes
 from cs336_tui.stats.ratio import NO_INTERVAL
 
 _BARE = ("size", "pass", "precision", "device", "machine", "session")
@@ -26,8 +24,7 @@ def pivot_table(
 ) -> Table:
     """The pivot of these results. A record is one figure; without a value its `note` says why."""
     signs = Signs()
-    aligns: list[Align] = ["left" if key in LEFT else "right" for key in pivot.rows]
-    columns = [Column(FIELDS[key].title, align) for key, align in zip(pivot.rows, aligns, strict=True)]
+    columns = [Column(key, FIELDS[key].title, left=key in LEFT) for key in pivot.rows]
     columns += [Column(_heading(pivot, key, notation)) for key in pivot.column_keys]
     rows = [
         (*row, *(_text(pivot, pivot.figure(row, column), notation, signs) for column in pivot.column_keys))

@@ -11,10 +11,9 @@ from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.precision import Side, SpeedUp, mixed_speedups
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport
-from cs336_tui.export.notation import MILLISECONDS, NONE, Notation
 from cs336_tui.export.provenance import std_kind
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.stats.quantities import UNKNOWN, gigabytes
+from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, Notation, gigabytes
 from cs336_tui.stats.ratio import LEVEL, MARGIN
 
 _METHOD = "method"
@@ -140,7 +139,7 @@ def speedup_table(results: Sequence[Result], *, notation: Notation = MILLISECOND
 
 
 def _left(*headers: str) -> tuple[Column, ...]:
-    return tuple(Column(header, "left") for header in headers)
+    return tuple(Column(header, left=True) for header in headers)
 
 
 def _right(*headers: str) -> tuple[Column, ...]:

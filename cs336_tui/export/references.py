@@ -9,11 +9,9 @@ from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.analysis.reference import REMARK, Match, Published, matching
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.footnotes import provenance_notes
-from cs336_tui.export.markdown import Align
-from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.results import TableError, data_value
-from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.export.tables import Align, Column, Table, Value
+from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 from cs336_tui.stats.summaries import Summary
 
 _HEADERS: tuple[tuple[str, Align], ...] = (
@@ -49,7 +47,7 @@ def reference_table(
         texts += [_text(match, found, notation) for match in matches]
         records += [_record(cells[0], found, session, match) for match in matches or (None,)]
     return Table(
-        columns=tuple(Column(header.format(unit=notation.symbol), align) for header, align in _HEADERS),
+        columns=tuple(Column(header.format(unit=notation.symbol), left=align == "left") for header, align in _HEADERS),
         rows=tuple(texts),
         records=tuple(records),
         caption=caption or "Own step times beside published ones",

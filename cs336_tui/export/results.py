@@ -14,15 +14,13 @@ from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.cells import has_result, shows_allocated, shows_rss, status_of
 from cs336_tui.export.footnotes import machine_marks, results_notes
-from cs336_tui.export.markdown import Align
-from cs336_tui.export.notation import MILLISECONDS, Notation
-from cs336_tui.export.peaks import UNSTATED, Rate, bandwidth, percent, percent_of_measured
+from cs336_tui.export.peaks import UNSTATED, percent_of_measured
 from cs336_tui.export.provenance import SETTINGS
 from cs336_tui.export.roofline import ACHIEVED, NOT_MEASURED, ceiling_notes
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Align, Column, Table, Value
 from cs336_tui.export.trust import half_width, judgement_of, trust_notes, without_numbers
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.stats.quantities import UNKNOWN, count, gigabytes
+from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, Rate, bandwidth, count, gigabytes, percent
 from cs336_tui.stats.summaries import Summary
 
 if TYPE_CHECKING:
@@ -288,7 +286,7 @@ def results_table(
     units = {"unit": notation.symbol, "rate": found[0].rate.name}
     work_notes = _work_notes(found, keys, by_default=columns is None)
     return Table(
-        columns=tuple(Column(source.header.format(**units), source.align) for source in sources),
+        columns=tuple(Column(source.name, source.header.format(**units), source.align == "left") for source in sources),
         rows=tuple(rows),
         records=tuple(records),
         caption=caption,

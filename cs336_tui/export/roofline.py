@@ -13,9 +13,9 @@ from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, why_unknown
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.figures import Absent, Drawing
 from cs336_tui.export.grouping import SHARED, TELLING, label, shared, telling
-from cs336_tui.export.peaks import UNSTATED, Rate, bandwidth, percent, percent_of_measured
+from cs336_tui.export.peaks import UNSTATED, percent_of_measured
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.stats.quantities import UNKNOWN, Rate, bandwidth, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,18 +64,24 @@ def roofline_table(
     keys = _keys(points)
     rate = Rate.for_all(point.flops_per_s for point in points)
     alike = len({point.device_name for point in points}) < len({point.machine for point in points})
-    columns = [
-        Column("cell", "left"), Column("device", "left"), Column(f"achieved ({rate.name})"),
-        Column("% of data sheet"), Column("% of measured peak"), Column("intensity (FLOP/B)"), Column("bound", "left"),
-    ]  # fmt: skip
-    rows = [_row(point, keys, point.machine if alike else point.device_name, rate) for point in points]
+    columns: list[Column[RooflinePoint]] = [
+        Column("cell", left=True, text=lambda point: _name(point.result, keys)),
+        Column("device", left=True, text=lambda point: point.machine if alike else point.device_name),
+        Column("flops_per_s", f"achieved ({rate.name})", show=rate.show),
+        Column("share_of_sheet", "% of data sheet", show=lambda share: percent(share, UNSTATED)),
+        Column("share_of_measured", "% of measured peak", show=lambda share: percent_of_measured(share, NOT_MEASURED)),
+        Column("intensity", "intensity (FLOP/B)", show="{:.4g}".format),
+        Column("bound", left=True),
+    ]
     if any(point.bound == "bandwidth" for point in points):
-        columns += [Column("bandwidth (GB/s)"), Column("% of bandwidth")]
-        rows = [(*row, *_bandwidth(point)) for row, point in zip(rows, points, strict=True)]
-    return Table(
-        columns=tuple(columns),
-        rows=tuple(rows),
-        records=tuple(map(_record, points)),
+        columns += [
+            Column("min_bytes_per_s", "bandwidth (GB/s)", text=lambda p: _least(p, bandwidth(p.bytes_per_s))),
+            Column("min_share_of_bandwidth", "% of bandwidth", text=lambda p: _least(p, percent(p.share_of_bandwidth))),
+        ]
+    return Table.of(
+        points,
+        columns,
+        record=_record,
         caption=caption,
         footnotes=(*left_out, *(_notes(points) if points else ())),
         label="roofline",
@@ -95,23 +101,9 @@ def _name(result: Result, keys: Sequence[str]) -> str:
     return label(result, (*keys, *(key for key, plain in usual.items() if FIELDS[key].show(result) not in plain)))
 
 
-def _row(point: RooflinePoint, keys: Sequence[str], device: str, rate: Rate) -> tuple[str, ...]:
-    return (
-        _name(point.result, keys),
-        device,
-        rate.show(point.flops_per_s),
-        percent(point.share_of_sheet, UNSTATED),
-        percent_of_measured(point.share_of_measured, NOT_MEASURED),
-        f"{point.intensity:.4g}",
-        point.bound or UNKNOWN,
-    )
-
-
-def _bandwidth(point: RooflinePoint) -> tuple[str, str]:
-    """What is achieved where that is the bound, and its share."""
-    if point.bound != "bandwidth":
-        return UNKNOWN, UNKNOWN
-    return f"≥ {bandwidth(point.bytes_per_s)}", f"≥ {percent(point.share_of_bandwidth)}"
+def _least(point: RooflinePoint, text: str) -> str:
+    """A lower limit of what is achieved, if bandwidth is the bound."""
+    return f"≥ {text}" if point.bound == "bandwidth" else UNKNOWN
 
 
 def _record(point: RooflinePoint) -> dict[str, Value]:

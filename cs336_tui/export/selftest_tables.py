@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import msgspec
 
 from cs336_tui.events.environment import Environment
-from cs336_tui.export.notation import MILLISECONDS
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.selftest.programs import BARE, SAMPLING_S, Work
 from cs336_tui.selftest.ratios import Marks, Outcome, Row
 from cs336_tui.selftest.turns import SETTLE_S, Taken
-from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN
 from cs336_tui.stats.ratio import Ratio
 
 
@@ -32,7 +31,7 @@ def selftest_table(selftest: Selftest) -> Table:
     marks = outcome.marks
     return Table(
         columns=(
-            Column("program", "left"), Column("steps"), Column("ms ± std"),
+            Column("program", left=True), Column("steps"), Column("ms ± std"),
             Column("means over bare [95 %]"), Column(_mean_mark(marks), "left"),
             Column("stds over bare [95 %]"), Column(_std_mark(marks), "left"),
         ),

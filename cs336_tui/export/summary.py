@@ -11,6 +11,7 @@ from cs336_tui.export.footnotes import machine_marks
 from cs336_tui.export.formats import render
 from cs336_tui.export.summary_reports import LIMIT, report_sections
 from cs336_tui.export.table import NO_RESULTS, results_of, results_table
+from cs336_tui.export.tables import Align
 from cs336_tui.export.verdict_table import CAPTION as TRUST
 from cs336_tui.export.verdict_table import verdict_table
 from cs336_tui.session.cell_state import CellState
@@ -23,7 +24,7 @@ SPARKLINE_BARS = 60
 OUTPUT_LINES = 20
 """Lines of a failed cell's output that are shown, the last ones."""
 
-_RIGHT: markdown.Align = "right"
+_RIGHT: Align = "right"
 _PHASES_NOTE = "Means over the n measured steps: a phase's time on the device, and the host's time to enqueue the step."
 
 
@@ -104,7 +105,7 @@ def _phases(state: SessionState) -> str:
         for cell in cells
     ]
     headers = ["cell", *(f"{name} (ms)" for name in names), "host enqueue (ms)"]
-    aligns: list[markdown.Align] = ["left", *(_RIGHT for _ in headers[1:])]
+    aligns: list[Align] = ["left", *(_RIGHT for _ in headers[1:])]
     return f"{markdown.table(headers, aligns, rows)}\n\n{_PHASES_NOTE}"
 
 

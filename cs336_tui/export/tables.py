@@ -1,37 +1,126 @@
-"""A table as every producer makes it and every format renders it: what is shown, and the same as data."""
+"""The one model of a table: for the screen, for plain text and for every export format."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 import msgspec
 
-from cs336_tui.export.markdown import Align
+from cs336_tui.stats.quantities import UNKNOWN
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+Align = Literal["left", "right"]
 Value = str | int | float | bool | None | tuple[float, ...]
 
 
-class Column(NamedTuple):
-    """How a column is headed, with its unit, and to which side its cells are set."""
+def as_text(value: Value) -> str:
+    """A value as it is; ``n/a`` for None."""
+    return UNKNOWN if value is None else str(value)
 
-    header: str
-    align: Align = "right"
+
+class Column(NamedTuple, Generic[T]):
+    """A column of items of type T. Code refers to it by `key`; only people read `title`."""
+
+    key: str
+    """Also the name of the value in JSON and CSV."""
+    title: str | None = None
+    """The heading, with its unit. None: the key."""
+    left: bool = False
+    """The side to which its texts are aligned."""
+    rank: int = 0
+    """On a narrow screen the column of the highest rank is dropped first; 0 stays."""
+    read: Callable[[T], Value] | None = None
+    """The raw value of an item, in base units. None: the item's record or attribute named `key`."""
+    show: Callable[[Any], str] = as_text
+    """The value as text; the title has the unit. For one unit and number of decimals, `Scale.text`."""
+    text: Callable[[T], str] | None = None
+    """Instead of `show`, if the text needs more than the value."""
+
+    @property
+    def header(self) -> str:
+        return self.key if self.title is None else self.title
+
+    @property
+    def align(self) -> Align:
+        return "left" if self.left else "right"
+
+    def value(self, item: T, record: Mapping[str, Value] | None = None) -> Value:
+        """The raw value of an item, which may be known from its record."""
+        if self.read is not None:
+            return self.read(item)
+        found: Value = record[self.key] if record and self.key in record else getattr(item, self.key)
+        return found
+
+    def cell(self, item: T, record: Mapping[str, Value] | None = None) -> str:
+        """The text of an item."""
+        return self.show(self.value(item, record)) if self.text is None else self.text(item)
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """Plain text throughout; each format escapes what it must.
+    """A table of plain text, with its raw values; each format escapes the text as it must.
 
     `rows` are for people, one text per column. `records` are for programs: numbers that were not rounded, in base units
-    (seconds, bytes) unless a key names another, with None for what is unknown; all records have the same keys.
+    (seconds, bytes) unless a key names another, None if unknown; all records have the same keys.
     """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
-    records: tuple[dict[str, Value], ...]
+    records: tuple[dict[str, Value], ...] = ()
     caption: str = ""
     footnotes: tuple[str, ...] = ()
     settings: dict[str, Value] = {}
-    """What all rows are of and no column says, such as the context length: columns of every row in CSV alone. None
-    where rows differ in it."""
+    """Settings of all rows that no column has, such as the context length: columns of every row in CSV alone. None
+    if rows differ in it."""
     label: str = "results"
     """For references in LaTeX and Typst, without its prefix ``tab:``."""
+
+    @classmethod
+    def of(
+        cls,
+        items: Iterable[T],
+        columns: Iterable[Column[T]],
+        *,
+        record: Callable[[T], dict[str, Value]] | None = None,
+        caption: str = "",
+        footnotes: Iterable[str] = (),
+        settings: Mapping[str, Value] | None = None,
+        label: str = "results",
+    ) -> Table:
+        """A row per item. The records are the columns' values by key, unless `record` makes them."""
+        items, columns = tuple(items), tuple(columns)
+        as_record = record or (lambda item: {column.key: column.value(item) for column in columns})
+        made = list(map(as_record, items))
+        return cls(
+            columns=columns,
+            rows=tuple(
+                tuple(column.cell(item, found) for column in columns) for item, found in zip(items, made, strict=True)
+            ),
+            records=tuple(made),
+            caption=caption,
+            footnotes=tuple(footnotes),
+            settings=dict(settings or {}),
+            label=label,
+        )
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """The texts of one column."""
+        place = [column.key for column in self.columns].index(key)
+        return tuple(row[place] for row in self.rows)
+
+    def without(self, *keys: str) -> Table:
+        """The table without these columns; the records are the same."""
+        kept = [place for place, column in enumerate(self.columns) if column.key not in keys]
+        return msgspec.structs.replace(
+            self,
+            columns=tuple(self.columns[place] for place in kept),
+            rows=tuple(tuple(row[place] for place in kept) for row in self.rows),
+        )

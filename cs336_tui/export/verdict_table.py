@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from cs336_tui.analysis.fields import FIELDS, VARIANTS, in_common, size_label
 from cs336_tui.analysis.merge import Result
-from cs336_tui.export.notation import MILLISECONDS, Notation
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.trust import Judged, cell_names, half_width, judged, trust_notes
 from cs336_tui.stats.intervals import MeanInterval
-from cs336_tui.stats.quantities import UNKNOWN
+from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 
 CAPTION = "How far these numbers can be trusted"
 
@@ -21,9 +20,9 @@ def verdict_table(results: Sequence[Result], *, notation: Notation = MILLISECOND
     names = cell_names([each.result for each in found])
     return Table(
         columns=(
-            Column("cell", "left"), Column("verdict", "left"), Column("n"), Column(f"mean ({notation.symbol})"),
+            Column("cell", left=True), Column("verdict", left=True), Column("n"), Column(f"mean ({notation.symbol})"),
             Column(f"95 % interval of the mean ({notation.symbol})"), Column("± %"), Column("effective n"),
-            Column("warm-up", "left"),
+            Column("warm-up", left=True),
         ),
         rows=tuple(_row(each, names[each.result.source, each.result.cell.cell], notation) for each in found),
         records=tuple(map(_record, found)),

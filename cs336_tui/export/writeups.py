@@ -19,11 +19,10 @@ from cs336_tui.export.checkpointing_table import checkpointing_tables
 from cs336_tui.export.compiled_table import compiled_tables
 from cs336_tui.export.grouping import groups, label, shown, telling
 from cs336_tui.export.layout import PLACES, Layout, LayoutColumn, Row, not_timed, setting, statistic, tables_of
-from cs336_tui.export.notation import NONE, Notation
 from cs336_tui.export.optimizers_table import optimizers_tables
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table, Value
-from cs336_tui.stats.quantities import UNKNOWN, millisecond_decimals
+from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, millisecond_decimals
 from cs336_tui.stats.summaries import Summary
 
 _FORWARDS = ("forward", "forward+backward")

@@ -1,12 +1,17 @@
-"""Numbers as people read them: times, bytes, counts and sparklines. What is unknown reads ``n/a``."""
+"""Numbers as people read them: times, sizes, rates, shares and counts. What is unknown reads ``n/a``."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, get_args
+
+from cs336_tui.stats.summaries import Summary
 
 UNKNOWN = "n/a"
+NONE = "–"
+"""In a table: there is nothing to show. It was not run or not measured, or a pass does not have it."""
 BARS = "▁▂▃▄▅▆▇█"
 FINEST_DECIMALS = 6
 """Milliseconds are never shown finer than a nanosecond, which no clock here resolves."""
@@ -77,6 +82,148 @@ def sparkline(values: Sequence[float], top: float | None = None, width: int | No
     if ceiling <= 0:
         return BARS[0] * bars
     return "".join(BARS[min(max(math.ceil(h / ceiling * len(BARS)) - 1, 0), len(BARS) - 1)] for h in heights)
+
+
+def percent(share: float | None, unknown: str = UNKNOWN) -> str:
+    """A share in %, without the sign, in 3 significant digits."""
+    return unknown if share is None else f"{share * 100:.3g}"
+
+
+def bandwidth(bytes_per_s: float | None, unknown: str = UNKNOWN) -> str:
+    """A rate in GB/s, without the unit, in 4 significant digits."""
+    return unknown if bytes_per_s is None else f"{bytes_per_s / 1e9:.4g}"
+
+
+class ByteUnit(NamedTuple):
+    """The unit of all sizes that are read together: GB (10⁹ bytes) or MB (10⁶ bytes)."""
+
+    name: str
+    bytes: float
+
+    @classmethod
+    def for_largest(cls, size_bytes: float) -> ByteUnit:
+        """GB, or MB if even the largest size is less than one GB."""
+        return cls("GB", 1e9) if size_bytes >= 1e9 else cls("MB", 1e6)
+
+    def figure(self, size_bytes: float) -> str:
+        """The size in 3 significant digits but at most 3 decimals, without the unit."""
+        return gigabytes(size_bytes * (1e9 / self.bytes))
+
+    def text(self, size_bytes: float | None) -> str:
+        """The size with its unit, ``n/a`` for None."""
+        return UNKNOWN if size_bytes is None else f"{self.figure(size_bytes)} {self.name}"
+
+    def fixed(self, size_bytes: float | None) -> str:
+        """The size with 3 decimals, without the unit; a dash for None."""
+        return NONE if size_bytes is None else f"{size_bytes / self.bytes:.3f}"
+
+
+class Rate(NamedTuple):
+    """The unit of all rates that are read together: TFLOP/s or GFLOP/s."""
+
+    name: str
+    flops_per_s: float
+
+    @classmethod
+    def for_all(cls, values: Iterable[float | None]) -> Rate:
+        """TFLOP/s if the largest reaches one, else GFLOP/s."""
+        largest = max((value for value in values if value is not None), default=0.0)
+        return cls("TFLOP/s", 1e12) if largest >= 1e12 else cls("GFLOP/s", 1e9)
+
+    def show(self, value: float | None, unknown: str = UNKNOWN) -> str:
+        """The rate in 4 significant digits, without the unit."""
+        return unknown if value is None else f"{value / self.flops_per_s:.4g}"
+
+
+Units = tuple[tuple[str, float], ...]
+TIMES: Units = (("µs", 1e3), ("ms", 1e6))
+"""Units of times in ns, smallest first."""
+FLOPS: Units = (("MFLOP", 1e6), ("GFLOP", 1e9), ("TFLOP", 1e12))
+FLOP_RATES: Units = (("MFLOP/s", 1e6), ("GFLOP/s", 1e9), ("TFLOP/s", 1e12))
+_MOST_DECIMALS = 3
+_MOST_DIGITS = 6
+
+
+class Scale(NamedTuple):
+    """One unit and one number of decimals for a whole column, so that its figures compare at a glance."""
+
+    unit: str
+    per: float
+    decimals: int
+
+    def text(self, value: float | None) -> str:
+        """The value without the unit; a dash for None."""
+        return NONE if value is None else f"{value / self.per:.{self.decimals}f}"
+
+
+def scale(values: Iterable[float], units: Units = TIMES, *, at_least: float = 1.0) -> Scale:
+    """The largest unit of which the largest value is `at_least` so many; the smallest unit if there is none.
+
+    Decimals leave 3 digits of the smallest value above 0; at most 3, and at most 6 digits of the largest value.
+    """
+    known = [value for value in values if value > 0]
+    largest, smallest = max(known, default=0.0), min(known, default=0.0)
+    unit, per = next((u for u in reversed(units) if largest >= u[1] * at_least), units[0])
+    enough = next((d for d in range(_MOST_DECIMALS) if smallest / per * 10**d >= 100), _MOST_DECIMALS)
+    return Scale(unit, per, min(enough, max(_MOST_DIGITS - _whole_digits(largest / per), 0)))
+
+
+def time_text(time_ns: float) -> str:
+    """A single time in four digits: ``153.2 ms``, ``8.000 µs``."""
+    chosen = scale([time_ns])
+    decimals = max(4 - _whole_digits(time_ns / chosen.per), 0)
+    return f"{chosen._replace(decimals=decimals).text(time_ns)} {chosen.unit}"
+
+
+Unit = Literal["ms", "s", "us"]
+UNITS: tuple[str, ...] = get_args(Unit)
+_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6}
+_DECIMALS_AGAINST_MS = {"s": 3, "ms": 0, "us": -3}
+_SYMBOLS = {"s": "s", "ms": "ms", "us": "µs"}
+
+
+class Notation(NamedTuple):
+    """A unit of step times and its decimals; None: 2 significant digits of each std decide."""
+
+    unit: Unit = "ms"
+    decimals: int | None = None
+
+    @property
+    def symbol(self) -> str:
+        """The unit as it is written."""
+        return _SYMBOLS[self.unit]
+
+    def scaled(self, time_s: float) -> float:
+        """The time in this unit, not rounded."""
+        return time_s * _PER_SECOND[self.unit]
+
+    def time(self, time_s: float | None, *, mean_s: float | None, std_s: float | None) -> str:
+        """A time without its unit, to the decimal place that a mean with this std supports."""
+        if time_s is None:
+            return UNKNOWN
+        decimals = self.decimals
+        if decimals is None:
+            decimals = max(millisecond_decimals(mean_s, std_s) + _DECIMALS_AGAINST_MS[self.unit], 0)
+        return f"{self.scaled(time_s):.{decimals}f}"
+
+    def of(self, summary: Summary | None, field: str) -> str:
+        """A field of a summary, such as ``median_s``."""
+        if summary is None:
+            return UNKNOWN
+        return self.time(getattr(summary, field), mean_s=summary.mean_s, std_s=summary.std_s)
+
+    def mean_and_std(self, summary: Summary) -> str:
+        """``12.34 ± 0.05``, without the unit; the mean alone if there is no std."""
+        mean = self.of(summary, "mean_s")
+        return mean if summary.std_s is None else f"{mean} ± {self.of(summary, 'std_s')}"
+
+
+MILLISECONDS = Notation()
+SECONDS = Notation("s")
+
+
+def _whole_digits(value: float) -> int:
+    return len(str(int(value)))
 
 
 def _decimals(value: float, significant: int) -> int:

@@ -10,8 +10,8 @@ from rich.cells import cell_len
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, shown_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
+from cs336_tui.export.tables import Column
 from cs336_tui.tui import format
-from cs336_tui.tui.widgets.columns import Column
 
 _JOIN = " · "
 _ONLY_WHERE_MIXED = ("workload", "causal")

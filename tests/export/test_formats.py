@@ -16,7 +16,7 @@ from tests.loading import loaded_with
 
 HOSTILE = r'50 % & #1 a_b {x} ~ ^ $ \ <b> | "q" `c` *d* [e]'
 TABLE = Table(
-    columns=(Column("size", "left"), Column("mean (ms)"), Column("mean (ms)")),
+    columns=(Column("size", left=True), Column("mean (ms)"), Column("mean (ms)")),
     rows=(("small", "16.10 ± 0.12", HOSTILE), ("2.7B", "OOM", "")),
     records=(
         {"size": "small", "n": 10, "mean_s": 0.0161, "note": None, "times_s": (0.1, 0.2)},
@@ -111,7 +111,7 @@ def test_what_draws_and_lays_out_is_loaded_by_the_first_export_only() -> None:
     "text", ["[]", "[812.3, 41.2]", "1.8 [1.7, 1.9]", "[1](x)", "[1][2]", "[1]: x", "[x]", "[ ] y"]
 )
 def test_brackets_in_markdown_show_as_they_are(text: str) -> None:
-    table = Table(columns=(Column("a", "left"),), rows=((text,),), records=({"a": text},), footnotes=(text,))
+    table = Table(columns=(Column("a", left=True),), rows=((text,),), records=({"a": text},), footnotes=(text,))
     source = render(table, "markdown")
     html = MarkdownIt("commonmark").enable("table").render(source + "\n[1]: https://example.org\n")
     assert Reader(html).rows[1] == [text]

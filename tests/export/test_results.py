@@ -9,10 +9,10 @@ from cs336_tui.config.flops import least_bytes, step_flops
 from cs336_tui.events.events import DeviceSampled, GpuSample, HostSample, StepsTimed
 from cs336_tui.events.peaks import peak_key
 from cs336_tui.export.formats import render
-from cs336_tui.export.notation import Notation
 from cs336_tui.export.results import COLUMNS, TableError, results_table
 from cs336_tui.export.tables import Table
 from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import Notation
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged, moved_session
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, a_spec, mixed_session, session_start, state_of

@@ -15,9 +15,10 @@ from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.peaks import peak_key
 from cs336_tui.export.figures import Absent, Drawing
 from cs336_tui.export.formats import FORMATS, render
-from cs336_tui.export.peaks import PeakRow, Rate, peak_table
+from cs336_tui.export.peaks import PeakRow, peak_table
 from cs336_tui.export.roofline import MOST_POINTS, left_out, roofline_figure, roofline_table
 from cs336_tui.export.tables import Table
+from cs336_tui.stats.quantities import Rate
 from tests.made_peaks import made_peak
 from tests.made_predictions import made_prediction
 from tests.samples import ENVIRONMENT, START, a_spec

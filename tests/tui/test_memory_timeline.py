@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cs336_tui.stats.quantities import ByteUnit
 from cs336_tui.tui.charts.memory_timeline import (
     EventWindow,
     Mark,
@@ -16,7 +17,6 @@ from cs336_tui.tui.charts.memory_timeline import (
     phase_role,
     room_for_columns,
 )
-from cs336_tui.tui.format import ByteUnit
 from cs336_tui.tui.widgets.lines import Line, width_of
 
 GB = ByteUnit("GB", 1e9)

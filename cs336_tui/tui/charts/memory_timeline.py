@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from cs336_tui.stats.quantities import ByteUnit
 from cs336_tui.tui.charts.bars import nice_ceiling
-from cs336_tui.tui.format import ByteUnit
 from cs336_tui.tui.widgets.lines import Line, Span, column
 
 _LABEL = 8

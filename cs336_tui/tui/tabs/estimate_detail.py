@@ -9,10 +9,10 @@ from cs336_tui.analysis.estimates import Estimate, Target
 from cs336_tui.analysis.fields import shown_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Block, Prediction
+from cs336_tui.export.tables import Column
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.titles import unique_names, variant_columns
-from cs336_tui.tui.widgets.columns import Column
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
 
 _COLUMNS = (
@@ -28,7 +28,7 @@ _COLUMNS = (
     Column("measured", rank=2),
     Column("a step", rank=7),
 )
-_VARIANTS_BEFORE = next(place for place, column in enumerate(_COLUMNS) if column.name == "device")
+_VARIANTS_BEFORE = next(place for place, column in enumerate(_COLUMNS) if column.key == "device")
 """Where columns of variants stand."""
 _LABEL = 16
 _INDENT = " " * _LABEL
@@ -65,7 +65,7 @@ def table(rows: Sequence[Row]) -> tuple[tuple[Column, ...], list[tuple[str, ...]
         texts.append((*usual[:_VARIANTS_BEFORE], *told, *usual[_VARIANTS_BEFORE:]))
     if any(row.measured_bytes is not None for row in rows):
         return columns, texts
-    place = next(place for place, column in enumerate(columns) if column.name == "measured")
+    place = next(place for place, column in enumerate(columns) if column.key == "measured")
     return (*columns[:place], *columns[place + 1 :]), [(*text[:place], *text[place + 1 :]) for text in texts]
 
 

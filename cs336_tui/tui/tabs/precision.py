@@ -11,6 +11,7 @@ from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.precision import Side, SpeedUp
 from cs336_tui.events.reports import PrecisionReport, ReportKind
 from cs336_tui.export.precision_tables import ADDEND_NOTE, TOY_PARTS, accumulation_figures, module_texts
+from cs336_tui.export.tables import Column
 from cs336_tui.session.state import ReportState, SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.stats.ratio import LEVEL
@@ -18,7 +19,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.tabs.report import ReportPane, Subject
 from cs336_tui.tui.tabs.status import VERDICTS
-from cs336_tui.tui.widgets.columns import Column, lay_out
+from cs336_tui.tui.widgets.columns import lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line, width_of, wrapped
 from cs336_tui.tui.widgets.rows import Page
 

@@ -12,6 +12,7 @@ from cs336_tui.analysis.eta import Prices, ends_s, prices
 from cs336_tui.analysis.fields import shown_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import warmup_words
+from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
@@ -19,7 +20,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.titles import variant_columns
-from cs336_tui.tui.widgets.columns import Column, lay_out
+from cs336_tui.tui.widgets.columns import lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line, width_of
 from cs336_tui.tui.widgets.rows import Rows
 
@@ -47,7 +48,7 @@ _COLUMNS = (
 )
 
 
-_VARIANTS_BEFORE = [column.name for column in _COLUMNS].index("device")
+_VARIANTS_BEFORE = [column.key for column in _COLUMNS].index("device")
 """Where columns of variants stand."""
 
 

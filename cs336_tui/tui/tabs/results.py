@@ -11,6 +11,7 @@ from textual.message import Message
 from cs336_tui.analysis.fields import FIELDS, shown_of
 from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import WRONG_PEAK
+from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
@@ -18,7 +19,7 @@ from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.verdicts import verdict
 from cs336_tui.tui.titles import told_variants, unique_names, variant_column
-from cs336_tui.tui.widgets.columns import Column, Layout, lay_out
+from cs336_tui.tui.widgets.columns import Layout, lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line
 from cs336_tui.tui.widgets.rows import Rows
 
@@ -93,8 +94,8 @@ _TABLE: dict[Column, _Reader] = {
     Column("peak", rank=5): _peak,
 }
 COLUMNS = tuple(_TABLE)
-_USUAL = {column.name for column in COLUMNS}
-_VARIANTS_BEFORE = COLUMNS.index(next(column for column in COLUMNS if column.name == "device"))
+_USUAL = {column.key for column in COLUMNS}
+_VARIANTS_BEFORE = COLUMNS.index(next(column for column in COLUMNS if column.key == "device"))
 """Where columns of variants stand."""
 _ASKED = ("size", "ctx", "batch", "pass", "precision", "device", "warm-up")
 """Columns that are known of a cell before it runs."""
@@ -205,9 +206,9 @@ class ResultsPane(Rows):
         if len(self._cells) <= _FEW:
             self._alike = ()
             return
-        asked = (*_ASKED, *(column.name for column in self._table if column.name not in _USUAL))
+        asked = (*_ASKED, *(column.key for column in self._table if column.key not in _USUAL))
         values = {column: {read(state, cell, None) for cell in self._cells} for column, read in self._table.items()
-                  if column.name in asked}  # fmt: skip
+                  if column.key in asked}  # fmt: skip
         self._alike = tuple(len(values[column]) == 1 if column in values else None for column in self._table)
 
     def _rows_in_sight(self, first: int, last: int) -> tuple[list[Line], list[Line]]:

@@ -11,26 +11,35 @@ from cs336_tui.analysis.roofline import AGAIN, Ceiling, PeakLookup, RooflinePoin
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
 from cs336_tui.export.grouping import TELLING, label, shown, telling
-from cs336_tui.export.peaks import NOISY, Rate, bandwidth
+from cs336_tui.export.peaks import NOISY
 from cs336_tui.export.roofline import NOT_MEASURED, left_out, roofline_table
-from cs336_tui.export.tables import Table
+from cs336_tui.export.tables import Column, Table
 from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import Rate, bandwidth
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.roofline import Mark, Roof, roofline_chart
 from cs336_tui.tui.live_source import WantedPeak
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.titles import told_variants
-from cs336_tui.tui.widgets.columns import Column, Sheet, Tail
+from cs336_tui.tui.widgets.columns import Sheet, Tail
 from cs336_tui.tui.widgets.lines import Line, Span, width_of, wrapped
 
 _SHORT = {
-    "% of data sheet": "% sheet",
-    "% of measured peak": "% peak",
-    "intensity (FLOP/B)": "FLOP/B",
-    "bandwidth (GB/s)": "GB/s",
+    "share_of_sheet": "% sheet",
+    "share_of_measured": "% peak",
+    "intensity": "FLOP/B",
+    "min_bytes_per_s": "GB/s",
 }
 _GAP = "   "
-_RANKS = {"device": 9, "% sheet": 3, "% peak": 2, "FLOP/B": 4, "bound": 5, "GB/s": 7, "% of bandwidth": 6}
+_RANKS = {
+    "device": 9,
+    "share_of_sheet": 3,
+    "share_of_measured": 2,
+    "intensity": 4,
+    "bound": 5,
+    "min_bytes_per_s": 7,
+    "min_share_of_bandwidth": 6,
+}
 _MOST_NAME = 48
 """Columns that a cell's name wants at most."""
 _ALWAYS = ("size", "context", "pass", "precision")
@@ -103,19 +112,14 @@ def _threads(result: Result) -> int | None:
 
 def _sheet(found: Sequence[RooflinePoint], table: Table, peaks: Sequence[DevicePeak | None]) -> Sheet:
     """The table as the screen shows it: numbered as in Results, the cell last, as wide as there is room."""
-    headers = [_short(column.header) for column in table.columns]
-    columns = [Column("#")] + [
-        Column(header, column.align == "left", _RANKS.get(header, 0))
-        for header, column in zip(headers, table.columns, strict=True)
-        if header != "cell"
-    ]
-    at = headers.index("cell")
+    shown = table.without("cell")
+    columns = (Column("#"), *(c._replace(title=_title(c), rank=_RANKS.get(c.key, 0)) for c in shown.columns))
     numbers = [str(status.number(point.result.cell)) for point in found]
-    texts = [["–" if text == NOT_MEASURED else text for text in row] for row in table.rows]
-    rows = [(number, *row[:at], *row[at + 1 :]) for number, row in zip(numbers, texts, strict=True)]
+    texts = [["–" if text == NOT_MEASURED else text for text in row] for row in shown.rows]
+    rows = [(number, *row) for number, row in zip(numbers, texts, strict=True)]
     names, shared = _names([point.result for point in found])
     return Sheet(
-        tuple(columns),
+        columns,
         tuple(rows),
         Tail("cell", names, least=min(max(map(len, names)), _MOST_NAME)),
         notes=(*([f"all cells: {shared}"] if shared else []), *_notes(table, peaks)),
@@ -149,9 +153,11 @@ def _notes(table: Table, peaks: Sequence[DevicePeak | None]) -> list[str]:
     return notes
 
 
-def _short(header: str) -> str:
+def _title(column: Column) -> str:
     """``achieved (TFLOP/s)`` is ``TFLOP/s``."""
-    return _SHORT.get(header, header.removeprefix("achieved (").removesuffix(")") if "achieved" in header else header)
+    if column.key == "flops_per_s":
+        return column.header.removeprefix("achieved (").removesuffix(")")
+    return _SHORT.get(column.key, column.header)
 
 
 def chosen_point(roofline: Roofline, cell: int | None) -> int:

@@ -10,9 +10,10 @@ from typing import ClassVar, Literal
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from cs336_tui.export.tables import Column
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui import format
-from cs336_tui.tui.widgets.columns import Column, lay_out
+from cs336_tui.tui.widgets.columns import lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line
 from cs336_tui.tui.widgets.rows import Rows
 

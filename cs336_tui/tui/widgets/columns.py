@@ -7,20 +7,12 @@ from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
+from cs336_tui.export.tables import Column
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
 
 _GAP = 2
 _ALL_ALIKE = 20
 """Added to the rank of a column whose values are all alike: it tells least."""
-
-
-class Column(NamedTuple):
-    """A column's heading; `left` says to which side its texts stand."""
-
-    name: str
-    left: bool = False
-    rank: int = 0
-    """0 stays; of the others the highest goes first when the table is too wide."""
 
 
 class Layout(NamedTuple):
@@ -33,7 +25,7 @@ class Layout(NamedTuple):
 
     @property
     def heading(self) -> str:
-        return self.row(tuple(column.name for column in self.columns))
+        return self.row(tuple(column.header for column in self.columns))
 
     def row(self, texts: Sequence[str]) -> str:
         """One text a column, in the columns that are shown, and a gap behind each."""
@@ -71,7 +63,7 @@ def lay_out(
     ranks: list[int] = []
     for index, column in enumerate(columns):
         texts = [row[index] for row in rows]
-        widths.append(max([cell_len(column.name), *least[index : index + 1], *map(cell_len, texts)]))
+        widths.append(max([cell_len(column.header), *least[index : index + 1], *map(cell_len, texts)]))
         told = alike[index] if index < len(alike) else None
         same = told if told is not None else len(texts) > 1 and len(set(texts)) == 1
         ranks.append(column.rank + _ALL_ALIKE * same)
@@ -118,10 +110,11 @@ class Sheet(NamedTuple):
 
     def markdown(self, caption: str) -> str:
         """All of it as GitHub-flavoured markdown."""
-        from cs336_tui.export.markdown import Align, bullets, escape, table
+        from cs336_tui.export.markdown import bullets, escape, table
+        from cs336_tui.export.tables import Align
 
         tails = self.tail.texts
-        headers = [column.name for column in self.columns] + ([self.tail.heading] if tails else [])
+        headers = [column.header for column in self.columns] + ([self.tail.heading] if tails else [])
         aligns: list[Align] = ["left" if column.left else "right" for column in self.columns]
         aligns += ["left"] if tails else []
         rows = [(*row, *tails[place : place + 1]) for place, row in enumerate(self.rows)]

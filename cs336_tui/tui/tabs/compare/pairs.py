@@ -13,11 +13,12 @@ from cs336_tui.analysis.verdicts import DESCRIBING
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import warmup_words
 from cs336_tui.export.grouping import label, telling
+from cs336_tui.export.tables import Column
 from cs336_tui.export.trust import Judged, judged
 from cs336_tui.tui import format
 from cs336_tui.tui.tabs.status import VERDICTS
 from cs336_tui.tui.titles import variant_columns
-from cs336_tui.tui.widgets.columns import Column, lay_out
+from cs336_tui.tui.widgets.columns import lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
@@ -34,7 +35,7 @@ _COLUMNS = (
     Column("A / B"),
     Column("interval", left=True, rank=1),
 )
-_VARIANTS_BEFORE = [column.name for column in _COLUMNS].index("device")
+_VARIANTS_BEFORE = [column.key for column in _COLUMNS].index("device")
 """Where columns of variants stand."""
 _ALWAYS = ("size", "context", "pass", "precision")
 _MOST_DOUBTS = 12

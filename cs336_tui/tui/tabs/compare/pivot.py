@@ -11,9 +11,10 @@ from cs336_tui.analysis.choosing import field_named
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import VALUES, Figure, Key, Pivot, PivotError, Value, pivot, select, suggest
+from cs336_tui.export.tables import Column
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
-from cs336_tui.tui.widgets.columns import Column, lay_out
+from cs336_tui.tui.widgets.columns import lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 

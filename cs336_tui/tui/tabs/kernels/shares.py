@@ -21,10 +21,11 @@ from cs336_tui.analysis.kernels import (
     top_kernel,
 )
 from cs336_tui.events.reports import KINDS, KernelReport
+from cs336_tui.export.tables import Column
+from cs336_tui.stats.quantities import FLOP_RATES, FLOPS, scale, time_text
 from cs336_tui.tui import format
-from cs336_tui.tui.format import FLOP_RATES, FLOPS, scale, time_text
 from cs336_tui.tui.tabs.kernels.table import NO_PART, WHOLE_STEP, model_phases, noun, phase_label, phases
-from cs336_tui.tui.widgets.columns import Column, Sheet, Tail, middle
+from cs336_tui.tui.widgets.columns import Sheet, Tail, middle
 
 _KIND_RANKS = {WHOLE_STEP: 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 5, "zero_grad": 6}
 _TOGETHER = "fwd + bwd"

@@ -9,9 +9,10 @@ import msgspec
 
 from cs336_tui.analysis.kernels import KernelRow, Phases, rows
 from cs336_tui.events.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelGroup, KernelReport
+from cs336_tui.export.tables import Column
+from cs336_tui.stats.quantities import scale, time_text
 from cs336_tui.tui import format
-from cs336_tui.tui.format import scale, time_text
-from cs336_tui.tui.widgets.columns import Column, Sheet, Tail
+from cs336_tui.tui.widgets.columns import Sheet, Tail
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 
 SORTS = ("Time %", "Total", "Instances", "Avg", "Med", "Min", "Max", "StdDev", "Kind", "Name")
@@ -103,7 +104,7 @@ def kernels_sheet(report: KernelReport, selection: Selection, found: Found) -> S
     )
     mark = "▾" if selection.descending else "▴"
     at = SORTS.index(selection.sort)
-    columns = tuple(c._replace(name=c.name + mark) if place == at else c for place, c in enumerate(columns))
+    columns = tuple(c._replace(title=c.header + mark) if place == at else c for place, c in enumerate(columns))
     texts = tuple(
         (
             f"{row.share * 100:.1f}",

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from cs336_tui.events.reports import CATEGORIES, Block, MemoryReport, OomReport, Prediction, Site
+from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.stats.quantities import ByteUnit
 from cs336_tui.tui import format
-from cs336_tui.tui.format import ByteUnit
 from cs336_tui.tui.tabs.status import how_it_ended
-from cs336_tui.tui.widgets.columns import Column, lay_out
+from cs336_tui.tui.widgets.columns import lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 

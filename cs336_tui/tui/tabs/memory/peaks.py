@@ -8,14 +8,15 @@ from cs336_tui.analysis.fields import shown_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
 from cs336_tui.events.reports import MemoryReport, Prediction
+from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import ByteUnit
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import needs_of, run_alike
-from cs336_tui.tui.format import ByteUnit
 from cs336_tui.tui.tabs.memory.allocations import NONE, category_name, difference
 from cs336_tui.tui.titles import variant_columns
-from cs336_tui.tui.widgets.columns import Column, lay_out
+from cs336_tui.tui.widgets.columns import lay_out
 from cs336_tui.tui.widgets.lines import line, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cs336_tui.events.reports import CATEGORIES, MemoryReport
+from cs336_tui.stats.quantities import ByteUnit
 from cs336_tui.tui.charts.memory_timeline import (
     EventWindow,
     Mark,
@@ -13,7 +14,6 @@ from cs336_tui.tui.charts.memory_timeline import (
     phase_role,
     room_for_columns,
 )
-from cs336_tui.tui.format import ByteUnit
 from cs336_tui.tui.tabs.memory.allocations import block_details, blocks_table, category_lines
 from cs336_tui.tui.widgets.lines import Line, Span, fit, line, width_of, wrapped
 from cs336_tui.tui.widgets.rows import Page
