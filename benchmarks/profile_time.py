@@ -17,7 +17,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import KernelReport, ReportRequest
 from cs336_tui.export.formats import render_all
-from cs336_tui.export.kernel_tables import kernel_tables
+from cs336_tui.export.kernels import kernel_tables
 from cs336_tui.runner.cells import make_report
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal

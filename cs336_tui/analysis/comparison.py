@@ -10,7 +10,7 @@ import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled, runs_of
-from cs336_tui.analysis.mixed_provenance import mixed_provenance
+from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import CROSS_ENTROPY, REFERENCE
 from cs336_tui.stats.ratio import LEVEL, MARGIN, Ratio, Verdict, explain, ratio_of, verdict

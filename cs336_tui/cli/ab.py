@@ -20,7 +20,7 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
-from cs336_tui.export.ab_tables import turns_table
+from cs336_tui.export.ab import turns_table
 from cs336_tui.export.formats import page, render
 from cs336_tui.runner.ab import check_sides
 from cs336_tui.runner.bench import Bench

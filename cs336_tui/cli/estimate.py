@@ -28,7 +28,7 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.reports import CATEGORIES, Prediction
-from cs336_tui.export.estimate_tables import category_table, estimate_notes, estimate_table, sweep_note
+from cs336_tui.export.estimates import category_table, estimate_notes, estimate_table, sweep_note
 from cs336_tui.export.formats import page, render_all
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError, default_session_dir

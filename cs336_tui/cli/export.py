@@ -15,15 +15,15 @@ from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.pivot import PivotError, pivot, select, suggest
 from cs336_tui.analysis.reference import ReferenceFileError
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.export.comparisons import comparison_table
+from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.data import documents_to_csv, documents_to_json
 from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing
 from cs336_tui.export.files import ExportError, NoRoom, write_atomically
 from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.formats import page, render_all
-from cs336_tui.export.pivots import pivot_table
+from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.record import document_of
-from cs336_tui.export.references import reference_table
+from cs336_tui.export.reference import reference_table
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.results import TableError, results_table
 from cs336_tui.export.tables import Table

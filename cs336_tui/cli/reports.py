@@ -16,7 +16,7 @@ from cs336_tui.events.reports import KernelReport, Report, ReportKind, report_ke
 from cs336_tui.export.figures import FIGURE_FORMATS
 from cs336_tui.export.files import ExportError, NoRoom, check_writable, write_atomically
 from cs336_tui.export.formats import page, render_all
-from cs336_tui.export.kernel_tables import kernel_table
+from cs336_tui.export.kernels import kernel_table
 from cs336_tui.export.reports import document_of_report, drawings_of_report, tables_of_reports
 from cs336_tui.export.tables import Table
 from cs336_tui.runner.bench import Bench

@@ -17,7 +17,7 @@ from cs336_tui.config.spec import SpecError, canonical_device
 from cs336_tui.events.environment import Environment
 from cs336_tui.export.files import ExportError, check_writable, write_atomically
 from cs336_tui.export.formats import page, render
-from cs336_tui.export.selftest_tables import Selftest, selftest_table
+from cs336_tui.export.selftest import Selftest, selftest_table
 from cs336_tui.selftest.programs import SelftestError, Work, programs_of
 from cs336_tui.selftest.ratios import judge, marks_for
 from cs336_tui.selftest.turns import Plan, Progress, take_turns

@@ -20,8 +20,8 @@ from cs336_tui.export import markdown
 from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing, drawings
 from cs336_tui.export.files import AlreadyThere, ExportError, problem_of
 from cs336_tui.export.formats import SUFFIXES, page, render_all
-from cs336_tui.export.pivots import pivot_table
-from cs336_tui.export.references import reference_table
+from cs336_tui.export.pivot import pivot_table
+from cs336_tui.export.reference import reference_table
 from cs336_tui.export.reports import report_drawings, report_tables
 from cs336_tui.export.results import TableError, results_table
 from cs336_tui.export.roofline import left_out, roofline_figure

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cs336_tui.analysis.merge import Result
-from cs336_tui.analysis.mixed_provenance import mixed_provenance
+from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.export import provenance
 from cs336_tui.export.cells import ending_of, has_result, progress, title_of
 from cs336_tui.export.trust import trust_notes

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from cs336_tui.analysis.fields import OWN, shown_of
 from cs336_tui.analysis.merge import Result, title_of
-from cs336_tui.analysis.mixed_provenance import NONE, SETTINGS_IN_FORCE, mixed_provenance
+from cs336_tui.analysis.provenance import NONE, SETTINGS_IN_FORCE, mixed_provenance
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment

@@ -23,13 +23,13 @@ from cs336_tui.events.reports import (
     Report,
     prediction_key,
 )
-from cs336_tui.export.ab_tables import turns_table
-from cs336_tui.export.estimate_tables import category_table, estimate_table, prediction_tables
+from cs336_tui.export.ab import turns_table
+from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
 from cs336_tui.export.figures import Drawing
-from cs336_tui.export.kernel_tables import kernel_document, kernel_tables
+from cs336_tui.export.kernels import kernel_document, kernel_tables
+from cs336_tui.export.memory import memory_document, memory_tables, oom_document, oom_table, peaks_table
 from cs336_tui.export.memory_figures import memory_figure
-from cs336_tui.export.memory_tables import memory_document, memory_tables, oom_document, oom_table, peaks_table
-from cs336_tui.export.precision_tables import precision_document, precision_tables, speedup_table
+from cs336_tui.export.precision import precision_document, precision_tables, speedup_table
 from cs336_tui.export.results import TableError
 from cs336_tui.export.roofline import left_out, roofline_table
 from cs336_tui.export.tables import Table

@@ -9,7 +9,7 @@ import pytest
 
 from cs336_tui.analysis.pivot import pivot
 from cs336_tui.analysis.verdicts import judge
-from cs336_tui.export.pivots import pivot_table
+from cs336_tui.export.pivot import pivot_table
 from tests.analysis.judging import a_cell
 from tests.session.made import cell, results_of
 

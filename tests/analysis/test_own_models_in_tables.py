@@ -11,8 +11,8 @@ import pytest
 
 from cs336_tui.analysis.fields import VARIANTS, in_common, shown_of, varies
 from cs336_tui.analysis.merge import Result, merge
-from cs336_tui.analysis.mixed_provenance import mixed_provenance
 from cs336_tui.analysis.pivot import Pivot, PivotError, pivot, select, suggest, varying
+from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.events.events import Event, InForce, ModelBuilt
 from cs336_tui.export.data import to_csv
 from cs336_tui.export.footnotes import results_notes

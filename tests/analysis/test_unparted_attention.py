@@ -6,7 +6,7 @@ import msgspec
 
 from cs336_tui.analysis.kernels import attention_split
 from cs336_tui.events.reports import KernelGroup
-from cs336_tui.export.kernel_tables import attention_table
+from cs336_tui.export.kernels import attention_table
 from tests.made_kernels import a_group, a_kernel_report, a_prediction_for
 
 WRITTEN_OUT = (

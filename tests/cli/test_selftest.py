@@ -12,7 +12,7 @@ import pytest
 from cs336_tui.cli.selftest import device_of, publish, run_selftest, selftest_command, text_of
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.environment import DeviceInfo
-from cs336_tui.export.selftest_tables import Selftest, sentence
+from cs336_tui.export.selftest import Selftest, sentence
 from cs336_tui.selftest.programs import APP, BENCH, CONTROL, UNSAMPLED, Work
 from cs336_tui.selftest.ratios import ON_CPU, judge
 from cs336_tui.selftest.turns import Plan, Taken

@@ -11,7 +11,7 @@ import pytest
 
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.events.events import Event, ModelPrepared
-from cs336_tui.export.compiled_table import compiled_tables
+from cs336_tui.export.compiled import compiled_tables
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cs336_tui.export.formats import FORMATS, render, render_all
-from cs336_tui.export.kernel_tables import (
+from cs336_tui.export.kernels import (
     attention_table,
     kernel_document,
     kernel_table,

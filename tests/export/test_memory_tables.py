@@ -10,8 +10,7 @@ import pytest
 from cs336_tui.events.reports import CATEGORIES
 from cs336_tui.export.figures import FIGURE_FORMATS
 from cs336_tui.export.formats import FORMATS, render, render_all
-from cs336_tui.export.memory_figures import memory_figure
-from cs336_tui.export.memory_tables import (
+from cs336_tui.export.memory import (
     MOST_ROWS,
     category_table,
     largest_table,
@@ -23,6 +22,7 @@ from cs336_tui.export.memory_tables import (
     phase_table,
     saved_table,
 )
+from cs336_tui.export.memory_figures import memory_figure
 from cs336_tui.export.tables import Table
 from tests.made_memory import MB, MemoryMaker, a_memory_report, an_oom_report, many_events
 from tests.samples import a_spec

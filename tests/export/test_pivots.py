@@ -8,9 +8,9 @@ from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import VALUES, pivot
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.export.comparisons import comparison_table
-from cs336_tui.export.pivots import pivot_table
-from cs336_tui.export.references import reference_table
+from cs336_tui.export.comparison import comparison_table
+from cs336_tui.export.pivot import pivot_table
+from cs336_tui.export.reference import reference_table
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table
 from tests.export.grids import LAPTOP, SMALL, by, grid, merged, usual_times

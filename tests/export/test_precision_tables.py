@@ -9,7 +9,7 @@ import pytest
 
 from cs336_tui.events.reports import PrecisionReport
 from cs336_tui.export.formats import FORMATS, render_all
-from cs336_tui.export.precision_tables import (
+from cs336_tui.export.precision import (
     accumulation_table,
     modules_table,
     precision_document,

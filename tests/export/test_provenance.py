@@ -10,15 +10,15 @@ import pytest
 
 from cs336_tui.analysis.comparison import compare
 from cs336_tui.analysis.merge import Result, merge
-from cs336_tui.analysis.mixed_provenance import mixed_provenance
 from cs336_tui.analysis.pivot import pivot
+from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import DeviceSampled, GpuSample, HostSample, InForce
-from cs336_tui.export.comparisons import comparison_table
+from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.footnotes import provenance_notes, results_notes
-from cs336_tui.export.pivots import pivot_table
+from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.provenance import setting_notes
-from cs336_tui.export.references import reference_table
+from cs336_tui.export.reference import reference_table
 from cs336_tui.export.results import results_table
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.writeups import PLAIN_LAYOUTS, layout_tables

@@ -10,7 +10,7 @@ from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.precision import Side, SpeedUp
 from cs336_tui.events.reports import PrecisionReport, ReportKind
-from cs336_tui.export.precision_tables import ADDEND_NOTE, TOY_PARTS, accumulation_figures, module_texts
+from cs336_tui.export.precision import ADDEND_NOTE, TOY_PARTS, accumulation_figures, module_texts
 from cs336_tui.export.tables import Column
 from cs336_tui.session.state import ReportState, SessionState
 from cs336_tui.stats import quantities

@@ -10,7 +10,7 @@ import msgspec
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Block, MemoryReport, OomReport
-from cs336_tui.export.estimate_tables import CATEGORIES_MEAN
+from cs336_tui.export.estimates import CATEGORIES_MEAN
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import NONE, ByteUnit
 

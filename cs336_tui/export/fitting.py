@@ -10,7 +10,7 @@ from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.fitting import FIELD, STEP, Fit
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Prediction
-from cs336_tui.export.estimate_tables import PREDICTED, target_note
+from cs336_tui.export.estimates import PREDICTED, target_note
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import UNKNOWN, gigabytes
