@@ -14,7 +14,7 @@ import click
 from benchmarks.reporting import publish
 from cs336_tui.cli.selftest import device_of, run_selftest, text_of
 from cs336_tui.cli.targets import read_machine, to_json
-from cs336_tui.selftest.programs import Work
+from cs336_tui.selftest.programs import SelftestCell
 from cs336_tui.selftest.turns import Plan
 
 
@@ -35,7 +35,7 @@ def main(cases: tuple[str, ...], device: str, keep_memory: bool, raw: Path | Non
         size, pass_, starts, rounds, turn_s = case.split(":")
         plan = Plan(starts=int(starts), rounds=int(rounds), turn_s=float(turn_s), steps=0)
         found[case] = run_selftest(
-            Work(size=size, pass_=pass_, device=name), plan, environment, keep_memory=keep_memory
+            SelftestCell(size=size, pass_=pass_, device=name), plan, environment, keep_memory=keep_memory
         )
     if raw is not None:
         raw.write_text(to_json(found))

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cs336_tui.config.presets import QUICK, to_toml
-from cs336_tui.events.events import CellsPredicted, Event, ReportFinished, ReportStarted, SessionAnnotated, to_line
+from cs336_tui.events.codec import to_line
+from cs336_tui.events.events import CellsPredicted, Event, ReportFinished, ReportStarted, SessionAnnotated
 from cs336_tui.events.reports import Report
 from cs336_tui.tui.themes import _COLORS as COLOURS
 from cs336_tui.tui.themes import VARIABLE_DEFAULTS

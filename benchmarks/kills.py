@@ -109,7 +109,7 @@ class Folder:
         self.tally.left[CELLS - len(finished)] += 1
         bench = _bench(lambda _: None, log.parent, log.stem)
         try:
-            bench.reopen(failed=failed)
+            bench.resume(failed=failed)
             bench.work()
         finally:
             bench.close()

@@ -20,6 +20,7 @@ import msgspec
 from benchmarks.reporting import publish, spread, table, verdict
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import (
     SCHEMA,
@@ -38,7 +39,6 @@ from cs336_tui.events.events import (
     StageChanged,
     StepKind,
     StepsTimed,
-    to_line,
 )
 from cs336_tui.stats.summaries import summarize
 from tests.terminal import Terminal

@@ -11,7 +11,8 @@ from itertools import takewhile
 from pathlib import Path
 
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.events.events import StepsTimed, to_line
+from cs336_tui.events.codec import to_line
+from cs336_tui.events.events import StepsTimed
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import LogReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import KernelGroup, KernelReport, Kind, Prediction
+from cs336_tui.events.reports import KernelGroup, KernelKind, KernelReport, Prediction
 from tests.samples import a_spec
 
 GEMM = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize2x1x1_execute_segment_k_off_kernel__5x_cublas"  # noqa: E501
@@ -55,7 +55,7 @@ _PHASE_ORDER = ("zero_grad", "forward", "loss", "backward", "optimizer")
 
 
 def a_group(
-    name: str, kind: Kind, phase: str, range_: str, durations_us: tuple[float, ...], *, backward: bool = False
+    name: str, kind: KernelKind, phase: str, range_: str, durations_us: tuple[float, ...], *, backward: bool = False
 ) -> KernelGroup:
     """A group of launches that took this long, in µs."""
     return KernelGroup(name, kind, phase, range_, backward, tuple(round(us * 1000) for us in durations_us))

@@ -10,8 +10,8 @@ import msgspec
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import (
     CATEGORIES,
-    Block,
     Category,
+    MemoryBlock,
     MemoryReport,
     OomReport,
     PhaseSpan,
@@ -204,14 +204,14 @@ def a_prediction(spec: CellSpec, *, peak_bytes: int = 3_500 * MB, **more: Any) -
     return Prediction(**(fields | more))
 
 
-def some_blocks(count: int, *, bytes_: int = 400 * MB) -> tuple[Block, ...]:
+def some_blocks(count: int, *, bytes_: int = 400 * MB) -> tuple[MemoryBlock, ...]:
     """Blocks of falling size in the feed-forward network and the softmax, in turn."""
     sites = (
         Site("mm", "transformer.py:158 forward", "feed-forward", "forward"),
         Site("_softmax", "transformer.py:135 weigh", "softmax", "forward"),
     )
     return tuple(
-        Block(bytes_ - number * 10 * MB, "activations", sites[number % 2], (4, 128, 3072), "float32")
+        MemoryBlock(bytes_ - number * 10 * MB, "activations", sites[number % 2], (4, 128, 3072), "float32")
         for number in range(count)
     )
 

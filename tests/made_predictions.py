@@ -9,7 +9,7 @@ import msgspec
 
 from cs336_tui.config.order import relative_work
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import Block, Prediction, Site
+from cs336_tui.events.reports import MemoryBlock, Prediction, Site
 
 MIB = 2**20
 _PARAMETERS = 500 * MIB
@@ -51,10 +51,12 @@ def made_prediction(spec: CellSpec, **changes: Any) -> Prediction:
         "forward_end_by_category": at_end,
         "residual_stream_bytes": spec.tokens_per_step * spec.d_model * 4,
         "largest": (
-            Block(30 * MIB, "parameters", Site("aten::empty"), (10_000, 768), "float32"),
-            Block(30 * MIB, "parameters", Site("aten::empty"), (10_000, 768), "float32"),
-            Block(3 * MIB, "activations", Site("aten::bmm", "transformer.py:124 score", "attention scores", "forward"),
-                  (4, 12, 128, 128), "float32"),
+            MemoryBlock(30 * MIB, "parameters", Site("aten::empty"), (10_000, 768), "float32"),
+            MemoryBlock(30 * MIB, "parameters", Site("aten::empty"), (10_000, 768), "float32"),
+            MemoryBlock(
+                3 * MIB, "activations", Site("aten::bmm", "transformer.py:124 score", "attention scores", "forward"),
+                (4, 12, 128, 128), "float32",
+            ),
         ),
         "note": "" if has_backward else f"{spec.pass_} has no gradients",
     }  # fmt: skip

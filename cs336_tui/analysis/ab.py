@@ -11,7 +11,7 @@ import msgspec
 from cs336_tui.analysis.comparison import Side, compare
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.stats.ratio import LEVEL, MARGIN, Ratio, Verdict, explain, paired_ratio, verdict
+from cs336_tui.stats.ratio import LEVEL, MARGIN, Outcome, Ratio, explain, outcome, paired_ratio
 from cs336_tui.stats.summaries import Summary
 
 Pairs = tuple[tuple[float, float], ...]
@@ -46,7 +46,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
     b: Side
     rounds: tuple[Round, ...]
     ratio: Ratio | None
-    verdict: Verdict
+    verdict: Outcome
     explanation: str
     differs: tuple[str, ...]
     a_judged: dict[str, int]
@@ -77,7 +77,7 @@ def turns_of(results: Sequence[tuple[Result, Result]], *, level: float = LEVEL, 
         b=pair.b,
         rounds=rounds,
         ratio=ratio,
-        verdict=verdict(ratio, margin),
+        verdict=outcome(ratio, margin),
         explanation=explain(ratio, margin, more=_MORE) if counted else _why_none(rounds),
         differs=(*comparison.notes, *pair.differs),
         a_judged=_judged(sides[0]),

@@ -13,7 +13,7 @@ from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled, runs_of
 from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import CROSS_ENTROPY, REFERENCE
-from cs336_tui.stats.ratio import LEVEL, MARGIN, Ratio, Verdict, explain, ratio_of, verdict
+from cs336_tui.stats.ratio import LEVEL, MARGIN, Outcome, Ratio, explain, outcome, ratio_of
 from cs336_tui.stats.summaries import Summary
 
 COMPARISON_SCHEMA = 1
@@ -45,7 +45,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     a: Side
     b: Side
     ratio: Ratio | None
-    verdict: Verdict
+    verdict: Outcome
     explanation: str
     differs: tuple[str, ...]
 
@@ -67,7 +67,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     level: float
     mixed: tuple[str, ...] = ()
 
-    def count(self, of: Verdict) -> int:
+    def count(self, of: Outcome) -> int:
         """Pairs with a ratio and this verdict."""
         return sum(pair.verdict == of for pair in self.pairs if pair.ratio)
 
@@ -180,7 +180,7 @@ def _pair(a: Sequence[Result], b: Sequence[Result], margin: float, level: float)
         a=left,
         b=right,
         ratio=ratio,
-        verdict=verdict(ratio, margin),
+        verdict=outcome(ratio, margin),
         explanation="; ".join(missing) + "." if missing else explain(ratio, margin),
         differs=tuple(_differences(a, b)),
     )

@@ -13,13 +13,13 @@ from typing import NamedTuple, TypeVar
 
 from cs336_tui.analysis.kernel_names import short_name as short_name
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelGroup, KernelReport, Kind
+from cs336_tui.events.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelGroup, KernelKind, KernelReport
 from cs336_tui.session.state import SessionState
 
 Phases = str | tuple[str, ...] | None
 _K = TypeVar("_K", bound=Hashable)
 
-MATMUL: Kind = "matrix multiply"
+MATMUL: KernelKind = "matrix multiply"
 _OPTIMIZER_PHASES = ("zero_grad", "optimizer")
 _ATTENTION_MATMULS = ("attention scores", "final matmul", "attention core")
 _UNPARTED = ("attention rest",)
@@ -33,7 +33,7 @@ class KernelRow(NamedTuple):
 
     name: str
     short: str
-    kind: Kind
+    kind: KernelKind
     share: float
     """Of the selected total."""
     total_ns: int
@@ -205,7 +205,7 @@ def _has_kinds_of_attention(report: KernelReport) -> bool:
     return all(any(_is_unparted(group, kind) for group in report.groups) for kind in (MATMUL, "softmax"))
 
 
-def _is_unparted(group: KernelGroup, kind: Kind) -> bool:
+def _is_unparted(group: KernelGroup, kind: KernelKind) -> bool:
     return group.range in _UNPARTED and group.kind == kind
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import CATEGORIES, Block, Category, MemoryReport, SavedBlock, SavedTensor
+from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, MemoryReport, SavedBlock, SavedTensor
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -26,14 +26,14 @@ class Moment(NamedTuple):
     phase: str
     total_bytes: int
     by_category: dict[Category, int]
-    blocks: tuple[Block, ...]
+    blocks: tuple[MemoryBlock, ...]
     """Largest first."""
 
 
 class Allocation(NamedTuple):
     """A block and its life: live at events ``born <= event < died``, to the end of the step when `died` is None."""
 
-    block: Block
+    block: MemoryBlock
     born: int
     died: int | None
     phase: str
@@ -143,11 +143,11 @@ class Timeline:
         order: Ints = places[np.argsort(-self._bytes[places], kind="stable")][:n]
         return order
 
-    def _block(self, place: int) -> Block:
+    def _block(self, place: int) -> MemoryBlock:
         report = self.report
         form = report.form_of[place] if report.form_of else -1
         known = report.forms[form] if form >= 0 else None
-        return Block(
+        return MemoryBlock(
             report.bytes[place],
             _CATEGORIES[report.categories[place]],
             report.sites[report.site_of[place]],
@@ -168,7 +168,7 @@ def _ints(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64)
 
 
-def largest(report: MemoryReport, min_bytes: int = 0, n: int = 50) -> tuple[Block, ...]:
+def largest(report: MemoryReport, min_bytes: int = 0, n: int = 50) -> tuple[MemoryBlock, ...]:
     """The largest allocations of the whole step of at least `min_bytes`, largest first."""
     return tuple(found.block for found in Timeline(report).allocations(min_bytes, n))
 
@@ -181,7 +181,7 @@ def by_site(report: MemoryReport, event: int) -> tuple[SiteBytes, ...]:
 class AlikeBlocks(NamedTuple):
     """Allocations of one size from one place of the model's code, such as one in each layer."""
 
-    block: Block
+    block: MemoryBlock
     times: int
     phase: str
 

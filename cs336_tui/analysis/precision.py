@@ -10,7 +10,7 @@ from cs336_tui.analysis.fields import FIELDS, machine
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled, runs_of
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.reports import MemoryReport
-from cs336_tui.stats.ratio import Ratio, Verdict, explain, ratio_of, verdict
+from cs336_tui.stats.ratio import Outcome, Ratio, explain, outcome, ratio_of
 from cs336_tui.stats.summaries import Summary
 
 BASELINE: Precision = "fp32"
@@ -46,7 +46,7 @@ class SpeedUp(msgspec.Struct, frozen=True, kw_only=True):
     fp32: Side
     other: Side
     ratio: Ratio | None
-    verdict: Verdict
+    verdict: Outcome
     explanation: str
 
     @property
@@ -112,7 +112,7 @@ def _speedup(base: Sequence[Result], other: Sequence[Result]) -> SpeedUp:
         fp32=fp32,
         other=compared,
         ratio=ratio_of(fp32_times, times),
-        verdict=verdict(of_times),
+        verdict=outcome(of_times),
         explanation="; ".join(missing) + "." if missing else explain(of_times, a=compared.precision, b=fp32.precision),
     )
 

@@ -17,9 +17,9 @@ from cs336_tui.session import store
 from cs336_tui.session.log import LogError, default_session_dir
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import UNKNOWN, milliseconds
-from cs336_tui.stats.ratio import Verdict
+from cs336_tui.stats.ratio import Outcome
 
-_VERDICTS: Mapping[Verdict, str] = {
+_VERDICTS: Mapping[Outcome, str] = {
     "faster": "A takes less time, and the whole interval of A / B is below 1",
     "slower": "A takes more time, and the whole interval of A / B is above 1",
     "same": "the whole interval of A / B is within 1 ± {margin:g} %",

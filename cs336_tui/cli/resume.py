@@ -50,7 +50,7 @@ def resume_command(
     )
 
     def work() -> None:
-        cells = bench.reopen(run.recall, failed=failed, take_over=take_over)
+        cells = bench.resume(run.recall, failed=failed, take_over=take_over)
         click.echo(said(store.describe(run.state, path), len(cells)), err=True)
         bench.work()
 

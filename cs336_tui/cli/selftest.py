@@ -18,9 +18,9 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.export.files import ExportError, check_writable, write_atomically
 from cs336_tui.export.formats import page, render
 from cs336_tui.export.selftest import Selftest, selftest_table
-from cs336_tui.selftest.programs import SelftestError, Work, programs_of
+from cs336_tui.selftest.programs import SelftestCell, SelftestError, programs_of
 from cs336_tui.selftest.ratios import judge, marks_for
-from cs336_tui.selftest.turns import Plan, Progress, take_turns
+from cs336_tui.selftest.turns import Plan, TurnsProgress, take_turns
 from cs336_tui.session.log import default_session_dir, new_session_id
 from cs336_tui.stats.quantities import duration
 
@@ -55,7 +55,7 @@ def selftest_command(
     with StopOnSignal(lambda: False):
         environment = read_machine().environment
         name = device_of(environment, device)
-        work = Work(size=size or ("tiny" if name == "cpu" else "small"), device=name)
+        work = SelftestCell(size=size or ("tiny" if name == "cpu" else "small"), device=name)
         selftest = run_selftest(work, QUICK if quick else FULL, environment)
     return publish(selftest, format_, output, session_dir or default_session_dir(), force=force)
 
@@ -68,7 +68,7 @@ def device_of(environment: Environment, asked: str) -> str:
     return name
 
 
-def run_selftest(work: Work, plan: Plan, environment: Environment, *, keep_memory: bool = False) -> Selftest:
+def run_selftest(work: SelftestCell, plan: Plan, environment: Environment, *, keep_memory: bool = False) -> Selftest:
     """Run the programs in turns, saying on standard error how far that is. Raises `click.ClickException`.
 
     With `keep_memory` the bare script keeps freed memory, as cells do.
@@ -124,7 +124,7 @@ class _Status:
     def __init__(self) -> None:
         self._line = StatusLine(sys.stderr)
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: TurnsProgress) -> None:
         text = f"start {progress.start}/{progress.starts}, "
         text += f"round {progress.round}/{progress.rounds}" if progress.round else "programs are starting"
         if progress.turn_s is not None:

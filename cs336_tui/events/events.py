@@ -1,15 +1,12 @@
-"""What happened: the one vocabulary of the child's pipe, the session log and every consumer.
+"""The events of a session: the vocabulary of the child's pipe, the session log and every consumer.
 
 Times named ``*_s`` are seconds; ``at`` is Unix time in seconds; sizes are bytes. A cell is numbered within its
-session. On the pipe events travel as msgpack, in the log as one JSON object per line; both carry the tag ``type``.
+session. `codec` writes and reads them; every event carries the tag ``type``.
 """
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -17,13 +14,6 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.reports import Prediction, Report, ReportKind
 from cs336_tui.stats.summaries import Summary
-
-LATEST = 253_370_764_800.0
-"""The beginning of the year 9999, Unix seconds: what calendars and clocks bear."""
-LARGEST = 1e30
-"""No number of a log is larger, so that squares and products of them are numbers too."""
-SHORTEST_S, LONGEST_S = 1e-12, 1e9
-"""Between these lies the time of a step or of its part, unless it is 0."""
 
 SCHEMA = 4
 """Version of the log's vocabulary; raised when an old reader would misread a new log."""
@@ -34,11 +24,11 @@ StepKind = Literal["warm-up", "measured"]
 Status = Literal["ok", "oom", "failed", "killed", "cancelled"]
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True, omit_defaults=True):
+class _EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True, omit_defaults=True):
     at: float
 
 
-class SessionStarted(_Event, frozen=True):
+class SessionStarted(_EventBase, frozen=True):
     """First line of every log."""
 
     schema: int
@@ -47,27 +37,27 @@ class SessionStarted(_Event, frozen=True):
     """Version of cs336-tui."""
 
 
-class SessionResumed(_Event, frozen=True):
+class SessionResumed(_EventBase, frozen=True):
     """The session was opened again, by another process than the one before; a cell that ran then has no result."""
 
     app: str
     """Version of cs336-tui."""
 
 
-class SessionAnnotated(_Event, frozen=True):
+class SessionAnnotated(_EventBase, frozen=True):
     """The session got a name or a note; None leaves what was, an empty text takes it away."""
 
     name: str | None = None
     note: str | None = None
 
 
-class EnvironmentRead(_Event, frozen=True):
+class EnvironmentRead(_EventBase, frozen=True):
     """The machine, for all cells that start from here on."""
 
     environment: Environment
 
 
-class CellsQueued(_Event, frozen=True):
+class CellsQueued(_EventBase, frozen=True):
     """Cells that will run, in order, numbered from `first`; `command` repeats them headless.
 
     `ddof` is how the session's stds are to be shown from here on. `repeats` says of each cell which run of its spec it
@@ -81,33 +71,33 @@ class CellsQueued(_Event, frozen=True):
     repeats: tuple[int, ...] = ()
 
 
-class QueueOrdered(_Event, frozen=True):
+class QueueOrdered(_EventBase, frozen=True):
     """The cells that wait, in the order in which they will now run."""
 
     cells: tuple[int, ...]
 
 
-class CellSkipped(_Event, frozen=True):
+class CellSkipped(_EventBase, frozen=True):
     """A cell that waits will not run."""
 
     cell: int
     reason: str
 
 
-class CellRequeued(_Event, frozen=True):
+class CellRequeued(_EventBase, frozen=True):
     """A cell that was skipped or is over waits again, after all others."""
 
     cell: int
 
 
-class CellStarted(_Event, frozen=True):
+class CellStarted(_EventBase, frozen=True):
     """A cell runs. One that had run before starts from nothing; what it had timed stays in the log."""
 
     cell: int
     pid: int | None = None
 
 
-class StageChanged(_Event, frozen=True):
+class StageChanged(_EventBase, frozen=True):
     cell: int
     stage: Stage
 
@@ -143,14 +133,14 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
     """Revision of an imported model's source; None for the built-in one, which is of the app's version."""
 
 
-class ModelBuilt(_Event, frozen=True):
+class ModelBuilt(_EventBase, frozen=True):
     cell: int
     num_params: int
     num_params_without_head: int
     in_force: InForce
 
 
-class ModelPrepared(_Event, frozen=True):
+class ModelPrepared(_EventBase, frozen=True):
     """torch.compile or the capture of a CUDA graph is done, before the first warm-up step."""
 
     cell: int
@@ -163,7 +153,7 @@ class ModelPrepared(_Event, frozen=True):
     capture_s: float | None = None
 
 
-class StepsTimed(_Event, frozen=True):
+class StepsTimed(_EventBase, frozen=True):
     """One or more consecutive finished steps of one kind, oldest first.
 
     `first` counts from 0 within its kind. `times_s` is the wall time of a step between two synchronisations
@@ -181,7 +171,7 @@ class StepsTimed(_Event, frozen=True):
     host_phases_s: dict[str, tuple[float, ...]] = {}
 
 
-class CellFinished(_Event, frozen=True):
+class CellFinished(_EventBase, frozen=True):
     """A cell is over. `stage`, `step` and the step's `phase` say how far it got when its status is not ``ok``."""
 
     cell: int
@@ -222,7 +212,7 @@ class CellFinished(_Event, frozen=True):
     """Of the measured steps, ddof 1, where the cell's process lived to say it; spares a reader the steps."""
 
 
-class CellsPredicted(_Event, frozen=True):
+class CellsPredicted(_EventBase, frozen=True):
     """What cells will need, worked out before they run; each names its spec."""
 
     predictions: tuple[Prediction, ...] = ()
@@ -232,7 +222,7 @@ class CellsPredicted(_Event, frozen=True):
     """Why that could not be, one line."""
 
 
-class ReportStarted(_Event, frozen=True):
+class ReportStarted(_EventBase, frozen=True):
     """A child finds out more about a spec; reports are numbered within their session. `cell` is the session's cell
     that it is about, None for a spec that is no cell of it."""
 
@@ -242,14 +232,14 @@ class ReportStarted(_Event, frozen=True):
     cell: int | None = None
 
 
-class ReportStage(_Event, frozen=True):
+class ReportStage(_EventBase, frozen=True):
     """How far a report has got, in words such as ``warm-up``."""
 
     report: int
     stage: str
 
 
-class ReportFinished(_Event, frozen=True):
+class ReportFinished(_EventBase, frozen=True):
     """A report is over. `content` is there when its status is ``ok``."""
 
     report: int
@@ -258,7 +248,7 @@ class ReportFinished(_Event, frozen=True):
     content: Report | None = None
 
 
-class ChildOutput(_Event, frozen=True):
+class ChildOutput(_EventBase, frozen=True):
     """Text that a cell's process wrote to its standard output or standard error."""
 
     cell: int | None
@@ -318,7 +308,7 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu_count: int | None = None
 
 
-class DeviceSampled(_Event, frozen=True):
+class DeviceSampled(_EventBase, frozen=True):
     """State of the device and host at one moment. `gpu` is None when there is no NVML, and has its identity only
     (`uuid`, `name`) once lost; `why` says why."""
 
@@ -327,13 +317,13 @@ class DeviceSampled(_Event, frozen=True):
     why: str | None = None
 
 
-class Notice(_Event, frozen=True):
+class Notice(_EventBase, frozen=True):
     """Something a person should know that belongs to no cell's result."""
 
     text: str
 
 
-class SessionEnded(_Event, frozen=True):
+class SessionEnded(_EventBase, frozen=True):
     reason: Literal["finished", "cancelled", "interrupted"]
 
 
@@ -361,148 +351,3 @@ Event = (
     | Notice
     | SessionEnded
 )
-
-_PACK = msgspec.msgpack.Encoder()
-_UNPACK: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
-_JSON = msgspec.json.Encoder()
-_UNJSON: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
-
-
-def pack(event: Event) -> bytes:
-    """The event as it travels on the pipe: msgpack, or JSON where a number does not fit msgpack's 64 bits."""
-    try:
-        return _PACK.encode(event)
-    except OverflowError:
-        return _JSON.encode(event)
-    except UnicodeEncodeError:
-        return pack(_encodable(event))
-
-
-def unpack(data: bytes) -> Event:
-    """Inverse of `pack`. Raises `msgspec.MsgspecError`."""
-    return (_UNJSON if data.startswith(b"{") else _UNPACK).decode(data)  # no msgpack object begins so
-
-
-def to_line(event: Event) -> bytes:
-    """The event as one line of the log, newline included."""
-    try:
-        return _JSON.encode(event) + b"\n"
-    except UnicodeEncodeError:
-        return to_line(_encodable(event))
-
-
-def _encodable(event: Event) -> Event:
-    """The event with lone surrogates, which UTF-8 has no place for, written out as ``\\udc80``."""
-    encodable: Event = msgspec.convert(_without_surrogates(msgspec.to_builtins(event)), Event)
-    return encodable
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_surrogates(each) for each in value]
-    return value
-
-
-def from_line(line: bytes) -> Event:
-    """Inverse of `to_line`, for lines from anywhere. Raises `msgspec.MsgspecError` or `UnicodeDecodeError`.
-
-    What it returns can be computed with: times and other numbers have a size that arithmetic and clocks bear.
-    """
-    try:
-        event = _UNJSON.decode(line)
-        problem = _problem(event, line)
-    except RecursionError:
-        problem = "nested too deeply"
-    if problem:
-        raise msgspec.ValidationError(problem)
-    return event
-
-
-_PERHAPS_LARGE = re.compile(rb"[0-9]{19}|[0-9][eE]\+?[0-9]{2}")
-"""Is in every line that has a number beyond `LARGEST`, and in few others."""
-
-
-def _problem(event: Event, line: bytes) -> str | None:
-    """Why the event, which this line told, cannot be computed with; None when it can."""
-    if not 0 <= event.at <= LATEST:
-        return f"at {event.at}: expected Unix seconds"
-    if isinstance(event, StepsTimed):
-        several = (event.times_s, *event.phases_s.values(), *([event.host_s] if event.host_s else []))
-        if any(len(times_s) != len(event.times_s) for times_s in several):
-            return "times of steps, of phases and of the host differ in number"
-        return _impossible_time(itertools.chain(*several))
-    if isinstance(event, CellFinished) and (summary := event.summary):
-        known = (summary.mean_s, summary.median_s, summary.min_s, summary.max_s, summary.p95_s)
-        if problem := _impossible_time(time_s for time_s in known if time_s is not None):
-            return problem
-    if _PERHAPS_LARGE.search(line) and any(abs(number) > LARGEST for number in _numbers(msgspec.json.decode(line))):
-        return f"a number larger than {LARGEST:g}"
-    return None
-
-
-def _impossible_time(times_s: Iterable[float]) -> str | None:
-    for time_s in times_s:
-        if time_s and not SHORTEST_S <= time_s <= LONGEST_S:
-            return f"a time of {time_s} s: expected {SHORTEST_S:g} to {LONGEST_S:g}, or 0"
-    return None
-
-
-def _numbers(value: Any) -> Iterator[int | float]:
-    """Every number in a JSON value."""
-    if isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _numbers(each)
-    elif isinstance(value, int | float):
-        yield value
-
-
-def coalesce(events: Iterable[Event]) -> list[Event]:
-    """The same events with runs of adjoining `StepsTimed` of one cell and kind merged into one each."""
-    merged: list[Event] = []
-    pending: list[StepsTimed] = []
-
-    def flush() -> None:
-        if len(pending) > 1:
-            last = pending[-1]
-            merged.append(
-                msgspec.structs.replace(
-                    last,
-                    first=pending[0].first,
-                    times_s=tuple(t for p in pending for t in p.times_s),
-                    phases_s=_joined([each.phases_s for each in pending]),
-                    host_s=tuple(t for p in pending for t in p.host_s),
-                    host_phases_s=_joined([each.host_phases_s for each in pending]),
-                )
-            )
-        else:
-            merged.extend(pending)
-        pending.clear()
-
-    for event in events:
-        if isinstance(event, StepsTimed):
-            if pending and not _adjoin(pending[-1], event):
-                flush()
-            pending.append(event)
-        else:
-            flush()
-            merged.append(event)
-    flush()
-    return merged
-
-
-def _joined(found: Sequence[dict[str, tuple[float, ...]]]) -> dict[str, tuple[float, ...]]:
-    return {name: tuple(time for each in found for time in each[name]) for name in found[0]}
-
-
-def _adjoin(earlier: StepsTimed, later: StepsTimed) -> bool:
-    return (
-        (earlier.cell, earlier.kind) == (later.cell, later.kind)
-        and earlier.first + len(earlier.times_s) == later.first
-        and earlier.phases_s.keys() == later.phases_s.keys()
-        and bool(earlier.host_s) == bool(later.host_s)
-        and earlier.host_phases_s.keys() == later.host_phases_s.keys()
-    )

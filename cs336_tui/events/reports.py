@@ -27,8 +27,8 @@ NO_RANGE = ""
 FUSED = "fused"
 """In place of a range: what torch.compile has fused, so that it is of several parts and cannot be told apart."""
 
-Kind = Literal["matrix multiply", "softmax", "elementwise", "reduction", "copy", "optimizer", "other"]
-KINDS: tuple[str, ...] = get_args(Kind)
+KernelKind = Literal["matrix multiply", "softmax", "elementwise", "reduction", "copy", "optimizer", "other"]
+KINDS: tuple[str, ...] = get_args(KernelKind)
 """Kinds of kernels. ``softmax`` is its fused kernel; ``copy`` moves or fills memory; ``optimizer`` are kernels over
 lists of tensors, as only an optimizer's are."""
 
@@ -48,7 +48,7 @@ class Site(msgspec.Struct, frozen=True):
     backward: bool = False
 
 
-class Block(msgspec.Struct, frozen=True):
+class MemoryBlock(msgspec.Struct, frozen=True):
     """One live allocation."""
 
     bytes: int
@@ -86,7 +86,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     forward_end_by_category: dict[str, int]
     residual_stream_bytes: int
     """One tensor of the residual stream: batch x context x d_model in the dtype that the blocks pass on."""
-    largest: tuple[Block, ...]
+    largest: tuple[MemoryBlock, ...]
     """The largest live allocations at the peak, largest first; at most 20."""
     note: str = ""
     """Such as that this pass has no gradients."""
@@ -105,7 +105,7 @@ class KernelGroup(msgspec.Struct, frozen=True):
 
     name: str
     """In full."""
-    kind: Kind
+    kind: KernelKind
     phase: str
     range: str
     backward: bool
@@ -224,7 +224,7 @@ class OomReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     request_bytes: int | None
     live_bytes: int
     by_category: dict[str, int]
-    largest: tuple[Block, ...]
+    largest: tuple[MemoryBlock, ...]
     """At the moment of failure, largest first; at most 20."""
     observed: bool
     """Whether the second attempt ran out of memory too, so that the blocks were seen; else they are predicted."""

@@ -9,7 +9,7 @@ import msgspec
 
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import CATEGORIES, Block, MemoryReport, OomReport
+from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport
 from cs336_tui.export.estimates import CATEGORIES_MEAN
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import NONE, ByteUnit
@@ -287,7 +287,7 @@ def _alike_record(each: AlikeBlocks) -> dict[str, Value]:
     return _block_record(each.block) | {"times": each.times, "phase": each.phase or None}
 
 
-def _block_record(block: Block) -> dict[str, Value]:
+def _block_record(block: MemoryBlock) -> dict[str, Value]:
     site = block.site
     return {
         "bytes": block.bytes, "category": block.category, "phase": site.phase or None, "range": site.range,
@@ -296,7 +296,7 @@ def _block_record(block: Block) -> dict[str, Value]:
     }  # fmt: skip
 
 
-def _tensor(block: Block) -> str:
+def _tensor(block: MemoryBlock) -> str:
     return f"{'×'.join(map(str, block.shape)) or 'scalar'} {block.dtype}" if block.shape is not None else ""
 
 

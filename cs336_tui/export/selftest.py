@@ -8,8 +8,8 @@ import msgspec
 
 from cs336_tui.events.environment import Environment
 from cs336_tui.export.tables import Column, Table, Value
-from cs336_tui.selftest.programs import BARE, SAMPLING_S, Work
-from cs336_tui.selftest.ratios import Marks, Outcome, Row
+from cs336_tui.selftest.programs import BARE, SAMPLING_S, SelftestCell
+from cs336_tui.selftest.ratios import ProgramRatio, SelftestResult, Tolerances
 from cs336_tui.selftest.turns import SETTLE_S, Taken
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN
 from cs336_tui.stats.ratio import Ratio
@@ -18,10 +18,10 @@ from cs336_tui.stats.ratio import Ratio
 class Selftest(msgspec.Struct, frozen=True, kw_only=True):
     """What was run and where, every step time, and what they come to."""
 
-    work: Work
+    work: SelftestCell
     environment: Environment
     taken: Taken
-    outcome: Outcome
+    outcome: SelftestResult
     keep_memory: bool = False
 
 
@@ -73,7 +73,7 @@ def machine(selftest: Selftest) -> str:
     return ", ".join([*parts, f"cs336-tui {env.app}"])
 
 
-def _failures(outcome: Outcome) -> Iterator[str]:
+def _failures(outcome: SelftestResult) -> Iterator[str]:
     for row in outcome.rows:
         if row.means_judged == "fail":
             yield f"{row.name} takes {_ratio(row.means)} times as long as the bare script"
@@ -81,14 +81,14 @@ def _failures(outcome: Outcome) -> Iterator[str]:
             yield f"the std of {row.name} is {_ratio(row.stds)} of the bare script's"
 
 
-def _undecided(outcome: Outcome) -> str:
+def _undecided(outcome: SelftestResult) -> str:
     means = [row.name for row in outcome.rows if row.means_judged == "cannot tell"]
     stds = [row.name for row in outcome.rows if row.stds_judged == "cannot tell"]
     said = [f"{what} ({'; '.join(names)})" for what, names in (("means", means), ("stds", stds)) if names]
     return " and ".join(said)
 
 
-def _noise(outcome: Outcome) -> Iterator[str]:
+def _noise(outcome: SelftestResult) -> Iterator[str]:
     for what, is_noisy, ratio, mark in (
         ("means", outcome.noisy_means, outcome.control.means, _mean_mark(outcome.marks)),
         ("stds", outcome.noisy_stds, outcome.control.stds, _std_mark(outcome.marks)),
@@ -124,11 +124,11 @@ def _notes(selftest: Selftest) -> Iterator[str]:
         yield from _noise(outcome)
 
 
-def _bare_row(outcome: Outcome) -> tuple[str, ...]:
+def _bare_row(outcome: SelftestResult) -> tuple[str, ...]:
     return (BARE, str(outcome.control.bare_steps), _time(outcome.bare_mean_s, outcome.bare_std_s), "1", "", "1", "")
 
 
-def _texts(row: Row, *, control: bool = False) -> tuple[str, ...]:
+def _texts(row: ProgramRatio, *, control: bool = False) -> tuple[str, ...]:
     return (
         row.name, str(row.steps), _time(row.mean_s, row.std_s),
         _ratio(row.means), "" if control else row.means_judged,
@@ -136,7 +136,7 @@ def _texts(row: Row, *, control: bool = False) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _record(row: Row, outcome: Outcome, *, control: bool) -> dict[str, Value]:
+def _record(row: ProgramRatio, outcome: SelftestResult, *, control: bool) -> dict[str, Value]:
     return {
         "program": row.name,
         "steps": row.steps,
@@ -160,11 +160,11 @@ def _record(row: Row, outcome: Outcome, *, control: bool) -> dict[str, Value]:
     }
 
 
-def _mean_mark(marks: Marks) -> str:
+def _mean_mark(marks: Tolerances) -> str:
     return f"within {marks.mean * 100:g} %"
 
 
-def _std_mark(marks: Marks) -> str:
+def _std_mark(marks: Tolerances) -> str:
     return f"at most {marks.std:g}"
 
 

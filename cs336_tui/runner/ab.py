@@ -13,7 +13,7 @@ from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, StageChanged, StepsTimed
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.queue import NOT_STARTED, CellQueue, Waiting
+from cs336_tui.runner.queue import NOT_STARTED, CellQueue, WaitingCell
 from cs336_tui.runner.supervise import Supervisor
 
 BOTH_IN_MEMORY = "both models are in memory at once; `bench --repeats` and `compare` need one at a time"
@@ -45,7 +45,7 @@ def rounds_of(a: CellSpec, b: CellSpec, rounds: int) -> tuple[tuple[CellSpec, in
     return tuple((spec, number) for number in range(1, rounds + 1) for spec in (a, b))
 
 
-class Means(NamedTuple):
+class RoundSetup(NamedTuple):
     """What rounds are run with. `watch` is told which process is at which spec; `refuse` says why a cell is not even
     tried, empty when it may be, and `refuse_both` why two are not that fit one at a time; `round_over` is called after
     each round."""
@@ -60,7 +60,7 @@ class Means(NamedTuple):
     refuse_both: Callable[[CellSpec, CellSpec], str] = lambda _a, _b: ""
 
 
-def run_rounds(queue: CellQueue, means: Means) -> None:
+def run_rounds(queue: CellQueue, setup: RoundSetup) -> None:
     """Take the waiting cells two by two, the first of them A, and run each two as a round until none waits.
 
     A and B take turns in beginning. When one ran out of memory, or what is a user's own in it could not be built, the
@@ -68,14 +68,14 @@ def run_rounds(queue: CellQueue, means: Means) -> None:
     """
     for number in itertools.count():
         a = queue.take()
-        if not isinstance(a, Waiting):
+        if not isinstance(a, WaitingCell):
             return
         b = queue.take()
-        if not isinstance(b, Waiting):  # stopped between the two
-            means.record([_unstarted(a.cell)])
+        if not isinstance(b, WaitingCell):  # stopped between the two
+            setup.record([_unstarted(a.cell)])
             return
-        endings = _run_round((a, b), means, b_first=number % 2 == 1)
-        means.round_over()
+        endings = _run_round((a, b), setup, b_first=number % 2 == 1)
+        setup.round_over()
         if names := [name for name, ending in zip("AB", endings, strict=True) if ending.status == "oom"]:
             reason = f"{' and '.join(names)} ran out of memory in round {number + 1}"
             queue.skip(range(b.cell + 1, b.cell + 1 + len(queue)), reason)
@@ -84,40 +84,42 @@ def run_rounds(queue: CellQueue, means: Means) -> None:
             queue.skip(range(b.cell + 1, b.cell + 1 + len(queue)), reason)
 
 
-def _cannot_be_built(side: Waiting, ending: CellFinished) -> bool:
+def _cannot_be_built(side: WaitingCell, ending: CellFinished) -> bool:
     """Whether a user's own code ended the round before any step."""
     return side.spec.brings_own_code and ending.status == "failed" and ending.stage == "building"
 
 
-def _run_round(sides: tuple[Waiting, Waiting], means: Means, *, b_first: bool) -> tuple[CellFinished, CellFinished]:
+def _run_round(
+    sides: tuple[WaitingCell, WaitingCell], setup: RoundSetup, *, b_first: bool
+) -> tuple[CellFinished, CellFinished]:
     a, b = sides
     for name, side, other in (("A", a, b), ("B", b, a)):
-        if why := means.refuse(side.spec):
+        if why := setup.refuse(side.spec):
             return _told(
-                means.record,
+                setup.record,
                 a.cell,
                 CellFinished(at=time.time(), cell=side.cell, status="oom", error=why),
                 CellFinished(at=time.time(), cell=other.cell, status="failed", error=f"{name} was not tried"),
             )
-    if why := means.refuse_both(a.spec, b.spec):
+    if why := setup.refuse_both(a.spec, b.spec):
         ends = [CellFinished(at=time.time(), cell=side.cell, status="oom", error=why) for side in sides]
-        return _told(means.record, a.cell, *ends)
+        return _told(setup.record, a.cell, *ends)
     started_at = time.time()
     try:
-        child = means.launcher.start_round((a.cell, b.cell), (a.spec, b.spec), b_first=b_first)
+        child = setup.launcher.start_round((a.cell, b.cell), (a.spec, b.spec), b_first=b_first)
     except StartError as error:
         why = str(error)
         ends = [CellFinished(at=time.time(), cell=side.cell, status="failed", error=why) for side in sides]
-        return _told(means.record, a.cell, *ends)
+        return _told(setup.record, a.cell, *ends)
     pid = child.process.pid
-    means.record([CellStarted(at=started_at, cell=side.cell, pid=pid) for side in sides])
-    means.watch(a.spec if b.spec.device == "cpu" else b.spec, pid)
-    hearing = _Hearing((a.cell, b.cell), means.record)
+    setup.record([CellStarted(at=started_at, cell=side.cell, pid=pid) for side in sides])
+    setup.watch(a.spec if b.spec.device == "cpu" else b.spec, pid)
+    hearing = _Hearing((a.cell, b.cell), setup.record)
     try:
-        Supervisor(child, a.cell, hearing, means.stop, means.timeout_s).run()
+        Supervisor(child, a.cell, hearing, setup.stop, setup.timeout_s).run()
     finally:
         child.close()
-    return _told(means.record, a.cell, *hearing.endings())
+    return _told(setup.record, a.cell, *hearing.endings())
 
 
 class _Hearing:

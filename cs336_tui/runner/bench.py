@@ -25,29 +25,29 @@ from cs336_tui.events.events import (
     SessionStarted,
 )
 from cs336_tui.events.reports import ReportKind, ReportRequest
-from cs336_tui.runner.ab import Means, check_sides, rounds_of, run_rounds
+from cs336_tui.runner.ab import RoundSetup, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.capabilities import without_impossible
-from cs336_tui.runner.cells import Cells, make_report, refuse_report
+from cs336_tui.runner.cells import CellRunner, make_report, refuse_report
 from cs336_tui.runner.device.sampler import DeviceWatch
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.peak import PeakRequests, Tell
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.queue import Asked, CellQueue, Waiting
+from cs336_tui.runner.queue import CellQueue, WaitingCell, WaitingReport
 from cs336_tui.runner.resume import go_on
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, new_session_id
-from cs336_tui.session.recorder import Recorder, Sink
+from cs336_tui.session.recorder import SessionRecorder, Sink
 
 
 class Bench:
     """Owns the child processes, the device sampler and the session log; every event goes to `sink`.
 
     Call `prepare` before a user interface takes over the terminal, and `start` (or `probe`) when it has painted.
-    `probe`, `add`, `reopen` and `work` block and belong on a worker thread; the others may be called from any thread.
+    `probe`, `add`, `resume` and `work` block and belong on a worker thread; the others may be called from any thread.
     `sink` is called from worker threads, in the order in which things happened. What waits to run is `queue`.
 
-    `session` is a new session's log unless `reopen` goes on with it. `timeout_s` bounds a cell's whole life. When a
+    `session` is a new session's log unless `resume` goes on with it. `timeout_s` bounds a cell's whole life. When a
     cell ran out of memory, `skip_after_oom` skips the waiting ones that surely need as much. `device_interval_s` 0
     switches device sampling off. With `explain_oom` such a cell is tried again apart from it, to see what filled the
     memory. With `check_fit` a cell on the host that cannot fit by prediction is out of memory without being tried. With
@@ -75,7 +75,7 @@ class Bench:
         self.skip_after_oom = skip_after_oom
         self._explain_oom = explain_oom
         self._in_process = in_process
-        self._recorder = Recorder(session_dir, session or new_session_id(), sink)
+        self._recorder = SessionRecorder(session_dir, session or new_session_id(), sink)
         self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-"))
         self._launcher = Launcher(self._scratch)
         self._peaks = PeakRequests(self._launcher)
@@ -86,7 +86,7 @@ class Bench:
         self._watch = DeviceWatch(self._on_sample, interval_s=device_interval_s)
         self._stop = StopSignal()
         self.queue = CellQueue(self._recorder.record, self._stop)
-        self._cells = Cells(
+        self._cells = CellRunner(
             None if in_process else self._launcher,
             self._recorder,
             self._watch,
@@ -259,7 +259,7 @@ class Bench:
 
     def _run_all(self, environment: Environment) -> None:
         while (taken := self._take()) is not None:
-            if isinstance(taken, Asked):
+            if isinstance(taken, WaitingReport):
                 self._make_report(taken, environment)
                 continue
             self._cells.run(taken.cell, taken.spec, environment, self.timeout_s)
@@ -273,13 +273,13 @@ class Bench:
                 self.queue.skip_larger(taken.spec, reason)
         self._watch.point(None, None)
 
-    def _take(self) -> Waiting | Asked | None:
+    def _take(self) -> WaitingCell | WaitingReport | None:
         """What comes next; peaks that wait are measured before it."""
         self._peaks.measure_all()
         return self.queue.take()
 
     def _run_rounds(self, environment: Environment) -> None:
-        means = Means(
+        setup = RoundSetup(
             launcher=self._launcher,
             record=self._cells.record,
             watch=lambda spec, pid: self._watch.point(environment.device(spec.device), pid),
@@ -289,10 +289,10 @@ class Bench:
             timeout_s=self.timeout_s,
             refuse_both=lambda a, b: self._cells.why_not_both(a, b, environment),
         )
-        run_rounds(self.queue, means)
+        run_rounds(self.queue, setup)
         self._watch.point(None, None)
 
-    def reopen(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
+    def resume(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
         """Go on with the session's log; returns the cells that now wait, in order.
 
         Those are the cells without a result, and with `failed` those that failed or were killed. What the log holds
@@ -376,7 +376,7 @@ class Bench:
                 started = SessionStarted(at=now, schema=SCHEMA, session=self.session, app=__version__)
                 self._recorder.record([started, EnvironmentRead(at=now, environment=environment)])
 
-    def _make_report(self, asked: Asked, environment: Environment) -> None:
+    def _make_report(self, asked: WaitingReport, environment: Environment) -> None:
         device = environment.device(asked.spec.device)
         ending = self._cells.out_of_memory.get(-1 if asked.cell is None else asked.cell)
         request = ReportRequest(

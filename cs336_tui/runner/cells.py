@@ -18,7 +18,7 @@ from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.supervise import Supervisor
-from cs336_tui.session.recorder import Recorder
+from cs336_tui.session.recorder import SessionRecorder
 from cs336_tui.stats.quantities import gigabytes
 from cs336_tui.worker import worker_entry
 
@@ -27,7 +27,7 @@ _MAY_MATTER = 1 / 4
 """From this share of the memory on, by a rough sum, a prediction is made."""
 
 
-class Cells:
+class CellRunner:
     """Runs one cell at a time. Without a `launcher` cells run in the calling thread.
 
     With `check_fit` a cell on the host that cannot fit by prediction is out of memory without being tried. With `nvtx`
@@ -37,7 +37,7 @@ class Cells:
     def __init__(
         self,
         launcher: Launcher | None,
-        recorder: Recorder,
+        recorder: SessionRecorder,
         watch: DeviceWatch,
         predictions: SessionPredictions,
         stop: StopSignal,

@@ -22,8 +22,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from cs336_tui.config.spec import CellSpec, Precision
+from cs336_tui.events.codec import pack
 from cs336_tui.events.environment import TorchEnvironment
-from cs336_tui.events.events import CellFinished, Event, Notice, ReportFinished, pack
+from cs336_tui.events.events import CellFinished, Event, Notice, ReportFinished
 from cs336_tui.events.peaks import DevicePeak
 from cs336_tui.events.reports import Prediction, ReportRequest
 from cs336_tui.runner.orphans import end_offspring, offspring_of, told

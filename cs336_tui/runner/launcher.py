@@ -92,7 +92,7 @@ class Child:
         if self.method == "spawn" and self.process.pid is not None:
             self._offspring.extend(offspring_of(self.process.pid))
 
-    def end_leftovers(self) -> list[str]:
+    def end_orphans(self) -> list[str]:
         """End what the process, which is over, had started and left; returns names, one a process."""
         with _knowing:
             return end_orphans(_living) if self.method == "forkserver" else self._end_offspring()
@@ -104,7 +104,7 @@ class Child:
         if self.process.is_alive():
             self.kill()
         self.process.join()
-        self.end_leftovers()
+        self.end_orphans()
         with _knowing:
             _living.discard(self.process.pid or 0)
         self.process.close()

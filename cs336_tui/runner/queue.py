@@ -29,14 +29,14 @@ def why_unusable(code: str, cell: int) -> str:
     return f"cell {cell + 1} could not use {code}, and this one needs it too"
 
 
-class Waiting(NamedTuple):
+class WaitingCell(NamedTuple):
     """A cell that is to run next."""
 
     cell: int
     spec: CellSpec
 
 
-class Asked(NamedTuple):
+class WaitingReport(NamedTuple):
     """A report that is to be made next."""
 
     kind: ReportKind
@@ -58,8 +58,8 @@ class CellQueue:
         self._changed = threading.Condition(threading.RLock())
         self._specs: dict[int, CellSpec] = {}
         self._waiting: list[int] = []
-        self._asked: list[Asked] = []
-        self._taken: Waiting | Asked | None = None
+        self._asked: list[WaitingReport] = []
+        self._taken: WaitingCell | WaitingReport | None = None
         self._claimed = False
         self._paused = False
 
@@ -147,13 +147,13 @@ class CellQueue:
     def ask(self, kind: ReportKind, spec: CellSpec, cell: int | None = None) -> None:
         """Let a report wait; it comes before the cells that wait, and only once."""
         with self._changed:
-            asked = Asked(kind, spec, cell)
+            asked = WaitingReport(kind, spec, cell)
             if asked not in (*self._asked, self._taken):
                 self._asked.append(asked)
             self._changed.notify_all()
 
     @property
-    def asked(self) -> tuple[Asked, ...]:
+    def asked(self) -> tuple[WaitingReport, ...]:
         """The reports that wait."""
         return tuple(self._asked)
 
@@ -197,7 +197,7 @@ class CellQueue:
     def current(self) -> int | None:
         """The cell that was taken and is not over."""
         taken = self._taken
-        return taken.cell if isinstance(taken, Waiting) else None
+        return taken.cell if isinstance(taken, WaitingCell) else None
 
     @property
     def busy(self) -> bool:
@@ -210,7 +210,7 @@ class CellQueue:
             claimed, self._claimed = not self._claimed, True
             return claimed
 
-    def take(self) -> Waiting | Asked | None:
+    def take(self) -> WaitingCell | WaitingReport | None:
         """The next report or cell, what was taken before being over; None when none waits. Cells block while paused."""
         with self._changed:
             self._taken = None
@@ -220,9 +220,9 @@ class CellQueue:
                 self.leave()
                 return None
             self._taken = (
-                self._asked.pop(0) if self._asked else Waiting(self._waiting[0], self._specs[self._waiting[0]])
+                self._asked.pop(0) if self._asked else WaitingCell(self._waiting[0], self._specs[self._waiting[0]])
             )
-            if isinstance(self._taken, Waiting):
+            if isinstance(self._taken, WaitingCell):
                 del self._waiting[0]
             return self._taken
 

@@ -10,7 +10,7 @@ from cs336_tui.events.events import CellsPredicted, Notice
 from cs336_tui.events.reports import Prediction, prediction_key
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.predictor import Capability, PredictionError, Predictor, TookTooLong
-from cs336_tui.session.recorder import Recorder
+from cs336_tui.session.recorder import SessionRecorder
 from cs336_tui.session.state import SessionState
 
 AFTERWARDS_WITHIN_S = 20.0
@@ -23,7 +23,7 @@ class SessionPredictions:
     def __init__(
         self,
         launcher: Launcher,
-        recorder: Recorder,
+        recorder: SessionRecorder,
         capability_of: Callable[[CellSpec], Capability | None],
         own_code_within_s: Callable[[], float | None] = lambda: None,
     ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from cs336_tui.events.codec import coalesce, unpack
 from cs336_tui.events.events import (
     CellFinished,
     ChildOutput,
@@ -23,8 +24,6 @@ from cs336_tui.events.events import (
     StageChanged,
     Status,
     StepsTimed,
-    coalesce,
-    unpack,
 )
 from cs336_tui.runner.launcher import Child
 from cs336_tui.runner.orphans import told
@@ -103,7 +102,7 @@ class Supervisor:
         if self._child.may_outlive_its_server:
             self._drain_until_closed()
         ends = self._ends or [self._sudden_end()]
-        left = self._child.end_leftovers()
+        left = self._child.end_orphans()
         self._record([*self._tell_of(left), *(_remarked(end, left) for end in ends)])
 
     def _tell_of(self, left: Sequence[str]) -> list[Event]:

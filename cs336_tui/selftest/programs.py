@@ -45,7 +45,7 @@ class SelftestError(Exception):
     """A program that could not be timed; says which, why and what it said last."""
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class SelftestCell(msgspec.Struct, frozen=True, kw_only=True):
     """The cell that all programs run, of the 2026 edition and in fp32."""
 
     size: str
@@ -68,7 +68,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         return [str(word) for pair in fields.items() for word in pair]
 
 
-class Step(NamedTuple):
+class TimedStep(NamedTuple):
     """One step: when it ended (Unix time) and how long it took, seconds."""
 
     end: float
@@ -83,14 +83,14 @@ class Program(NamedTuple):
 
     name: str
     command: Sequence[str]
-    steps: Callable[[], list[Step]]
+    steps: Callable[[], list[TimedStep]]
     env: Mapping[str, str] = {}
     in_terminal: bool = False
     prompt: re.Pattern[bytes] | None = None
     keys: str = ""
 
 
-def programs_of(work: Work, folder: Path, *, keep_memory: bool = False) -> tuple[Program, ...]:
+def programs_of(work: SelftestCell, folder: Path, *, keep_memory: bool = False) -> tuple[Program, ...]:
     """A bare script, the same again as a control, `bench` with device sampling and without, and the app with it.
 
     With `keep_memory` the bare scripts keep freed memory too.
@@ -122,17 +122,17 @@ def programs_of(work: Work, folder: Path, *, keep_memory: bool = False) -> tuple
     return bare(BARE), bare(CONTROL), bench(BENCH, SAMPLING_S), bench(UNSAMPLED, 0), app
 
 
-def read_lines(file: Path) -> list[Step]:
+def read_lines(file: Path) -> list[TimedStep]:
     """Steps as the bare script writes them; a line that is being written is left for later."""
     if not file.exists():
         return []
     whole, _, _ = file.read_text().rpartition("\n")
-    return [Step(*map(float, line.split())) for line in whole.splitlines()]
+    return [TimedStep(*map(float, line.split())) for line in whole.splitlines()]
 
 
-def read_session(directory: Path) -> list[Step]:
+def read_session(directory: Path) -> list[TimedStep]:
     """Steps in the directory's session logs, measured or warm-up. Raises `SelftestError` when a cell has ended."""
-    steps: list[Step] = []
+    steps: list[TimedStep] = []
     for log in directory.glob("*.jsonl"):
         with contextlib.suppress(LogError):  # of a log that has only just been made
             for event in LogReader(log):
@@ -142,7 +142,7 @@ def read_session(directory: Path) -> list[Step]:
                     # Merged events tell the end of their last step only; the others ended before it, back to back.
                     end = event.at
                     for took in reversed(event.times_s):
-                        steps.append(Step(end, took))
+                        steps.append(TimedStep(end, took))
                         end -= took
     return sorted(steps, key=lambda step: step.end)
 

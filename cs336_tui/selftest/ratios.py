@@ -23,7 +23,7 @@ FROM_STARTS = "t interval of the log ratios, a sample being the mean of a start'
 FROM_ROUNDS = "t interval of the log ratios of one start's rounds: what differs from start to start is not in it"
 
 
-class Marks(msgspec.Struct, frozen=True, kw_only=True):
+class Tolerances(msgspec.Struct, frozen=True, kw_only=True):
     """The ratio of means must be within 1 ± `mean`, that of stds at most `std`."""
 
     mean: float
@@ -46,16 +46,16 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-ON_CPU = Marks(mean=0.02, std=1.2)
-ON_GPU = Marks(mean=0.01, std=1.1)
+ON_CPU = Tolerances(mean=0.02, std=1.2)
+ON_GPU = Tolerances(mean=0.01, std=1.1)
 
 
-def marks_for(device: str) -> Marks:
+def marks_for(device: str) -> Tolerances:
     """Those of the device that torch calls so."""
     return ON_CPU if device == "cpu" else ON_GPU
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramRatio(msgspec.Struct, frozen=True, kw_only=True):
     """A program over the bare script. `steps` and `bare_steps` are counted steps; None is what cannot be known."""
 
     name: str
@@ -74,17 +74,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return worst([self.means_judged, self.stds_judged])
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class SelftestResult(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of the programs that are judged, the control's, and what they come to together.
 
     The control's own judgements say only how quiet the machine is. Where it is `noisy`, no program is judged.
     """
 
-    marks: Marks
+    marks: Tolerances
     bare_mean_s: float | None
     bare_std_s: float | None
-    rows: tuple[Row, ...]
-    control: Row
+    rows: tuple[ProgramRatio, ...]
+    control: ProgramRatio
     noisy_means: bool
     noisy_stds: bool
 
@@ -101,7 +101,7 @@ def worst(judged: Sequence[Judged]) -> Judged:
     return "pass" if judged else "cannot tell"
 
 
-def judge(starts: Sequence[Sequence[Round]], marks: Marks) -> Outcome:
+def judge(starts: Sequence[Sequence[Round]], marks: Tolerances) -> SelftestResult:
     """Every program but the bare script over that, the control apart; `starts` as in `Taken`."""
     rows = {name: _row(starts, name, marks) for name in starts[0][0] if name != BARE}
     control = rows.pop(CONTROL)
@@ -112,7 +112,7 @@ def judge(starts: Sequence[Sequence[Round]], marks: Marks) -> Outcome:
     if noisy_stds:
         doubted["stds_judged"] = "cannot tell"
     bare = _times(starts, BARE)
-    return Outcome(
+    return SelftestResult(
         marks=marks,
         bare_mean_s=_mean(bare),
         bare_std_s=_std_within(bare),
@@ -149,11 +149,11 @@ def _judged(ratio: Ratio | None, low: float, high: float) -> Judged:
     return "fail" if ratio.high < low or ratio.low > high else "cannot tell"
 
 
-def _row(starts: Sequence[Sequence[Round]], name: str, marks: Marks) -> Row:
+def _row(starts: Sequence[Sequence[Round]], name: str, marks: Tolerances) -> ProgramRatio:
     means = log_ratio(_ratios(starts, name, statistics.fmean))
     stds = log_ratio(_ratios(starts, name, statistics.stdev))
     times = _times(starts, name)
-    return Row(
+    return ProgramRatio(
         name=name,
         steps=sum(map(len, times)),
         bare_steps=sum(map(len, _times(starts, BARE))),

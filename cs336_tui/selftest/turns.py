@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.selftest.programs import Group, Groups, Program, SelftestError, Step
+from cs336_tui.selftest.programs import Group, Groups, Program, SelftestError, TimedStep
 
 SETTLE_S = 0.25
 """Steps that begin sooner after their turn does are not counted: the others have had the caches."""
@@ -70,7 +70,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     starts: tuple[tuple[Round, ...], ...]
 
 
-class Progress(NamedTuple):
+class TurnsProgress(NamedTuple):
     """How far it is: `round` is 0 while programs start; `left_s` counts from its beginning. None is not known yet."""
 
     start: int
@@ -82,7 +82,7 @@ class Progress(NamedTuple):
 
 
 def take_turns(
-    make: MakePrograms, plan: Plan, say: Callable[[Progress], object], *, patience_s: float = PATIENCE_S
+    make: MakePrograms, plan: Plan, say: Callable[[TurnsProgress], object], *, patience_s: float = PATIENCE_S
 ) -> Taken:
     """Start the programs and give them turns, as often as planned.
 
@@ -96,7 +96,7 @@ def take_turns(
             programs = make(groups.folder)
             starts_left, rounds_left = plan.starts - start, plan.rounds * (plan.starts - start)
             left_s = None if turn_s is None else starts_left * start_s + rounds_left * len(programs) * turn_s
-            say(Progress(start + 1, plan.starts, 0, plan.rounds, turn_s, left_s))
+            say(TurnsProgress(start + 1, plan.starts, 0, plan.rounds, turn_s, left_s))
             began = time.monotonic()
             stage = _Stage(groups, programs, patience_s)
             turn_s = turn_s or plan.turn_of(stage.step_time(programs[0].name))
@@ -106,7 +106,7 @@ def take_turns(
             spans: list[dict[str, tuple[float, float]]] = []
             for number in range(plan.rounds):
                 left_s = (starts_left - 1) * start_s + (rounds_left - number) * len(programs) * turn_s
-                say(Progress(start + 1, plan.starts, number + 1, plan.rounds, turn_s, left_s))
+                say(TurnsProgress(start + 1, plan.starts, number + 1, plan.rounds, turn_s, left_s))
                 shuffle(order)
                 spans.append({name: stage.turn(name, turn_s) for name in order})
             steps = stage.all_steps()
@@ -115,7 +115,7 @@ def take_turns(
     return Taken(plan=plan, turn_s=turn_s, starts=tuple(starts))
 
 
-def _turn(steps: Sequence[Step], begin: float, end: float) -> Turn:
+def _turn(steps: Sequence[TimedStep], begin: float, end: float) -> Turn:
     """Of all steps of a program those that it began and ended in its turn."""
     ended = [(step.end - step.took, step.took) for step in steps if begin < step.end <= end]
     return Turn(
@@ -172,7 +172,7 @@ class _Stage:
                 raise SelftestError(group.ending)
         return begin, end
 
-    def all_steps(self) -> dict[str, list[Step]]:
+    def all_steps(self) -> dict[str, list[TimedStep]]:
         """What every program has timed until now.
 
         All go on until each has told of a later step, since what was in a pipe when its reader was stopped comes first.
@@ -180,13 +180,13 @@ class _Stage:
         released = time.time()
         for group in self._running.values():
             group.let(True)
-        steps: dict[str, list[Step]] = {name: [] for name in self._programs}
+        steps: dict[str, list[TimedStep]] = {name: [] for name in self._programs}
         for _ in self._until("timed no further step"):
             steps |= {name: self._steps(name) for name in self._missing}
             self._missing = [name for name in self._missing if not steps[name] or steps[name][-1].end <= released]
         return steps
 
-    def _steps(self, name: str) -> list[Step]:
+    def _steps(self, name: str) -> list[TimedStep]:
         with _named(name, self._running[name]):
             return self._programs[name].steps()
 

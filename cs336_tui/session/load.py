@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cs336_tui.config.reading import open_regular
-from cs336_tui.events.events import DeviceSampled, Event, Notice, Stage, StepsTimed, from_line
+from cs336_tui.events.codec import from_line
+from cs336_tui.events.events import DeviceSampled, Event, Notice, Stage, StepsTimed
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.log import DAMAGE, TORN, LogError, LogReader, Run, line_prefix
+from cs336_tui.session.log import DAMAGE, TORN, LogError, LogReader, SkippedLines, line_prefix
 from cs336_tui.session.state import DEVICE_HISTORY, SessionState
 
 _STEPS, _SAMPLE = line_prefix(StepsTimed), line_prefix(DeviceSampled)
@@ -35,11 +36,11 @@ def load(path: Path) -> SessionState:
     except OSError as error:
         raise LogError(f"{path}: {error.strerror}") from None
     state = SessionState()
-    runs: list[tuple[Run, int | None]] = []
-    at_end: Run | None = None
+    runs: list[tuple[SkippedLines, int | None]] = []
+    at_end: SkippedLines | None = None
     reader = LogReader(path)
     for event in reader.skim(_LONG):
-        if isinstance(event, Run):
+        if isinstance(event, SkippedLines):
             at_end = event
             runs.append((event, state.current))
             for cell, stage in state.surrounded:
@@ -61,7 +62,7 @@ class _Unread:
 
     def __init__(self, file: BinaryIO, cell: int) -> None:
         self._file, self._cell = file, cell
-        self.runs: list[tuple[Run, Stage | None]] = []
+        self.runs: list[tuple[SkippedLines, Stage | None]] = []
         """Each with the cell's stage, None when it was over."""
 
     def steps(self) -> Iterator[StepsTimed]:
@@ -85,7 +86,7 @@ def _unread(cell: CellState, file: BinaryIO) -> _Unread:
     return cell.unread
 
 
-def _text(file: BinaryIO, run: Run) -> bytes:
+def _text(file: BinaryIO, run: SkippedLines) -> bytes:
     return os.pread(file.fileno(), run.end - run.start, run.start)  # keeps no place, as threads may share the file
 
 
@@ -101,7 +102,7 @@ def _events(lines: bytes, prefix: bytes = b"") -> Iterator[Event]:
         yield event
 
 
-def _read_samples(state: SessionState, file: BinaryIO, runs: list[tuple[Run, int | None]]) -> None:
+def _read_samples(state: SessionState, file: BinaryIO, runs: list[tuple[SkippedLines, int | None]]) -> None:
     """Bring back the latest device samples, each with the cell that ran."""
     found: list[tuple[DeviceSampled, int | None]] = []
     for run, cell in reversed(runs):

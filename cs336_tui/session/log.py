@@ -15,13 +15,8 @@ import msgspec
 import platformdirs
 
 from cs336_tui.config.reading import open_regular
-from cs336_tui.events.events import (
-    SCHEMA,
-    Event,
-    SessionStarted,
-    from_line,
-    to_line,
-)
+from cs336_tui.events.codec import from_line, to_line
+from cs336_tui.events.events import SCHEMA, Event, SessionStarted
 from cs336_tui.session.lock import SessionInUse, SessionLock
 
 FILES_SUFFIX = ".files"
@@ -178,7 +173,7 @@ class SessionLog:
         self._lock.release()
 
 
-class Run(NamedTuple):
+class SkippedLines(NamedTuple):
     """Neighbouring lines of a log that were passed over: where they are in the file, in bytes."""
 
     start: int
@@ -198,10 +193,10 @@ class LogReader:
 
     def __iter__(self) -> Iterator[Event]:
         for event in self.skim(()):
-            assert not isinstance(event, Run)
+            assert not isinstance(event, SkippedLines)
             yield event
 
-    def skim(self, pass_over: tuple[bytes, ...]) -> Iterator[Event | Run]:
+    def skim(self, pass_over: tuple[bytes, ...]) -> Iterator[Event | SkippedLines]:
         """As iterating, except that lines which begin with one of `pass_over` (see `line_prefix`) are not decoded."""
         started = False
         number = end = 0
@@ -219,7 +214,7 @@ class LogReader:
                         else:
                             self.torn = not line.endswith(b"\n")
                             line = b""
-                        yield Run(start, end)
+                        yield SkippedLines(start, end)
                         number += 1
                         end += len(line)
                     if not line.strip():

@@ -15,7 +15,7 @@ from cs336_tui.session.log import LogError, LogLost, SessionLog, default_session
 Sink = Callable[[Sequence[Event]], None]
 
 
-class Recorder:
+class SessionRecorder:
     """Writes events to the session's log and hands them on to `sink`, in one order, from any thread.
 
     The log file is made by `open`, not before. When a later write fails, or finds that somebody has removed the file,

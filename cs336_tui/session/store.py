@@ -20,7 +20,7 @@ from cs336_tui.events.events import (
 )
 from cs336_tui.session.load import load as load
 from cs336_tui.session.lock import writer_of
-from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, Run, SessionLog, line_prefix
+from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, SessionLog, SkippedLines, line_prefix
 from cs336_tui.session.state import SessionState
 
 _SUFFIX = ".jsonl"
@@ -100,7 +100,7 @@ def info_of(path: Path) -> SessionInfo:
     state, problem = SessionState(), None
     try:
         for event in LogReader(path).skim(_LONG):
-            if not isinstance(event, Run):
+            if not isinstance(event, SkippedLines):
                 state.apply(event)
     except LogError as error:
         problem = str(error)

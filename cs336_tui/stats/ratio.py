@@ -15,7 +15,7 @@ import msgspec
 from cs336_tui.stats.intervals import FEWEST, Sample, sample_of, t_interval, t_quantile, t_tail
 from cs336_tui.stats.intervals import LEVEL as LEVEL
 
-Verdict = Literal["faster", "slower", "same", "ambiguous"]
+Outcome = Literal["faster", "slower", "same", "ambiguous"]
 MARGIN = 0.01
 """A relative difference of times smaller than this is none."""
 
@@ -177,7 +177,7 @@ def paired_ratio(rounds: Sequence[Sequence[tuple[float, float]]], level: float =
     return _reaching(found, _of_means([pair for pairs in taken for pair in pairs]))
 
 
-def verdict(ratio: Ratio | None, margin: float = MARGIN) -> Verdict:
+def outcome(ratio: Ratio | None, margin: float = MARGIN) -> Outcome:
     """What the ratio of two times says of A against B.
 
     - faster: the interval is wholly below 1 and the ratio at most 1 - margin;
@@ -209,7 +209,7 @@ def explain(
         why = ratio.method.removeprefix(_NONE)
         return f"{a} takes {_digits(ratio.ratio)} times as long as {b}: ambiguous, no interval as {why}; {more}."
     percent, near = f"{ratio.level * 100:g} %", f"1 ± {margin * 100:g} %"
-    match verdict(ratio, margin):
+    match outcome(ratio, margin):
         case "faster":
             return f"{takes}: faster, the whole {percent} interval is below 1."
         case "slower":

@@ -115,7 +115,7 @@ class LiveSource:
         """Run what the session that the bench was made for has no result of."""
         with self._asking:
             self._asked += 1
-        thread("run", lambda: self._work(lambda: self._reopen(failed)))
+        thread("run", lambda: self._work(lambda: self._resume(failed)))
 
     def work(self) -> None:
         """Run what waits in the queue, if nobody does."""
@@ -194,9 +194,9 @@ class LiveSource:
                 else:
                     tell(each, PeakError("it was stopped"))
 
-    def _reopen(self, failed: bool) -> None:
+    def _resume(self, failed: bool) -> None:
         with self._once_asked():
-            self._bench.reopen(failed=failed)
+            self._bench.resume(failed=failed)
         with self._asking:
             if self._asked:
                 self._asked -= 1

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from cs336_tui.cli.compare import compare_command
 from cs336_tui.cli.main import cli
 from cs336_tui.cli.reference import keep_command, reference_view
-from cs336_tui.events.events import to_line
+from cs336_tui.events.codec import to_line
 from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, events_of
 
 SLOW, FAST = [0.2000, 0.2001, 0.1999, 0.2000] * 3, [0.1000, 0.1001, 0.0999, 0.1000] * 3

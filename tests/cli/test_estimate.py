@@ -14,7 +14,8 @@ from cs336_tui.cli.fit import fit_command
 from cs336_tui.cli.targets import Asked, Machine, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec, SpecError
-from cs336_tui.events.events import DeviceSampled, HostSample, to_line
+from cs336_tui.events.codec import to_line
+from cs336_tui.events.events import DeviceSampled, HostSample
 from cs336_tui.events.reports import Prediction
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session import store

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cs336_tui.cli.main import cli
-from cs336_tui.events.events import to_line
+from cs336_tui.events.codec import to_line
 from cs336_tui.export.reports import REPORTS
 from tests.export.grids import LAPTOP, SMALL, by, grid_events
 

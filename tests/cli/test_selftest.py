@@ -13,7 +13,7 @@ from cs336_tui.cli.selftest import device_of, publish, run_selftest, selftest_co
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.export.selftest import Selftest, sentence
-from cs336_tui.selftest.programs import APP, BENCH, CONTROL, UNSAMPLED, Work
+from cs336_tui.selftest.programs import APP, BENCH, CONTROL, UNSAMPLED, SelftestCell
 from cs336_tui.selftest.ratios import ON_CPU, judge
 from cs336_tui.selftest.turns import Plan, Taken
 from tests.samples import ENVIRONMENT
@@ -24,13 +24,13 @@ def a_selftest(means: dict[str, float] | None = None, stds: dict[str, float] | N
     starts = made(means, stds)
     taken = Taken(plan=Plan(starts=6, rounds=4), turn_s=1.3, starts=tuple(map(tuple, starts)))
     outcome = judge(starts, ON_CPU)
-    work = Work(size="tiny", device="cpu")
+    work = SelftestCell(size="tiny", device="cpu")
     return Selftest(work=work, environment=ENVIRONMENT, taken=taken, outcome=outcome, **more)
 
 
 @pytest.mark.timeout(180)  # five programs start with torch
 def test_a_real_run_has_all_rows_and_keeps_every_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    work = Work(size="tiny", device="cpu", context=8, batch=1)
+    work = SelftestCell(size="tiny", device="cpu", context=8, batch=1)
     plan = Plan(starts=1, rounds=2, turn_s=0.5, steps=10)
     selftest = run_selftest(work, plan, ENVIRONMENT)
     assert "start 1/1, programs are starting" in capsys.readouterr().err
@@ -55,7 +55,7 @@ def test_a_program_that_cannot_run_is_an_error_with_its_output() -> None:
     with pytest.raises(
         click.ClickException, match=r"(?s)selftest: .*: ended with exit code [12]; its last output:\n.*nowhere"
     ):
-        run_selftest(Work(size="tiny", device="nowhere"), Plan(starts=1, rounds=1), ENVIRONMENT)
+        run_selftest(SelftestCell(size="tiny", device="nowhere"), Plan(starts=1, rounds=1), ENVIRONMENT)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_gpu_is_named_with_its_driver() -> None:
     assert isinstance(label, DeviceInfo)
     selftest = a_selftest()
     on_gpu = Selftest(
-        work=Work(size="small", device="cuda:0"),
+        work=SelftestCell(size="small", device="cuda:0"),
         environment=ENVIRONMENT,
         taken=selftest.taken,
         outcome=selftest.outcome,

@@ -7,17 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.events.events import (
-    CellsPredicted,
-    Event,
-    StageChanged,
-    StepsTimed,
-    coalesce,
-    from_line,
-    pack,
-    to_line,
-    unpack,
-)
+from cs336_tui.events.codec import coalesce, from_line, pack, to_line, unpack
+from cs336_tui.events.events import CellsPredicted, Event, StageChanged, StepsTimed
 from cs336_tui.session.state import SessionState
 from tests.made_predictions import made_prediction
 from tests.samples import MEASURED_S, WARMUP_S, a_spec, mixed_session, session_start, state_of, steps

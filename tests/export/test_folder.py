@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.events.events import to_line
+from cs336_tui.events.codec import to_line
 from cs336_tui.export import folder as folders
 from cs336_tui.export.files import AlreadyThere, ExportError
 from cs336_tui.export.folder import Source, write_summary

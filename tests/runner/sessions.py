@@ -27,7 +27,7 @@ def resume(path: Path, **options: bool) -> tuple[tuple[int, ...], Watch]:
     bench = Bench(watch, session_dir=path.parent, session=path.stem, device_interval_s=0)
     bench.prepare()
     try:
-        left = bench.reopen(**options)
+        left = bench.resume(**options)
         bench.work()
     finally:
         bench.close()

@@ -15,7 +15,7 @@ from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
 from cs336_tui.events.reports import Prediction
-from cs336_tui.runner.ab import BOTH_IN_MEMORY, Means, check_sides, rounds_of, run_rounds
+from cs336_tui.runner.ab import BOTH_IN_MEMORY, RoundSetup, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.cells import in_turns_bytes, resident_bytes, why_not_in_turns, why_not_tried
 from cs336_tui.runner.launcher import Launcher
@@ -229,7 +229,7 @@ def test_a_round_that_is_refused_is_said_of_both_and_starts_no_process(tmp_path:
     watch, stop = Watch(), StopSignal()
     queue = CellQueue(watch, stop)
     queue.add(rounds_of(small_spec(), small_spec(**WIDER), 3))
-    means = Means(
+    setup = RoundSetup(
         launcher=Launcher(tmp_path),
         record=watch,
         watch=lambda *_: None,
@@ -238,7 +238,7 @@ def test_a_round_that_is_refused_is_said_of_both_and_starts_no_process(tmp_path:
         stop=stop,
         refuse_both=lambda a, b: f"no room for {a.d_ff} and {b.d_ff}",
     )
-    run_rounds(queue, means)
+    run_rounds(queue, setup)
     stop.close()
     assert statuses(watch.state) == ["oom", "oom", *["skipped"] * 4]
     errors = {cell.finished.error for cell in watch.state.cells.values() if cell.finished}

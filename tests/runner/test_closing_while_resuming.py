@@ -1,4 +1,4 @@
-"""A session that is closed while it is being reopened: its log has all of it, in order, and nobody writes it now."""
+"""A session that is closed while it is being resumed: its log has all of it, in order, and nobody writes it now."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.runner.sessions import run
 from tests.watching import PATIENCE_S, Watch, small_spec
 
 
-def test_closing_waits_until_the_session_is_reopened(tmp_path: Path) -> None:
+def test_closing_waits_until_the_session_is_resumed(tmp_path: Path) -> None:
     path, _ = run(tmp_path, small_spec())
     bench = Bench(Watch(), session_dir=path.parent, session=path.stem, device_interval_s=0)
     bench.prepare()
@@ -26,7 +26,7 @@ def test_closing_waits_until_the_session_is_reopened(tmp_path: Path) -> None:
         closing.join(1.0)  # closing has time to do what it does
 
     try:
-        bench.reopen(close_meanwhile)
+        bench.resume(close_meanwhile)
     finally:
         closing.join(PATIENCE_S)
         bench.close()

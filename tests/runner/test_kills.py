@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks.killed_logs import lost_steps, wrong_in
 from benchmarks.kills import KINDS, Folder, Tally, killed, marked_folder, stop_server
-from cs336_tui.events.events import CellFinished, Event, StepsTimed, to_line
+from cs336_tui.events.codec import to_line
+from cs336_tui.events.events import CellFinished, Event, StepsTimed
 from cs336_tui.session.log import LogReader
 
 

@@ -11,15 +11,8 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.config.spec import SpecError
-from cs336_tui.events.events import (
-    CellFinished,
-    CellStarted,
-    Event,
-    ReportFinished,
-    ReportStage,
-    ReportStarted,
-    to_line,
-)
+from cs336_tui.events.codec import to_line
+from cs336_tui.events.events import CellFinished, CellStarted, Event, ReportFinished, ReportStage, ReportStarted
 from cs336_tui.events.reports import KernelReport, OomReport, PrecisionReport
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.load import load
@@ -129,7 +122,7 @@ def test_reports_of_a_resumed_session_go_on_counting(tmp_path: Path, bench: Benc
     bench.close()
     again = Bench(Watch(), session_dir=tmp_path, session=bench.session, device_interval_s=0)
     again.prepare()
-    again.reopen()
+    again.resume()
     again.ask_report("precision", small_spec(context_length=16))
     again.work()
     again.close()
@@ -153,7 +146,7 @@ def test_an_explanation_is_of_the_cell_that_is_asked_about(tmp_path: Path) -> No
     tried.close()
     again = Bench(Watch(), session_dir=tmp_path, session=tried.session, device_interval_s=0)
     again.prepare()
-    again.reopen()
+    again.resume()
     first = load(tried.log_path).cells[0]
     again.ask_report("oom", first.spec, cell=0)
     again.work()

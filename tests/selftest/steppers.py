@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cs336_tui.cli.signals import StopOnSignal
 from cs336_tui.selftest.programs import Program, read_lines
-from cs336_tui.selftest.turns import Plan, Progress, take_turns
+from cs336_tui.selftest.turns import Plan, TurnsProgress, take_turns
 
 STEPS = """
 import sys, time
@@ -40,7 +40,7 @@ def crew(folder: Path) -> tuple[Program, ...]:
     return stepper("family", folder, code=FAMILY), asked("asked", folder)
 
 
-def tell(progress: Progress) -> None:
+def tell(progress: TurnsProgress) -> None:
     print(f"round {progress.round}", flush=True)
 
 

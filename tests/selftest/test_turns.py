@@ -17,12 +17,12 @@ import psutil
 import pytest
 
 from cs336_tui.selftest.programs import Program, SelftestError, read_lines
-from cs336_tui.selftest.turns import SETTLE_S, Plan, Progress, take_turns
+from cs336_tui.selftest.turns import SETTLE_S, Plan, TurnsProgress, take_turns
 from tests.selftest.steppers import ASKED, asked, stepper
 from tests.watching import wait_gone
 
 
-def ignored(_: Progress) -> None:
+def ignored(_: TurnsProgress) -> None:
     """Progress that nobody watches."""
 
 
@@ -34,7 +34,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_program_steps_in_its_own_turns_only(tmp_path: Path) -> None:
-    said: list[Progress] = []
+    said: list[TurnsProgress] = []
     programs = [stepper(name, tmp_path, took_s=took) for name, took in (("quick", 0.004), ("slow", 0.02))]
     plan = Plan(starts=2, rounds=2, turn_s=0.5, steps=1)
     taken = take_turns(lambda _: programs, plan, said.append)

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from benchmarks import fuzz_inputs, hostile
-from cs336_tui.events.events import Notice, StepsTimed, from_line, to_line
+from cs336_tui.events.codec import from_line, to_line
+from cs336_tui.events.events import Notice, StepsTimed
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError
 from tests.samples import HEADER, START

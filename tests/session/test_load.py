@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.verdicts import judge
+from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import (
     CellFinished,
     CellRequeued,
@@ -26,7 +27,6 @@ from cs336_tui.events.events import (
     HostSample,
     StageChanged,
     StepsTimed,
-    to_line,
 )
 from cs336_tui.export.data import to_json
 from cs336_tui.session.load import load

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cs336_tui.events.events import SCHEMA, Event, Notice, SessionStarted, to_line
+from cs336_tui.events.codec import to_line
+from cs336_tui.events.events import SCHEMA, Event, Notice, SessionStarted
 from cs336_tui.session.log import LogError, LogLost, LogReader, SessionLog, default_session_dir, new_session_id
 from tests.samples import HEADER, mixed_session
 from tests.strategies import any_event

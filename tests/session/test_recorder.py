@@ -10,7 +10,7 @@ import pytest
 
 from cs336_tui.events.events import Event, Notice
 from cs336_tui.session.log import LogError, LogReader
-from cs336_tui.session.recorder import Recorder
+from cs336_tui.session.recorder import SessionRecorder
 from tests.samples import HEADER
 
 
@@ -20,7 +20,7 @@ class Watcher:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.in_log: list[bool] = []
-        self.recorder: Recorder | None = None
+        self.recorder: SessionRecorder | None = None
 
     def __call__(self, events: Sequence[Event]) -> None:
         self.events.extend(events)
@@ -30,7 +30,7 @@ class Watcher:
 
 def test_events_are_in_the_log_before_they_are_handed_on(tmp_path: Path) -> None:
     watcher = Watcher()
-    watcher.recorder = recorder = Recorder(tmp_path, "s", watcher)
+    watcher.recorder = recorder = SessionRecorder(tmp_path, "s", watcher)
     recorder.open()
     recorder.record([HEADER])
     recorder.record([Notice(at=1.0, text="a"), Notice(at=2.0, text="b")])
@@ -40,7 +40,7 @@ def test_events_are_in_the_log_before_they_are_handed_on(tmp_path: Path) -> None
 
 def test_there_is_no_file_before_it_is_opened(tmp_path: Path) -> None:
     watcher = Watcher()
-    recorder = Recorder(tmp_path, "s", watcher)
+    recorder = SessionRecorder(tmp_path, "s", watcher)
     recorder.record([Notice(at=1.0, text="early")])
     assert not recorder.path.exists()
     assert len(watcher.events) == 1
@@ -51,7 +51,7 @@ def test_there_is_no_file_before_it_is_opened(tmp_path: Path) -> None:
 
 def test_the_log_and_the_watcher_see_one_order_from_many_threads(tmp_path: Path) -> None:
     watcher = Watcher()
-    recorder = Recorder(tmp_path, "s", watcher)
+    recorder = SessionRecorder(tmp_path, "s", watcher)
     recorder.open()
     recorder.record([HEADER])
     ready = threading.Barrier(4)
@@ -78,16 +78,17 @@ def test_the_log_and_the_watcher_see_one_order_from_many_threads(tmp_path: Path)
 def test_a_log_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LogError):
-        Recorder(tmp_path / "file", "s", Watcher()).open()
+        SessionRecorder(tmp_path / "file", "s", Watcher()).open()
 
 
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from cs336_tui.session.recorder import Recorder
+from cs336_tui.session.recorder import SessionRecorder
+from tests.session.test_recorder import HEADER, Notice, Watcher
 
 watcher = Watcher()
-recorder = Recorder(Path(sys.argv[1]), "s", watcher)
+recorder = SessionRecorder(Path(sys.argv[1]), "s", watcher)
 recorder.open()
 recorder.record([HEADER])
 resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
@@ -113,7 +114,7 @@ def test_a_log_that_is_removed_goes_on_in_the_first_place_that_takes_it(tmp_path
     (tmp_path / "file").touch()
     places = [tmp_path / "file", tmp_path / "second", tmp_path / "third"]
     watcher = Watcher()
-    recorder = Recorder(tmp_path / "first", "s", watcher, refuges=lambda _: places)
+    recorder = SessionRecorder(tmp_path / "first", "s", watcher, refuges=lambda _: places)
     recorder.open()
     recorder.record([HEADER])
     recorder.path.unlink()
@@ -128,7 +129,7 @@ def test_a_log_that_is_removed_goes_on_in_the_first_place_that_takes_it(tmp_path
 
 def test_a_log_that_no_place_takes_is_told_of_once(tmp_path: Path) -> None:
     watcher = Watcher()
-    recorder = Recorder(tmp_path, "s", watcher, refuges=lambda _: [])
+    recorder = SessionRecorder(tmp_path, "s", watcher, refuges=lambda _: [])
     recorder.open()
     recorder.record([HEADER])
     recorder.path.unlink()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import (
     CellFinished,
@@ -24,7 +25,6 @@ from cs336_tui.events.events import (
     SessionResumed,
     StageChanged,
     StepsTimed,
-    to_line,
 )
 from cs336_tui.export.record import document_of
 from cs336_tui.session.load import load

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.events.events import SCHEMA, Event, SessionStarted, to_line
+from cs336_tui.events.codec import to_line
+from cs336_tui.events.events import SCHEMA, Event, SessionStarted
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError, SessionLog
 from tests.samples import mixed_session

@@ -17,13 +17,13 @@ from cs336_tui.stats.ratio import (
     FROM_PAIRS,
     FROM_RUNS,
     FROM_STEPS,
+    Outcome,
     Ratio,
-    Verdict,
     explain,
     interval,
+    outcome,
     paired_ratio,
     ratio_of,
-    verdict,
 )
 
 times = st.floats(1e-6, 1e3)
@@ -184,13 +184,13 @@ def test_fewer_than_10_steps_a_side_have_no_interval_and_the_verdict_says_why(st
     one = [0.050 + 0.0001 * step for step in range(steps)]
     few = ratio_of([one], [[0.060] * 20])
     assert few is not None
-    assert (few.low, few.high, verdict(few)) == (None, None, "ambiguous")
+    assert (few.low, few.high, outcome(few)) == (None, None, "ambiguous")
     why = f"{steps} steps are fewer than the 10 a side that are needed"
     assert f"ambiguous, no interval as {why}; run more repeats." in explain(few)
     assert few.bounds() == "(no interval)"
     pairs = paired_ratio([[(time_s, 0.06) for time_s in one]])
     assert pairs is not None
-    assert (pairs.low, verdict(pairs)) == (None, "ambiguous")
+    assert (pairs.low, outcome(pairs)) == (None, "ambiguous")
 
 
 def test_times_that_wander_have_no_interval_rather_than_an_endless_one() -> None:
@@ -206,7 +206,7 @@ def test_times_that_wander_have_no_interval_rather_than_an_endless_one() -> None
 def test_equal_sides_are_seldom_called_different(steps: int, correlation: float) -> None:
     rng = np.random.default_rng(9)
     sides = 1 + 0.01 * autoregression(rng, (400, 2, steps), correlation)
-    said = [verdict(ratio_of([a.tolist()], [b.tolist()])) for a, b in sides]
+    said = [outcome(ratio_of([a.tolist()], [b.tolist()])) for a, b in sides]
     assert sum(word in ("faster", "slower") for word in said) <= 0.05 * 400
 
 
@@ -235,7 +235,7 @@ def test_a_drift_of_both_sides_is_gone_from_their_pairs() -> None:
     assert found is not None
     assert apart is not None
     assert found.method.startswith(FROM_PAIRS)
-    assert verdict(found) == "same"
+    assert outcome(found) == "same"
     assert found.high - found.low < (apart.high - apart.low) / 5
 
 
@@ -246,7 +246,7 @@ def test_one_spike_hardly_moves_a_round() -> None:
     assert before is not None
     assert after is not None
     assert after.ratio == pytest.approx(before.ratio, abs=0.0005)
-    assert verdict(after) == "slower"
+    assert outcome(after) == "slower"
 
 
 def mean_ratio(rounds: list[list[tuple[float, float]]]) -> float:
@@ -278,13 +278,13 @@ def test_no_verdict_on_a_side_that_is_often_slow_contradicts_the_means(
         assert swapped is not None
         assert found.low * 0.999 <= mean_ratio(rounds) <= found.high * 1.001
         small = ["same"] if abs(mean_ratio(rounds) - 1) < 0.01 else []
-        assert verdict(found) in ("slower", "ambiguous", *small)
-        assert verdict(swapped) in ("faster", "ambiguous", *small)
+        assert outcome(found) in ("slower", "ambiguous", *small)
+        assert outcome(swapped) in ("faster", "ambiguous", *small)
 
 
 def test_a_side_that_is_slow_in_a_fifth_of_its_steps_is_slower() -> None:
     found = [paired_ratio(often_slow(0.2, 1.2, seed)) for seed in range(20)]
-    assert [verdict(each) for each in found].count("slower") >= 18
+    assert [outcome(each) for each in found].count("slower") >= 18
     assert all(each is not None and "none of 100 pairs held, as" in each.method for each in found)
 
 
@@ -296,7 +296,7 @@ def test_two_spikes_in_a_hundred_pairs_are_held_and_said() -> None:
     found = paired_ratio(rounds)
     assert found is not None
     assert found.ratio == pytest.approx(1.03, abs=0.001)
-    assert verdict(found) == "slower"
+    assert outcome(found) == "slower"
     assert " of 100 pairs held to 2 robust deviations; widened to hold 1.0" in found.method
     assert found.low <= mean_ratio(rounds) == pytest.approx(found.high)
 
@@ -305,7 +305,7 @@ def test_spikes_that_make_up_the_whole_difference_of_the_means_leave_no_verdict(
     rounds = rounds_of(1.0, 1.0, 1.0, 1.0, 1.0)
     plain = paired_ratio(rounds)
     assert plain is not None
-    assert (verdict(plain), "widened" in plain.method) == ("same", False)
+    assert (outcome(plain), "widened" in plain.method) == ("same", False)
     for number in (0, 3):
         a, b = rounds[number][5]
         rounds[number][5] = (a * 3, b)
@@ -313,7 +313,7 @@ def test_spikes_that_make_up_the_whole_difference_of_the_means_leave_no_verdict(
     assert spiked is not None
     assert spiked.ratio == pytest.approx(1.0, abs=0.001)
     assert spiked.high == pytest.approx(mean_ratio(rounds))
-    assert verdict(spiked) == "ambiguous"
+    assert outcome(spiked) == "ambiguous"
 
 
 def test_pairs_that_all_count_in_full_are_said_to() -> None:
@@ -336,8 +336,8 @@ def test_rounds_that_differ_widen_the_interval_and_one_round_cannot_know() -> No
     many, one = paired_ratio(rounds_of(0.98, 1.0, 1.02)), paired_ratio(rounds_of(1.02))
     assert many is not None
     assert one is not None
-    assert verdict(many) == "ambiguous"
-    assert verdict(one) == "slower"
+    assert outcome(many) == "ambiguous"
+    assert outcome(one) == "slower"
     assert one.method.startswith(FROM_ONE_ROUND)
 
 
@@ -379,7 +379,7 @@ def test_rounds_of_one_pair_are_runs() -> None:
 def test_pairs_of_equal_sides_are_seldom_different_and_3_percent_mostly_slower() -> None:
     rng = np.random.default_rng(8)
     said = [
-        [verdict(paired_ratio(interleaved(rng, ratio, luck=0.01, noise=0.02))) for _ in range(200)]
+        [outcome(paired_ratio(interleaved(rng, ratio, luck=0.01, noise=0.02))) for _ in range(200)]
         for ratio in (1.0, 1.03)
     ]
     assert sum(word in ("faster", "slower") for word in said[0]) <= 0.05 * 200
@@ -400,9 +400,9 @@ def test_pairs_of_equal_sides_are_seldom_different_and_3_percent_mostly_slower()
         (1.000, 0.900, 1.100, "ambiguous"),
     ],
 )
-def test_verdicts(ratio: float, low: float, high: float, expected: Verdict) -> None:
+def test_outcomes(ratio: float, low: float, high: float, expected: Outcome) -> None:
     found = Ratio(ratio, low, high, 0.95, FROM_STEPS)
-    assert verdict(found) == expected
+    assert outcome(found) == expected
     said = explain(found, a="left", b="right")
     assert ("the same" if expected == "same" else expected) in said
     assert said.startswith("left takes ")
@@ -410,7 +410,7 @@ def test_verdicts(ratio: float, low: float, high: float, expected: Verdict) -> N
 
 
 def test_no_ratio_is_ambiguous_and_says_why() -> None:
-    assert verdict(None) == "ambiguous"
+    assert outcome(None) == "ambiguous"
     assert "at least 2 measured steps" in explain(None)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cs336_tui.events.events import CellFinished, Event, SessionStarted, to_line
+from cs336_tui.events.codec import to_line
+from cs336_tui.events.events import CellFinished, Event, SessionStarted
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, steps
 
 STOPPED = "2026-11-18T09-00-00-aaaa"

@@ -14,6 +14,7 @@ from pathlib import Path
 from cs336_tui.config.order import relative_work
 from cs336_tui.config.spec import PRECISIONS, CellSpec
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import (
     CellFinished,
@@ -32,7 +33,6 @@ from cs336_tui.events.events import (
     SessionStarted,
     StageChanged,
     StepsTimed,
-    to_line,
 )
 
 DEMO_LOG = Path(__file__).parents[1] / "data" / "demo-session.jsonl"

@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.codec import to_line
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import (
     SCHEMA,
@@ -28,13 +29,12 @@ from cs336_tui.events.events import (
     SessionStarted,
     Status,
     StepsTimed,
-    to_line,
 )
 from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.peak import Tell
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.queue import Asked, CellQueue
+from cs336_tui.runner.queue import CellQueue, WaitingReport
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.recorder import Sink
 from cs336_tui.session.state import fold
@@ -99,7 +99,7 @@ class ScriptedBench:
         self.commands.append(command or "")
         self.queue.add(cells, command=command, ddof=self.ddof)
 
-    def reopen(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
+    def resume(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
         del sink, take_over
         if self.refuse:
             raise self.refuse
@@ -137,7 +137,7 @@ class ScriptedBench:
                 pass
             tell(self.peak)
         while (taken := self.queue.take()) is not None:
-            if isinstance(taken, Asked):
+            if isinstance(taken, WaitingReport):
                 self._report(taken)
                 continue
             cell = taken.cell
@@ -149,7 +149,7 @@ class ScriptedBench:
             steps = [a_step(cell, 0.1532)] if status == "ok" else []
             self.sink([*steps, CellFinished(at=START + 3, cell=cell, status=status)])
 
-    def _report(self, asked: Asked) -> None:
+    def _report(self, asked: WaitingReport) -> None:
         number, self.reports = self.reports, self.reports + 1
         self.sink([ReportStarted(at=START + 1, report=number, kind=asked.kind, spec=asked.spec, cell=asked.cell)])
         self.sink([ReportStage(at=START + 1, report=number, stage="warm-up")])

@@ -294,7 +294,7 @@ class Unanswered(Exception):
         self.name, self.waited = name, waited
 
 
-class _Call:
+class _TimedCall:
     """A call and what came of it; `over` is set once it has returned or raised."""
 
     def __init__(self, name: str, function: Callable[[], Any]) -> None:
@@ -320,8 +320,8 @@ class Calls:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._waiting: SimpleQueue[_Call | None] | None = None
-        self._last: _Call | None = None
+        self._waiting: SimpleQueue[_TimedCall | None] | None = None
+        self._last: _TimedCall | None = None
 
     @property
     def is_stuck(self) -> bool:
@@ -352,15 +352,15 @@ class Calls:
         self._waiting = None
         call.over.wait(max(limit_s, 0.0))
 
-    def _begin(self, name: str, function: Callable[[], Any]) -> _Call:
+    def _begin(self, name: str, function: Callable[[], Any]) -> _TimedCall:
         if self._waiting is None:
             self._waiting = SimpleQueue()
             threading.Thread(target=_serve, args=(self._waiting,), name=self._name, daemon=True).start()
-        self._last = _Call(name, function)
+        self._last = _TimedCall(name, function)
         self._waiting.put(self._last)
         return self._last
 
 
-def _serve(waiting: SimpleQueue[_Call | None]) -> None:
+def _serve(waiting: SimpleQueue[_TimedCall | None]) -> None:
     while (call := waiting.get()) is not None:
         call.make()

@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 Series = npt.NDArray[np.float64]
-Kind = Literal["step", "ramp", "decay"]
+TermKind = Literal["step", "ramp", "decay"]
 
 CORRELATIONS = np.linspace(0.0, 0.9, 10)
 DECAYS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)
 """Steps in which a decay falls to 1/e; up to a quarter of the series."""
-PENALTY: dict[Kind, float] = {"step": 3.6, "ramp": 1.7, "decay": 2.8}
+PENALTY: dict[TermKind, float] = {"step": 3.6, "ramp": 1.7, "decay": 2.8}
 """In units of log n, of twice the log likelihood. A step costs most: it may be anywhere, which gives chance the most
 opportunities."""
 SHORTEST = 5
@@ -36,7 +36,7 @@ CLEARLY = 0.8
 """How much likelier a step must be than a ramp in its place, in the penalties' unit."""
 PATIENCE = 2
 """Terms tried beyond the best course yet: strong correlation may explain either of two shifts, and not both."""
-LOST: dict[Kind, int] = {"step": 10, "ramp": 10, "decay": 8}
+LOST: dict[TermKind, int] = {"step": 10, "ramp": 10, "decay": 8}
 """See `small_sample`."""
 RESOLUTION = 1e-4
 """Noise below this share of the level is none: clocks and printed times are not finer."""
@@ -53,10 +53,10 @@ def small_sample(n: int, lost: int = 8) -> float:
     return n / max(n - lost, 2.5)
 
 
-class Term(NamedTuple):
+class CourseTerm(NamedTuple):
     """One term: the index `at` of a step's first later time, or the `at` steps in which a decay falls to 1/e."""
 
-    kind: Kind
+    kind: TermKind
     at: float
 
     def values(self, n: int) -> Series:
@@ -67,14 +67,14 @@ class Term(NamedTuple):
         return t / (n - 1) - 0.5 if self.kind == "ramp" else np.exp(-t / self.at)
 
 
-RAMP = Term("ramp", 0)
-CONSTANT = Term("step", 0)
+RAMP = CourseTerm("ramp", 0)
+CONSTANT = CourseTerm("step", 0)
 
 
 class Course(NamedTuple):
     """What was found: ``shape + ramp`` is the mean at each time, in the series' unit."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[CourseTerm, ...]
     shape: Series
     """Constant, steps and decays."""
     ramp: Series
@@ -119,15 +119,15 @@ class _Search:
     def __init__(self, values: Series) -> None:
         self.n = len(values)
         self.values = whitened(values)
-        decays = (Term("decay", tau) for tau in DECAYS if tau <= self.n / 4)
+        decays = (CourseTerm("decay", tau) for tau in DECAYS if tau <= self.n / 4)
         self.smooth = (RAMP, *decays)
         self.smooth_columns = whitened(np.stack([term.values(self.n) for term in self.smooth]))
         self.smooth_squares = _squared(self.smooth_columns)
-        self._columns: dict[Term, tuple[Series, Series]] = {}
+        self._columns: dict[CourseTerm, tuple[Series, Series]] = {}
 
-    def best(self) -> tuple[Term, ...]:
+    def best(self) -> tuple[CourseTerm, ...]:
         """The terms of the course of least cost."""
-        terms: tuple[Term, ...] = ()
+        terms: tuple[CourseTerm, ...] = ()
         best_terms, best_cost = terms, math.inf
         while True:
             cost, added_cost, added = self.addition(terms)
@@ -137,7 +137,7 @@ class _Search:
                 return self.gradual(*self.pruned(best_terms, best_cost))
             terms = self.revised((*terms, added), added_cost)
 
-    def revised(self, terms: tuple[Term, ...], cost: float) -> tuple[Term, ...]:
+    def revised(self, terms: tuple[CourseTerm, ...], cost: float) -> tuple[CourseTerm, ...]:
         """The terms with each but the last exchanged where that costs less."""
         for term in terms[:-1]:
             rest = tuple(other for other in terms if other != term)
@@ -146,7 +146,7 @@ class _Search:
                 terms, cost = (*rest, other), other_cost
         return terms
 
-    def pruned(self, terms: tuple[Term, ...], cost: float) -> tuple[tuple[Term, ...], float]:
+    def pruned(self, terms: tuple[CourseTerm, ...], cost: float) -> tuple[tuple[CourseTerm, ...], float]:
         """The terms without those that later ones made needless."""
         for term in terms:
             rest = tuple(other for other in terms if other != term)
@@ -155,7 +155,7 @@ class _Search:
                 terms, cost = rest, rest_cost
         return terms, cost
 
-    def gradual(self, terms: tuple[Term, ...], cost: float) -> tuple[Term, ...]:
+    def gradual(self, terms: tuple[CourseTerm, ...], cost: float) -> tuple[CourseTerm, ...]:
         """The terms with a ramp instead of a step that is not clearly likelier."""
         for step in terms:
             ramped = tuple(RAMP if term == step else term for term in terms)
@@ -164,10 +164,10 @@ class _Search:
                 return ramped
         return terms
 
-    def whole_cost(self, terms: tuple[Term, ...]) -> float:
+    def whole_cost(self, terms: tuple[CourseTerm, ...]) -> float:
         return float(self.cost(_squared(self.fitted(terms).residuals), terms).min())
 
-    def addition(self, terms: tuple[Term, ...]) -> tuple[float, float, Term]:
+    def addition(self, terms: tuple[CourseTerm, ...]) -> tuple[float, float, CourseTerm]:
         """The cost of some terms; the least cost with one more term, and that term."""
         fit = self.fitted(terms)
         squares = _squared(fit.residuals)
@@ -184,9 +184,9 @@ class _Search:
             lengths = lengths - along_steps(fit.basis[:, vector]) ** 2
         gains = _gains(along_steps(fit.residuals), lengths)
         gains[:, 0] = gains[:, self.n - SHORTEST + 1 :] = 0
-        costs = self.cost(squares[:, None] - gains, (*terms, Term("step", 0))).min(axis=0)
+        costs = self.cost(squares[:, None] - gains, (*terms, CourseTerm("step", 0))).min(axis=0)
         step = int(costs.argmin())
-        best = float(costs[step]), Term("step", step)
+        best = float(costs[step]), CourseTerm("step", step)
 
         beside = np.stack([self.column(term)[1] for term in (CONSTANT, *terms)], axis=2)
         along_basis = np.einsum("pmk,pjk->pmj", beside, fit.mixing)
@@ -199,7 +199,7 @@ class _Search:
                 best = min(best, (term_cost, term))
         return float(cost), *best
 
-    def fitted(self, terms: tuple[Term, ...]) -> _Fit:
+    def fitted(self, terms: tuple[CourseTerm, ...]) -> _Fit:
         """By Cholesky's decomposition of the columns' products; a column that is no direction of its own becomes 0."""
         columns = np.stack([self.column(term)[0] for term in (CONSTANT, *terms)], axis=1)
         products = np.einsum("pkn,pjn->pkj", columns, columns) + SAME * np.eye(len(terms) + 1)
@@ -208,7 +208,7 @@ class _Search:
         along = np.einsum("pkn,pn->pk", basis, self.values)
         return _Fit(basis, mixing, self.values - np.einsum("pk,pkn->pn", along, basis))
 
-    def column(self, term: Term) -> tuple[Series, Series]:
+    def column(self, term: CourseTerm) -> tuple[Series, Series]:
         """A term, whitened and of length 1 (P, n), and its products with the smooth columns (P, m)."""
         if term not in self._columns:
             column = whitened(term.values(self.n))
@@ -216,12 +216,12 @@ class _Search:
             self._columns[term] = column, np.einsum("pmn,pn->pm", self.smooth_columns, column)
         return self._columns[term]
 
-    def cost(self, squares: Series, terms: tuple[Term, ...]) -> Series:
+    def cost(self, squares: Series, terms: tuple[CourseTerm, ...]) -> Series:
         """Minus twice the log likelihood, less what all courses share, and the penalty. `squares` is (P) or (P, m)."""
         penalty = sum(PENALTY[term.kind] * small_sample(self.n, LOST[term.kind]) for term in terms)
         return likelihood_cost(squares, self.n) + penalty * math.log(self.n)
 
-    def course(self, terms: tuple[Term, ...]) -> Course:
+    def course(self, terms: tuple[CourseTerm, ...]) -> Course:
         """The course of these terms at the likeliest correlation."""
         costs = self.cost(_squared(self.fitted(terms).residuals), terms)
         best = int(costs.argmin())

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cs336_tui.analysis.estimates import Estimate, Target
 from cs336_tui.analysis.fields import shown_of
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import CATEGORIES, Block, Prediction
+from cs336_tui.events.reports import CATEGORIES, MemoryBlock, Prediction
 from cs336_tui.export.tables import Column
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
@@ -230,7 +230,7 @@ def _fit(found: Estimate, width: int) -> list[Line]:
     ]
 
 
-def _allocation(block: Block, width: int) -> list[Line]:
+def _allocation(block: MemoryBlock, width: int) -> list[Line]:
     site = block.site
     shape = "×".join(map(str, block.shape)) if block.shape is not None else ""
     where = [

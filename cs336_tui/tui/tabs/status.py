@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats import quantities
-from cs336_tui.stats.ratio import Verdict
+from cs336_tui.stats.ratio import Outcome
 from cs336_tui.tui.widgets.lines import Span
 
 _STATUS = {
@@ -73,7 +73,7 @@ def how_it_ended(cell: CellState) -> str:
     return text
 
 
-VERDICTS: dict[Verdict, Span] = {
+VERDICTS: dict[Outcome, Span] = {
     "faster": Span("▼ faster", "good"),
     "slower": Span("▲ slower", "bad"),
     "same": Span("= same", "text"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from cs336_tui.events.reports import CATEGORIES, Block, Category, PhaseSpan, Site
+from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, PhaseSpan, Site
 
 
 class Allocation(NamedTuple):
@@ -27,8 +27,8 @@ class Allocation(NamedTuple):
         return self.born <= event and (self.died is None or event < self.died)
 
     @property
-    def block(self) -> Block:
-        return Block(self.bytes, self.category, self.site, self.shape, self.dtype)
+    def block(self) -> MemoryBlock:
+        return MemoryBlock(self.bytes, self.category, self.site, self.shape, self.dtype)
 
 
 class Timeline:
@@ -85,7 +85,7 @@ class Timeline:
             sums[allocation.category] += allocation.bytes
         return sums
 
-    def largest(self, event: int, count: int = 20) -> tuple[Block, ...]:
+    def largest(self, event: int, count: int = 20) -> tuple[MemoryBlock, ...]:
         """The largest live allocations, largest first, those born first before others as large."""
         return largest_blocks(self.live_at(event), count)
 
@@ -101,6 +101,6 @@ def with_phases(allocations: Sequence[Allocation], events: int, begins: Sequence
     return Timeline(allocations, events, spans)
 
 
-def largest_blocks(allocations: Iterable[Allocation], count: int) -> tuple[Block, ...]:
+def largest_blocks(allocations: Iterable[Allocation], count: int) -> tuple[MemoryBlock, ...]:
     by_size = sorted((a for a in allocations if a.bytes), key=lambda allocation: -allocation.bytes)
     return tuple(allocation.block for allocation in by_size[:count])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from cs336_tui.events.reports import NO_RANGE, RANGES, KernelGroup, Kind
+from cs336_tui.events.reports import NO_RANGE, RANGES, KernelGroup, KernelKind
 from cs336_tui.worker.measure.attribution import HostEvent, Operator, PhaseTimes, attribute, phase_times
 from cs336_tui.worker.measure.kernel_kinds import kernel_kind, operator_kind
 
@@ -33,7 +33,7 @@ class Launch(NamedTuple):
     """One kernel, or one call of an operator. `duration_ns` of an operator is its self time."""
 
     name: str
-    kind: Kind
+    kind: KernelKind
     phase: str
     range: str
     begin_ns: int
@@ -69,7 +69,7 @@ class Profile(NamedTuple):
 
     def groups(self) -> tuple[KernelGroup, ...]:
         """Launches of one name from one place of the step together, in the order in which they first came."""
-        found: dict[tuple[str, Kind, str, str], list[int]] = {}
+        found: dict[tuple[str, KernelKind, str, str], list[int]] = {}
         for launch in sorted(self.launches, key=lambda launch: launch.begin_ns):
             key = launch.name, launch.kind, launch.phase, launch.range
             found.setdefault(key, []).append(launch.duration_ns)

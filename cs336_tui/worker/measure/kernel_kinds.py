@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from cs336_tui.events.reports import Kind
+from cs336_tui.events.reports import KernelKind
 
 # In this order: a copy is an elementwise kernel by its template, the sum of a split matrix product a reduction.
-_RULES: tuple[tuple[Kind, str], ...] = (
+_RULES: tuple[tuple[KernelKind, str], ...] = (
     # torch.compile's own, named by template and by what they fuse.
     ("matrix multiply", r"^triton_tem_"),
     ("softmax", r"^triton_(red|per)_.*softmax"),
@@ -35,7 +35,7 @@ _KERNELS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in
 _DTYPES = re.compile(r"\bcutlass::\w+_t\b")
 """A library's names of numbers, which others use too."""
 
-_OPERATORS: Mapping[Kind, str] = {
+_OPERATORS: Mapping[KernelKind, str] = {
     "matrix multiply": "mm bmm addmm addbmm baddbmm mv addmv dot vdot addr outer _addmm_activation mkldnn_linear "
     "_mkl_linear _int_mm _scaled_mm",
     "softmax": "softmax log_softmax _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data",
@@ -47,20 +47,20 @@ _OPERATORS: Mapping[Kind, str] = {
     "scatter_add embedding_dense_backward tril triu",
     "copy": "copy fill zero cat clone contiguous arange constant_pad_nd",
 }
-_KIND_OF: Mapping[str, Kind] = {name: kind for kind, names in _OPERATORS.items() for name in names.split()}
+_KIND_OF: Mapping[str, KernelKind] = {name: kind for kind, names in _OPERATORS.items() for name in names.split()}
 _COMPILED_LOOP = re.compile(r"(^|_)cpp_fused_")
 """torch.compile's own loops on a CPU, named by what they fuse."""
 _REDUCES = re.compile(r"_(softmax|mean|sum|amax|var|norm)(_|$)")
 _LIST_OF_TENSORS = ("_foreach_", "_fused_adam", "_amp_foreach_")
 
 
-def kernel_kind(name: str) -> Kind:
+def kernel_kind(name: str) -> KernelKind:
     """Kind of a GPU's kernel or memory operation. Kernels that fuse attention are ``other``."""
     said = _DTYPES.sub("", name)
     return next((kind for kind, pattern in _KERNELS if pattern.search(said)), "other")
 
 
-def operator_kind(name: str) -> Kind:
+def operator_kind(name: str) -> KernelKind:
     """Kind of an operator of the host, by what itself computes.
 
     ``aten::linear`` and ``aten::matmul`` are ``other`` as all that only looks for the operator that does the work

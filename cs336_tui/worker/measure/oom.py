@@ -18,7 +18,7 @@ from torch.nn.modules.module import (
 )
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import CATEGORIES, Block, Category, OomReport, ReportRequest
+from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, OomReport, ReportRequest
 from cs336_tui.worker.estimate.timeline import Timeline
 from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.measure.failures import failed_allocation, is_out_of_memory
@@ -98,7 +98,7 @@ class _Moment(NamedTuple):
     request_bytes: int | None
     live_bytes: int
     by_category: dict[str, int]
-    largest: tuple[Block, ...]
+    largest: tuple[MemoryBlock, ...]
 
 
 def attempt(spec: CellSpec, device: torch.device) -> _Moment | None:
@@ -213,7 +213,7 @@ def _first_without_room(timeline: Timeline, capacity: int) -> _Moment | None:
 def _in_the_first_step(timeline: Timeline, capacity: int) -> _Moment:
     """Where what lives between two steps has no room: in building, else in the first step, which has no gradients of
     a step before and no optimizer state until its optimizer makes that."""
-    live: list[Block] = []
+    live: list[MemoryBlock] = []
     by_category = dict.fromkeys(CATEGORIES, 0)
     order: tuple[Category, ...] = ("parameters", "buffers", "temporary", "activations")
     built = [each.block for each in timeline.live_at(0) if each.category in order]

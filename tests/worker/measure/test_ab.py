@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import CellFinished, Event, ModelBuilt, StageChanged, StepsTimed, from_line, to_line
+from cs336_tui.events.codec import from_line, to_line
+from cs336_tui.events.events import CellFinished, Event, ModelBuilt, StageChanged, StepsTimed
 from cs336_tui.worker.measure.ab import run_round
 from cs336_tui.worker.workload.precision import RECIPES
 from tests.worker.measure.cells import Report, small_spec

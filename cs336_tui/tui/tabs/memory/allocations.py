@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from cs336_tui.events.reports import CATEGORIES, Block, MemoryReport, OomReport, Prediction, Site
+from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport, Prediction, Site
 from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import ByteUnit
@@ -63,7 +63,7 @@ def largest_page(timeline: Timeline, level_mb: int, width: int) -> Page:
     least = level_mb * 10**6
     allocations = timeline.allocations(least, _MOST)
     total = sum(map(least.__le__, report.bytes))
-    groups: dict[tuple[Block, str, str], list[Allocation]] = {}
+    groups: dict[tuple[MemoryBlock, str, str], list[Allocation]] = {}
     for found in allocations:
         ends = "" if found.died is None else timeline.phase_at(found.died)
         groups.setdefault((found.block, found.phase, ends), []).append(found)
@@ -107,7 +107,7 @@ def _life(begins: str, ends: str) -> str:
     return begins if begins == ends else f"{begins} → {ends}"
 
 
-def _lives(block: Block, alike: Sequence[Allocation], report: MemoryReport) -> str:
+def _lives(block: MemoryBlock, alike: Sequence[Allocation], report: MemoryReport) -> str:
     def life(found: Allocation) -> str:
         begins = f"event {found.born + 1:,}" if found.born else "before the step"
         return f"{begins} to " + (f"event {found.died + 1:,}" if found.died is not None else "after the step")
@@ -217,7 +217,7 @@ def tensor(dtype: str | None, shape: Sequence[int] | None) -> str:
     return " ".join(filter(None, ((dtype or "").removeprefix("torch."), sizes)))
 
 
-def blocks_table(blocks: Sequence[Block], unit: ByteUnit, width: int) -> tuple[Line, list[Line]]:
+def blocks_table(blocks: Sequence[MemoryBlock], unit: ByteUnit, width: int) -> tuple[Line, list[Line]]:
     """The heading, and a row for each allocation with what fits `width`."""
     columns = (
         Column(unit.name),
@@ -244,7 +244,7 @@ def blocks_table(blocks: Sequence[Block], unit: ByteUnit, width: int) -> tuple[L
     return line((layout.heading, "muted")), [line(layout.row(row)) for row in texts]
 
 
-def block_details(block: Block) -> str:
+def block_details(block: MemoryBlock) -> str:
     """All that is known of an allocation, a line each."""
     site = block.site
     facts = {

@@ -1,0 +1,166 @@
+"""Writes and reads events: msgpack on a child's pipe, one JSON object a line in the session log.
+
+`from_line` is the only way in for lines from anywhere: what it returns can be computed with.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from cs336_tui.events.events import CellFinished, Event, StepsTimed
+
+LATEST = 253_370_764_800.0
+"""The beginning of the year 9999, Unix seconds: what calendars and clocks bear."""
+LARGEST = 1e30
+"""No number of a log is larger, so that squares and products of them are numbers too."""
+SHORTEST_S, LONGEST_S = 1e-12, 1e9
+"""Between these lies the time of a step or of its part, unless it is 0."""
+_PACK = msgspec.msgpack.Encoder()
+_UNPACK: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+_JSON = msgspec.json.Encoder()
+_UNJSON: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def pack(event: Event) -> bytes:
+    """The event as it travels on the pipe: msgpack, or JSON where a number does not fit msgpack's 64 bits."""
+    try:
+        return _PACK.encode(event)
+    except OverflowError:
+        return _JSON.encode(event)
+    except UnicodeEncodeError:
+        return pack(_encodable(event))
+
+
+def unpack(data: bytes) -> Event:
+    """Inverse of `pack`. Raises `msgspec.MsgspecError`."""
+    return (_UNJSON if data.startswith(b"{") else _UNPACK).decode(data)  # no msgpack object begins so
+
+
+def to_line(event: Event) -> bytes:
+    """The event as one line of the log, newline included."""
+    try:
+        return _JSON.encode(event) + b"\n"
+    except UnicodeEncodeError:
+        return to_line(_encodable(event))
+
+
+def _encodable(event: Event) -> Event:
+    """The event with lone surrogates, which UTF-8 has no place for, written out as ``\\udc80``."""
+    encodable: Event = msgspec.convert(_without_surrogates(msgspec.to_builtins(event)), Event)
+    return encodable
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(each) for each in value]
+    return value
+
+
+def from_line(line: bytes) -> Event:
+    """Inverse of `to_line`, for lines from anywhere. Raises `msgspec.MsgspecError` or `UnicodeDecodeError`.
+
+    What it returns can be computed with: times and other numbers have a size that arithmetic and clocks bear.
+    """
+    try:
+        event = _UNJSON.decode(line)
+        problem = _problem(event, line)
+    except RecursionError:
+        problem = "nested too deeply"
+    if problem:
+        raise msgspec.ValidationError(problem)
+    return event
+
+
+_PERHAPS_LARGE = re.compile(rb"[0-9]{19}|[0-9][eE]\+?[0-9]{2}")
+"""Is in every line that has a number beyond `LARGEST`, and in few others."""
+
+
+def _problem(event: Event, line: bytes) -> str | None:
+    """Why the event, which this line told, cannot be computed with; None when it can."""
+    if not 0 <= event.at <= LATEST:
+        return f"at {event.at}: expected Unix seconds"
+    if isinstance(event, StepsTimed):
+        several = (event.times_s, *event.phases_s.values(), *([event.host_s] if event.host_s else []))
+        if any(len(times_s) != len(event.times_s) for times_s in several):
+            return "times of steps, of phases and of the host differ in number"
+        return _impossible_time(itertools.chain(*several))
+    if isinstance(event, CellFinished) and (summary := event.summary):
+        known = (summary.mean_s, summary.median_s, summary.min_s, summary.max_s, summary.p95_s)
+        if problem := _impossible_time(time_s for time_s in known if time_s is not None):
+            return problem
+    if _PERHAPS_LARGE.search(line) and any(abs(number) > LARGEST for number in _numbers(msgspec.json.decode(line))):
+        return f"a number larger than {LARGEST:g}"
+    return None
+
+
+def _impossible_time(times_s: Iterable[float]) -> str | None:
+    for time_s in times_s:
+        if time_s and not SHORTEST_S <= time_s <= LONGEST_S:
+            return f"a time of {time_s} s: expected {SHORTEST_S:g} to {LONGEST_S:g}, or 0"
+    return None
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    """Every number in a JSON value."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(each)
+    elif isinstance(value, int | float):
+        yield value
+
+
+def coalesce(events: Iterable[Event]) -> list[Event]:
+    """The same events with runs of adjoining `StepsTimed` of one cell and kind merged into one each."""
+    merged: list[Event] = []
+    pending: list[StepsTimed] = []
+
+    def flush() -> None:
+        if len(pending) > 1:
+            last = pending[-1]
+            merged.append(
+                msgspec.structs.replace(
+                    last,
+                    first=pending[0].first,
+                    times_s=tuple(t for p in pending for t in p.times_s),
+                    phases_s=_joined([each.phases_s for each in pending]),
+                    host_s=tuple(t for p in pending for t in p.host_s),
+                    host_phases_s=_joined([each.host_phases_s for each in pending]),
+                )
+            )
+        else:
+            merged.extend(pending)
+        pending.clear()
+
+    for event in events:
+        if isinstance(event, StepsTimed):
+            if pending and not _adjoin(pending[-1], event):
+                flush()
+            pending.append(event)
+        else:
+            flush()
+            merged.append(event)
+    flush()
+    return merged
+
+
+def _joined(found: Sequence[dict[str, tuple[float, ...]]]) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(time for each in found for time in each[name]) for name in found[0]}
+
+
+def _adjoin(earlier: StepsTimed, later: StepsTimed) -> bool:
+    return (
+        (earlier.cell, earlier.kind) == (later.cell, later.kind)
+        and earlier.first + len(earlier.times_s) == later.first
+        and earlier.phases_s.keys() == later.phases_s.keys()
+        and bool(earlier.host_s) == bool(later.host_s)
+        and earlier.host_phases_s.keys() == later.host_phases_s.keys()
+    )
