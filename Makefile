@@ -5,11 +5,18 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: run test test-torch lint gpu-check bench-tool screenshots clean
+.PHONY: run dev console test test-torch lint hooks snapshots docs gpu-check screenshots clean
 
 run: $(VENV)/.installed
 	@if [ -t 1 ]; then exec $(BIN)/cs336-tui; \
 	else exec $(BIN)/cs336-tui bench --preset quick --summary auto; fi
+
+# The app with Textual's console: `make console` in another terminal shows what the app prints and logs.
+dev: $(VENV)/.installed-tools
+	$(BIN)/textual run --dev -c $(BIN)/cs336-tui
+
+console: $(VENV)/.installed-tools
+	$(BIN)/textual console
 
 test: $(VENV)/.installed-dev lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -30,12 +37,28 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# From now on each commit runs what `make lint` runs.
+hooks: $(VENV)/.installed-tools
+	$(BIN)/pre-commit install
+
+# The first run writes what changed, before beside after, into snapshot_report.html; the second keeps it.
+SNAPSHOTS ?= tests/tui/test_snapshots.py
+snapshots: $(VENV)/.installed-dev
+	-$(BIN)/python -m pytest -q $(SNAPSHOTS)
+	$(BIN)/python -m pytest -q --snapshot-update $(SNAPSHOTS)
+	@git --no-pager diff --stat -- tests
+
+# The pages of docs/ as a site in site/; fails on a dead link. The reference is written anew from the code.
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m tools.reference
+	$(BIN)/zensical build --clean --strict
+
 # On a machine with a CUDA GPU: the GPU tests and the benchmarks of the tool, into one report file.
 gpu-check: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.gpu_check $(PARTS)
 
 screenshots: $(VENV)/.installed-dev
-	$(BIN)/python -m docs.make_screenshots
+	$(BIN)/python -m tools.screenshots
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -55,6 +78,16 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(PIP) install --editable '.[dev]'
 	@touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "installing what builds the documentation ..."
+	@$(PIP) install --editable '.[docs]'
+	@touch $@
+
+$(VENV)/.installed-tools: $(VENV)/.installed-dev
+	@echo "installing Textual's console and pre-commit ..."
+	@$(PIP) install --editable '.[tools]'
+	@touch $@
+
 $(OTHER)/.installed: pyproject.toml constraints.txt
 	@echo "creating $(OTHER) with torch $(TORCH) ..."
 	@$(PYTHON) -m venv $(OTHER)
@@ -64,4 +97,4 @@ $(OTHER)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-torch-* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-torch-* site .cache .mypy_cache .ruff_cache .pytest_cache

@@ -143,7 +143,7 @@ _NUMBERS = (
     ("n/a", "this device or driver does not report the figure."),
 )  # fmt: skip
 
-_VERDICTS: tuple[tuple[VerdictName, str], ...] = (
+VERDICTS: tuple[tuple[VerdictName, str], ...] = (
     ("steady", "no trend, no levels, no spikes: nothing in the steps speaks against the mean."),
     ("still-warming", "the first measured steps are slower: more warm-up was needed."),
     ("drifting", "steps become slower or faster throughout: the mean depends on when it was taken."),
@@ -170,7 +170,7 @@ def help_lines(width: int, *, replaying: bool) -> list[Line]:
         for keys, meaning in entries:
             lines += _entry(keys, meaning, width)
     lines += [(), line(("Verdicts on a cell", "title"))]
-    for verdict, meaning in _VERDICTS:
+    for verdict, meaning in VERDICTS:
         lines += _entry(verdict, meaning, width)
     lines += [(), line(("What the numbers mean", "title"))]
     for name, meaning in _NUMBERS:

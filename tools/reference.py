@@ -1,0 +1,240 @@
+"""Writes the reference pages of the docs from the code: ``python -m tools.reference``, which ``make docs`` runs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import click
+import msgspec
+
+from cs336_tui.analysis.comparison import Comparison
+from cs336_tui.analysis.fields import FIELDS
+from cs336_tui.analysis.verdicts import DESCRIBING, VerdictName
+from cs336_tui.cli.main import cli
+from cs336_tui.events.events import SCHEMA, Event, Status
+from cs336_tui.export.data import to_csv
+from cs336_tui.export.record import SessionDocument
+from cs336_tui.export.results import COLUMNS
+from cs336_tui.export.writeups import LAYOUTS
+from cs336_tui.session.state import SessionState
+from cs336_tui.session.store import SessionInfo
+from cs336_tui.tui.help import VERDICTS
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+_MADE = "<!-- Written from the code by `python -m tools.reference`, which `make docs` runs. -->"
+_SIMPLE = {str: "text", Path: "text", int: "integer", float: "number", bool: "true or false", NoneType: "null"}
+_SHARED_BY = 3
+"""An option that so many commands have, with the same words, is described once."""
+
+
+def main() -> None:
+    """Writes every page that is not as it should be."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        path = FOLDER / name
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(FOLDER.parents[1])}")
+
+
+def pages() -> Mapping[str, str]:
+    """Each page's text, by its file's name."""
+    made = {"options.md": _options(), "keys.md": _keys(), "verdicts.md": _verdicts()}
+    return {name: "\n".join([_MADE, "", *lines]).rstrip() + "\n" for name, lines in made.items()}
+
+
+def commands() -> Mapping[str, click.Command]:
+    """Every command by what is typed, the app itself as ``cs336-tui``."""
+    found: dict[str, click.Command] = {"cs336-tui": cli}
+    for name, command in sorted(cli.commands.items()):
+        found[f"cs336-tui {name}"] = command
+        if isinstance(command, click.Group):
+            found |= {f"cs336-tui {name} {inner}": each for inner, each in sorted(command.commands.items())}
+    return found
+
+
+_Help = tuple[str, str]
+"""An option's names and value, and what it means, as ``--help`` has them."""
+
+
+def _help(command: click.Command, title: str) -> list[_Help]:
+    context = click.Context(command, info_name=title)
+    options = [each for each in command.get_params(context) if isinstance(each, click.Option)]
+    return [record for option in options if (record := option.get_help_record(context)) is not None]
+
+
+def _options() -> Iterator[str]:
+    of_command = {title: _help(command, title) for title, command in commands().items()}
+    used: dict[_Help, list[str]] = {}
+    for title, records in of_command.items():
+        for record in records:
+            used.setdefault(record, []).append(title)
+    shared = {record: titles for record, titles in used.items() if len(titles) >= _SHARED_BY}
+    yield from ("# Commands and options", "")
+    yield "Each command's `--help` says the same. Options that several commands share come first."
+    yield from ("", "## Shared options", "")
+    everywhere = [record for record, titles in shared.items() if len(titles) == len(of_command)]
+    yield from _table(("option", "meaning"), (_option(record) for record in shared if record not in everywhere))
+    yield from ("", *(f"Every command has {_code(names)}: {meaning}" for names, meaning in everywhere))
+    for title, command in commands().items():
+        records = of_command[title]
+        context = click.Context(command, info_name=title)
+        arguments = " ".join(command.collect_usage_pieces(context)) if title != "cs336-tui" else "[OPTIONS] [COMMAND]"
+        yield from ("", f"## {title}", "", f"`{title} {arguments}`", "")
+        yield from inspect.cleandoc(command.help or "").splitlines()
+        if own := [record for record in records if record not in shared]:
+            yield ""
+            yield from _table(("option", "meaning"), map(_option, own))
+        if borrowed := [record[0] for record in records if record in shared and record not in everywhere]:
+            names = ", ".join(f"`{_name(each)}`" for each in borrowed)
+            yield from ("", f"[Shared options](#shared-options): {names}.")
+    yield from ("", "## Layouts of export", "")
+    yield from _table(("layout", "table"), ((_code(name), layout.about) for name, layout in LAYOUTS.items()))
+
+
+def _option(record: _Help) -> tuple[str, str]:
+    names, meaning = record
+    return _code(names), meaning
+
+
+def _name(names: str) -> str:
+    """The option alone, without its value: of ``-o, --output FILE`` the long name."""
+    return str(re.findall(r"--[a-z0-9-]+", names)[0])
+
+
+def _keys() -> Iterator[str]:
+    yield from ("# JSON and CSV keys", "")
+    yield "Names that end in `_s` are seconds, in `_bytes` bytes, in `_share` shares of 1."
+    yield "Unknown is null, in CSV empty."
+    yield from ("", "## JSON of a session", "")
+    yield "`bench`, `resume` and `export` with `--format json` print one session as:"
+    seen: set[type] = set()
+    yield from _structs(SessionDocument, seen)
+    yield from ("", 'Several sessions are `{"schema": 1, "sessions": [...]}`.')
+    yield from ("", "## CSV of a session", "")
+    yield "`--format csv` has a row for each finished cell. Lists are joined by `;`. Its columns are:"
+    yield from ("", textwrap.fill(", ".join(map(_code, to_csv(SessionState()).strip().split(","))), 120), "")
+    yield "Then come `phase_NAME_times_s` and `host_phase_NAME_times_s` for each phase that a cell has."
+    yield "Rows of several sessions begin with `session`."
+    yield from ("", "## Columns of the results table", "")
+    yield "`export --columns` takes the columns on the left. Their keys in CSV and JSON of that table are on the right."
+    yield from ("", *_table(("column", "header", "key"), (
+        (_code(name), column.header.format(unit="ms", rate="TFLOP/s"), _code(column.name))
+        for name, column in COLUMNS.items()
+    )))  # fmt: skip
+    yield from ("", "## Pivots and filters", "")
+    yield "`export --pivot` and `--where` take these fields."
+    yield from ("", *_table(("field", "title", "of"), (
+        (_code(key), field.title, field.kind) for key, field in FIELDS.items()
+    )))  # fmt: skip
+    yield from ("", "## JSON of other tables", "")
+    yield "`export --format json` with a pivot, a layout or `--report` prints"
+    yield '`{"caption": ..., "columns": [...], "rows": [{...}], "notes": [...]}`, several tables `{"tables": [...]}`.'
+    yield "`rows` holds a record for each row, its numbers not rounded."
+    yield from ("", "## JSON of compare", "", "`compare --json` prints:", *_structs(Comparison, seen))
+    yield from ("", "## JSON of sessions", "", "`sessions --json` prints a list of:", *_structs(SessionInfo, seen))
+    yield from ("", "## Session log", "")
+    yield f"The log has one JSON object a line, schema {SCHEMA}."
+    yield "`type` names the event, `at` is its Unix time in seconds."
+    yield from ("", *_table(("event", "fields", "meaning"), map(_event, get_args(Event))))
+
+
+def _event(event: type[msgspec.Struct]) -> tuple[str, str, str]:
+    fields = ", ".join(_code(name) for name in event.__struct_encode_fields__ if name != "at")
+    return _code(event.__name__), fields, _first(event.__dict__.get("__doc__"))
+
+
+def _structs(root: type[msgspec.Struct], seen: set[type]) -> Iterator[str]:
+    """A table of the struct's keys, then of each struct in it that was not `seen` before."""
+    waiting = [root]
+    while waiting:
+        struct = waiting.pop(0)
+        notes = _notes(struct)
+        rows = []
+        for field in msgspec.structs.fields(struct):
+            for inner in _inner(field.type):
+                if inner not in seen:
+                    seen.add(inner)
+                    waiting.append(inner)
+            rows.append((_code(field.encode_name), _code(_type(field.type)), notes.get(field.name, "")))
+        yield from ("", f"### {struct.__name__}", "", _first(struct.__dict__.get("__doc__")), "")
+        explained = any(meaning for *_, meaning in rows)
+        yield from _table(("key", "type", "meaning") if explained else ("key", "type"), rows)
+
+
+def _inner(kind: Any) -> Iterator[type[msgspec.Struct]]:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        yield kind
+    for each in get_args(kind):
+        yield from _inner(each)
+
+
+def _type(kind: Any) -> str:
+    """A type as JSON has it: ``list of number or null``."""
+    origin, parts = get_origin(kind) or kind, get_args(kind)
+    if origin is Literal:
+        return "text"
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(map(_type, parts)))
+    if origin in (tuple, list):
+        return f"list of {_type(parts[0])}"
+    if origin is dict:
+        return f"object of {_type(parts[1])}"
+    return _SIMPLE.get(origin) or str(origin.__name__)
+
+
+def _notes(struct: type) -> Mapping[str, str]:
+    """What stands below each field, by its name; of the structs above, too."""
+    found: dict[str, str] = {}
+    for each in reversed([each for each in struct.__mro__ if each.__module__.startswith("cs336_tui")]):
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        assert isinstance(body, ast.ClassDef)
+        for field, below in zip(body.body, body.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                match below:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        found[field.target.id] = " ".join(text.split())
+    return found
+
+
+def _verdicts() -> Iterator[str]:
+    yield from ("# Verdicts and statuses", "", "## Verdicts on a cell", "")
+    yield "A verdict describes a number or doubts it."
+    yield "A verdict for which this device, system or run gives no evidence is *not observable*."
+    yield "[Read the numbers](../measurement.md#trust) has the thresholds."
+    meanings = dict(VERDICTS)
+    yield from ("", *_table(("verdict", "kind", "meaning"), (
+        (_code(name), "describes" if name in DESCRIBING else "doubts", meanings[name]) for name in get_args(VerdictName)
+    )))  # fmt: skip
+    yield from ("", "## Statuses of a cell", "")
+    yield "A cell without a result is `queued`, `running` or `skipped`."
+    yield f"A cell that is over has one of these statuses: {', '.join(map(_code, get_args(Status)))}."
+    yield "[Read the numbers](../measurement.md#status-of-a-cell) explains them."
+
+
+def _first(text: str | None) -> str:
+    """The first paragraph, on one line."""
+    return " ".join((text or "").split("\n\n")[0].split()).replace("``", "`")
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def _table(header: Sequence[str], rows: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(header)} |"
+    yield f"| {' | '.join('---' for _ in header)} |"
+    for row in rows:
+        cells = (" ".join(cell.replace("``", "`").replace("|", "\\|").split()) for cell in row[: len(header)])
+        yield f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
