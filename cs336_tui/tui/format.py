@@ -71,6 +71,11 @@ def number(value: float | None, unit: str = "") -> str:
     return NOT_AVAILABLE if value is None else f"{value:.0f}{unit}"
 
 
+def plural(count: int, noun: str) -> str:
+    """``1 cell``, ``2 cells``."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def session_time(session: str) -> str:
     """``2026-11-20 14:03`` of a session named ``2026-11-20T14-03-22-ab12``; any other name stays as it is."""
     match = re.fullmatch(r"(\d{4}-\d{2}-\d{2})T(\d{2})-(\d{2})-\d{2}(-\w+)?", session)

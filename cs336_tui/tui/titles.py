@@ -1,9 +1,10 @@
-"""Titles of cells in the room there is, and what of a cell is not as usual as columns of a table."""
+"""Titles of cells, and the columns of a table that name a cell."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from rich.cells import cell_len
 
@@ -13,13 +14,15 @@ from cs336_tui.config.variants import short
 from cs336_tui.export.tables import Column
 from cs336_tui.tui import format
 
+CELL_KEYS = ("size", "context", "batch", "pass", "precision", "device")
+_LEFT = ("size", "pass", "precision", "device")
 _JOIN = " · "
 _ONLY_WHERE_MIXED = ("workload", "causal")
-"""Fields that need no column where all cells show the same: the title or the size tells."""
+"""Fields that need no column if all cells have the same value: the title or the size shows it."""
 
 
 def title_rows(title: str, width: int, most: int = 2) -> list[str]:
-    """The title over at most so many rows, broken between its parts; the last may be wider than there is room."""
+    """The title over at most `most` rows, broken between its parts; the last row may be wider than `width`."""
     rows: list[str] = []
     for part in format.plain(title).split(_JOIN):
         room = width - cell_len(_JOIN.rstrip())  # a row that goes on ends with the sign between parts
@@ -31,24 +34,53 @@ def title_rows(title: str, width: int, most: int = 2) -> list[str]:
 
 
 def unique_names(names: Iterable[str]) -> dict[str, str]:
-    """Each name as short as tells it from the others: ``Class`` for ``package.module:Class``."""
+    """Each name, shortened if it stays unique: ``Class`` for ``package.module:Class``."""
     found = list(names)
     counted = Counter(map(short, found))
     return {name: short(name) if counted[short(name)] == 1 else name for name in found}
 
 
+def cell_columns(
+    of: Callable[[Any], CellSpec],
+    ranks: Mapping[str, int],
+    variants: Mapping[str, Mapping[str, str]] | None = None,
+    keys: Iterable[str] = CELL_KEYS,
+    size: Callable[[CellSpec], str] = lambda spec: spec.size,
+) -> list[Column]:
+    """The columns that name a cell. `of`: the cell of an item. `variants`: the names of their values, by field; these
+    columns come before the device."""
+
+    def column(key: str, names: Mapping[str, str] | None = None) -> Column:
+        def text(item: Any) -> str:
+            spec = of(item)
+            shown = size(spec) if key == "size" else shown_of(spec, key)
+            return names[shown] if names else shown
+
+        title = "ctx" if key == "context" else FIELDS[key].title
+        left = key != "checkpoint" if names else key in _LEFT
+        return Column(key, title, left, ranks.get(key, 1 if names else 0), text=text)
+
+    columns: list[Column] = []
+    for key in keys:
+        if key == "device":
+            columns += [column(variant, names) for variant, names in (variants or {}).items()]
+        columns.append(column(key))
+    return columns
+
+
+def as_shown(variants: Mapping[str, Iterable[str]]) -> dict[str, dict[str, str]]:
+    """Names for `cell_columns`: the values as they are."""
+    return {key: {value: value for value in values} for key, values in variants.items()}
+
+
 def variant_columns(specs: Iterable[CellSpec]) -> dict[str, Column]:
     """A column for each of the `told_variants`, by its field."""
-    return {key: variant_column(key) for key in told_variants(specs)}
-
-
-def variant_column(key: str) -> Column:
-    return Column(FIELDS[key].title, left=key != "checkpoint", rank=1)
+    return {key: Column(key, FIELDS[key].title, key != "checkpoint", 1) for key in told_variants(specs)}
 
 
 def told_variants(specs: Iterable[CellSpec]) -> dict[str, set[str]]:
-    """What the cells show of each variant in which they differ, or which all have alike and is not the usual one; not
-    of what only follows from their model."""
+    """The values of each variant in which the cells differ, or in which all are unusual; variants that follow from the
+    model are left out."""
     taken: dict[str, set[str]] = {}
     for spec in set(specs):
         for key in VARIANTS:

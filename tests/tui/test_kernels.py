@@ -334,7 +334,7 @@ async def test_another_cell_keeps_the_order_and_those_filters_that_it_can_have()
         app.paint()
         assert "whole step · 7 operators" in pane.text
         assert "Instances▾" in pane.text
-    kept = Selection(phase="forward", range="head", kind="softmax", text="mm", sort="Avg")
+    kept = Selection(phase="forward", range="head", kind="softmax", text="mm", sort="avg_ns")
     assert still_valid(an_operator_report(), kept) == msgspec.structs.replace(kept, range=None)
 
 

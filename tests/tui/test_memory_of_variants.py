@@ -67,13 +67,12 @@ async def test_the_estimate_of_a_session_stands_beside_the_peak_of_its_own_cells
 def test_cells_of_an_estimate_are_told_apart_by_their_variants() -> None:
     sweep = sweep_from(workload="attention", head_dims=(16,), passes=("forward",), contexts=(64,), devices=("cpu",),
                        attentions=("naive", "sdpa"))  # fmt: skip
-    columns, texts = table([Row(spec, None) for spec in sweep.cells()])
-    assert [text[[column.key for column in columns].index("attention")] for text in texts] == ["naive", "sdpa"]
+    assert table([Row(spec, None) for spec in sweep.cells()]).texts("attention") == ("naive", "sdpa")
 
 
 def test_a_model_of_ones_own_is_named_in_an_estimate() -> None:
-    columns, texts = table([Row(OWN, None), Row(msgspec.structs.replace(OWN, batch_size=8), None)])
-    assert [text[[column.key for column in columns].index("model")] for text in texts] == ["GPT", "GPT"]
+    shown = table([Row(OWN, None), Row(msgspec.structs.replace(OWN, batch_size=8), None)])
+    assert shown.texts("model") == ("GPT", "GPT")
 
 
 async def test_the_estimate_tab_shows_the_column() -> None:

@@ -151,7 +151,7 @@ def test_a_doubted_peak_of_a_cpu_is_said_above_the_drawing_with_what_to_press() 
     assert "n measures it again when the machine is idle" in said
     assert "n measures" not in " ".join(rows(doubts(roofline, 0, can_measure=False, width=200)))
     assert "measured 100~ GFLOP/s" in " ".join(rows(chart_lines(roofline, 0, 120, 20)))
-    assert "--refresh" not in " ".join(roofline.sheet.notes)
+    assert "--refresh" not in " ".join(roofline.sheet.table.footnotes)
     quiet = roofline_of(state, lambda _: made_peak(1e13, 2e10, device="cpu", busy_cores=0.1), ENVIRONMENT)
     assert doubts(quiet, 0, can_measure=True, width=200) == []
     assert "~" not in " ".join(rows(chart_lines(quiet, 0, 120, 20)))
@@ -160,7 +160,7 @@ def test_a_doubted_peak_of_a_cpu_is_said_above_the_drawing_with_what_to_press() 
 def test_that_a_gpus_other_users_were_not_observed_is_said_at_the_end() -> None:
     roofline = roofline_of(session_of(CELLS[0]), lambda _: made_peak(50e12), ENVIRONMENT)
     assert doubts(roofline, 0, can_measure=True, width=200) == []
-    assert any("was not observed" in note for note in roofline.sheet.notes)
+    assert any("was not observed" in note for note in roofline.sheet.table.footnotes)
 
 
 async def test_the_cursor_chooses_the_ceilings_and_the_cell_of_every_pane(tmp_path: Path) -> None:
@@ -274,6 +274,6 @@ async def test_the_tab_is_made_when_it_is_first_opened(tmp_path: Path) -> None:
 def test_what_all_cells_have_that_is_not_as_usual_is_named(passes: tuple[str, ...]) -> None:
     cells = [Cell(a_spec(pass_=pass_, compile="default", checkpoint=2), [0.1] * 12) for pass_ in passes]
     sheet = roofline_of(session_of(*cells), lambda _: None, None).sheet
-    named = " ".join([*sheet.tail.texts, *sheet.notes[:1]])
+    named = " ".join([*sheet.table.texts("cell"), *sheet.table.footnotes[:1]])
     assert "compile default" in named
     assert "checkpoint 2" in named

@@ -24,7 +24,7 @@ from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.compare.pairs import pairs_page
 from cs336_tui.tui.tabs.compare.pane import ComparePane
 from cs336_tui.tui.tabs.live import detail_of, live_lines
-from cs336_tui.tui.titles import title_rows, variant_columns
+from cs336_tui.tui.titles import title_rows, told_variants
 from cs336_tui.tui.widgets.buttons import Fold
 from cs336_tui.tui.widgets.entries import Chips, TextEntry
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
@@ -313,12 +313,12 @@ def test_the_detail_of_attention_alone_names_no_model() -> None:
 
 
 def test_a_table_has_a_column_for_each_variant_that_tells() -> None:
-    assert variant_columns([a_spec(), a_spec(context_length=512)]) == {}
-    assert list(variant_columns([a_spec(), a_spec(attention="sdpa", compile="default")])) == ["attention", "compile"]
-    assert list(variant_columns([a_spec(attention="sdpa")])) == ["attention"], "not as usual, though all alike"
+    assert told_variants([a_spec(), a_spec(context_length=512)]) == {}
+    assert list(told_variants([a_spec(), a_spec(attention="sdpa", compile="default")])) == ["attention", "compile"]
+    assert list(told_variants([a_spec(attention="sdpa")])) == ["attention"], "not as usual, though all alike"
     alone = a_spec(workload="attention", pass_="forward")
-    assert list(variant_columns([alone])) == []
-    assert list(variant_columns([alone, a_spec(pass_="forward")])) == ["workload"]
+    assert list(told_variants([alone])) == []
+    assert list(told_variants([alone, a_spec(pass_="forward")])) == ["workload"]
 
 
 def variants_session(choices: Sequence[dict[str, Any]] = ({}, {"attention": "sdpa"})) -> list[object]:

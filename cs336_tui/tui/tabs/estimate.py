@@ -14,8 +14,8 @@ from textual.message import Message
 from cs336_tui.tui.dialogs.reader import Reader
 from cs336_tui.tui.tabs import estimate_detail as page
 from cs336_tui.tui.tabs.estimate_detail import Row
-from cs336_tui.tui.widgets.columns import lay_out
-from cs336_tui.tui.widgets.lines import Line, Lines, Span, line, wrapped
+from cs336_tui.tui.widgets.columns import table_lines
+from cs336_tui.tui.widgets.lines import Line, Lines, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
 _BESIDE_FROM = 150
@@ -143,14 +143,10 @@ class EstimatePane(Container):
             self._paint_detail()
             return
         marks = [page.mark(row) for row in shown.rows]
-        columns, texts = page.table(shown.rows)
-        layout = lay_out(columns, texts, width - max(len(mark.text) for mark in marks))
-        lines = [
-            (Span(layout.row(text), "text" if row.estimate else "muted"), mark)
-            for row, text, mark in zip(shown.rows, texts, marks, strict=True)
-        ]
+        roles = ["text" if row.estimate else "muted" for row in shown.rows]
+        names, *lines = table_lines(page.table(shown.rows), width, marks, roles=roles)
         brief = [] if self._has_detail else self._brief()
-        rows.fill(lines, [title, *brief, line((layout.heading, "muted"))])
+        rows.fill(lines, [title, *brief, names])
         self._paint_detail()
 
     def _brief(self) -> list[Line]:

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cs336_tui.analysis.estimates import Estimate, Target
-from cs336_tui.analysis.fields import shown_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, MemoryBlock, Prediction
-from cs336_tui.export.tables import Column
+from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
-from cs336_tui.tui.titles import unique_names, variant_columns
+from cs336_tui.tui.titles import cell_columns, told_variants, unique_names
+from cs336_tui.tui.widgets.columns import shown_table
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
 
-_COLUMNS = (
-    Column("size", left=True),
-    Column("ctx", rank=3),
-    Column("batch", rank=8),
-    Column("pass", left=True, rank=1),
-    Column("precision", left=True, rank=4),
-    Column("device", left=True, rank=9),
-    Column("params", rank=6),
-    Column("TFLOP", rank=5),
-    Column("peak GB"),
-    Column("measured", rank=2),
-    Column("a step", rank=7),
-)
-_VARIANTS_BEFORE = next(place for place, column in enumerate(_COLUMNS) if column.key == "device")
-"""Where columns of variants stand."""
 _LABEL = 16
 _INDENT = " " * _LABEL
 _WORTH_A_WORD = 5 * 10**5
@@ -52,40 +37,28 @@ class Row(NamedTuple):
     """Why what it needs could not be worked out; empty where nothing went wrong."""
 
 
-def table(rows: Sequence[Row]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
-    """The list's columns and one text a column for each row: variants where they tell something, and what was measured
-    where anything was."""
-    variants = variant_columns(row.spec for row in rows)
-    names = {key: unique_names({shown_of(row.spec, key) for row in rows}) for key in variants}
-    columns = (*_COLUMNS[:_VARIANTS_BEFORE], *variants.values(), *_COLUMNS[_VARIANTS_BEFORE:])
-    texts = []
-    for row in rows:
-        told = [names[key][shown_of(row.spec, key)] for key in variants]
-        usual = _texts(row)
-        texts.append((*usual[:_VARIANTS_BEFORE], *told, *usual[_VARIANTS_BEFORE:]))
-    if any(row.measured_bytes is not None for row in rows):
-        return columns, texts
-    place = next(place for place, column in enumerate(columns) if column.key == "measured")
-    return (*columns[:place], *columns[place + 1 :]), [(*text[:place], *text[place + 1 :]) for text in texts]
+def table(rows: Sequence[Row]) -> Table:
+    """The list: a column for each variant in which the cells differ, and for what was measured if anything was."""
 
+    def needs(key: str, title: str, rank: int, show: Callable[[Prediction], str]) -> Column[Row]:
+        return Column(key, title, rank=rank,
+                      text=lambda row: show(row.estimate.prediction) if row.estimate else format.NOT_YET)  # fmt: skip
 
-def _texts(row: Row) -> tuple[str, ...]:
-    """One text for each of the usual columns."""
-    spec, found = row.spec, row.estimate
-    prediction = found.prediction if found else None
-    return (
-        spec.size,
-        str(spec.context_length),
-        str(spec.batch_size),
-        spec.pass_,
-        spec.precision,
-        spec.device,
-        quantities.count(prediction.num_params) if prediction else format.NOT_YET,
-        f"{sum(prediction.flops.values()) / 1e12:.3g}" if prediction else format.NOT_YET,
-        quantities.gigabytes(prediction.peak_bytes) if prediction else format.NOT_YET,
-        quantities.gigabytes(row.measured_bytes) if row.measured_bytes is not None else "",
-        found.step_time if found else format.NOT_YET,
-    )
+    def measured(row: Row) -> str:
+        return "" if row.measured_bytes is None else quantities.gigabytes(row.measured_bytes)
+
+    variants = {key: unique_names(shown) for key, shown in told_variants(row.spec for row in rows).items()}
+    ranks = {"context": 3, "batch": 8, "pass": 1, "precision": 4, "device": 9}
+    some_measured = any(row.measured_bytes is not None for row in rows)
+    return shown_table(rows, (
+        *cell_columns(lambda row: row.spec, ranks, variants),
+        needs("num_params", "params", 6, lambda found: quantities.count(found.num_params)),
+        needs("flops", "TFLOP", 5, lambda found: f"{sum(found.flops.values()) / 1e12:.3g}"),
+        needs("peak_bytes", "peak GB", 0, lambda found: quantities.gigabytes(found.peak_bytes)),
+        *([Column[Row]("measured", rank=2, text=measured)] if some_measured else []),
+        Column("step_time", "a step", rank=7,
+               text=lambda row: row.estimate.step_time if row.estimate else format.NOT_YET),
+    ))  # fmt: skip
 
 
 def mark(row: Row) -> Span:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
+
+import msgspec
 
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.precision import Side, SpeedUp
 from cs336_tui.events.reports import PrecisionReport, ReportKind
-from cs336_tui.export.precision import ADDEND_NOTE, TOY_PARTS, accumulation_figures, module_texts
-from cs336_tui.export.tables import Column
+from cs336_tui.export.precision import ADDEND_NOTE, accumulation_table, modules_table, toy_table
+from cs336_tui.export.tables import Column, Table
 from cs336_tui.session.state import ReportState, SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.stats.ratio import LEVEL
@@ -19,16 +21,12 @@ from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.tabs.report import ReportPane, Subject
 from cs336_tui.tui.tabs.status import VERDICTS
-from cs336_tui.tui.widgets.columns import lay_out
-from cs336_tui.tui.widgets.lines import Line, Span, line, width_of, wrapped
+from cs336_tui.tui.titles import cell_columns
+from cs336_tui.tui.widgets.columns import shown_table, table_lines
+from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import Page
 
-if TYPE_CHECKING:
-    from cs336_tui.analysis.precision import SpeedUp
-    from cs336_tui.tui.widgets.rows import Page
-
-# What makes the page is imported when it is wanted: the app starts without.
-
+_RANKS = {"class": 4, "count": 3, "parameters": 1, "inputs": 2, "gradients": 1}
 _AT_ONCE = 300
 """Speed-ups among up to so many cells are worked out in the middle of a frame; among more on a thread."""
 
@@ -129,37 +127,6 @@ class PrecisionPane(ReportPane):
         self.show(self.subject)
 
 
-_SPEEDUPS = (
-    Column("size", left=True),
-    Column("ctx", rank=5),
-    Column("batch", rank=7),
-    Column("pass", left=True),
-    Column("device", left=True, rank=8),
-    Column("precision", left=True),
-    Column("fp32 → this, ms", rank=3),
-    Column("speed-up"),
-    Column("interval", left=True, rank=4),
-    Column("fp32 → this, GB", rank=6),
-    Column("memory", rank=1),
-)
-_MODULES = (
-    Column("module", left=True),
-    Column("class", left=True, rank=4),
-    Column("count", rank=3),
-    Column("parameters", left=True, rank=1),
-    Column("inputs", left=True, rank=2),
-    Column("output", left=True),
-    Column("gradients", left=True, rank=1),
-)
-_ACCUMULATION = (
-    Column("accumulator", left=True),
-    Column("addend", left=True),
-    Column("converted first", left=True),
-    Column("result"),
-    Column("error"),
-)
-
-
 def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
     """A row for each cell that was measured in fp32 and in another precision; Enter tells why its verdict is so.
 
@@ -174,14 +141,10 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
             "precision in Configure (1) and run them."
         )
         return Page((), (*rows, *wrapped(text, width, "muted")))
-    marks = [_mark(each) for each in speedups]
-    texts = [_speedup_texts(each) for each in speedups]
-    layout = lay_out(_SPEEDUPS, texts, width - max(width_of((mark,)) for mark in marks))
     counted = {of: sum(each.verdict == of for each in speedups if each.ratio) for of in VERDICTS}
     rows[0] += tuple(Span(f" · {number} {of}", "strong") for of, number in counted.items() if number)
-    rows.append(line((layout.heading, "muted")))
-    details = {len(rows) + place: _detail(each) for place, each in enumerate(speedups)}
-    rows += [(Span(layout.row(text)), mark) for text, mark in zip(texts, marks, strict=True)]
+    rows += table_lines(shown_table(speedups, _columns()), width, [_mark(each) for each in speedups])
+    details = {2 + place: _detail(each) for place, each in enumerate(speedups)}
     about = (
         f"speed-up: fp32's mean step time over the other's, above 1 is faster; {LEVEL * 100:g} % interval. "
         "memory: peak allocated over fp32's. Enter: the reason of a verdict."
@@ -200,49 +163,45 @@ def _modules(report: PrecisionReport, width: int) -> list[Line]:
         line("logits ", (report.logits, "strong"), " · loss ", (report.loss, "strong")),
     ]
     lines += wrapped(f"! {report.note}", width, "caution", "  ") if report.note else []
-    return [*lines, *_table(_MODULES, [module_texts(each) for each in report.modules], width)]
+    return [*lines, *_drawn(modules_table(report), width)]
 
 
 def _toy(report: PrecisionReport, width: int) -> list[Line]:
     lines = [line(("dtypes in the toy model", "title"), (f" · autocast on {report.device_name}", "muted"))]
     if not report.toy:
         return [*lines, *wrapped("This device can do neither autocast.", width, "muted")]
-    columns = (Column("part", left=True), *(Column(toy.autocast, left=True) for toy in report.toy))
-    texts = [(title, *(getattr(toy, name) for toy in report.toy)) for name, title in TOY_PARTS.items()]
-    return [*lines, *_table(columns, texts, width)]
+    return [*lines, *_drawn(toy_table(report), width)]
 
 
 def _accumulation(report: PrecisionReport, width: int) -> list[Line]:
-    texts = [
-        (each.accumulator, each.addend, "yes" if each.converted else "no", *accumulation_figures(each))
-        for each in report.accumulation
-    ]
     return [
         line(("0.01 added 1,000 times", "title"), (" · on the CPU; 10 in exact arithmetic", "muted")),
-        *_table(_ACCUMULATION, texts, width),
+        *_drawn(accumulation_table(report), width),
         *wrapped(ADDEND_NOTE, width, "muted", "  "),
     ]
 
 
-def _table(columns: tuple[Column, ...], texts: Sequence[Sequence[str]], width: int) -> list[Line]:
-    layout = lay_out(columns, texts, width, alike=(False,) * len(columns))
-    return [line((layout.heading, "muted")), *(line(layout.row(text)) for text in texts)]
+def _drawn(table: Table, width: int) -> list[Line]:
+    """A table of the report in the order in which the screen drops its columns."""
+    columns = tuple(
+        column._replace(title=column.header.removeprefix("autocast "), rank=_RANKS.get(column.key, 0))
+        for column in table.columns
+    )
+    alike = (False,) * len(columns)
+    return table_lines(msgspec.structs.replace(table, columns=columns), width, alike=alike)
 
 
-def _speedup_texts(each: SpeedUp) -> tuple[str, ...]:
-    spec, ratio = each.spec, each.ratio
+def _columns() -> tuple[Column[SpeedUp], ...]:
+    keys = ("size", "context", "batch", "pass", "device", "precision")
     return (
-        size_label(spec),
-        str(spec.context_length),
-        str(spec.batch_size),
-        spec.pass_,
-        spec.device,
-        spec.precision,
-        f"{_mean(each.fp32)} → {_mean(each.other)}",
-        f"{ratio.ratio:.3f}" if ratio else format.NOT_YET,
-        ratio.bounds(".3f") if ratio else "",
-        f"{_peak(each.fp32)} → {_peak(each.other)}",
-        format.NOT_YET if each.memory_ratio is None else f"{each.memory_ratio:.2f}",
+        *cell_columns(lambda each: each.spec, {"context": 5, "batch": 7, "device": 8}, keys=keys, size=size_label),
+        Column("means", "fp32 → this, ms", rank=3, text=lambda each: f"{_mean(each.fp32)} → {_mean(each.other)}"),
+        Column("ratio", "speed-up", show=lambda ratio: f"{ratio.ratio:.3f}" if ratio else format.NOT_YET),
+        Column("interval", left=True, rank=4, text=lambda each: each.ratio.bounds(".3f") if each.ratio else ""),
+        Column("peaks", "fp32 → this, GB", rank=6, text=lambda each: f"{_peak(each.fp32)} → {_peak(each.other)}"),
+        Column(
+            "memory_ratio", "memory", rank=1, show=lambda ratio: format.NOT_YET if ratio is None else f"{ratio:.2f}"
+        ),
     )
 
 

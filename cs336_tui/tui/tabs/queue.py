@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from cs336_tui.analysis.eta import Prices, ends_s, prices
-from cs336_tui.analysis.fields import shown_of
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.sweep import warmup_words
 from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -19,7 +17,7 @@ from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.titles import variant_columns
+from cs336_tui.tui.titles import CELL_KEYS, as_shown, cell_columns, told_variants
 from cs336_tui.tui.widgets.columns import lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line, width_of
 from cs336_tui.tui.widgets.rows import Rows
@@ -32,24 +30,6 @@ LEFT_OUT = ("skipped", "cancelled", "failed", "killed")
 """How cells stand that can be made to wait again."""
 _REASON_WIDTH = 28
 """Columns at most that are kept free for why a cell does not run."""
-_COLUMNS = (
-    Column("order"),
-    Column("cell", rank=8),
-    Column("size", left=True),
-    Column("ctx", rank=3),
-    Column("batch", rank=7),
-    Column("pass", left=True),
-    Column("precision", left=True, rank=2),
-    Column("device", left=True, rank=9),
-    Column("warm-up", rank=6),
-    Column("run", rank=5),
-    Column("takes", rank=4),
-    Column("done in", rank=1),
-)
-
-
-_VARIANTS_BEFORE = [column.key for column in _COLUMNS].index("device")
-"""Where columns of variants stand."""
 
 
 class QueueView(NamedTuple):
@@ -64,12 +44,29 @@ class QueueView(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One row: a cell of the session, or a cell that would be added."""
+    """A cell of the session, or a cell that would be added; times in s from now, None if unknown."""
 
     place: str
     cell: CellState | None
     spec: CellSpec
     repeat: int
+    takes_s: float | None = None
+    ends_s: float | None = None
+
+
+def _columns(variants: Mapping[str, set[str]]) -> tuple[Column[_Row], ...]:
+    def duration(time_s: float | None) -> str:
+        return "" if time_s is None else quantities.duration(time_s)
+
+    ranks = {"context": 3, "batch": 7, "precision": 2, "device": 9, "warmup": 6}
+    return (
+        Column("place", "order"),
+        Column("cell", rank=8, show=lambda cell: str(status.number(cell)) if cell else ""),
+        *cell_columns(lambda row: row.spec, ranks, as_shown(variants), (*CELL_KEYS, "warmup")),
+        Column("repeat", "run", rank=5),
+        Column("takes_s", "takes", rank=4, show=duration),
+        Column("ends_s", "done in", rank=1, show=duration),
+    )
 
 
 class QueuePane(Rows):
@@ -114,7 +111,7 @@ class QueuePane(Rows):
         self._on: int | None = None
         """The waiting cell that the cursor goes with."""
         self._least: tuple[int, ...] = ()
-        self._variants: dict[str, Column] = {}
+        self._columns = _columns({})
         self._variants_of: tuple[object, ...] = (None, None, None)
 
     def show(self, view: QueueView) -> None:
@@ -148,7 +145,7 @@ class QueuePane(Rows):
         if any(old is not new for old, new in zip(self._variants_of, of, strict=True)):
             self._variants_of = of
             specs = {*(cell.spec for cell in state.cells.values()), *(spec for spec, _ in self._added)}
-            self._variants, self._least = variant_columns(specs), ()
+            self._columns, self._least = _columns(told_variants(specs)), ()
 
     @property
     def selected(self) -> CellState | None:
@@ -163,34 +160,31 @@ class QueuePane(Rows):
         assert view is not None
         parts: list[Span] = []
         if self._added:
-            parts.append(Span(f"Run would add {_plural(len(self._added), 'cell')}", "strong"))
+            parts.append(Span(f"Run would add {format.plural(len(self._added), 'cell')}", "strong"))
         else:
-            parts.append(Span(f"{_plural(len(self._waiting), 'cell')} wait{'s' * (len(self._waiting) == 1)}", "strong"))
+            parts.append(
+                Span(f"{format.plural(len(self._waiting), 'cell')} wait{'s' * (len(self._waiting) == 1)}", "strong")
+            )
             if (left := self._ends[-1]) is not None and (self._waiting or self._at_work):
                 parts.append(Span(f" · done in {quantities.duration(left)}"))
         if view.queue is not None and (asked := len(view.queue.asked)):
-            parts.append(Span(f" · {_plural(asked, 'report')} before the next cell", "strong"))
+            parts.append(Span(f" · {format.plural(asked, 'report')} before the next cell", "strong"))
         if view.queue is not None and view.queue.paused:
             parts.append(Span(" · paused (P goes on)", "caution"))
         parts.append(Span(f" · after OOM: {'skip larger' if view.skips_after_oom else 'try all'}", "muted"))
         return [tuple(parts)]
 
     def _rows_in_sight(self, first: int, last: int) -> tuple[list[Line], list[Line]]:
-        rows = [row for index in range(first, last) if (row := self._row(index)) is not None]
-        texts = [self._texts(row, *self._times(index, row)) for index, row in enumerate(rows, first)]
+        rows = [self._timed(index, row) for index in range(first, last) if (row := self._row(index)) is not None]
+        texts = [[column.cell(row) for column in self._columns] for row in rows]
         reasons = [_why(row.cell) for row in rows]
         for_reasons = min(max(map(width_of, reasons), default=0), _REASON_WIDTH)
-        layout = lay_out(
-            (*_COLUMNS[:_VARIANTS_BEFORE], *self._variants.values(), *_COLUMNS[_VARIANTS_BEFORE:]),
-            texts,
-            self.content_size.width - for_reasons,
-            least=self._least,
-        )
+        layout = lay_out(self._columns, texts, self.content_size.width - for_reasons, least=self._least)
         self._least = layout.widths
-        lines: list[Line] = []
-        for row, text, why in zip(rows, texts, reasons, strict=True):
-            role = "muted" if row.place == "–" else "text"
-            lines.append((Span(layout.row(text), role), *why))
+        lines: list[Line] = [
+            (Span(layout.row(text), "muted" if row.place == "–" else "text"), *why)
+            for row, text, why in zip(rows, texts, reasons, strict=True)
+        ]
         return [*self._summary(), line((layout.heading, "muted"))], lines
 
     def _row(self, index: int) -> _Row | None:
@@ -213,33 +207,15 @@ class QueuePane(Rows):
             return _Row("–", cell, cell.spec, cell.repeat)
         return None
 
-    def _texts(self, row: _Row, takes: float | None, ends: float | None) -> tuple[str, ...]:
-        spec = row.spec
-        return (
-            row.place,
-            str(status.number(row.cell)) if row.cell else "",
-            spec.size,
-            str(spec.context_length),
-            str(spec.batch_size),
-            spec.pass_,
-            spec.precision,
-            *(shown_of(spec, key) for key in self._variants),
-            spec.device,
-            warmup_words(spec.warmup_steps, spec.warmup_auto),
-            str(row.repeat),
-            quantities.duration(takes) if takes is not None else "",
-            quantities.duration(ends) if ends is not None else "",
-        )
-
-    def _times(self, index: int, row: _Row) -> tuple[float | None, float | None]:
-        """How long the cell of a row takes and when it is done, s from now; None where that is not known."""
+    def _timed(self, index: int, row: _Row) -> _Row:
+        """The row with how long its cell takes, and when it is done."""
         if row.cell is not None and row.cell is self._at_work:
-            return self._ends[0], self._ends[0]
-        place = index - (self._at_work is not None)
+            return row._replace(takes_s=self._ends[0], ends_s=self._ends[0])
         if row.place == "–":
-            return None, None
-        takes = self._prices.of(row.spec)
-        return takes, self._ends[place + 1] if place + 1 < len(self._ends) else None
+            return row
+        place = index - (self._at_work is not None) + 1
+        ends_s = self._ends[place] if place < len(self._ends) else None
+        return row._replace(takes_s=self._prices.of(row.spec), ends_s=ends_s)
 
     # What the keys do.
 
@@ -332,7 +308,3 @@ def _why(cell: CellState | None) -> tuple[Span, ...]:
     if cell.status in ("running", "cancelled") or not reason:
         return (mark,)
     return (mark, Span(f": {format.plain(reason)}", "muted"))
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from cs336_tui.analysis.fields import FIELDS, shown_of
+from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.tables import Column
@@ -18,115 +18,98 @@ from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.verdicts import verdict
-from cs336_tui.tui.titles import told_variants, unique_names, variant_column
+from cs336_tui.tui.titles import CELL_KEYS, cell_columns, told_variants, unique_names
 from cs336_tui.tui.widgets.columns import Layout, lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line
 from cs336_tui.tui.widgets.rows import Rows
 
-_Reader = Callable[[SessionState, CellState, Assessment | None], str]
+
+class _Item(NamedTuple):
+    """What a row shows: a cell, and what was found out about it."""
+
+    state: SessionState
+    cell: CellState
+    found: Assessment | None
+
+    @property
+    def mean(self) -> str:
+        running = self.cell.running
+        return format.ms(running.mean, running.std(self.state.ddof)) if running.n else format.NOT_YET
+
+    @property
+    def std(self) -> str:
+        std = self.cell.running.std(self.state.ddof)
+        return format.ms(std, std)
+
+    @property
+    def median(self) -> str:
+        summary = self.cell.summary(1) if self.cell.is_over else None
+        return format.ms(summary.median_s, summary.std_s) if summary else format.NOT_YET
+
+    @property
+    def warmup(self) -> str:
+        """The setting; if it is automatic, with the number of steps that it took."""
+        spec, finished = self.cell.spec, self.cell.finished
+        if not spec.warmup_auto:
+            return str(spec.warmup_steps)
+        return f"auto ({finished.warmup_steps_done})" if finished else "auto"
+
+    @property
+    def flops(self) -> str:
+        return format.flops(self.found.limit.flops_per_s if self.found and self.found.limit else None)
+
+    @property
+    def share_of_peak(self) -> str:
+        """In % of the measured peak; if there is none, of the data sheet's, and so named."""
+        found = self.found
+        share = found.share_of_peak(self.cell.running.mean) if found and self.cell.is_over else None
+        if share is None or found is None:
+            return format.NOT_YET
+        if found.peak_is_measured:
+            return f"{share * 100:.3g}" + " of wrong peak" * (share > WRONG_PEAK)
+        return f"{share * 100:.3g} of sheet"
+
+    @property
+    def peak(self) -> str:
+        if (finished := self.cell.finished) is None:
+            return format.NOT_YET
+        allocated = finished.peak_allocated_bytes
+        return format.size(allocated if allocated is not None else finished.peak_rss_bytes)
 
 
-def _warmup(cell: CellState) -> str:
-    """What was asked for; of as many as it takes, how many it took."""
-    if not cell.spec.warmup_auto:
-        return str(cell.spec.warmup_steps)
-    return f"auto ({cell.finished.warmup_steps_done})" if cell.finished else "auto"
+_Columns = tuple[Column[_Item], ...]
+_ASKED = (*CELL_KEYS, "warmup", "run")
+"""Columns, beside those of variants, whose texts are known before a cell runs."""
 
 
-def _median(_: SessionState, cell: CellState, __: Assessment | None) -> str:
-    summary = cell.summary(1) if cell.is_over else None
-    return format.ms(summary.median_s, summary.std_s) if summary else "–"
+def _columns(variants: Mapping[str, set[str]], *, repeats: bool) -> _Columns:
+    """The columns, with those of variants in which the cells differ. The model is never dropped, the std before other
+    variants."""
+    names = {key: unique_names(shown) for key, shown in variants.items() if len(shown) > 1}
+    ranks = {"context": 3, "batch": 8, "precision": 2, "device": 10, "model": 0}
+    return (
+        Column("#", rank=9, text=lambda item: str(status.number(item.cell))),
+        *cell_columns(lambda item: item.cell.spec, ranks, names),
+        Column("warmup", "warm-up", rank=7),
+        Column("n", rank=6, text=lambda item: str(item.cell.running.n)),
+        Column("mean", "mean ms"),
+        Column("std", "std ms", rank=2 if names else 1),
+        Column("verdict", left=True, rank=2, text=lambda item: verdict(item.cell, item.found).text),
+        Column("median", rank=11),
+        Column("tokens", "tokens/s", rank=4, text=lambda item: format.rate(item.cell.tokens_per_s)),
+        Column("flops", "FLOP/s", rank=12),
+        Column("share_of_peak", "% peak", rank=13),
+        Column("peak", rank=5),
+        *([Column[_Item]("run", rank=4, text=lambda item: str(item.cell.repeat))] if repeats else []),
+    )
 
 
-def _peak(_: SessionState, cell: CellState, __: Assessment | None) -> str:
-    if not cell.finished:
-        return "–"
-    allocated = cell.finished.peak_allocated_bytes
-    return format.size(allocated if allocated is not None else cell.finished.peak_rss_bytes)
-
-
-def _mean(state: SessionState, cell: CellState, _: Assessment | None) -> str:
-    return format.ms(cell.running.mean, cell.running.std(state.ddof)) if cell.running.n else "–"
-
-
-def _std(state: SessionState, cell: CellState, _: Assessment | None) -> str:
-    std = cell.running.std(state.ddof)
-    return format.ms(std, std)
-
-
-def _verdict(_: SessionState, cell: CellState, found: Assessment | None) -> str:
-    return verdict(cell, found).text
-
-
-def _flops(_: SessionState, __: CellState, found: Assessment | None) -> str:
-    return format.flops(found.limit.flops_per_s if found and found.limit else None)
-
-
-def _share(_: SessionState, cell: CellState, found: Assessment | None) -> str:
-    """Of the measured peak; of the data sheet's where there is no other, which is then said."""
-    share = found.share_of_peak(cell.running.mean) if found and cell.is_over else None
-    if share is None or found is None:
-        return "–"
-    if found.peak_is_measured:
-        return f"{share * 100:.3g}" + " of wrong peak" * (share > WRONG_PEAK)
-    return f"{share * 100:.3g} of sheet"
-
-
-VERDICT = Column("verdict", left=True, rank=2)
-_STD = Column("std ms", rank=1)
-_TABLE: dict[Column, _Reader] = {
-    Column("#", rank=9): lambda _, cell, __: str(status.number(cell)),
-    Column("size", left=True): lambda _, cell, __: cell.spec.size,
-    Column("ctx", rank=3): lambda _, cell, __: str(cell.spec.context_length),
-    Column("batch", rank=8): lambda _, cell, __: str(cell.spec.batch_size),
-    Column("pass", left=True): lambda _, cell, __: cell.spec.pass_,
-    Column("precision", left=True, rank=2): lambda _, cell, __: cell.spec.precision,
-    Column("device", left=True, rank=10): lambda _, cell, __: cell.spec.device,
-    Column("warm-up", rank=7): lambda _, cell, __: _warmup(cell),
-    Column("n", rank=6): lambda _, cell, __: str(cell.running.n),
-    Column("mean ms"): _mean,
-    _STD: _std,
-    VERDICT: _verdict,
-    Column("median", rank=11): _median,
-    Column("tokens/s", rank=4): lambda _, cell, __: format.rate(cell.tokens_per_s),
-    Column("FLOP/s", rank=12): _flops,
-    Column("% peak", rank=13): _share,
-    Column("peak", rank=5): _peak,
-}
-COLUMNS = tuple(_TABLE)
-_USUAL = {column.key for column in COLUMNS}
-_VARIANTS_BEFORE = COLUMNS.index(next(column for column in COLUMNS if column.key == "device"))
-"""Where columns of variants stand."""
-_ASKED = ("size", "ctx", "batch", "pass", "precision", "device", "warm-up")
-"""Columns that are known of a cell before it runs."""
-_RUN = Column("run", rank=4)
-"""Which run of its spec a cell is; shown where there are repeats."""
-
-
-def _variant(key: str, names: Mapping[str, str]) -> _Reader:
-    return lambda _, cell, __: names[shown_of(cell.spec, key)]
+COLUMNS = _columns({}, repeats=False)
 
 
 def _in_common(variants: Mapping[str, set[str]]) -> str:
-    """What all cells are that is not as usual. As a column it would be the first to go where there is little room."""
+    """The unusual values that all cells share. As columns they would be dropped first."""
     return ", ".join(f"{FIELDS[key].title} {next(iter(shown))}" for key, shown in variants.items() if len(shown) == 1)
-
-
-def _table_of(cells: Sequence[CellState], variants: Mapping[str, set[str]]) -> dict[Column, _Reader]:
-    """The table's columns for these cells: those of variants that differ too, and of repeats. Which model a cell is of
-    is always in sight; what tells cells apart goes later than how their steps scatter."""
-    differ = any(len(shown) > 1 for shown in variants.values())
-    table = [
-        (column._replace(rank=2) if differ and column is _STD else column, read) for column, read in _TABLE.items()
-    ]
-    table[_VARIANTS_BEFORE:_VARIANTS_BEFORE] = [
-        (variant_column(key)._replace(rank=0 if key == "model" else 1), _variant(key, unique_names(shown)))
-        for key, shown in variants.items()
-        if len(shown) > 1
-    ]
-    if any(cell.repeat > 1 for cell in cells):
-        table.append((_RUN, lambda _, cell, __: str(cell.repeat)))
-    return dict(table)
 
 
 _STATUS = "status"
@@ -163,7 +146,7 @@ class ResultsPane(Rows):
         self._places: dict[int, int] = {}
         self._done: dict[int, tuple[CellFinished | None, Assessment | None, tuple[str, ...]]] = {}
         self._judging: Judging | None = None
-        self._table = _TABLE
+        self._columns = COLUMNS
         self._in_common = ""
         self._alike: tuple[bool | None, ...] = ()
         self._least: tuple[int, ...] = ()
@@ -201,15 +184,17 @@ class ResultsPane(Rows):
             return
         self._places = {cell.cell: place for place, cell in enumerate(self._cells)}
         variants = told_variants(cell.spec for cell in self._cells)
-        self._table, self._in_common = _table_of(self._cells, variants), _in_common(variants)
+        self._columns = _columns(variants, repeats=any(cell.repeat > 1 for cell in self._cells))
+        self._in_common = _in_common(variants)
         self._least, self._done = (), {}
         if len(self._cells) <= _FEW:
             self._alike = ()
             return
-        asked = (*_ASKED, *(column.key for column in self._table if column.key not in _USUAL))
-        values = {column: {read(state, cell, None) for cell in self._cells} for column, read in self._table.items()
-                  if column.key in asked}  # fmt: skip
-        self._alike = tuple(len(values[column]) == 1 if column in values else None for column in self._table)
+        items = [_Item(state, cell, None) for cell in self._cells]
+        self._alike = tuple(
+            len({column.cell(item) for item in items}) == 1 if column.key in (*_ASKED, *variants) else None
+            for column in self._columns
+        )
 
     def _rows_in_sight(self, first: int, last: int) -> tuple[list[Line], list[Line]]:
         few = len(self._cells) <= _FEW
@@ -220,7 +205,7 @@ class ResultsPane(Rows):
         marks = [status.status(cell) for cell in counted]
         status_width = max(len(mark.text) for mark in marks) if few and marks else _WIDEST_STATUS
         width = self.content_size.width - self._position_width(len(self._cells))
-        columns, at = tuple(self._table), self._verdict_at
+        columns, at = self._columns, self._verdict_at
         alike = list(self._alike or (None,) * len(columns))
         alike[at] = False  # it tells even where it is the same everywhere
         layout = lay_out(columns, texts, width - status_width, least=self._least, alike=alike)
@@ -258,7 +243,8 @@ class ResultsPane(Rows):
         if known and known[0] is cell.finished and known[1] is found:
             texts = known[2]
         else:
-            texts = tuple(read(self._state, cell, found) for read in self._table.values())
+            item = _Item(self._state, cell, found)
+            texts = tuple(column.cell(item) for column in self._columns)
             if cell.is_over:
                 self._done[cell.cell] = (cell.finished, found, texts)
         if self.content_size.width >= _WHOLE_VERDICTS:
@@ -268,7 +254,7 @@ class ResultsPane(Rows):
 
     @property
     def _verdict_at(self) -> int:
-        return tuple(self._table).index(VERDICT)
+        return [column.key for column in self._columns].index("verdict")
 
 
 def heading(layout: Layout, width: int) -> Line:

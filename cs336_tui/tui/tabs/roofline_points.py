@@ -15,14 +15,14 @@ from cs336_tui.export.peaks import NOISY
 from cs336_tui.export.roofline import NOT_MEASURED, left_out, roofline_table
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import Rate, bandwidth
+from cs336_tui.stats.quantities import NONE, Rate, bandwidth
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.roofline import Mark, Roof, roofline_chart
 from cs336_tui.tui.live_source import WantedPeak
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.titles import told_variants
-from cs336_tui.tui.widgets.columns import Sheet, Tail
-from cs336_tui.tui.widgets.lines import Line, Span, width_of, wrapped
+from cs336_tui.tui.widgets.columns import Sheet
+from cs336_tui.tui.widgets.lines import Line, Span, joined, wrapped
 
 _SHORT = {
     "share_of_sheet": "% sheet",
@@ -30,7 +30,6 @@ _SHORT = {
     "intensity": "FLOP/B",
     "min_bytes_per_s": "GB/s",
 }
-_GAP = "   "
 _RANKS = {
     "device": 9,
     "share_of_sheet": 3,
@@ -53,7 +52,7 @@ class Roofline(NamedTuple):
 
     points: tuple[RooflinePoint, ...] = ()
     table: Table | None = None
-    sheet: Sheet = Sheet((), ())
+    sheet: Sheet = Sheet(Table(columns=(), rows=()))
     missing: tuple[WantedPeak, ...] = ()
     """Peaks that can be measured here and were not."""
     elsewhere: bool = False
@@ -112,19 +111,17 @@ def _threads(result: Result) -> int | None:
 
 def _sheet(found: Sequence[RooflinePoint], table: Table, peaks: Sequence[DevicePeak | None]) -> Sheet:
     """The table as the screen shows it: numbered as in Results, the cell last, as wide as there is room."""
-    shown = table.without("cell")
-    columns = (Column("#"), *(c._replace(title=_title(c), rank=_RANKS.get(c.key, 0)) for c in shown.columns))
+    exported = table.without("cell")
     numbers = [str(status.number(point.result.cell)) for point in found]
-    texts = [["–" if text == NOT_MEASURED else text for text in row] for row in shown.rows]
-    rows = [(number, *row) for number, row in zip(numbers, texts, strict=True)]
     names, shared = _names([point.result for point in found])
-    return Sheet(
-        columns,
-        tuple(rows),
-        Tail("cell", names, least=min(max(map(len, names)), _MOST_NAME)),
-        notes=(*([f"all cells: {shared}"] if shared else []), *_notes(table, peaks)),
-        keys=tuple(numbers),
+    columns = (c._replace(title=_title(c), rank=_RANKS.get(c.key, 0)) for c in exported.columns)
+    rows = [[NONE if text == NOT_MEASURED else text for text in row] for row in exported.rows]
+    shown = Table(
+        columns=(Column("#"), *columns, Column("cell", left=True)),
+        rows=tuple((number, *row, name) for number, row, name in zip(numbers, rows, names, strict=True)),
+        footnotes=(*([f"all cells: {shared}"] if shared else []), *_notes(table, peaks)),
     )
+    return Sheet(shown, keys=tuple(numbers), rest=min(max(map(len, names)), _MOST_NAME))
 
 
 def _names(results: Sequence[Result]) -> tuple[tuple[str, ...], str]:
@@ -171,7 +168,7 @@ def chart_lines(roofline: Roofline, chosen: int, width: int, height: int) -> lis
     if not roofline.points:
         return []
     here = roofline.points[chosen]
-    heading = _joined(
+    heading = joined(
         [
             (Span(f"{format.plain(here.device_name)} · {here.precision or 'a setting without a name'}", "title"),),
             _legend("──", "measured", here.measured, "measured", doubted=_is_doubted(roofline.peaks[chosen])),
@@ -211,17 +208,6 @@ def _legend(sign: str, name: str, ceiling: Ceiling | None, role: str, *, doubted
     mark = "~" if doubted else ""
     flops = f"{rate.show(ceiling.flops_per_s)}{mark} {rate.name}" if ceiling.flops_per_s else "FLOP/s unknown"
     return (Span(f"{sign} ", role), Span(f"{name} {flops}, {bandwidth(ceiling.bytes_per_s)} GB/s"))
-
-
-def _joined(parts: Sequence[Line], width: int) -> list[Line]:
-    """As many of them on a line as there is room for."""
-    lines: list[Line] = []
-    for part in parts:
-        if lines and width_of(lines[-1]) + len(_GAP) + width_of(part) <= width:
-            lines[-1] = (*lines[-1], Span(_GAP), *part)
-        else:
-            lines.append(part)
-    return lines
 
 
 def doubts(roofline: Roofline, chosen: int, *, can_measure: bool, width: int) -> list[Line]:

@@ -1,26 +1,29 @@
-"""Tables of text: which columns fit in a width, and rows that stand in them."""
+"""Tables on the screen: which columns fit in a width, and rows laid out in them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
+import msgspec
 from rich.cells import cell_len, set_cell_size
 
-from cs336_tui.export.tables import Column
+from cs336_tui.export.tables import Column, Table
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
 
+T = TypeVar("T")
 _GAP = 2
 _ALL_ALIKE = 20
 """Added to the rank of a column whose values are all alike: it tells least."""
+_WIDEST_BAR = 40
 
 
 class Layout(NamedTuple):
-    """The columns that are shown, and how wide each is."""
+    """The columns that fit, and the width of each."""
 
     columns: tuple[Column, ...]
     widths: tuple[int, ...]
-    """Of every column, also of those that are left out."""
+    """Of every column, also of those that do not fit."""
     kept: tuple[int, ...]
 
     @property
@@ -28,11 +31,11 @@ class Layout(NamedTuple):
         return self.row(tuple(column.header for column in self.columns))
 
     def row(self, texts: Sequence[str]) -> str:
-        """One text a column, in the columns that are shown, and a gap behind each."""
+        """The texts in the columns that fit, each padded, with a gap behind it."""
         return "".join(self._padded(texts, index) for index in self.kept)
 
     def spans(self, texts: Sequence[str], roles: Mapping[int, str]) -> Line:
-        """As `row`, the columns in `roles` (by their index) in styles of their own."""
+        """As `row`; the columns in `roles`, by index, in styles of their own."""
         spans: list[Span] = []
         for index in self.kept:
             text, role = self._padded(texts, index), roles.get(index, "text")
@@ -55,9 +58,9 @@ def lay_out(
     least: Sequence[int] = (),
     alike: Sequence[bool | None] = (),
 ) -> Layout:
-    """The columns that `width` holds, as wide as these rows need and at least as wide as `least`.
+    """The columns that fit in `width`, as wide as these rows need and at least as wide as `least`.
 
-    `alike` says of columns whether their values are all the same where these rows do not tell, None where they do.
+    `alike`: for each column whether all its values are the same; None, or left out: these rows show it.
     """
     widths: list[int] = []
     ranks: list[int] = []
@@ -76,52 +79,48 @@ def lay_out(
     return Layout(columns, tuple(widths), tuple(sorted(kept)))
 
 
-_WIDEST_BAR = 40
+def shown_table(items: Iterable[T], columns: Iterable[Column[T]], footnotes: Iterable[str] = ()) -> Table:
+    """A table for the screen alone: it has no records."""
+    return Table.of(items, columns, record=lambda _: {}, footnotes=footnotes)
 
 
-class Tail(NamedTuple):
-    """The last column, as wide as the others leave it: texts, cut in the middle, or bars of shares."""
-
-    heading: str
-    texts: tuple[str, ...] = ()
-    shares: tuple[float, ...] = ()
-    least: int = 0
-    """Columns that it wants before others are left out for it."""
-
-    def span(self, row: int, width: int) -> Span:
-        if row < len(self.texts):
-            return Span(middle(self.texts[row], width))
-        share = self.shares[row] if row < len(self.shares) else 0.0
-        return Span(bar(share, max(min(width, _WIDEST_BAR), 0)), "phase-1")
+def table_lines(
+    table: Table,
+    width: int,
+    marks: Sequence[Span] = (),
+    *,
+    roles: Sequence[str] = (),
+    alike: Sequence[bool | None] = (),
+) -> list[Line]:
+    """The heading of a table and its rows, each in its role and with its mark at the end; `alike` as for `lay_out`."""
+    room = width - max((cell_len(mark.text) for mark in marks), default=0)
+    layout = lay_out(table.columns, table.rows, room, alike=alike)
+    ends: list[Line] = [(mark,) for mark in marks] or [()] * len(table.rows)
+    styles = roles or ["text"] * len(table.rows)
+    rows = [(Span(layout.row(row), role), *end) for row, role, end in zip(table.rows, styles, ends, strict=True)]
+    return [line((layout.heading, "muted")), *rows]
 
 
 class Sheet(NamedTuple):
-    """One table as it would be shown in a window of any width."""
+    """A table with what stands above it, for a window of any width."""
 
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-    tail: Tail = Tail("")
+    table: Table
     lead: str = ""
-    """Above the table: what it comes to, in words and figures."""
-    notes: tuple[str, ...] = ()
-    """Below it."""
+    """The result in words, above the table."""
     keys: tuple[str | None, ...] = ()
     """What each row stands for."""
+    rest: int = 0
+    """The least width of what takes the rest of each row: the last column, or the bars. 0: nothing does."""
+    shares: tuple[float, ...] = ()
+    """A bar for each row, from 0 to 1."""
 
     def markdown(self, caption: str) -> str:
         """All of it as GitHub-flavoured markdown."""
-        from cs336_tui.export.markdown import bullets, escape, table
-        from cs336_tui.export.tables import Align
+        from cs336_tui.export.formats import render
+        from cs336_tui.export.markdown import escape
 
-        tails = self.tail.texts
-        headers = [column.header for column in self.columns] + ([self.tail.heading] if tails else [])
-        aligns: list[Align] = ["left" if column.left else "right" for column in self.columns]
-        aligns += ["left"] if tails else []
-        rows = [(*row, *tails[place : place + 1]) for place, row in enumerate(self.rows)]
-        parts = [f"**{escape(caption)}**", *([escape(self.lead)] if self.lead else []), table(headers, aligns, rows)]
-        if self.notes:
-            parts.append(bullets(map(escape, self.notes)))
-        return "\n\n".join(parts) + "\n"
+        table = render(msgspec.structs.replace(self.table, caption=""), "markdown")
+        return "\n\n".join([f"**{escape(caption)}**", *([escape(self.lead)] if self.lead else []), table])
 
 
 class Laid:
@@ -129,31 +128,39 @@ class Laid:
 
     def __init__(self, sheet: Sheet, width: int) -> None:
         self._sheet, self._width = sheet, width
-        self._layout: Layout = lay_out(sheet.columns, sheet.rows, width - sheet.tail.least)
-        self._notes = [found for note in sheet.notes for found in wrapped(note, width, "muted", "  ")]
-        if self._notes and sheet.rows:
+        table = sheet.table
+        self._cuts_last = bool(sheet.rest) and not sheet.shares
+        self._layout = lay_out(table.columns[:-1] if self._cuts_last else table.columns, table.rows, width - sheet.rest)
+        self._notes = [found for note in table.footnotes for found in wrapped(note, width, "muted", "  ")]
+        if self._notes and table.rows:
             self._notes.insert(0, ())
 
     def __len__(self) -> int:
-        return len(self._sheet.rows) + len(self._notes)
+        return len(self._sheet.table.rows) + len(self._notes)
 
     @property
     def heading(self) -> Line:
-        return line((self._layout.heading + self._sheet.tail.heading, "muted"))
+        last = self._sheet.table.columns[-1].header if self._cuts_last else ""
+        return line((self._layout.heading + last, "muted"))
 
     def lines(self, first: int, last: int) -> Sequence[Line]:
-        """The rows from one place to another, the latter excluded; notes follow the table."""
-        count = len(self._sheet.rows)
+        """The rows from `first` up to, not including, `last`; notes follow the table."""
+        count = len(self._sheet.table.rows)
         rows = [self._row(place) for place in range(first, min(last, count))]
         return [*rows, *self._notes[max(first - count, 0) : max(last - count, 0)]]
 
     def _row(self, place: int) -> Line:
-        text = self._layout.row(self._sheet.rows[place])
-        return Span(text), self._sheet.tail.span(place, max(self._width - cell_len(text), 0))
+        row = self._sheet.table.rows[place]
+        text = self._layout.row(row)
+        width = max(self._width - cell_len(text), 0)
+        if self._cuts_last:
+            return Span(text), Span(middle(row[-1], width))
+        shares = self._sheet.shares
+        return (Span(text), Span(bar(shares[place], min(width, _WIDEST_BAR)), "phase-1")) if shares else (Span(text),)
 
 
 def middle(text: str, width: int) -> str:
-    """The text, cut to `width` columns in its middle: names of kernels differ at both ends."""
+    """The text, cut in its middle to `width` columns: names of kernels differ at both ends."""
     if cell_len(text) <= width:
         return text
     if width < 3:

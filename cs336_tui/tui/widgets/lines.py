@@ -63,6 +63,32 @@ def spread(left: Line, right: Line, width: int) -> Line:
     return fit(left, width) if gap < 1 else (*left, Span(" " * gap), *right)
 
 
+def labelled(label: str, text: str, width: int | None = None, label_width: int = 16, role: str = "text") -> list[Line]:
+    """A label and a text, which is wrapped if the `width` of both is given."""
+    if width is None:
+        return [(Span(f"{label:<{label_width}}", "muted"), Span(text, role))]
+    first, *more = wrapped(text, width - label_width, role) or [()]
+    return [(Span(f"{label:<{label_width}}", "muted"), *first), *((Span(" " * label_width), *row) for row in more)]
+
+
+def joined(parts: Iterable[Line], width: int, gap: str = "   ") -> list[Line]:
+    """The parts in as few lines as `width` allows."""
+    lines: list[Line] = []
+    for part in parts:
+        if lines and width_of(lines[-1]) + len(gap) + width_of(part) <= width:
+            lines[-1] = (*lines[-1], Span(gap), *part)
+        else:
+            lines.append(part)
+    return lines
+
+
+def views_line(views: Iterable[str], shown: str, gap: str = " ") -> Line:
+    """The names of a tab's views, the one that is shown marked, and the key for the next view."""
+    spans = [span for name in views
+             for span in (Span(f" {name} ", "tab-on" if name == shown else "tab"), Span("│", "muted"))]  # fmt: skip
+    return (*spans[:-1], Span(f"{gap}v", "key"))
+
+
 def wrapped(text: str, width: int, role: str = "text", indent: str = "") -> list[Line]:
     """Text over as many lines as it needs."""
     rows = textwrap.wrap(format.plain(text), max(width, 12), subsequent_indent=indent, break_on_hyphens=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Callable
+from typing import ClassVar, Literal, TypeVar
 
 import msgspec
 from textual.binding import Binding, BindingType
@@ -10,24 +11,29 @@ from textual.binding import Binding, BindingType
 from cs336_tui.events.reports import KernelReport
 from cs336_tui.session.state import ReportState
 from cs336_tui.tui import format
+from cs336_tui.tui.dialogs.questions import AskText
+from cs336_tui.tui.dialogs.reader import Reader
+from cs336_tui.tui.tabs.kernels import shares, table
+from cs336_tui.tui.tabs.kernels.table import SORTS, Found, Selection
 from cs336_tui.tui.tabs.report import ReportPane, Subject
-from cs336_tui.tui.widgets.lines import Line, Span, line, width_of
+from cs336_tui.tui.widgets.columns import Laid, Sheet
+from cs336_tui.tui.widgets.lines import Line, joined, line, views_line, wrapped
 
-if TYPE_CHECKING:
-    from cs336_tui.tui.tabs.kernels.table import Found, Selection
-    from cs336_tui.tui.widgets.columns import Laid, Sheet
-
-# What makes the pages is imported when there is a report: the app starts without.
-
+_T = TypeVar("_T")
 View = Literal["kernels", "kinds", "parts", "attention"]
 VIEWS: tuple[View, ...] = ("kernels", "kinds", "parts", "attention")
+_SHEETS: dict[View, Callable[[KernelReport], Sheet]] = {
+    "kinds": shares.kinds_sheet,
+    "parts": shares.parts_sheet,
+    "attention": shares.attention_sheet,
+}
 _TALL = 16
-"""From so many rows on there is room above the table for a whole note and the trace's path."""
+"""Rows from which a whole note and the trace's path fit above the table."""
 _FILTERS = ("phase", "part", "kind", "search", "sort", "turn", "clear")
 
 
 class KernelsPane(ReportPane):
-    """One of the views of a kernel report. Enter opens a kernel, or the kernels of a kind or part."""
+    """Shows one view of a kernel report. Enter opens a kernel, or the kernels of a kind or part."""
 
     BORDER_TITLE = "Kernels"
     kind = "kernels"
@@ -55,18 +61,12 @@ class KernelsPane(ReportPane):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.view: View = "kernels"
-        self._chosen: Selection | None = None
+        self.selection = Selection()
+        """The kernels that the first view shows."""
         self._shown: KernelReport | None = None
         self._found: Found | None = None
         self._sheet: Sheet | None = None
         self._laid: tuple[int, Laid] | None = None
-
-    @property
-    def selection(self) -> Selection:
-        """Which kernels the first view shows."""
-        from cs336_tui.tui.tabs.kernels.table import Selection
-
-        return self._chosen or Selection()
 
     # From a report to the screen.
 
@@ -74,15 +74,13 @@ class KernelsPane(ReportPane):
         had = self.report is not None
         super().show(subject)
         if had != (self.report is not None):
-            self.refresh_bindings()  # without a report there is nothing to look through
+            self.refresh_bindings()  # most keys need a report
 
     def draw(self, report: ReportState) -> None:
-        from cs336_tui.tui.tabs.kernels.table import still_valid
-
         assert isinstance(report.content, KernelReport)
         if report.content is not self._shown:
             self._shown, self._sheet = report.content, None
-            self._chosen = still_valid(report.content, self.selection)
+            self.selection = table.still_valid(report.content, self.selection)
         if self._sheet is None:
             self._make(report.content)
         heading = self._heading(report.content)
@@ -90,26 +88,16 @@ class KernelsPane(ReportPane):
                        heading_rows=len(heading))  # fmt: skip
 
     def _make(self, content: KernelReport) -> None:
-        from cs336_tui.tui.tabs.kernels import shares as kernel_shares
-        from cs336_tui.tui.tabs.kernels import table as kernels
-
         self._laid = None
-        match self.view:
-            case "kernels":
-                self._found = kernels.select(content, self.selection)
-                self._sheet = kernels.kernels_sheet(content, self.selection, self._found)
-            case "kinds":
-                self._sheet = kernel_shares.kinds_sheet(content)
-            case "parts":
-                self._sheet = kernel_shares.parts_sheet(content)
-            case "attention":
-                self._sheet = kernel_shares.attention_sheet(content)
+        if self.view == "kernels":
+            self._found = table.select(content, self.selection)
+            self._sheet = table.kernels_sheet(content, self.selection, self._found)
+        else:
+            self._sheet = _SHEETS[self.view](content)
 
     @property
     def _fitted(self) -> Laid:
         """The sheet at the present width."""
-        from cs336_tui.tui.widgets.columns import Laid
-
         assert self._sheet is not None
         width = max(self.content_size.width, 12)
         if self._laid is None or self._laid[0] != width:
@@ -117,42 +105,26 @@ class KernelsPane(ReportPane):
         return self._laid[1]
 
     def _heading(self, content: KernelReport) -> list[Line]:
-        from cs336_tui.tui.tabs.kernels.shares import summary
-        from cs336_tui.tui.widgets.lines import wrapped
-
         assert self._sheet is not None
         width, tall = self.content_size.width, self.content_size.height >= _TALL
-        lines = [*self._joined(self.title(), self._views())]
-        about = line((_fitting(summary(content), width), "text"))
-        lines += self._joined(about, line((self._filters(content), "strong"))) if self.view == "kernels" else [about]
+        room = width - len("  000–000 of 000")  # the rows in sight
+        lines = joined([self.title(), views_line(VIEWS, self.view)], room)
+        about = line((_fitting(shares.summary(content), width), "text"))
+        filters = [line((self._filters(content), "strong"))] if self.view == "kernels" else []
+        lines += joined([about, *filters], room)
         if content.note:
             note = wrapped(f"! {content.note}", width, "caution", "  ")
             lines += note if tall else [line((f"! {format.plain(content.note)}", "caution"))]
         if content.trace and tall:
             lines += wrapped(f"trace, for ui.perfetto.dev: {content.trace}", width, "muted", "  ")
         lines += wrapped(self._sheet.lead, width, "strong") if self._sheet.lead else []
-        return [*lines, self._fitted.heading] if self._sheet.rows else lines
-
-    def _joined(self, left: Line, right: Line) -> list[Line]:
-        """Both on one line where there is room for them and for which rows are in sight."""
-        room = self.content_size.width - len("  000–000 of 000")
-        if width_of(left) + 3 + width_of(right) <= room:
-            return [(*left, Span("   "), *right)]
-        return [left, right]
-
-    def _views(self) -> Line:
-        spans: list[Span] = []
-        for view in VIEWS:
-            spans += [Span(f" {view} ", "tab-on" if view == self.view else "tab"), Span("│", "muted")]
-        return (*spans[:-1], Span(" v", "key"))
+        return [*lines, self._fitted.heading] if self._sheet.table.rows else lines
 
     def _filters(self, content: KernelReport) -> str:
-        from cs336_tui.tui.tabs.kernels.table import described
-
         assert self._found is not None
-        return described(content, self.selection, self._found)
+        return table.described(content, self.selection, self._found)
 
-    # What the keys do.
+    # Keys.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("view", "copy") or action in _FILTERS:
@@ -164,46 +136,33 @@ class KernelsPane(ReportPane):
         return super().check_action(action, parameters)
 
     def action_view(self, by: int) -> None:
-        """The next view."""
-        self._open(VIEWS[(VIEWS.index(self.view) + by) % len(VIEWS)])
+        self._open(_next(VIEWS, self.view, by))
 
     def action_phase(self, by: int) -> None:
-        """Kernels of another phase only."""
-        from cs336_tui.tui.tabs.kernels.table import phases
-
+        """Select the kernels of the next phase."""
         if self._shown:
-            choices = phases(self._shown)
-            at = choices.index(self.selection.phase)
-            self._select(phase=choices[(at + by) % len(choices)])
+            self._select(phase=_next(table.phases(self._shown), self.selection.phase, by))
 
     def action_part(self, by: int) -> None:
-        """Kernels of another named part of the model only."""
-        from cs336_tui.tui.tabs.kernels.table import ranges
-
+        """Select the kernels of the next named part of the model."""
         if self._shown:
-            self._select(range=_next(ranges(self._shown, self.selection), self.selection.range, by))
+            self._select(range=_next(table.ranges(self._shown, self.selection), self.selection.range, by))
 
     def action_kind(self, by: int) -> None:
-        """Kernels of another kind only."""
-        from cs336_tui.tui.tabs.kernels.table import kinds
-
+        """Select the kernels of the next kind."""
         if self._shown:
-            self._select(kind=_next(kinds(self._shown, self.selection), self.selection.kind, by))
+            self._select(kind=_next(table.kinds(self._shown, self.selection), self.selection.kind, by))
 
     def action_sort(self, by: int) -> None:
-        """By the next column."""
-        from cs336_tui.tui.tabs.kernels.table import SORTS
-
-        at = SORTS.index(self.selection.sort)
-        self._select(sort=SORTS[(at + by) % len(SORTS)], reversed=False)
+        """Sort by the next column."""
+        self._select(sort=_next(SORTS, self.selection.sort, by), reversed=False)
 
     def action_turn(self) -> None:
-        """The other way round."""
+        """Reverse the order."""
         self._select(reversed=not self.selection.reversed)
 
     def action_search(self) -> None:
-        """Kernels with a text in their names only."""
-        from cs336_tui.tui.dialogs.questions import AskText
+        """Ask for a part of a name, and select the kernels with it."""
 
         def entered(text: str | None) -> None:
             if text is not None:
@@ -213,26 +172,24 @@ class KernelsPane(ReportPane):
         self.app.push_screen(AskText("Search kernels", about, self.selection.text), entered)
 
     def action_clear(self) -> None:
-        """All kernels again."""
-        self._chosen = self.selection.cleared()
+        """Select all kernels again."""
+        self.selection = self.selection.cleared()
         self._open("kernels")
 
     def action_choose(self) -> None:
         if self.report is None or self._sheet is None or self.cursor >= len(self._sheet.keys):
             return
         key = self._sheet.keys[self.cursor]
-        match self.view:
-            case "kernels" if key is not None:
+        if self.view == "kernels":
+            if key is not None:
                 self._read(key)
-            case "kinds":
-                self._chosen = msgspec.structs.replace(self.selection.cleared(), kind=key)
-                self._open("kernels")
-            case "parts":
-                self._chosen = msgspec.structs.replace(self.selection.cleared(), range=key)
-                self._open("kernels")
+        elif self.view != "attention":
+            field = {"kinds": "kind", "parts": "range"}[self.view]
+            self.selection = msgspec.structs.replace(self.selection.cleared(), **{field: key})
+            self._open("kernels")
 
     def action_copy(self) -> None:
-        """The table in sight, all its rows and columns, to the terminal's clipboard, also over SSH."""
+        """Copy the whole table to the terminal's clipboard, also over SSH."""
         if self._shown is None or self._sheet is None:
             return
         what = f"{self._shown.spec.title} · " + (self._filters(self._shown) if self.view == "kernels" else self.view)
@@ -240,17 +197,14 @@ class KernelsPane(ReportPane):
         self.app.notify("The table was sent to the terminal's clipboard as markdown.", title="Copied")
 
     def _read(self, name: str) -> None:
-        from cs336_tui.tui.dialogs.reader import Reader
-        from cs336_tui.tui.tabs.kernels.table import detail
-
         content, phase = self._shown, self.selection.phase
         assert content is not None
         self.app.push_screen(
-            Reader(content.activity.removesuffix("s").capitalize(), lambda width: detail(content, name, phase, width))
+            Reader(table.noun(content, 1).capitalize(), lambda width: table.detail(content, name, phase, width))
         )
 
     def _select(self, **changes: object) -> None:
-        self._chosen = msgspec.structs.replace(self.selection, **changes)
+        self.selection = msgspec.structs.replace(self.selection, **changes)
         self._open(self.view)
 
     def _open(self, view: View) -> None:
@@ -260,7 +214,7 @@ class KernelsPane(ReportPane):
 
 
 def _fitting(parts: tuple[str, ...], width: int) -> str:
-    """As many of them as there is room for, at least the first."""
+    """As many parts as fit, at least the first."""
     shown = parts[0]
     for part in parts[1:]:
         if len(shown) + len(part) + 3 > width:
@@ -269,7 +223,7 @@ def _fitting(parts: tuple[str, ...], width: int) -> str:
     return shown
 
 
-def _next(choices: tuple[str | None, ...], present: str | None, by: int) -> str | None:
-    """The choice after the present one; the first where that is no longer among them."""
+def _next(choices: tuple[_T, ...], present: _T, by: int) -> _T:
+    """The choice after the present one; after the first, if the present one is no longer a choice."""
     at = choices.index(present) if present in choices else 0
     return choices[(at + by) % len(choices)]

@@ -10,7 +10,6 @@ from cs336_tui.analysis.kernels import (
     AttentionSplit,
     Phases,
     RangeShare,
-    Share,
     attention_split,
     by_kind,
     by_range,
@@ -21,15 +20,15 @@ from cs336_tui.analysis.kernels import (
     top_kernel,
 )
 from cs336_tui.events.reports import KINDS, KernelReport
-from cs336_tui.export.tables import Column
+from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import FLOP_RATES, FLOPS, scale, time_text
 from cs336_tui.tui import format
 from cs336_tui.tui.tabs.kernels.table import NO_PART, WHOLE_STEP, model_phases, noun, phase_label, phases
-from cs336_tui.tui.widgets.columns import Sheet, Tail, middle
+from cs336_tui.tui.widgets.columns import Sheet, middle, shown_table
 
-_KIND_RANKS = {WHOLE_STEP: 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 5, "zero_grad": 6}
 _TOGETHER = "fwd + bwd"
-_TOGETHER_RANK = 4
+_KIND_RANKS = {WHOLE_STEP: 0, "forward": 1, "backward": 2, "optimizer": 3, _TOGETHER: 4, "loss": 5, "zero_grad": 6}
+_ALL = "all"
 _WITHOUT_BACKWARD = ("optimizer", "zero_grad")
 _LONGEST_TOP = 60
 _UNNAMED = (
@@ -55,23 +54,27 @@ def summary(report: KernelReport) -> tuple[str, ...]:
 
 def kinds_sheet(report: KernelReport) -> Sheet:
     """Time and share of each kind in each phase, and what multiplies matrices in words."""
-    asked: list[tuple[str, int, Phases]] = [
-        (phase_label(phase), _KIND_RANKS.get(phase_label(phase), _TOGETHER_RANK), phase) for phase in phases(report)
+    asked: list[tuple[str, Phases]] = [
+        (_TOGETHER if isinstance(phase, tuple) else phase_label(phase), phase) for phase in phases(report)
     ]
-    asked = [(_TOGETHER if isinstance(phase, tuple) else name, rank, phase) for name, rank, phase in asked]
     asked = [*asked[1:], asked[0]] if len(asked) > 2 else asked[1:]  # the whole step last, as a sum
-    found = [{share.name: share for share in by_kind(report, phase)} for _, _, phase in asked]
-    totals = [sum(share.total_ns for share in shares.values()) for shares in found]
-    times = scale(share.total_ns for shares in found for share in shares.values())
+    found = {name: {share.name: share for share in by_kind(report, phase)} for name, phase in asked}
+    totals = {name: sum(share.total_ns for share in shares.values()) for name, shares in found.items()}
+    times = scale(share.total_ns for shares in found.values() for share in shares.values())
+    names = tuple(kind for kind in KINDS if kind in found[asked[-1][0]])
 
-    def cell(share: Share | None) -> str:
-        return f"{times.text(share.total_ns)} {share.share * 100:5.1f} %" if share else format.NOT_YET
+    def column(name: str) -> Column[str]:
+        def text(kind: str) -> str:
+            share = found[name].get(kind)
+            if kind == _ALL:
+                return f"{times.text(totals[name])} {100:5.1f} %"
+            return f"{times.text(share.total_ns)} {share.share * 100:5.1f} %" if share else format.NOT_YET
 
-    names = tuple(kind for kind in KINDS if kind in found[-1])
-    texts = [(name, *(cell(shares.get(name)) for shares in found)) for name in names]
-    texts.append(("all", *(f"{times.text(total)} {100:5.1f} %" for total in totals)))
-    columns = (Column("kind", left=True), *(Column(f"{name} {times.unit}", rank=rank) for name, rank, _ in asked))
-    return Sheet(columns, tuple(texts), lead=_matmul_sentence(report), notes=_tops(report), keys=(*names, None))
+        return Column(name, f"{name} {times.unit}", rank=_KIND_RANKS.get(name, 4), text=text)
+
+    columns = [Column[str]("kind", left=True, text=str), *(column(name) for name, _ in asked)]
+    table = shown_table((*names, _ALL), columns, _tops(report))
+    return Sheet(table, _matmul_sentence(report), (*names, None))
 
 
 def parts_sheet(report: KernelReport) -> Sheet:
@@ -79,82 +82,68 @@ def parts_sheet(report: KernelReport) -> Sheet:
     found = by_range(report)
     times = scale(share.forward_ns + share.backward_ns for share in found)
 
-    def row(share: RangeShare) -> tuple[str, ...]:
-        apart = share.name not in _WITHOUT_BACKWARD
-        ways = (time_ns if apart and time_ns else None for time_ns in (share.forward_ns, share.backward_ns))
-        both = times.text(share.forward_ns + share.backward_ns)
-        return (share.name or NO_PART, f"{share.share * 100:.1f}", *map(times.text, ways), both, str(share.instances))
+    def way(share: RangeShare, time_ns: int) -> str:
+        return times.text(time_ns if share.name not in _WITHOUT_BACKWARD and time_ns else None)
 
-    columns = (
-        Column("part", left=True),
-        Column("share %"),
-        Column(f"forward {times.unit}", rank=2),
-        Column(f"backward {times.unit}", rank=1),
-        Column(f"both {times.unit}"),
+    columns: tuple[Column[RangeShare], ...] = (
+        Column("name", "part", left=True, show=lambda name: name or NO_PART),
+        Column("share", "share %", show=lambda share: f"{share * 100:.1f}"),
+        Column("forward_ns", f"forward {times.unit}", rank=2, text=lambda share: way(share, share.forward_ns)),
+        Column("backward_ns", f"backward {times.unit}", rank=1, text=lambda share: way(share, share.backward_ns)),
+        Column("both", f"both {times.unit}", read=lambda share: share.forward_ns + share.backward_ns, show=times.text),
         Column("instances", rank=3),
     )
     largest = max((share.share for share in found), default=0.0)
     bars = tuple(share.share / largest if largest else 0.0 for share in found)
-    tail = Tail("", shares=bars, least=8)
-    return Sheet(columns, tuple(map(row, found)), tail, keys=tuple(share.name for share in found))
+    return Sheet(Table.of(found, columns), keys=tuple(share.name for share in found), rest=8, shares=bars)
 
 
 def attention_sheet(report: KernelReport) -> Sheet:
     """Matmul against softmax, in time and in FLOPs, forward, backward and both."""
     found = attention_split(report)
     if not any(split.matmul_ns or split.softmax_ns for split in found):
-        if any(split.unnamed for split in found):
-            return Sheet((), (), notes=(_UNNAMED,))
         fused = "No matmul and no softmax of attention was seen by itself: a fused kernel has no parts to tell apart."
-        return Sheet((), (), notes=(fused,))
+        why = _UNNAMED if any(split.unnamed for split in found) else fused
+        return Sheet(Table(columns=(), rows=(), footnotes=(why,)))
     by_kind = any(split.by_kind for split in found)
     if len(found) == 2:
         found = (*found, _both(found))
     times = scale(t for split in found for t in (split.matmul_ns, split.softmax_ns) if t)
-    columns: tuple[Column, ...] = (
-        Column("", left=True),
-        Column(f"matmul {times.unit}"),
-        Column(f"softmax {times.unit}"),
-        Column("time ×", rank=1),
+    columns: tuple[Column[AttentionSplit], ...] = (
+        Column("phase", "", left=True),
+        Column("matmul_ns", f"matmul {times.unit}", show=times.text),
+        Column("softmax_ns", f"softmax {times.unit}", show=times.text),
+        Column("time_ratio", "time ×", rank=1, show=_ratio),
+        *(_flops(found) if report.prediction is not None else ()),
     )
-    texts: list[tuple[str, ...]] = [
-        (split.phase, times.text(split.matmul_ns), times.text(split.softmax_ns), _ratio(split.time_ratio))
-        for split in found
-    ]
-    if report.prediction is not None:
-        more_columns, more = _flops(found)
-        columns += more_columns
-        texts = [(*left, *right) for left, right in zip(texts, more, strict=True)]
-    notes = [f"{split.phase.capitalize()}: {_sentence(split)}" for split in found[1:]]
     softmax = "its kernels alone, by kind, as nothing names the parts" if by_kind else "all that runs in that part"
-    notes += [
+    notes = [
+        *(f"{split.phase.capitalize()}: {_sentence(split)}" for split in found[1:]),
         "× is softmax over matmul. Matmul: the matrix products of attention scores and final matmul alone, without "
         f"scaling and mask; softmax: {softmax}.",
+        *(["FLOPs are not known: the step could not be predicted."] if report.prediction is None else []),
     ]
-    if report.prediction is None:
-        notes.append("FLOPs are not known: the step could not be predicted.")
-    return Sheet(
-        columns, tuple(texts), lead=f"{found[0].phase.capitalize()}: {_sentence(found[0])}", notes=tuple(notes)
-    )
+    return Sheet(Table.of(found, columns, footnotes=notes), f"{found[0].phase.capitalize()}: {_sentence(found[0])}")
 
 
-def _flops(found: Sequence[AttentionSplit]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
-    """The columns of FLOPs and of FLOPs a second, and their texts."""
-    rates = [(_rate(s.matmul_flops, s.matmul_ns), _rate(s.softmax_flops, s.softmax_ns)) for s in found]
+def _flops(found: Sequence[AttentionSplit]) -> tuple[Column[AttentionSplit], ...]:
+    """The columns of FLOPs and of FLOPs a second."""
+
+    def matmul_rate(split: AttentionSplit) -> float | None:
+        return _rate(split.matmul_flops, split.matmul_ns)
+
+    def softmax_rate(split: AttentionSplit) -> float | None:
+        return _rate(split.softmax_flops, split.softmax_ns)
+
     work = scale((f for s in found for f in (s.matmul_flops, s.softmax_flops) if f), FLOPS)
-    speed = scale((rate for pair in rates for rate in pair if rate), FLOP_RATES)
-    columns = (
-        Column(f"matmul {work.unit}", rank=3),
-        Column(f"softmax {work.unit}", rank=4),
-        Column("FLOP ×", rank=2),
-        Column(f"matmul {speed.unit}", rank=5),
-        Column(f"softmax {speed.unit}", rank=6),
+    speed = scale((rate for s in found for rate in (matmul_rate(s), softmax_rate(s)) if rate), FLOP_RATES)
+    return (
+        Column("matmul_flops", f"matmul {work.unit}", rank=3, show=work.text),
+        Column("softmax_flops", f"softmax {work.unit}", rank=4, show=work.text),
+        Column("flop_ratio", "FLOP ×", rank=2, show=_ratio),
+        Column("matmul_rate", f"matmul {speed.unit}", rank=5, read=matmul_rate, show=speed.text),
+        Column("softmax_rate", f"softmax {speed.unit}", rank=6, read=softmax_rate, show=speed.text),
     )
-    texts: list[tuple[str, ...]] = [
-        (work.text(s.matmul_flops), work.text(s.softmax_flops), _ratio(s.flop_ratio), *map(speed.text, pair))
-        for s, pair in zip(found, rates, strict=True)
-    ]
-    return columns, texts
 
 
 def _matmul_sentence(report: KernelReport) -> str:

@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from cs336_tui.analysis.kernels import KernelRow, Phases, rows
 from cs336_tui.events.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelGroup, KernelReport
-from cs336_tui.export.tables import Column
-from cs336_tui.stats.quantities import scale, time_text
+from cs336_tui.export.tables import Column, Table
+from cs336_tui.stats.quantities import Scale, scale, time_text
 from cs336_tui.tui import format
-from cs336_tui.tui.widgets.columns import Sheet, Tail
-from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
+from cs336_tui.tui.widgets.columns import Sheet
+from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 
-SORTS = ("Time %", "Total", "Instances", "Avg", "Med", "Min", "Max", "StdDev", "Kind", "Name")
-"""Columns, in the order in which they stand."""
-_RANKS = {"Instances": 1, "Avg": 2, "Kind": 3, "Med": 4, "Min": 5, "Max": 6, "StdDev": 7}
-_ALPHABETIC = ("Kind", "Name")
 _NAME_WIDTH = 32
 _MS_FROM = 100
-"""Times of single launches are in µs up to so many ms: most kernels take a few µs, however long the longest."""
+"""Single launches are shown in µs up to so many ms: most kernels take a few µs, however long the longest."""
 _UPDATES = ("zero_grad", "optimizer")
 WHOLE_STEP = "whole step"
 NO_PART = "no named part"
+_labelled = partial(labelled, label_width=15)
+
+
+def _columns(each: Scale, totals: Scale) -> tuple[Column[KernelRow], ...]:
+    def time(key: str, title: str, rank: int) -> Column[KernelRow]:
+        return Column(key, f"{title} {each.unit}", rank=rank, show=each.text)
+
+    return (
+        Column("share", "Time %", show=lambda share: f"{share * 100:.1f}"),
+        Column("total_ns", f"Total {totals.unit}", show=totals.text),
+        Column("instances", "Instances", rank=1),
+        time("avg_ns", "Avg", 2),
+        time("med_ns", "Med", 4),
+        time("min_ns", "Min", 5),
+        time("max_ns", "Max", 6),
+        time("std_ns", "StdDev", 7),
+        Column("kind", "Kind", left=True, rank=3),
+        Column("short", "Name", left=True, show=format.plain),
+    )
+
+
+_ALPHABETIC = ("kind", "short")
+SORTS = tuple(column.key for column in _columns(scale([]), scale([])))
+"""The keys that kernels can be sorted by: those of the columns, in order."""
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -35,7 +56,8 @@ class Selection(msgspec.Struct, frozen=True):
     kind: str | None = None
     text: str = ""
     """Part of a name, in any case."""
-    sort: str = "Total"
+    sort: str = "total_ns"
+    """One of `SORTS`."""
     reversed: bool = False
     """Against a column's own order: the largest first, names from A."""
 
@@ -93,34 +115,17 @@ def kernels_sheet(report: KernelReport, selection: Selection, found: Found) -> S
     """A row per kernel. Shares are of phase, part and kind; a search leaves them as they are."""
     totals = scale(row.total_ns for row in found.rows)
     each = scale((row.avg_ns for row in found.rows), at_least=_MS_FROM)
-    units = {"Total": totals.unit} | dict.fromkeys(("Avg", "Med", "Min", "Max", "StdDev"), each.unit)
-    columns = tuple(
-        Column(
-            f"{name} {units[name]}".strip() if name in units else name,
-            left=name == "Kind",
-            rank=0 if name == selection.sort else _RANKS.get(name, 0),
-        )
-        for name in SORTS[:-1]
-    )
     mark = "▾" if selection.descending else "▴"
-    at = SORTS.index(selection.sort)
-    columns = tuple(c._replace(title=c.header + mark) if place == at else c for place, c in enumerate(columns))
-    texts = tuple(
-        (
-            f"{row.share * 100:.1f}",
-            totals.text(row.total_ns),
-            str(row.instances),
-            *map(each.text, (row.avg_ns, row.med_ns, row.min_ns, row.max_ns, row.std_ns)),
-            row.kind,
-        )
-        for row in found.rows
-    )
-    names = tuple(format.plain(row.short) for row in found.rows)
-    heading = "Name" + (mark if selection.sort == "Name" else "")
-    least = min(_NAME_WIDTH, max(map(len, names), default=0))
+    columns = [
+        column._replace(title=column.header + mark, rank=0) if column.key == selection.sort else column
+        for column in _columns(each, totals)
+    ]
     nothing = () if found.rows else (f"None of the {found.of} {noun(report, 2)} is selected. Esc shows all of them.",)
+    table = Table.of(found.rows, columns, footnotes=nothing)
     return Sheet(
-        columns, texts, Tail(heading, names, least=least), notes=nothing, keys=tuple(r.name for r in found.rows)
+        table,
+        keys=tuple(row.name for row in found.rows),
+        rest=min(_NAME_WIDTH, max(map(len, table.texts("short")), default=0)),
     )
 
 
@@ -128,7 +133,7 @@ def detail(report: KernelReport, name: str, phase: Phases, width: int) -> list[L
     """The full name, the figures in `phase` and in the whole step, and every place that launches it."""
     lines: list[Line] = [*wrapped(name, width, "strong", "  "), ()]
     whole = next(row for row in rows(report) if row.name == name)
-    lines.append(_labelled("kind", whole.kind))
+    lines += _labelled("kind", whole.kind)
     for label, chosen in dict.fromkeys(((phase_label(phase), phase), (WHOLE_STEP, None))):
         if row := next((row for row in rows(report, phase=chosen) if row.name == name), None):
             lines += [(), line((f"In the {label}" if chosen is None else f"In {label}", "title")), *_figures(row)]
@@ -137,17 +142,15 @@ def detail(report: KernelReport, name: str, phase: Phases, width: int) -> list[L
     for group in places:
         time_ns = sum(group.durations_ns)
         share = time_ns / whole.total_ns if whole.total_ns else 0.0
-        lines.append(
-            _labelled(f"{group.phase} · {group.range or NO_PART}",
-                      f"{len(group.durations_ns)}× {time_text(time_ns)}, {share * 100:.1f} % of its time", 32)
-        )  # fmt: skip
+        figures = f"{len(group.durations_ns)}× {time_text(time_ns)}, {share * 100:.1f} % of its time"
+        lines += labelled(f"{group.phase} · {group.range or NO_PART} ", figures, label_width=33)
     lines += [(), *about(report, width)]
     return lines
 
 
 def about(report: KernelReport, width: int) -> list[Line]:
     """Where this was seen, and where the trace is."""
-    lines = [_labelled("seen on", f"{format.plain(report.device_name)} · torch {format.plain(report.torch)}")]
+    lines = _labelled("seen on", f"{format.plain(report.device_name)} · torch {format.plain(report.torch)}")
     if report.note:
         lines += wrapped(f"! {report.note}", width, "caution", "  ")
     if report.trace:
@@ -211,25 +214,8 @@ def _matching(report: KernelReport, selection: Selection) -> Iterable[KernelGrou
 
 
 def _sort_key(row: KernelRow, sort: str) -> float | str:
-    match sort:
-        case "Time %" | "Total":
-            return row.total_ns
-        case "Instances":
-            return row.instances
-        case "Avg":
-            return row.avg_ns
-        case "Med":
-            return row.med_ns
-        case "Min":
-            return row.min_ns
-        case "Max":
-            return row.max_ns
-        case "StdDev":
-            return row.std_ns
-        case "Kind":
-            return row.kind
-        case _:
-            return row.short.casefold()
+    value: float | str = getattr(row, "total_ns" if sort == "share" else sort)
+    return value.casefold() if sort == "short" and isinstance(value, str) else value
 
 
 def _figures(row: KernelRow) -> list[Line]:
@@ -237,13 +223,9 @@ def _figures(row: KernelRow) -> list[Line]:
     each = scale(figures[:-1], at_least=_MS_FROM)
     avg, med, least, most, std = (f"{each.text(value)} {each.unit}" for value in figures)
     return [
-        _labelled("time", f"{time_text(row.total_ns)}, {row.share * 100:.1f} %"),
-        _labelled("instances", str(row.instances)),
-        _labelled("average", f"{avg} ± {std} (sample std)" if row.instances > 1 else avg),
-        _labelled("median", med),
-        _labelled("min to max", f"{least} to {most}"),
+        *_labelled("time", f"{time_text(row.total_ns)}, {row.share * 100:.1f} %"),
+        *_labelled("instances", str(row.instances)),
+        *_labelled("average", f"{avg} ± {std} (sample std)" if row.instances > 1 else avg),
+        *_labelled("median", med),
+        *_labelled("min to max", f"{least} to {most}"),
     ]
-
-
-def _labelled(label: str, value: str, width: int = 14) -> Line:
-    return Span(f"{label:<{width}} ", "muted"), Span(value)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport, Prediction, Site
+from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport, Prediction, SavedTensor, Site
 from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.stats.quantities import ByteUnit
+from cs336_tui.stats.quantities import NONE, ByteUnit
 from cs336_tui.tui import format
 from cs336_tui.tui.tabs.status import how_it_ended
-from cs336_tui.tui.widgets.columns import lay_out
+from cs336_tui.tui.widgets.columns import shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import Allocation, SavedRow, Timeline
 
+_Category = TypeVar("_Category", bound=str)
+BACKWARD = "∂"
+"""Marks what belongs to the backward of a place."""
+_NAMES = len("optimizer state") + 1
+_FIGURES = len("12.345 GB 100 %")
+_NARROWEST_BAR, _WIDEST_BAR = 6, 40
+_ALL = "all"
 _CLOSE = 0.03
 """A prediction this close to what was measured is a good one."""
 _MOST = 1_000
@@ -57,49 +64,38 @@ def about(report: MemoryReport, width: int) -> list[Line]:
     return [*lines, *(wrapped(report.note, width, "muted") if report.note else [])]
 
 
+class _Alike(NamedTuple):
+    """Allocations that are alike in all but their moment, and the phases in which they begin and end."""
+
+    block: MemoryBlock
+    begins: str
+    ends: str
+    allocations: tuple[Allocation, ...] = ()
+
+
 def largest_page(timeline: Timeline, level_mb: int, width: int) -> Page:
-    """The allocations of the step of at least `level_mb`; those alike in all but their moment are one row."""
+    """The allocations of the step of at least `level_mb` MB; those alike in all but their moment are one row."""
     report = timeline.report
     least = level_mb * 10**6
     allocations = timeline.allocations(least, _MOST)
     total = sum(map(least.__le__, report.bytes))
-    groups: dict[tuple[MemoryBlock, str, str], list[Allocation]] = {}
+    groups: dict[_Alike, list[Allocation]] = {}
     for found in allocations:
         ends = "" if found.died is None else timeline.phase_at(found.died)
-        groups.setdefault((found.block, found.phase, ends), []).append(found)
+        groups.setdefault(_Alike(found.block, found.phase, ends), []).append(found)
+    rows = [alike._replace(allocations=tuple(each)) for alike, each in groups.items()]
     unit = ByteUnit.for_largest(max(report.bytes, default=0))
-    columns = (
-        Column(unit.name),
-        Column("×"),
-        Column("held for", left=True, rank=2),
-        Column("part", left=True, rank=1),
-        Column("tensor", left=True, rank=4),
-        Column("lives", left=True, rank=3),
-        Column("operation", left=True, rank=5),
-        Column(f"where ({BACKWARD} in backward)", left=True),
-    )
-    texts = [
-        (
-            unit.figure(block.bytes), str(len(alike)), category_name(block.category), block.site.range or NONE,
-            tensor(block.dtype, block.shape) or NONE, _life(begins, ends), format.plain(block.site.op) or NONE,
-            where(block.site),
-        )
-        for (block, begins, ends), alike in groups.items()
-    ]  # fmt: skip
-    layout = lay_out(columns, texts, width)
+    lives = Column[_Alike]("lives", left=True, rank=3, text=lambda row: _life(row.begins, row.ends))
+    size, *others = block_columns(unit, lives, tensor_rank=4, of=lambda row: row.block)
+    times = Column[_Alike]("times", "×", text=lambda row: str(len(row.allocations)))
+    names, *lines = table_lines(shown_table(rows, (size, times, *others)), width)
     listed = f"the largest {len(allocations):,} of {total:,}" if total > len(allocations) else f"{total:,}"
     above = f"Allocations of at least {level_mb} MB" if level_mb else "All allocations"
-    heading = (
-        line((above, "strong"), ("  < >", "key"),
-             (f" · {listed}; {len(report.bytes):,} in all", "muted")),
-        line((layout.heading, "muted")),
-    )  # fmt: skip
-    if not texts:
-        return Page(heading, (line(("Nothing is that large; < shows smaller ones.", "muted")),))
-    details = {
-        place: _lives(block, alike, report) for place, ((block, _, _), alike) in enumerate(groups.items())
-    }  # fmt: skip
-    return Page(heading, tuple(line(layout.row(row)) for row in texts), details)
+    told = line((above, "strong"), ("  < >", "key"), (f" · {listed}; {len(report.bytes):,} in all", "muted"))
+    if not rows:
+        return Page((told, names), (line(("Nothing is that large; < shows smaller ones.", "muted")),))
+    details = {place: _lives(row.block, row.allocations, report) for place, row in enumerate(rows)}
+    return Page((told, names), tuple(lines), details)
 
 
 def _life(begins: str, ends: str) -> str:
@@ -140,41 +136,26 @@ def saved_page(report: MemoryReport, width: int) -> Page:
     return Page(heading, tuple(lines[:-1]))
 
 
-def _saved_rows(row: SavedRow, unit: ByteUnit, width: int) -> Iterable[Line]:
-    columns = (
-        Column("%"),
-        Column(unit.name),
-        Column("×", rank=4),
-        Column("saved by", left=True),
-        Column("part", left=True, rank=1),
-        Column("tensor", left=True, rank=2),
-    )
-    texts = [
-        (
-            f"{found.share * 100:.1f}", unit.figure(found.tensor.bytes), str(found.tensor.count),
-            format.plain(found.tensor.node), found.tensor.range or NONE, tensor(found.tensor.dtype, found.tensor.shape),
-        )
-        for found in row.contributors
-    ]  # fmt: skip
-    if row.rest_count:
-        share = row.rest_bytes / row.bytes if row.bytes else 0.0
-        texts.append((f"{share * 100:.1f}", unit.figure(row.rest_bytes), "", f"{row.rest_count} other kinds", "", ""))
+def _saved_rows(row: SavedRow, unit: ByteUnit, width: int) -> Iterator[Line]:
+    rest = SavedTensor(f"{row.rest_count} other kinds", "", "", (), row.rest_count, row.rest_bytes)
+    rest_share = row.rest_bytes / row.bytes if row.bytes else 0.0
+    contributors = [*row.contributors, *([(rest, rest_share)] if row.rest_count else [])]
+    columns: tuple[Column[Any], ...] = (
+        Column("share", "%", text=lambda found: f"{found[1] * 100:.1f}"),
+        Column("bytes", unit.name, text=lambda found: unit.figure(found[0].bytes)),
+        Column("times", "×", rank=4, text=lambda found: "" if found[0] is rest else str(found[0].count)),
+        Column("node", "saved by", left=True, text=lambda found: format.plain(found[0].node)),
+        Column(
+            "range", "part", left=True, rank=1, text=lambda found: "" if found[0] is rest else found[0].range or NONE
+        ),
+        Column("tensor", left=True, rank=2, text=lambda found: tensor(found[0].dtype, found[0].shape)),
+    )  # fmt: skip
     room = max(width // 6, 0)
-    layout = lay_out(columns, texts, width - room - 2)
+    names, *lines = table_lines(shown_table(contributors, columns), width - room - 2)
     yield line((f"{row.modules}: {unit.text(row.bytes)}", "title"))
-    yield line(" " * (room + 2), (layout.heading, "muted"))
-    for text in texts:
-        yield line((f"{bar(float(text[0]) / 100, room)}  ", "memory"), layout.row(text))
-
-
-_Category = TypeVar("_Category", bound=str)
-
-BACKWARD = "∂"
-"""Marks what belongs to the backward of a place."""
-NONE = "–"
-_NAMES = len("optimizer state") + 1
-_FIGURES = len("12.345 GB 100 %")
-_NARROWEST_BAR, _WIDEST_BAR = 6, 40
+    yield (Span(" " * (room + 2)), *names)
+    for (_, share), each in zip(contributors, lines, strict=True):
+        yield (Span(f"{bar(share, room)}  ", "memory"), *each)
 
 
 def category_name(category: str) -> str:
@@ -217,31 +198,26 @@ def tensor(dtype: str | None, shape: Sequence[int] | None) -> str:
     return " ".join(filter(None, ((dtype or "").removeprefix("torch."), sizes)))
 
 
-def blocks_table(blocks: Sequence[MemoryBlock], unit: ByteUnit, width: int) -> tuple[Line, list[Line]]:
-    """The heading, and a row for each allocation with what fits `width`."""
-    columns = (
-        Column(unit.name),
-        Column("held for", left=True, rank=2),
-        Column("part", left=True, rank=1),
-        Column("tensor", left=True, rank=3),
-        Column("phase", left=True, rank=4),
-        Column("operation", left=True, rank=5),
-        Column(f"where ({BACKWARD} in backward)", left=True),
-    )
-    texts = [
-        (
-            unit.figure(block.bytes),
-            category_name(block.category),
-            block.site.range or NONE,
-            tensor(block.dtype, block.shape) or NONE,
-            block.site.phase or NONE,
-            format.plain(block.site.op) or NONE,
-            where(block.site),
-        )
-        for block in blocks
-    ]
-    layout = lay_out(columns, texts, width)
-    return line((layout.heading, "muted")), [line(layout.row(row)) for row in texts]
+def block_columns(
+    unit: ByteUnit, when: Column[Any], *, tensor_rank: int, of: Callable[[Any], MemoryBlock] = lambda block: block
+) -> list[Column[Any]]:
+    """The columns of an allocation; `when`: the column that tells when it lives."""
+    return [
+        Column("bytes", unit.name, text=lambda item: unit.figure(of(item).bytes)),
+        Column("category", "held for", left=True, rank=2, text=lambda item: category_name(of(item).category)),
+        Column("range", "part", left=True, rank=1, text=lambda item: of(item).site.range or NONE),
+        Column("tensor", left=True, rank=tensor_rank,
+               text=lambda item: tensor(of(item).dtype, of(item).shape) or NONE),
+        when,
+        Column("operation", left=True, rank=5, text=lambda item: format.plain(of(item).site.op) or NONE),
+        Column("where", f"where ({BACKWARD} in backward)", left=True, text=lambda item: where(of(item).site)),
+    ]  # fmt: skip
+
+
+def blocks_table(blocks: Sequence[MemoryBlock], unit: ByteUnit, width: int) -> list[Line]:
+    """The heading, and a row for each allocation."""
+    phase = Column[MemoryBlock]("phase", left=True, rank=4, text=lambda block: block.site.phase or NONE)
+    return table_lines(shown_table(blocks, block_columns(unit, phase, tensor_rank=3)), width)
 
 
 def block_details(block: MemoryBlock) -> str:
@@ -278,7 +254,7 @@ def oom_page(report: OomReport, prediction: Prediction | None, width: int) -> Pa
     if predicted:
         rows += wrapped(_expected(predicted, report.capacity_bytes, unit), width)
     rows += [(), *_categories(report, predicted, unit, width)]
-    table, blocks = blocks_table(report.largest, unit, width)
+    table, *blocks = blocks_table(report.largest, unit, width)
     details: dict[int, str] = {}
     if blocks:
         rows += [
@@ -317,19 +293,23 @@ def _expected(predicted: Prediction, capacity_bytes: int | None, unit: ByteUnit)
 
 
 def _categories(report: OomReport, predicted: Prediction | None, unit: ByteUnit, width: int) -> list[Line]:
-    columns = (
-        Column("held for", left=True),
-        Column(f"live, {unit.name}"),
-        Column("share", rank=2),
-        Column("predicted peak", rank=1),
+    def live(category: str) -> int:
+        return report.live_bytes if category == _ALL else report.by_category.get(category, 0)
+
+    def share(category: str) -> str:
+        if category == _ALL:
+            return ""
+        return format.percent(live(category) / report.live_bytes if report.live_bytes else None)
+
+    def peak(category: str) -> str:
+        if predicted is None:
+            return format.NOT_YET
+        return unit.figure(predicted.peak_bytes if category == _ALL else predicted.by_category.get(category, 0))
+
+    columns: tuple[Column[str], ...] = (
+        Column("category", "held for", left=True, text=category_name),
+        Column("live", f"live, {unit.name}", text=lambda category: unit.figure(live(category))),
+        Column("share", rank=2, text=share),
+        Column("predicted", "predicted peak", rank=1, text=peak),
     )
-    texts = []
-    for category in CATEGORIES:
-        live = report.by_category.get(category, 0)
-        share = format.percent(live / report.live_bytes) if report.live_bytes else format.NOT_AVAILABLE
-        peak = unit.figure(predicted.by_category.get(category, 0)) if predicted else format.NOT_YET
-        texts.append((category_name(category), unit.figure(live), share, peak))
-    whole = unit.figure(predicted.peak_bytes) if predicted else format.NOT_YET
-    texts.append(("all", unit.figure(report.live_bytes), "", whole))
-    layout = lay_out(columns, texts, width)
-    return [line((layout.heading, "muted")), *(line(layout.row(row)) for row in texts)]
+    return table_lines(shown_table((*CATEGORIES, _ALL), columns), width)

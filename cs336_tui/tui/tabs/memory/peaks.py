@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cs336_tui.analysis.fields import shown_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
 from cs336_tui.events.reports import MemoryReport, Prediction
 from cs336_tui.export.tables import Column
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import ByteUnit
+from cs336_tui.stats.quantities import NONE, ByteUnit
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import needs_of, run_alike
-from cs336_tui.tui.tabs.memory.allocations import NONE, category_name, difference
-from cs336_tui.tui.titles import variant_columns
-from cs336_tui.tui.widgets.columns import lay_out
-from cs336_tui.tui.widgets.lines import line, wrapped
+from cs336_tui.tui.tabs.memory.allocations import category_name, difference
+from cs336_tui.tui.titles import cell_columns, told_variants
+from cs336_tui.tui.widgets.columns import shown_table, table_lines
+from cs336_tui.tui.widgets.lines import wrapped
 from cs336_tui.tui.widgets.rows import Page, message
 
 if TYPE_CHECKING:
@@ -54,35 +53,38 @@ def peaks_page(state: SessionState, spec: CellSpec | None, width: int) -> Page:
     rows = _all_peaks(state)
     if not rows:
         return message("No peaks yet: record a cell's memory with n, or run cells (r).", width)
-    variants = variant_columns(row.spec for row in rows)
     unit = ByteUnit.for_largest(max(row.largest_bytes for row in rows))
-    columns = (
-        Column(" ", left=True),
-        Column("size", left=True),
-        Column("ctx"),
-        Column("batch", rank=7),
-        Column("pass", left=True, rank=2),
-        Column("precision", left=True, rank=1),
-        *variants.values(),
-        Column("device", left=True, rank=8),
-        Column("forward", rank=3),
-        Column("pred. forward", rank=6),
-        Column("backward", rank=9),
-        Column("optimizer", rank=10),
-        Column("step"),
-        Column("pred. step", rank=1),
-        Column("timed", rank=4),
-        Column("diff", rank=5),
-    )
     key = run_alike(spec) if spec else None
-    texts = [(">" if run_alike(row.spec) == key else " ", *_peak_texts(row, unit, tuple(variants))) for row in rows]
-    layout = lay_out(columns, texts, width)
-    heading = (
-        *wrapped(f"Peak memory, {unit.name} · {_EXPLAINED}", width, "muted"),
-        line((layout.heading, "muted")),
-    )
+    variants = {name: {value: short(value) for value in values} for name, values in
+                told_variants(row.spec for row in rows).items()}  # fmt: skip
+    ranks = {"batch": 7, "pass": 2, "precision": 1, "device": 8}
+    here = Column[Peaks]("here", " ", left=True, text=lambda row: ">" if run_alike(row.spec) == key else " ")
+    columns = [here, *cell_columns(lambda row: row.spec, ranks, variants), *_peak_columns(unit)]
+    names, *lines = table_lines(shown_table(rows, columns), width)
     details = {place: _peak_details(row) for place, row in enumerate(rows)}
-    return Page(heading, tuple(line(layout.row(row)) for row in texts), details)
+    return Page((*wrapped(f"Peak memory, {unit.name} · {_EXPLAINED}", width, "muted"), names), tuple(lines), details)
+
+
+def _peak_columns(unit: ByteUnit) -> tuple[Column[Peaks], ...]:
+    def recorded(key: str, rank: int = 0) -> Column[Peaks]:
+        return Column(key, rank=rank, text=lambda row: figure(row.recorded and getattr(row.recorded, key)))
+
+    def predicted(key: str, title: str, rank: int) -> Column[Peaks]:
+        return Column(key, title, rank=rank, text=lambda row: figure(row.predicted and getattr(row.predicted, key)))
+
+    def figure(size_bytes: int | None) -> str:
+        return NONE if size_bytes is None else unit.figure(size_bytes)
+
+    return (
+        recorded("forward", 3),
+        predicted("forward_peak_bytes", "pred. forward", 6),
+        recorded("backward", 9),
+        recorded("optimizer", 10),
+        recorded("step"),
+        predicted("peak_bytes", "pred. step", 1),
+        Column("timed", rank=4, text=lambda row: _timed(row, unit)),
+        Column("diff", rank=5, text=_difference),
+    )
 
 
 def _all_peaks(state: SessionState) -> list[Peaks]:
@@ -116,22 +118,14 @@ def _order(spec: CellSpec) -> tuple[int, str, int, int, str, str]:
     return model, spec.size, spec.context_length, spec.batch_size, spec.precision, spec.pass_
 
 
-def _peak_texts(row: Peaks, unit: ByteUnit, variants: tuple[str, ...]) -> tuple[str, ...]:
-    def figure(size_bytes: int | None) -> str:
-        return NONE if size_bytes is None else unit.figure(size_bytes)
-
-    spec, recorded, predicted = row.spec, row.recorded, row.predicted
-    as_written = spec.compile == spec.cuda_graph == "off"  # which is what is predicted
+def _difference(row: Peaks) -> str:
+    """Predicted to measured peak; a prediction is of the model as it is written, neither compiled nor captured."""
+    recorded, predicted = row.recorded, row.predicted
     measured = row.timed_bytes or (recorded and (recorded.allocator or recorded.step)) or 0
+    as_written = row.spec.compile == row.spec.cuda_graph == "off"
     return (
-        spec.size, str(spec.context_length), str(spec.batch_size), spec.pass_, spec.precision,
-        *(short(shown_of(spec, key)) for key in variants), spec.device,
-        figure(recorded.forward if recorded else None), figure(predicted.forward_peak_bytes if predicted else None),
-        figure(recorded.backward if recorded else None), figure(recorded.optimizer if recorded else None),
-        figure(recorded.step if recorded else None), figure(predicted.peak_bytes if predicted else None),
-        _timed(row, unit),
-        difference(predicted.peak_bytes, measured).text.strip("()") if predicted and measured and as_written else NONE,
-    )  # fmt: skip
+        difference(predicted.peak_bytes, measured).text.strip("()") if predicted and measured and as_written else NONE
+    )
 
 
 def _timed(row: Peaks, unit: ByteUnit) -> str:

@@ -98,8 +98,8 @@ def moment_lines(
         _moment_line(moment, report, window, unit, width),
         *category_lines(moment.by_category, unit, width, rows),
     ]
-    heading, blocks = blocks_table(moment.blocks, unit, width)
-    if blocks:
+    if moment.blocks:
+        heading, *blocks = blocks_table(moment.blocks, unit, width)
         lines += [heading, *(fit(block, width) for block in blocks)]
     return lines[:height]
 
