@@ -232,8 +232,13 @@ def _table(header: Sequence[str], rows: Iterator[Sequence[str]] | Sequence[Seque
     yield f"| {' | '.join(header)} |"
     yield f"| {' | '.join('---' for _ in header)} |"
     for row in rows:
-        cells = (" ".join(cell.replace("``", "`").replace("|", "\\|").split()) for cell in row[: len(header)])
+        cells = (_bars(" ".join(cell.replace("``", "`").split())) for cell in row[: len(header)])
         yield f"| {' | '.join(cells)} |"
+
+
+def _bars(cell: str) -> str:
+    """The cell with the bars escaped that are not in code, where the site needs no escape and would show it."""
+    return "".join(part if i % 2 else part.replace("|", "\\|") for i, part in enumerate(re.split("(`[^`]*`)", cell)))
 
 
 if __name__ == "__main__":

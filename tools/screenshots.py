@@ -1,11 +1,13 @@
 """Makes the screenshots: ``make screenshots``. Needs no GPU and no terminal.
 
 The README's is of the replayed demo session, those of the tabs of reports are of a `tiny` train-step on this machine.
+They name no font of the web, so that the pages need none.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 from itertools import takewhile
 from pathlib import Path
@@ -59,7 +61,8 @@ async def photograph(log: Path, target: Path, *keys: str) -> None:
         app.clear_notifications()
         app.paint()
         await pilot.pause()
-        target.write_text(app.export_screenshot(title="cs336-tui"))
+        drawn = app.export_screenshot(title="cs336-tui")
+        target.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))  # fonts of the web
 
 
 def main() -> None:
