@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 StartMethod = Literal["forkserver", "spawn"]
 SERVER_DYING_S = 2.0
 """How long a start is tried again when the fork server does not answer."""
+PRELOADED = (PRELOAD, "cs336_tui.cli.main")
+"""Modules that the fork server imports; a child imports the program's main one, for an installed script the cli."""
 SERVER_OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
 SERVER_LOG = "server.log"
 _SERVER_ENDED = 255
@@ -138,8 +140,7 @@ class Launcher:
 
             os.environ[SERVER_OUTPUT_VARIABLE] = str(self._output_dir / SERVER_LOG)
             _import_from_safe_path()
-            # A child imports the program's main module, which for an installed script imports the cli.
-            get_context("forkserver").set_forkserver_preload([PRELOAD, "cs336_tui.cli.main"])
+            get_context("forkserver").set_forkserver_preload(list(PRELOADED))
             forkserver.ensure_running()
 
     def use_spawn(self) -> None:

@@ -1,37 +1,106 @@
-"""Whether the files of what a user brings are still the same: looked at, never imported."""
+"""Keeps predictions in memory and on disk, and tells when a user's own files have changed.
+
+A user's files are looked at, never imported.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
+import msgspec
+import platformdirs
+
+import cs336_tui
+from cs336_tui.config.reading import UNREADABLE, read_small
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
+from cs336_tui.events.reports import Prediction, predicted_for, prediction_key
 
+Capability = tuple[int, int]
+"""Of a CUDA device, as (9, 0)."""
 Fingerprint = tuple[tuple[str, int, int], ...]
-"""Of each file its path, when it was changed and its bytes."""
+"""Of each file its path, its time of change and its size in bytes."""
 
+HASHED = ("worker/estimate/**/*.py", "worker/workload/**/*.py", "events/reports.py", "config/flops.py")
+"""Patterns of the package's files that a prediction depends on: a file of the cache holds for one content of them."""
 KEPT_S = 1.0
-"""How long what was seen is taken for what is there, so that a sweep of many cells looks once."""
+"""Seconds for which a fingerprint is not taken again, so that a sweep of many cells looks once."""
 _MOST_FILES = 1000
-"""Of a folder; one with more is told apart by the first of them."""
+"""Python files of a folder that count; of more, the first."""
 _MOST_ENTRIES = 20_000
-"""Of a folder that are gone through, whatever they are: it may be somebody's home."""
+"""Entries of a folder that are gone through: it may be somebody's home."""
 _NOT_THE_USERS = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
 
 
-def fingerprint(spec: CellSpec) -> Fingerprint:
-    """Of the Python files below the folders that a spec's own code is looked for in, and of the packages that it names
-    where these are installed elsewhere.
+class PredictionCache:
+    """Predictions in memory and as small files, valid for one torch and one content of the `HASHED` files.
 
-    Hidden folders, virtual environments and installed packages below those folders are left out. Empty where the spec
-    brings nothing of a user's own, or what it names is not to be found.
+    A folder that cannot be written or read only means that they are worked out again. A prediction of a user's own
+    code is kept in memory alone, until its files change.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or platformdirs.user_cache_path("cs336-tui", appauthor=False) / "predictions"
+        self._known: dict[tuple[CellSpec, Capability | None, Fingerprint], Prediction] = {}
+        self._version: str | None = None
+
+    def get(self, spec: CellSpec, capability: Capability | None = None) -> Prediction | None:
+        """The prediction of a spec that needs the same, as one of this spec."""
+        key, files = prediction_key(spec), fingerprint(spec)
+        found = self._known.get((key, capability, files))
+        if found is None and not spec.brings_own_code:
+            with contextlib.suppress(*UNREADABLE):
+                found = msgspec.json.decode(read_small(self._path(key, capability), 1 << 24), type=Prediction)
+                self._known[key, capability, files] = found
+        return predicted_for(spec, found) if found else None
+
+    def put(
+        self, prediction: Prediction, capability: Capability | None = None, files: Fingerprint | None = None
+    ) -> None:
+        """Keep it. `files` are the user's as they were when the prediction began; None: as they are now."""
+        key = prediction_key(prediction.spec)
+        self._known[key, capability, fingerprint(prediction.spec) if files is None else files] = prediction
+        if prediction.spec.brings_own_code:
+            return
+        path = self._path(key, capability)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_suffix(f".{threading.get_ident()}.tmp")
+            draft.write_bytes(msgspec.json.encode(prediction))
+            draft.replace(path)
+
+    def _path(self, spec: CellSpec, capability: Capability | None) -> Path:
+        if self._version is None:
+            digest = hashlib.sha256(importlib.metadata.version("torch").encode())
+            for file in hashed_files():
+                digest.update(file.read_bytes())
+            self._version = digest.hexdigest()
+        asked = msgspec.json.encode((self._version, spec, capability))
+        return self._folder / f"{hashlib.sha256(asked).hexdigest()[:32]}.json"
+
+
+def hashed_files() -> tuple[Path, ...]:
+    """The files of the package that a prediction depends on, in a fixed order."""
+    package = Path(cs336_tui.__file__).parent
+    return tuple(file for pattern in HASHED for file in sorted(package.glob(pattern)))
+
+
+def fingerprint(spec: CellSpec) -> Fingerprint:
+    """Of the Python files below the folders of a spec's own code, and of the installed packages that it names.
+
+    Leaves out hidden folders, virtual environments and installed packages below those folders. Empty for a spec without
+    own code, or whose code is not found.
     """
     brought = (spec.model, spec.attention, spec.optimizer, spec.loss, *(name for _, name in spec.annotations))
     names = dict.fromkeys(name.partition(":")[0].partition(".")[0] for name in brought if is_imported(name))

@@ -1,37 +1,30 @@
-"""Predictions from a child process: kept once known, and never worked out while a cell is timed."""
+"""Predicts what cells will need in child processes: one queue of jobs, worked off by one thread."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import importlib.metadata
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import wait
-from pathlib import Path
+from queue import SimpleQueue
 
 import msgspec
-import platformdirs
 
-import cs336_tui
-from cs336_tui.config.reading import UNREADABLE, read_small
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import Prediction, predicted_for, prediction_key
+from cs336_tui.events.reports import Prediction, prediction_key
 from cs336_tui.runner.child import PredictionAnswer
 from cs336_tui.runner.launcher import Child, Launcher, StartError
-from cs336_tui.runner.prediction_cache import Fingerprint, fingerprint
-
-Capability = tuple[int, int]
-"""Of a CUDA device, as (9, 0)."""
+from cs336_tui.runner.prediction_cache import Capability, Fingerprint, PredictionCache, fingerprint
 
 OWN_CODE_WITHIN_S = 60.0
-"""How long a prediction of a user's own code may take where nobody says; one of 32 layers takes seconds."""
+"""Default limit of a prediction of a user's own code, seconds; one of 32 layers takes seconds."""
 
 
 class PredictionError(Exception):
-    """A prediction could not be made; one line says why, `why` the same without the cell's title."""
+    """A prediction could not be made. The message is one line; `why` is the same without the cell's title."""
 
     def __init__(self, why: str, title: str = "") -> None:
         super().__init__(f"{title}: no prediction: {why}" if title else why)
@@ -39,83 +32,35 @@ class PredictionError(Exception):
 
 
 class TookTooLong(PredictionError):
-    """It was not there in the time that it was given."""
+    """A prediction was not there in its time."""
 
 
-class PredictionCache:
-    """Predictions in memory and as small files, valid for one torch and one source of the workload and the rules.
+@dataclass(eq=False)
+class _Job:
+    """One prediction to be made. `answers` is where a caller of `predict` waits for it; None: it was asked for.
 
-    A folder that cannot be written or read only means that they are worked out again. What is predicted of a user's own
-    code is kept in memory alone, for as long as its files do not change.
+    `within_s` limits the time of its child process. `files` are the user's when the job was begun.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder or platformdirs.user_cache_path("cs336-tui", appauthor=False) / "predictions"
-        self._known: dict[tuple[CellSpec, Capability | None, Fingerprint], Prediction] = {}
-        self._version: str | None = None
+    spec: CellSpec
+    answers: SimpleQueue[Prediction | PredictionError] | None = None
+    within_s: float | None = None
+    files: Fingerprint = ()
 
-    def get(self, spec: CellSpec, capability: Capability | None = None) -> Prediction | None:
-        """The prediction of a spec that needs the same, as one of this spec."""
-        key = _asked(spec)
-        found = self._known.get((key[0], capability, key[1]))
-        if found is None and not spec.brings_own_code:
-            with contextlib.suppress(*UNREADABLE):
-                found = msgspec.json.decode(read_small(self._path(key[0], capability), 1 << 24), type=Prediction)
-                self._known[key[0], capability, key[1]] = found
-        return predicted_for(spec, found) if found else None
-
-    def put(
-        self, prediction: Prediction, capability: Capability | None = None, files: Fingerprint | None = None
-    ) -> None:
-        """`files` are the user's as they were when it was begun; None: as they are now."""
-        key, now = _asked(prediction.spec)
-        self._known[key, capability, now if files is None else files] = prediction
-        if prediction.spec.brings_own_code:
-            return
-        path = self._path(key, capability)
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_suffix(f".{threading.get_ident()}.tmp")
-            draft.write_bytes(msgspec.json.encode(prediction))
-            draft.replace(path)
-
-    def _path(self, spec: CellSpec, capability: Capability | None) -> Path:
-        if self._version is None:
-            self._version = _version()
-        asked = msgspec.json.encode((self._version, spec, capability))
-        name = hashlib.sha256(asked).hexdigest()[:32]
-        return self._folder / f"{name}.json"
-
-
-def _asked(spec: CellSpec) -> tuple[CellSpec, Fingerprint]:
-    """What a prediction is of: specs that need the same, and the user's files as they are now."""
-    return prediction_key(spec), fingerprint(spec)
-
-
-def _version() -> str:
-    """Differs when a prediction may: another torch, another model, other rules."""
-    package = Path(cs336_tui.__file__).parent
-    sources = [
-        *sorted(package.glob("worker/estimate/*.py")),
-        *sorted(package.glob("worker/workload/**/*.py")),
-        package / "events" / "reports.py",
-        package / "config" / "flops.py",
-    ]
-    digest = hashlib.sha256(importlib.metadata.version("torch").encode())
-    for source in sources:
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
+    @property
+    def key(self) -> tuple[CellSpec, Fingerprint]:
+        return prediction_key(self.spec), self.files
 
 
 class Predictor:
     """Predicts what cells will need.
 
-    `deliver` gets what `ask` was asked for, from a thread of this object's; `give_up` is told what cannot be predicted
-    and why.
+    Jobs that a caller waits for (`predict`) come first and are never held back. Jobs that were asked for (`ask`) give
+    way to them, and pause while somebody holds; their results go to `deliver`, and to `give_up` with the reason, on a
+    thread of this object's.
 
-    `launcher` starts the child processes; `capability_of` a spec is that of the CUDA device that it is for;
-    `own_code_within_s` tells how long one of a user's own code may take, None for `OWN_CODE_WITHIN_S`.
-    Call `close` at the end.
+    `launcher` starts the child processes; `capability_of` a spec is that of its CUDA device; `own_code_within_s` limits
+    a prediction of a user's own code, None for `OWN_CODE_WITHIN_S`. Call `close` at the end.
     """
 
     def __init__(
@@ -132,21 +77,20 @@ class Predictor:
         self._capability_of, self._own_code_within_s = capability_of, own_code_within_s
         self._cache = cache or PredictionCache()
         self._changed = threading.Condition()
-        self._wanted: dict[CellSpec, CellSpec] = {}
-        """Specs that are to be predicted, by what they need."""
-        self._hopeless: set[tuple[CellSpec, Fingerprint]] = set()
-        self._fresh = False
-        """Whether something was asked for that nobody has looked at."""
-        self._holds = self._interrupts = 0
+        self._awaited: list[_Job] = []
+        self._asked: list[_Job] = []
+        self._new: list[_Job] = []
+        """Jobs just asked for: those that are known are delivered at once, even while held."""
+        self._holds = 0
+        self._running: list[_Job] = []
+        """The jobs of the child process that is being started, works or is being cleared away."""
+        self._interrupted = False
+        """Whether that child is to end; its unanswered jobs stay in the queue."""
         self._child: Child | None = None
-        """Of those that may be interrupted, the one that may be killed now."""
-        self._busy = False
-        """Whether such a child is being started, works, or is being cleared away."""
-        self._stops = 0
-        self._stoppable: list[Child] = []
-        """Those that somebody waits for, in `predict`."""
+        """That child while it may be killed."""
+        self._hopeless: set[tuple[CellSpec, Fingerprint]] = set()
         self._too_long: dict[tuple[CellSpec, Fingerprint], float] = {}
-        """What was not worked out within so many seconds."""
+        """Seconds within which a prediction of a user's own code was not made."""
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -166,37 +110,46 @@ class Predictor:
     ) -> tuple[Prediction, ...]:
         """The prediction of each spec; blocks, and calls `on_each` as they become known. Raises `PredictionError`.
 
-        `within_s` is how long a child process may take: all specs of ours have one, each of a user's own code has one,
+        `within_s` limits a child process, in seconds: all specs of ours share one, each of a user's own code has one,
         which has a limit in any case.
         """
-        stops = self._stops
         wanted = {prediction_key(spec): spec for spec in specs}
-        missing = [spec for spec in wanted.values() if self._known(spec) is None]
+        answers: SimpleQueue[Prediction | PredictionError] = SimpleQueue()
+        jobs = [_Job(spec, answers, within_s) for spec in wanted.values() if self._known(spec) is None]
         for found in self.known(wanted.values()):
             on_each(found)
-        if missing:
-            for answer in self._answers(missing, stops=stops, within_s=within_s):
-                if answer.prediction is None:
-                    raise PredictionError(answer.error or "", answer.spec.title)
-                on_each(answer.prediction)
+        if jobs:
+            with self._changed:
+                if self._closed:
+                    raise PredictionError("stopped")
+                self._awaited += jobs
+                self._interrupt(awaited=False)
+                self._wake()
+            try:
+                for _ in jobs:
+                    answer = answers.get()
+                    if isinstance(answer, PredictionError):
+                        raise answer
+                    on_each(answer)
+            finally:
+                self._forget(jobs)
         return self.known(specs)
 
     def ask(self, specs: Iterable[CellSpec]) -> None:
         """Have these predicted instead of what was asked before; returns at once."""
         wanted = {prediction_key(spec): spec for spec in specs}
         with self._changed:
-            self._wanted, self._fresh = wanted, True
-            self._interrupt()
-            if self._thread is None and wanted and not self._closed:
-                self._thread = threading.Thread(target=self._work, name="cs336-predict", daemon=True)
-                self._thread.start()
+            self._asked = [_Job(spec) for spec in wanted.values()]
+            self._new = list(self._asked)
+            self._interrupt(awaited=False)
+            self._wake()
 
     def hold(self) -> None:
-        """Work nothing out until `go_on`; returns when nothing is being worked out."""
+        """Work off nothing that was asked for until `go_on`; returns when nothing of it is being worked off."""
         with self._changed:
             self._holds += 1
-            self._interrupt()
-            self._changed.wait_for(lambda: not self._busy)
+            self._interrupt(awaited=False)
+            self._changed.wait_for(lambda: not _are_asked(self._running))
 
     def go_on(self) -> None:
         """The opposite of `hold`."""
@@ -207,167 +160,162 @@ class Predictor:
     def stop(self) -> None:
         """End what `predict` is at on other threads, which then raises `PredictionError`."""
         with self._changed:
-            self._stops += 1
-            for child in self._stoppable:
-                child.kill()
+            stopped, self._awaited = self._awaited, []
+            self._interrupt(awaited=True)
+        for job in stopped:
+            self._tell(job, PredictionError("stopped"))
 
     def close(self) -> None:
-        """End the child processes and the thread. Safe to call twice."""
-        self.stop()
+        """End the child process and the thread. Safe to call twice."""
         with self._changed:
             self._closed = True
-            self._interrupt()
+            self._interrupt(awaited=False)
+        self.stop()
         if self._thread is not None:
             self._thread.join()
 
-    def _interrupt(self) -> None:
-        self._interrupts += 1
-        if self._child is not None:
-            self._child.kill()
+    def _wake(self) -> None:
+        """Have the thread look at the queue; it is started when there is something for it."""
+        if self._thread is None and (self._awaited or self._asked) and not self._closed:
+            self._thread = threading.Thread(target=self._work, name="cs336-predict", daemon=True)
+            self._thread.start()
         self._changed.notify_all()
+
+    def _interrupt(self, *, awaited: bool) -> None:
+        """End the child process if its jobs are of this sort."""
+        if self._running and _are_asked(self._running) != awaited:
+            self._interrupted = True
+            if self._child is not None:
+                self._child.kill()
+        self._changed.notify_all()
+
+    def _forget(self, jobs: Sequence[_Job]) -> None:
+        """Take these out of the queue; returns when none of them is being worked off."""
+        with self._changed:
+            unanswered = [job for job in jobs if job in self._awaited]
+            self._awaited = [job for job in self._awaited if job not in unanswered]
+            if any(job in self._running for job in unanswered):
+                self._interrupt(awaited=True)
+            self._changed.wait_for(lambda: not any(job in self._running for job in jobs))
+
+    def _next(self) -> list[_Job]:
+        """The jobs of one child process, the awaited first; none while there are none or they are held.
+
+        One of a user's own code has a child of its own: what that does to torch must touch no other prediction.
+        """
+        queue = self._awaited or ([] if self._holds else self._asked)
+        if queue and queue[0].spec.brings_own_code:
+            return queue[:1]
+        alike = itertools.takewhile(lambda job: job.answers is queue[0].answers and not job.spec.brings_own_code, queue)
+        return list(alike)
 
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._fresh or (self._wanted and not self._holds))
+                self._changed.wait_for(lambda: self._closed or self._new or self._next())
                 if self._closed:
                     return
-                wanted, fresh, self._fresh = dict(self._wanted), self._fresh, False
+                new, self._new = self._new, []
+                jobs = self._running = [] if new else self._next()
+                self._interrupted = False
             try:
-                if fresh and (known := self.known(wanted.values())):
+                if known := self.known(job.spec for job in new):
                     self._deliver(known)
-                self._settle(key for key, spec in wanted.items() if _asked(spec) in self._hopeless or self._known(spec))
-                self._predict_wanted()
+                self._work_off(jobs)
             except Exception as error:  # what is asked for later must not fare worse for it
-                for key, spec in wanted.items():
-                    self._abandon(spec, _asked(spec), f"{type(error).__name__}: {error}")
-                    self._settle([key])
+                for job in [*new, *jobs]:
+                    with suppress(Exception):
+                        self._settle(job, PredictionError(f"{type(error).__name__}: {error}"))
+            with self._changed:
+                self._running = []
+                self._changed.notify_all()
 
-    def _settle(self, keys: Iterable[CellSpec]) -> None:
-        """These are wanted no more."""
-        with self._changed:
-            for key in keys:
-                self._wanted.pop(key, None)
+    def _work_off(self, jobs: Sequence[_Job]) -> None:
+        """Predict in one child process; each job leaves the queue with its answer.
 
-    def _predict_wanted(self) -> None:
-        with self._changed:
-            specs, interrupts = list(self._wanted.values()), self._interrupts
-            if not specs or self._holds or self._closed:
-                return
-        left = [(spec, _asked(spec)) for spec in specs]
-        try:
-            for answer in self._answers(specs):
-                _, asked = left.pop(0)
-                if answer.prediction is None:
-                    self._abandon(answer.spec, asked, answer.error or "")
-                else:
-                    self._deliver([answer.prediction])
-                self._settle([asked[0]])
-        except PredictionError as error:
-            if interrupts == self._interrupts and left:
-                self._abandon(*left[0], error.why)  # the one that the child died of; the others are tried again
-                self._settle([left[0][1][0]])
-
-    def _abandon(self, spec: CellSpec, asked: tuple[CellSpec, Fingerprint], why: str) -> None:
-        """For as long as the user's files are as they were when it was `asked` for."""
-        self._hopeless.add(asked)
-        self._give_up(spec, why)
-
-    def _answers(
-        self, specs: Sequence[CellSpec], *, stops: int | None = None, within_s: float | None = None
-    ) -> Iterator[PredictionAnswer]:
-        """The answer to each as it comes from a child. Raises `PredictionError` when that ends before the last.
-
-        A child is given up at a stop after the first `stops`; None: whenever somebody asks, holds or closes. What
-        brings a user's own code has a child of its own: what that does to torch must touch no other prediction.
+        A child that dies by itself fails the job that it was at; the others are tried again.
         """
-        for number, alike in itertools.groupby(
-            enumerate(specs, 1), lambda each: each[0] if each[1].brings_own_code else 0
-        ):
-            limit_s = within_s
-            if number and within_s is None:
-                limit_s = self._own_code_within_s() or OWN_CODE_WITHIN_S
-            yield from self._answers_of_one([spec for _, spec in alike], stops, limit_s)
-
-    def _answers_of_one(
-        self, specs: Sequence[CellSpec], stops: int | None, within_s: float | None
-    ) -> Iterator[PredictionAnswer]:
-        files = {spec: fingerprint(spec) for spec in specs}
-        first = (prediction_key(specs[0]), files[specs[0]])
-        if within_s is not None and within_s <= self._too_long.get(first, 0.0):
-            raise TookTooLong(_too_long(within_s), specs[0].title)
-        child = self._start_interruptible(specs) if stops is None else self._start_stoppable(specs, stops)
-        answered = 0
+        for job in jobs:
+            job.files = fingerprint(job.spec)
+        left = [job for job in jobs if job.answers or not (job.key in self._hopeless or self._known(job.spec))]
+        self._remove([job for job in jobs if job not in left])
+        if not left:
+            return
+        unanswered = iter(left)
         try:
-            for payload in _told_by(child, within_s):
-                answer = msgspec.json.decode(payload, type=PredictionAnswer)
-                answered += 1
-                if answer.prediction is not None:
-                    capability = self._capability_of(answer.spec)
-                    self._cache.put(answer.prediction, capability, files.get(answer.spec))
-                yield answer
-            if answered < len(specs):
-                stopped = stops is not None and stops != self._stops
-                raise PredictionError("stopped" if stopped else "the process that predicts ended early")
-        except TimeoutError:
-            assert within_s is not None
-            if specs[0].brings_own_code:
-                self._too_long[first] = within_s
-            raise TookTooLong(_too_long(within_s), specs[answered].title) from None
-        finally:
-            if stops is None:
-                self._clear_away(child)
-            else:
-                with self._changed:
-                    self._stoppable.remove(child)
-                child.close()
+            with closing(self._answers(left)) as answers:
+                for answer in answers:
+                    found = answer.prediction or PredictionError(answer.error or "", answer.spec.title)
+                    self._settle(next(unanswered), found)
+        except PredictionError as error:
+            if not self._interrupted and (died_of := next(unanswered, None)):
+                self._settle(died_of, error)
 
-    def _start_stoppable(self, specs: Sequence[CellSpec], stops: int) -> Child:
-        """As `_start`, for somebody who waits and may be told to `stop`."""
-        child = self._start(specs)
+    def _settle(self, job: _Job, found: Prediction | PredictionError) -> None:
+        """Take a job out of the queue and tell its result, unless that was done."""
+        if self._remove([job]):
+            self._tell(job, found)
+
+    def _remove(self, jobs: Sequence[_Job]) -> bool:
+        """Take these out of the queue; whether one was in it."""
         with self._changed:
-            self._stoppable.append(child)
-            if stops != self._stops:
-                child.kill()
-        return child
+            before = len(self._awaited) + len(self._asked)
+            self._awaited = [job for job in self._awaited if job not in jobs]
+            self._asked = [job for job in self._asked if job not in jobs]
+            return len(self._awaited) + len(self._asked) < before
 
-    def _start(self, specs: Sequence[CellSpec]) -> Child:
+    def _tell(self, job: _Job, found: Prediction | PredictionError) -> None:
+        if job.answers is not None:
+            job.answers.put(found)
+        elif isinstance(found, Prediction):
+            self._deliver([found])
+        else:
+            self._hopeless.add(job.key)  # for as long as the user's files are as they were
+            self._give_up(job.spec, found.why)
+
+    def _answers(self, jobs: Sequence[_Job]) -> Generator[PredictionAnswer, None, None]:
+        """The answer to each as it comes from a child. Raises `PredictionError` when that ends before the last."""
+        first, limit_s = jobs[0], jobs[0].within_s
+        if first.spec.brings_own_code and limit_s is None:
+            limit_s = self._own_code_within_s() or OWN_CODE_WITHIN_S
+        if limit_s is not None and limit_s <= self._too_long.get(first.key, 0.0):
+            raise TookTooLong(_too_long(limit_s), first.spec.title)
         try:
-            return self._launcher.start_predictions([(spec, self._capability_of(spec)) for spec in specs])
+            child = self._launcher.start_predictions([(job.spec, self._capability_of(job.spec)) for job in jobs])
         except StartError as error:
             raise PredictionError(str(error)) from None
-
-    def _start_interruptible(self, specs: Sequence[CellSpec]) -> Child:
-        """As `_start`, which may take seconds, while nobody who asks, holds or closes has to wait for a lock."""
-        with self._changed:
-            if self._holds or self._closed:
-                raise PredictionError("stopped")
-            self._busy, interrupts = True, self._interrupts
-        child: Child | None = None
+        answered = 0
         try:
-            child = self._start(specs)
+            with self._changed:  # nobody waits for this lock while a process is slow to start
+                self._child = child
+                if self._interrupted:
+                    child.kill()
+            for payload in _told_by(child, limit_s):
+                answer = msgspec.json.decode(payload, type=PredictionAnswer)
+                if answer.prediction is not None:
+                    self._cache.put(answer.prediction, self._capability_of(answer.spec), jobs[answered].files)
+                answered += 1
+                yield answer
+            if answered < len(jobs):
+                raise PredictionError("the process that predicts ended early")
+        except TimeoutError:
+            assert limit_s is not None
+            if first.spec.brings_own_code:
+                self._too_long[first.key] = limit_s
+            raise TookTooLong(_too_long(limit_s), jobs[answered].spec.title) from None
         finally:
             with self._changed:
-                self._child = child if interrupts == self._interrupts else None
-                wanted = self._child is not None
-            if not wanted:
-                self._clear_away(child)
-        if not wanted:
-            raise PredictionError("stopped")
-        return child
-
-    def _clear_away(self, child: Child | None) -> None:
-        with self._changed:
-            self._child = None  # whoever interrupts from here on finds nothing to kill
-        if child is not None:
+                self._child = None  # whoever interrupts from here on finds nothing to kill
             child.close()
-        with self._changed:
-            self._busy = False
-            self._changed.notify_all()
+
+
+def _are_asked(jobs: Sequence[_Job]) -> bool:
+    """Whether jobs of one child process were asked for, and nobody waits for them."""
+    return any(job.answers is None for job in jobs)
 
 
 def _told_by(child: Child, within_s: float | None) -> Iterator[bytes]:
-    """What it sends, until it is gone: its pipe may be held open by what it started. Raises `TimeoutError`."""
+    """The messages of a child until it is gone: its pipe may be held open by what it started. Raises `TimeoutError`."""
     frames, sentinel, gone = child.frames(), child.process.sentinel, False
     end_at = None if within_s is None else time.monotonic() + within_s
     while not (gone or frames.at_end):

@@ -9,7 +9,8 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted, Notice
 from cs336_tui.events.reports import Prediction, prediction_key
 from cs336_tui.runner.launcher import Launcher
-from cs336_tui.runner.predictor import Capability, PredictionError, Predictor, TookTooLong
+from cs336_tui.runner.prediction_cache import Capability
+from cs336_tui.runner.predictor import PredictionError, Predictor, TookTooLong
 from cs336_tui.session.recorder import SessionRecorder
 from cs336_tui.session.state import SessionState
 

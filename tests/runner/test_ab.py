@@ -20,7 +20,8 @@ from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.cells import in_turns_bytes, resident_bytes, why_not_in_turns, why_not_tried
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.predictor import PredictionCache, Predictor
+from cs336_tui.runner.prediction_cache import PredictionCache
+from cs336_tui.runner.predictor import Predictor
 from cs336_tui.runner.queue import CellQueue
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader

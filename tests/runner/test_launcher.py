@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.events.events import CellFinished
-from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.launcher import PRELOADED, Launcher
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 from tests.commands import SMALL
@@ -34,6 +35,15 @@ def test_a_cell_runs_in_a_child(tmp_path: Path, spawn: bool):
     assert finished.status == "ok"
     assert watch.of(type(finished)) == [finished]
     child.close()
+
+
+def test_the_fork_server_preloads_modules_that_exist():
+    """It ignores one that does not, and then every child imports torch by itself."""
+    for name in PRELOADED:
+        found = importlib.util.find_spec(name)
+        assert found is not None, name
+        assert found.origin is not None
+        assert Path(found.origin).is_file()
 
 
 def doctor(folder: Path, **env: str) -> str:
@@ -83,7 +93,7 @@ BENCH = """
 import sys
 del sys.path[0]  # as of an installed script, whose own folder is not the user's
 from cs336_tui.cli.main import main
-from cs336_tui.runner.launcher import Launcher
+from cs336_tui.runner.launcher import PRELOADED, Launcher
 if __name__ == "__main__":
     method = sys.argv.pop(1)
     if method == "spawn":

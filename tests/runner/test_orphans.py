@@ -20,7 +20,8 @@ from cs336_tui.events.events import CellFinished, Event, Notice
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.predictor import PredictionCache, PredictionError, Predictor
+from cs336_tui.runner.prediction_cache import PredictionCache
+from cs336_tui.runner.predictor import PredictionError, Predictor
 from cs336_tui.runner.supervise import Supervisor
 from tests.watching import PATIENCE_S, Watch, ample_timeout_s, is_gone, small_spec, wait_gone
 

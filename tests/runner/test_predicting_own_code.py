@@ -14,8 +14,8 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import prediction_key
 from cs336_tui.runner import prediction_cache
 from cs336_tui.runner.launcher import Launcher
-from cs336_tui.runner.prediction_cache import fingerprint
-from cs336_tui.runner.predictor import PredictionCache, PredictionError, Predictor, TookTooLong
+from cs336_tui.runner.prediction_cache import PredictionCache, fingerprint
+from cs336_tui.runner.predictor import PredictionError, Predictor, TookTooLong
 from tests.watching import small_spec
 from tests.worker.workload.own_models import PLAIN
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import cs336_tui
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Prediction
 from cs336_tui.runner.launcher import Child, Launcher
-from cs336_tui.runner.predictor import PredictionCache, PredictionError, Predictor
+from cs336_tui.runner.prediction_cache import HASHED, PredictionCache, hashed_files
+from cs336_tui.runner.predictor import PredictionError, Predictor
 from tests.watching import PATIENCE_S, small_spec
 
 
@@ -199,6 +201,79 @@ def test_who_asks_does_not_wait_for_a_process_that_is_slow_to_start(
     assert not asked.is_alive()
     launcher.may_start.set()
     assert delivered.wait_for(1) == [16]
+
+
+def test_what_somebody_waits_for_is_worked_out_while_held(predictor: Predictor, delivered: Delivered) -> None:
+    predictor.hold()
+    predictor.ask(specs(8))
+    assert [found.spec.context_length for found in predictor.predict(specs(16))] == [16]
+    assert delivered.found == []
+    predictor.go_on()
+    assert delivered.wait_for(1) == [8]
+
+
+def test_what_somebody_waits_for_comes_before_what_was_asked_for(
+    launcher: Watched, predictor: Predictor, delivered: Delivered
+) -> None:
+    launcher.may_start.clear()
+    predictor.ask(specs(*range(8, 48, 2)))
+    waiting = threading.Thread(target=predictor.predict, args=(specs(64, 128),))
+    waiting.start()
+    while not predictor._awaited:
+        waiting.join(0.01)
+    launcher.may_start.set()
+    waiting.join(PATIENCE_S)
+    assert predictor.known(specs(64, 128)) != ()
+    assert len(delivered.found) < 20
+    assert sorted(delivered.wait_for(20)) == [*range(8, 48, 2)]
+
+
+@pytest.mark.parametrize("end", [Predictor.stop, Predictor.close])
+def test_who_waits_is_told_of_a_stop_at_once(
+    launcher: Watched, predictor: Predictor, end: Callable[[Predictor], None]
+) -> None:
+    launcher.may_start.clear()
+    told: list[str] = []
+
+    def waits() -> None:
+        with pytest.raises(PredictionError) as caught:
+            predictor.predict(specs(8, 16))
+        told.append(caught.value.why)
+
+    waiting = threading.Thread(target=waits)
+    waiting.start()
+    while not predictor._running:
+        waiting.join(0.01)
+    ending = threading.Thread(target=end, args=(predictor,))
+    ending.start()
+    launcher.may_start.set()
+    for thread in (ending, waiting):
+        thread.join(PATIENCE_S)
+    assert told == ["stopped"]
+    assert all(child.process._closed for child in launcher.children)
+
+
+def test_a_failed_prediction_ends_the_others_that_its_caller_waits_for(predictor: Predictor) -> None:
+    endless = small_spec(batch_size=2**16, context_length=10**7)
+    with pytest.raises(PredictionError, match="no device can hold it"):
+        predictor.predict([endless, *specs(*range(8, 48, 2))])
+    assert predictor._awaited == []
+    assert predictor.predict(specs(8))
+
+
+def test_predictions_on_disk_depend_on_files_that_exist() -> None:
+    package = Path(cs336_tui.__file__).parent
+    for pattern in HASHED:
+        assert list(package.glob(pattern)), f"{pattern} matches no file: predictions of older code would be taken"
+    hashed = {str(file.relative_to(package)) for file in hashed_files()}
+    assert hashed >= {
+        "worker/estimate/tracker.py",
+        "worker/estimate/predict.py",
+        "worker/workload/transformer.py",
+        "worker/workload/imported/callables.py",
+        "events/reports.py",
+        "config/flops.py",
+    }
 
 
 def test_what_no_device_can_hold_says_so_and_what_is_only_huge_is_predicted(predictor: Predictor) -> None:
