@@ -1,73 +1,63 @@
-"""The terminal app: what people ask for, and who carries it out."""
+"""The terminal app: takes in what happens, shows it, and hands what people ask for to the controllers."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from textual import events, on
+from textual import on
 from textual.app import SystemCommand
 from textual.binding import BindingType
-from textual.css.query import NoMatches
 from textual.screen import Screen
-from textual.widget import MountError
-from textual.worker import WorkerFailed
 
 from cs336_tui.config.presets import QUICK, Preset
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.events.events import (
-    CellFinished,
-    CellsQueued,
-    EnvironmentRead,
-    Event,
-    Notice,
-    ReportFinished,
-    SessionResumed,
-    StageChanged,
-)
+from cs336_tui.events.events import Event, Notice
 from cs336_tui.events.peaks import PeakCache
+from cs336_tui.session.state import SessionState
+from cs336_tui.tui import themes
+from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.configure.possible import ALL
-from cs336_tui.tui.controllers import comparing, exports
-from cs336_tui.tui.controllers.peaks import PeakDesk
-from cs336_tui.tui.controllers.running import Running
-from cs336_tui.tui.dialogs.reader import Reader
-from cs336_tui.tui.dialogs.window import Palette
-from cs336_tui.tui.judging import Judging, is_timed
+from cs336_tui.tui.controllers import dialogs
+from cs336_tui.tui.controllers.reports import PeakController, ReportController
+from cs336_tui.tui.controllers.running import RunController
+from cs336_tui.tui.controllers.sessions import SessionController
+from cs336_tui.tui.judging import Judging
 from cs336_tui.tui.keys import APP_KEYS
-from cs336_tui.tui.live_source import LiveSource, RunEnded, Sink, Trouble
-from cs336_tui.tui.replay_source import Replayed, ReplaySource, sweep_of
-from cs336_tui.tui.screen import View
+from cs336_tui.tui.live_source import LiveSource, RunEnded, Trouble
+from cs336_tui.tui.painter import Painter
+from cs336_tui.tui.replay_source import Replayed, ReplaySource
+from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.signals import EndOnSignals
 from cs336_tui.tui.tabs.compare.pane import ComparePane
 from cs336_tui.tui.tabs.live import LivePane
-from cs336_tui.tui.themes import ThemeChoice
+from cs336_tui.tui.tabs.queue import QueuePane
+from cs336_tui.tui.tabs.report import ReportPane
+from cs336_tui.tui.tabs.results import ResultsPane
+from cs336_tui.tui.tabs.sessions import SessionsPane
+from cs336_tui.tui.terminal import SteadyApp
+from cs336_tui.tui.widgets.bars import TabBar
+from cs336_tui.tui.widgets.lines import Lines
+from cs336_tui.tui.widgets.rows import Rows
 
 if TYPE_CHECKING:
-    from textual.driver import Driver
-
-    from cs336_tui.runner.bench import Bench
+    from cs336_tui.tui.live_source import BenchFactory
+    from cs336_tui.tui.tabs.estimate import EstimatePane
     from cs336_tui.tui.tabs.roofline import RooflinePane
 
-    BenchFactory = Callable[[Sink, Path | None], Bench]
-    """Makes the bench of a new session, or of the one with this log. It is given the sink for the bench's events."""
-
-GET_READY_S = 1.0
-"""So long after the machine was read, what judging needs is loaded, unless a cell is being timed by then."""
-OPENED_WITHIN_S = 2.0
-"""So long keys and clicks wait for a window at most."""
 LOW_BANDWIDTH_HZ = 0.5
 LOW_BANDWIDTH_DETAIL_S = 5.0
 """With ``--low-bandwidth``: the most refreshes a second, and seconds between the Live pane's details."""
+_T = TypeVar("_T")
 
 
-class Cs336App(Running):
+class Cs336App(SteadyApp):
     """Choose, run, watch, compare and export benchmarks, or watch a session's log again.
 
     With a `bench_factory` the app runs cells: the factory is called when something is on the screen. With `replay` it
@@ -79,7 +69,6 @@ class Cs336App(Running):
 
     TITLE = "cs336-tui"
     CSS_PATH = "app.tcss"
-
     BINDINGS: ClassVar[list[BindingType]] = [*APP_KEYS]
 
     def __init__(
@@ -99,131 +88,53 @@ class Cs336App(Running):
         session_dir: Path | None = None,
         peaks: PeakCache | None = None,
     ) -> None:
-        keeper = None
-        if summary_path is not None:
-            from cs336_tui.tui.background import SummaryKeeper
-
-            keeper = SummaryKeeper(summary_path, lambda why: self.post_message(Trouble(why)))
-        preset = Preset("command line", "", initial) if initial else QUICK
-        refresh_hz = min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz
-        super().__init__(refresh_hz, preset, options, keeper, session_dir)
+        super().__init__()
+        self.animation_level = "none"
+        self._preset, self._options = Preset("command line", "", initial) if initial else QUICK, options
         self._low_bandwidth = low_bandwidth
-        self._themes = ThemeChoice(self, theme, user_theme_dir)
-        self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
+        self._refresh_s = 1 / (min(refresh_hz, LOW_BANDWIDTH_HZ) if low_bandwidth else refresh_hz)
         self._bench_factory = bench_factory
-        self._may_leave_out = may_leave_out
-        self.judging = Judging(self, self._is_timing, self._judged, peaks)
-        self._peaks = PeakDesk(self)
+        self.live = Session()
+        self._opened: Session | None = None
+        """Another session that somebody looks at."""
+        self._themes = themes.ThemeChoice(self, theme, user_theme_dir)
+        self.judging = Judging(self, lambda: self._runs.is_timing, lambda: self._painter.judged(), peaks)
+        self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
+        self._autosave = (
+            SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem))) if summary_path else None
+        )
+        self._reports, self._peaks = ReportController(self), PeakController(self)
+        self._runs = RunController(self, self._reports, self._peaks)
+        self._sessions = SessionController(self, self._runs, session_dir)
+        self._painter = Painter(
+            self, self._reports, self._peaks, self._runs, self._sessions, self._replay, self._autosave, may_leave_out
+        )
 
-    def get_driver_class(self) -> type[Driver]:
-        found = super().get_driver_class()
-        if found.__name__ != "LinuxDriver":  # one that somebody asked for in the environment
-            return found
-        from cs336_tui.tui.terminal import Driver as OwnDriver
-
-        return OwnDriver
-
-    # What happens.
-
-    async def on_event(self, event: events.Event) -> None:
-        """Keys and clicks wait for a window that is being opened, and mean nothing to an app that is ending."""
-        if isinstance(event, events.InputEvent) and not event.is_forwarded and self.screen_stack:
-            if self._exit:
-                return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.screen._mounted_event.wait(), OPENED_WITHIN_S)
-        await super().on_event(event)
-
-    def _handle_exception(self, error: Exception) -> None:
-        """As Textual's; that a handler finds its widgets gone while the app ends is no crash."""
-        cause = error.error if isinstance(error, WorkerFailed) else error
-        if not (self._exit and isinstance(cause, NoMatches | MountError)):
-            super()._handle_exception(error)
-
-    def react(self, event: Event) -> None:
-        """What an event of the app's session means for the rest of the screen."""
-        match event:
-            case EnvironmentRead() if not self.replaying:
-                self.main.query_one(ConfigurePane).set_environment(event.environment, self._may_leave_out)
-                self._begin_estimates()
-                self.set_timer(GET_READY_S, self.judging.get_ready)
-            case StageChanged() | CellFinished():
-                self.judging.go_on()
-            case CellsQueued() if self._replay and event.specs:
-                self.load_preset(Preset(self._replay.path.stem, "", sweep_of(event.specs)))
-            case SessionResumed() if event.at >= self.live.news_since:
-                self._desk.resumed()
-            case ReportFinished() if not self.replaying:
-                self._reports.finished(event)
-            case Notice() if event.at >= self.live.news_since:
-                self.live.follow_log()
-                self.notify(event.text, severity="warning", markup=False)
-            case _:
-                pass
-
-    @on(RunEnded)
-    def _run_ended(self, message: RunEnded) -> None:
-        if not self.screen_stack:
-            return
-        self._fold_inbox()
-        if self._inbox:  # the run is over when all that it told has been taken in
-            self.call_later(self._run_ended, message)
-            return
-        if self.live.source is None or not self.live.source.busy:  # else what was added went to whoever runs the cells
-            if self._cells_run or self.replaying:
-                self.live.end_run()
-            self.run_in_progress = self._cells_run = self._stopping = False
-            self._desk.run_ended()
-            if self.replaying:
-                self.live.state.break_off()
-                gc.freeze()  # what was replayed is here to stay
-            else:
-                self.main.query_one(ConfigurePane).set_running(False)
-            self._fresh = True
-            self.refresh_bindings()
-        if message.error:
-            self.report(message.error)
-
-    @on(Replayed)
-    def _replayed(self, message: Replayed) -> None:
-        """A log that is played at once is read at once."""
-        if self.screen_stack:
-            self.live = message.session
-            if queued := self.live.state.queued:
-                self.react(queued)
-            for notice in self.live.state.notices:
-                self.react(notice)
-            self._fresh = True
-
-    @on(Trouble)
-    def _trouble(self, message: Trouble) -> None:
-        if self.screen_stack:
-            self.report(message.text)
-
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
-        from cs336_tui.tui.commands import commands
-
-        return commands(self)
-
-    @property
-    def replaying(self) -> bool:
-        return self._replay is not None
-
-    @property
-    def theme_names(self) -> tuple[str, ...]:
-        """Names of our own and the person's themes."""
-        return self._themes.names
+    # How it starts and ends.
 
     def run(self, *arguments: Any, **options: Any) -> Any:
         """Run it until it is quit or a signal ends it; returns what Textual's own `run` does."""
         with EndOnSignals(lambda code: self.exit(return_code=code), self.close):
             return super().run(*arguments, **options)
 
+    def get_default_screen(self) -> Screen[object]:
+        return MainScreen(self._preset, self._options)  # type: ignore[return-value]
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return themes.VARIABLE_DEFAULTS
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
+        from cs336_tui.tui.controllers.commands import commands
+
+        yield from commands(self, self._themes.names)
+        yield SystemCommand("All themes", "Choose among Textual's themes too", self.search_themes)
+
     def on_mount(self) -> None:
+        self.set_interval(self._refresh_s, self._painter.tick)
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
-        """What may wait until something is on the screen."""
+        """Do what may wait until something is on the screen."""
         if not gc.isenabled():  # as `cs336-tui` starts
             gc.freeze()
             gc.enable()
@@ -231,149 +142,34 @@ class Cs336App(Running):
             self.report("\n".join(problems))
         if self._low_bandwidth:
             self.main.query_one(LivePane).detail_interval_s = LOW_BANDWIDTH_DETAIL_S
-        source = self._make_source()
+        source = self._runs.source()
         self.paint()
         if self._replay:
             self.main.query_one(ConfigurePane).disabled = True
             self.main.open("live")
-            self.run_in_progress = True
+            self._runs.in_progress = True
             self._replay.begin()
         elif source:
             source.begin()
         self.refresh_bindings()
 
     def attach_bench(self, session: Session, log: Path | None) -> bool:
-        """Give a session a bench that runs its cells into `log`, a new one when None; False if this app runs none."""
         if self._bench_factory is None:
             return False
-        bench = self._bench_factory(lambda events: self._take(session, events), log)
+        bench = self._bench_factory(lambda events: self._painter.take(session, events), log)
         session.source = LiveSource(bench, self.post_message)
         session.follow_log()
-        self._desk.use_folder(session.source.log_path.parent)
+        self._sessions.use_folder(session.source.log_path.parent)
         return True
 
-    def view(self) -> View:
-        return View(
-            self.shown,
-            self.live,
-            self._mode,
-            self.replaying,
-            self.run_in_progress and not self.replaying,
-            self._marked.compared(self._desk.compared),
-            self._marked.cells,
-            self._reports.about(self.shown),
-            self._estimates,
-            self.judging,
-            self._peaks,
-        )
+    async def on_unmount(self) -> None:
+        await asyncio.to_thread(self.close)
 
-    def _is_timing(self) -> bool:
-        """Whether work on this machine would show in a cell's numbers; a replayed cell is long over."""
-        return not self.replaying and self.run_in_progress and is_timed(self.live.state.running_cell)
-
-    def _judged(self) -> None:
-        self._fresh = True
-        if isinstance(self.screen, Reader):
-            self.screen.write()
-
-    @property
-    def _mode(self) -> str:
-        """What is out of the ordinary, for the top line."""
-        source = self.live.source
-        if self._opened is not None:
-            return "opened, b goes back" + (" to what runs" if self.run_in_progress else "")
-        if self._replay:
-            return self._replay.mode
-        if self._stopping:
-            return "stopping ..."
-        if source is not None and self.run_in_progress and source.queue.paused:
-            return "paused"
-        return self._reports.in_progress
-
-    # What people ask for.
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        running = not self.replaying and self.run_in_progress
-        match action:
-            case "run_cells":
-                return not self.replaying and not self._cells_run and not self._stopping
-            case "add_cells":
-                return self._cells_run and not self._stopping
-            case "stop_cells":
-                return running and not self._stopping
-            case "pause" | "faster":
-                return self.replaying and self.run_in_progress
-            case "leave_opened":
-                return self._opened is not None
-            case "save_preset":
-                return not self.replaying
-            case _:
-                return True
-
-    def action_pause(self) -> None:
-        """Hold the replay, or let it go on."""
-        if self._replay:
-            self._replay.pace.paused = not self._replay.pace.paused
-            self.paint()
-
-    def action_faster(self, by: int) -> None:
-        """Change the replay's speed."""
-        if self._replay:
-            self._replay.change_speed(by)
-            self.paint()
-
-    def on_roofline_pane_peak_wanted(self, message: RooflinePane.PeakWanted) -> None:
-        """Measure what a device can do, between cells."""
-        if self._stopping:
-            self.notify("What runs is being stopped; ask again when it is over.", severity="warning")
-        elif self._peaks.ask(message.wanted):
-            self._begin_work()
-
-    @on(ComparePane.KeepWanted)
-    def _keep_as_reference(self, message: ComparePane.KeepWanted) -> None:
-        comparing.keep_as_reference(self, message.results)
-
-    @on(ConfigurePane.ExportRequested)
-    def action_export(self) -> None:
-        """Ask where the results and the summary go."""
-        exports.export(self)
-
-    def action_copy_table(self) -> None:
-        """The results table to the clipboard of the terminal, also over SSH."""
-        exports.copy_table(self)
-
-    def load_preset(self, preset: Preset) -> None:
-        """Fill the Configure pane with what of a preset this machine can run."""
-        self.main.query_one(ConfigurePane).load(preset, () if self.replaying else ALL)
-
-    def action_save_preset(self) -> None:
-        """Keep the choices under a name."""
-        from cs336_tui.tui.controllers.presets import save_preset
-
-        save_preset(self)
-
-    def action_next_theme(self) -> None:
-        """The next of our own and the person's themes."""
-        self.theme = self._themes.next()
-        self.clear_notifications()
-        self.notify(self.theme, title="Theme", timeout=2)
-
-    def action_command_palette(self) -> None:
-        """Every action by name."""
-        if self.screen.id != "--command-palette":
-            self.push_screen(Palette())
-
-    def action_help(self) -> None:
-        """Keys, and what each number means."""
-        from cs336_tui.tui.controllers import dialogs
-
-        dialogs.read_help(self)
-
-    def action_ask_quit(self) -> None:
-        """Quit, after a question while cells run."""
-        from cs336_tui.tui.controllers import dialogs
-
-        dialogs.ask_quit(self)
+    def close(self) -> None:
+        """End the run, its processes, the log and the summary; blocks up to some seconds. Safe to call twice."""
+        for resource in (*self._live_sources, self._replay, self._autosave):
+            if resource is not None:
+                resource.close()
 
     @property
     def log_problems(self) -> list[str]:
@@ -382,16 +178,234 @@ class Cs336App(Running):
 
     @property
     def _live_sources(self) -> list[LiveSource]:
-        return [source for source in (self.live.source, *self._desk.other_sources) if source is not None]
+        return [source for source in (self.live.source, *self._sessions.other_sources) if source is not None]
 
-    async def on_unmount(self) -> None:
-        await asyncio.to_thread(self.close)
+    # What there is.
 
-    def close(self) -> None:
-        """End the run, its processes, the log and the summary; blocks up to some seconds. Safe to call twice."""
-        for source in self._live_sources:
-            source.close()
-        if self._replay is not None:
-            self._replay.close()
-        if self._keeper is not None:
-            self._keeper.close()
+    @property
+    def main(self) -> MainScreen:
+        main = self.screen_stack[0]
+        assert isinstance(main, MainScreen)
+        return main
+
+    @property
+    def is_up(self) -> bool:
+        return bool(self.screen_stack)
+
+    @property
+    def shown(self) -> Session:
+        return self._opened or self.live
+
+    @property
+    def state(self) -> SessionState:
+        return self.shown.state
+
+    @property
+    def replaying(self) -> bool:
+        return self._replay is not None
+
+    @property
+    def run_in_progress(self) -> bool:
+        return self._runs.in_progress
+
+    @property
+    def theme_names(self) -> tuple[str, ...]:
+        """Names of our own and the person's themes."""
+        return self._themes.names
+
+    # What happens.
+
+    def sink(self, events: Sequence[Event]) -> None:
+        """Take a batch of the live session's events, from any thread, without waiting; the next refresh shows them."""
+        self._painter.take(self.live, events)
+
+    @on(RunEnded)
+    def _run_ended(self, message: RunEnded) -> None:
+        if not self.is_up:
+            return
+        self._painter.inbox.fold()
+        if self._painter.inbox:  # the run is over when all that it told has been taken in
+            self.call_later(self._run_ended, message)
+            return
+        if self.live.source is None or not self.live.source.busy:  # else what was added went to whoever runs the cells
+            self._runs.ended()
+            self._sessions.run_ended()
+        if message.error:
+            self.report(message.error)
+
+    @on(Replayed)
+    def _replayed(self, message: Replayed) -> None:
+        """A log that is played at once is read at once."""
+        if self.is_up:
+            self._painter.take_all(message.session)
+
+    @on(Trouble)
+    def _trouble(self, message: Trouble) -> None:
+        if self.is_up:
+            self.report(message.text)
+
+    def report(self, text: str) -> None:
+        self.notify(text, severity="error", markup=False, timeout=10)
+        self.shown.book.take([Notice(at=self.state.last_at or 0.0, text=text)], self.state)
+        self._painter.stale = True
+
+    def paint_soon(self) -> None:
+        self._painter.stale = True
+
+    def refresh_panes(self) -> None:
+        self.call_after_refresh(self.paint)
+
+    @on(Lines.Resized)
+    def paint(self) -> None:
+        """Show the newest state in every pane that is in sight; only what differs is sent to the terminal."""
+        self._painter.paint()
+
+    def look_at(self, session: Session | None) -> None:
+        self._opened = None if session is self.live else session
+        if self._opened is not None and not self.main.wide:
+            self.action_open("results")
+        self.refresh_bindings()
+        self.refresh_panes()
+
+    def load_preset(self, preset: Preset) -> None:
+        self.main.query_one(ConfigurePane).load(preset, () if self.replaying else ALL)
+
+    def open_dialog(self, dialog: Screen[_T], then: Callable[[_T | None], object] | None = None) -> None:
+        self.push_screen(dialog, cast(Any, then))
+
+    def _open(self, pane: str) -> None:
+        self.main.open(pane)
+        if pane == "sessions":
+            self._sessions.reload()
+        elif pane == "estimate":
+            self._painter.estimates()
+        self.refresh_panes()
+
+    # What keys ask for.
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        runs, replaying = self._runs, self.replaying
+        possible = {
+            "run_cells": not (replaying or runs.cells_run or runs.stopping),
+            "add_cells": runs.cells_run and not runs.stopping,
+            "stop_cells": runs.in_progress and not (replaying or runs.stopping),
+            "pause": replaying and runs.in_progress,
+            "faster": replaying and runs.in_progress,
+            "leave_opened": self._opened is not None,
+            "save_preset": not replaying,
+        }
+        return possible.get(action, True)
+
+    def action_open(self, pane: str) -> None:
+        self._open(pane)
+        self.call_after_refresh(self.main.focus_pane, pane)
+
+    def action_leave_opened(self) -> None:
+        self.look_at(None)
+
+    def action_run_cells(self) -> None:
+        self._runs.ask()
+
+    action_add_cells = action_run_cells
+
+    @on(ConfigurePane.StopRequested)
+    def action_stop_cells(self) -> None:
+        self._runs.stop()
+
+    def action_pause(self) -> None:
+        if self._replay:
+            self._replay.pace.paused = not self._replay.pace.paused
+            self.paint()
+
+    def action_faster(self, by: int) -> None:
+        if self._replay:
+            self._replay.change_speed(by)
+            self.paint()
+
+    @on(ConfigurePane.ExportRequested)
+    def action_export(self) -> None:
+        dialogs.export(self)
+
+    def action_copy_table(self) -> None:
+        dialogs.copy_table(self)
+
+    def action_save_preset(self) -> None:
+        dialogs.save_preset(self)
+
+    def action_next_theme(self) -> None:
+        self.theme = self._themes.next()
+        self.clear_notifications()
+        self.notify(self.theme, title="Theme", timeout=2)
+
+    def action_command_palette(self) -> None:
+        from cs336_tui.tui.controllers.commands import Palette
+
+        if self.screen.id != "--command-palette":
+            self.push_screen(Palette())
+
+    def action_help(self) -> None:
+        dialogs.read_help(self)
+
+    def action_ask_quit(self) -> None:
+        dialogs.ask_quit(self)
+
+    # What panes ask for.
+
+    def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
+        self._open(message.tab)
+
+    def on_configure_pane_run_requested(self, message: ConfigurePane.RunRequested) -> None:
+        self._runs.run(message)
+
+    def on_queue_pane_changed(self, message: QueuePane.Changed) -> None:
+        self._runs.queue_changed(message)
+
+    def on_queue_pane_oom_rule_turned(self, message: QueuePane.OomRuleTurned) -> None:
+        self._runs.set_oom_rule(message)
+
+    def on_report_pane_wanted(self, message: ReportPane.Wanted) -> None:
+        self._runs.make_report(message)
+
+    def on_roofline_pane_peak_wanted(self, message: RooflinePane.PeakWanted) -> None:
+        self._runs.measure_peaks(message.wanted)
+
+    def on_report_pane_cell_stepped(self, message: ReportPane.CellStepped) -> None:
+        self._reports.step(message.by)
+        self.paint()
+
+    @on(Rows.Moved, "#results")
+    def _look_at_cell(self, message: Rows.Moved) -> None:
+        self._reports.choose_place(message.index)
+
+    def on_roofline_pane_looked_at(self, message: RooflinePane.LookedAt) -> None:
+        """The cell of a point is the one that every pane is about."""
+        place = list(self.state.cells).index(message.cell.cell)
+        self.main.query_one(ResultsPane).cursor = place
+        self._reports.choose_place(place)
+        if message.opened:
+            dialogs.read_cell(self, place)
+
+    @on(Rows.Chosen, "#results")
+    def _open_detail(self, message: Rows.Chosen) -> None:
+        dialogs.read_cell(self, message.index)
+
+    def on_results_pane_marked(self, message: ResultsPane.Marked) -> None:
+        self._sessions.mark_cell(self.shown, message.cell)
+        self.paint()
+
+    def on_sessions_pane_asked(self, message: SessionsPane.Asked) -> None:
+        self._sessions.do(message.wish, message.info)
+
+    def on_sessions_pane_marked(self) -> None:
+        self._sessions.marked()
+
+    def on_compare_pane_keep_wanted(self, message: ComparePane.KeepWanted) -> None:
+        dialogs.keep_as_reference(self, message.results)
+
+    def on_estimate_pane_switched(self) -> None:
+        self._painter.estimates().turn()
+        self.paint()
+
+    def on_estimate_pane_gpu_named(self, message: EstimatePane.GpuNamed) -> None:
+        self._painter.estimates().name_gpu(message.name)
+        self.paint()

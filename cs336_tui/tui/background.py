@@ -6,9 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
-from textual.message_pump import MessagePump
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cs336_tui.events.events import CellFinished, Event, SessionEnded
 from cs336_tui.session.state import SessionState
@@ -20,21 +18,27 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def in_background(pump: MessagePump, work: Callable[[], _T], then: Callable[[_T], object]) -> None:
+class Pump(Protocol):
+    """A widget or an app, whose messages are handled one after another."""
+
+    def call_later(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+        """Call a function among the messages; may be asked for from any thread."""
+
+
+def in_background(pump: Pump, work: Callable[[], _T], then: Callable[[_T], object]) -> None:
     """Call `work` on a thread of its own and then ``then(result)`` among the messages of `pump`, if that still runs.
 
     `work` must not raise.
     """
 
     def whole() -> None:
-        result = work()
-        pump.call_later(then, result)
+        pump.call_later(then, work())
 
     # A daemon, so that slow disks cannot keep the app from ending.
     threading.Thread(target=whole, name="cs336-background", daemon=True).start()
 
 
-class SummaryKeeper:
+class SummaryAutosave:
     """Rewrites `path` after every finished cell, so that an interruption loses nothing.
 
     It folds the events into states of its own: those on the screen belong to the event loop. `complain` is

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench
     from cs336_tui.runner.queue import CellQueue
 
+    BenchFactory = Callable[["Sink", Path | None], Bench]
+    """Makes the bench of a new session, or of the one with this log. It is given the sink for the bench's events."""
+
 Sink = Callable[[Sequence[Event]], None]
 Post = Callable[[Message], object]
 

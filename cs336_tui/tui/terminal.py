@@ -11,10 +11,12 @@ Rests on Textual's internals; hence its exact pin.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
 import selectors
+import shutil
 import sys
 import termios
 from codecs import getincrementaldecoder
@@ -29,12 +31,16 @@ from rich.style import Style
 from textual import events
 from textual._compositor import Compositor, CompositorUpdate
 from textual._xterm_parser import XTermParser
+from textual.app import App
+from textual.css.query import NoMatches
+from textual.driver import Driver as TextualDriver
 from textual.drivers.linux_driver import LinuxDriver
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.keys import Keys
 from textual.message import Message
 from textual.strip import Strip
-from textual.widget import Widget
+from textual.widget import MountError, Widget
+from textual.worker import WorkerFailed
 
 
 class _Span(NamedTuple):
@@ -150,6 +156,8 @@ def _opening(style: Style | None, console: Console) -> str:
     return _openings[key]
 
 
+OPENED_WITHIN_S = 2.0
+"""The longest that keys and clicks wait for a window that opens."""
 _MOST_CELLS = 1 << 20
 """Of a terminal that says its own size; a larger one is none."""
 
@@ -209,3 +217,35 @@ class Driver(LinuxDriver):
                         self.process_message(message)
                 for message in parser.tick():
                     self.process_message(message)
+
+
+class SteadyApp(App[None]):
+    """An app that bears whatever its terminal and its user do, and whenever they do it."""
+
+    def get_driver_class(self) -> type[TextualDriver]:
+        found = super().get_driver_class()
+        return Driver if found is LinuxDriver else found  # another one was asked for in the environment
+
+    async def on_event(self, event: events.Event) -> None:
+        """Keys and clicks wait for a window that is being opened, and mean nothing to an app that is ending."""
+        if isinstance(event, events.InputEvent) and not event.is_forwarded and self.screen_stack:
+            if self._exit:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.screen._mounted_event.wait(), OPENED_WITHIN_S)
+        await super().on_event(event)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Repaint all: a terminal that shrank and grew back has lost its content, and Textual sees no new size.
+
+        Textual's signal handler may be interrupted by itself, and then an older size is the last that it tells.
+        """
+        self.screen.refresh()
+        if not self.is_headless and (actual := Size(*shutil.get_terminal_size())) != event.size:
+            self.post_message(events.Resize(actual, actual))
+
+    def _handle_exception(self, error: Exception) -> None:
+        """As Textual's; that a handler finds its widgets gone while the app ends is no crash."""
+        cause = error.error if isinstance(error, WorkerFailed) else error
+        if not (self._exit and isinstance(cause, NoMatches | MountError)):
+            super()._handle_exception(error)

@@ -102,7 +102,8 @@ def test_the_screen_of_a_real_terminal_is_whole_after_many_partial_updates(
 def test_the_app_s_process_never_loads_what_measures() -> None:
     code = """
 import sys
-import cs336_tui.tui.app, cs336_tui.tui.commands, cs336_tui.tui.help, cs336_tui.tui.background, cs336_tui.tui.signals
+import cs336_tui.tui.app, cs336_tui.tui.controllers.commands, cs336_tui.tui.controllers.estimates
+import cs336_tui.tui.help, cs336_tui.tui.background, cs336_tui.tui.signals
 import cs336_tui.tui.dialogs.export, cs336_tui.tui.dialogs.reader, cs336_tui.tui.tabs.cell_detail
 import cs336_tui.tui.launch
 heavy = {"torch", "numpy", "psutil", "pynvml", "multiprocessing"} & sys.modules.keys()

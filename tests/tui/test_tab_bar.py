@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.screen import TABS
+from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.bars import TabBar, window
 from tests.tui.watched import Benches, until
 

@@ -1,25 +1,29 @@
-"""Windows that are opened over the screen: help, all of one cell, the question before quitting."""
+"""The dialogs that keys of the app open: help, all of one cell, quitting, exports, a preset, reference points."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from functools import partial
 
-from cs336_tui.tui.dialogs.questions import Confirm
+from cs336_tui.analysis.merge import Result
+from cs336_tui.config import presets
+from cs336_tui.config.presets import Preset, PresetError
+from cs336_tui.tui.background import in_background
+from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.dialogs.questions import AskText, Confirm
 from cs336_tui.tui.dialogs.reader import Reader
 from cs336_tui.tui.widgets.lines import Line
 
-if TYPE_CHECKING:
-    from cs336_tui.tui.app import Cs336App
 
-
-def read_help(app: Cs336App) -> None:
+def read_help(app: Host) -> None:
     """Keys, and what each number means."""
     from cs336_tui.tui.help import help_lines
 
-    app.push_screen(Reader("Help", lambda width: help_lines(width, replaying=app.replaying)))
+    app.open_dialog(Reader("Help", lambda width: help_lines(width, replaying=app.replaying)))
 
 
-def read_cell(app: Cs336App, place: int) -> None:
+def read_cell(app: Host, place: int) -> None:
     """All that is known of the cell at a place in the session that is shown."""
     from cs336_tui.tui.tabs.cell_detail import cell_detail
 
@@ -29,10 +33,10 @@ def read_cell(app: Cs336App, place: int) -> None:
     def lines(width: int) -> list[Line]:
         return cell_detail(state, cell, width, app.judging.of(state, cell))
 
-    app.push_screen(Reader(f"Cell {cell.cell + 1}", lines))
+    app.open_dialog(Reader(f"Cell {cell.cell + 1}", lines))
 
 
-def ask_quit(app: Cs336App) -> None:
+def ask_quit(app: Host) -> None:
     """Quit, after a question while cells run."""
     if app.replaying or not app.run_in_progress:
         app.exit()
@@ -49,4 +53,98 @@ def ask_quit(app: Cs336App) -> None:
         if app.state.running_cell or app.live.state.running_cell
         else "A report is being made; it will be stopped."
     )
-    app.push_screen(Confirm(question, yes="Stop and quit", no="Keep running", q_means=True), answered)
+    app.open_dialog(Confirm(question, yes="Stop and quit", no="Keep running", q_means=True), answered)
+
+
+def export(app: Host) -> None:
+    """Ask where the results and the summary go."""
+    from cs336_tui.tui.dialogs.export import ExportDialog
+
+    def exported(what: str | None) -> None:
+        if what:
+            app.notify(what, title="Exported", markup=False)
+
+    found = any(report.content for report in app.state.reports.values())
+    if found or _has_results(app):
+        app.open_dialog(ExportDialog(app.state, app.copy_to_clipboard), exported)
+
+
+def copy_table(app: Host) -> None:
+    """The results table to the clipboard of the terminal, also over SSH."""
+    from cs336_tui.export.table import results_markdown
+
+    def copied(text: str) -> None:
+        app.copy_to_clipboard(text)
+        app.notify("The results table was sent to the terminal's clipboard.", title="Copied")
+
+    if _has_results(app):  # on a thread, as cells that nobody has looked at are judged first
+        in_background(app, partial(results_markdown, app.state), copied)
+
+
+def _has_results(app: Host) -> bool:
+    if not app.state.finished_cells:
+        app.notify("There are no results yet: no cell is over.", severity="warning")
+    return bool(app.state.finished_cells)
+
+
+def save_preset(app: Host) -> None:
+    """Ask for a name and keep the choices under it; a name that is taken needs a second Enter."""
+    pane = app.main.query_one(ConfigurePane)
+    sweep = pane.sweep
+    if sweep is None:
+        app.notify(str(pane.problems[0]), title="Cannot be saved", severity="error", markup=False)
+        return
+    known = {preset.name: preset for preset in presets.all_presets().presets}
+
+    def check(name: str) -> str:
+        return "" if name else "a preset needs a name"
+
+    def warn(name: str) -> str:
+        if name not in known:
+            return ""
+        bundled = name in {preset.name for preset in presets.bundled()}
+        what = "comes with cs336-tui; yours would take its place" if bundled else "exists already and would be replaced"
+        return f"{name} {what}. Enter again: save it all the same."
+
+    def entered(name: str | None) -> None:
+        if name is None:
+            return
+        preset = Preset(name, known[name].about if name in known else "", sweep)
+        try:
+            path = presets.save(preset, overwrite=name in known)
+        except PresetError as error:
+            app.report(str(error))
+            return
+        pane.named(preset)
+        app.notify(f"{name}, in {path}", title="Preset saved", markup=False)
+
+    about = "The choices in Configure as a preset of your own. / in a name makes a folder."
+    app.open_dialog(AskText("Save as preset", about, pane.preset_name, check=check, warn=warn), entered)
+
+
+def keep_as_reference(app: Host, results: Sequence[Result]) -> None:
+    """Ask for a title and add the measured results to one's own reference points."""
+    from cs336_tui.analysis.reference import ReferenceFileError, add_from
+
+    def kept(title: str) -> str:
+        try:
+            added = add_from(results, title)
+        except ReferenceFileError as error:
+            return f"! {error}"
+        left_out = f"; {len(added.left_out)} cells left out, the first: {added.left_out[0]}" if added.left_out else ""
+        return f"{len(added.rows)} reference points kept as {title}{left_out}"
+
+    def tell(outcome: str) -> None:
+        if not app.is_up:
+            return
+        app.notify(outcome, title="Reference points", markup=False)
+        app.refresh_panes()
+
+    def entered(title: str | None) -> None:
+        if title is not None:
+            in_background(app, lambda: kept(title), tell)
+
+    about = "A title for these cells among your own reference points, such as: my laptop."
+    app.open_dialog(
+        AskText("Keep as reference", about, check=lambda title: "" if title else "a title is needed"), entered
+    )

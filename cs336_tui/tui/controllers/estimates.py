@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from textual.timer import Timer
 
 from cs336_tui.analysis.estimates import named_target
@@ -12,20 +10,18 @@ from cs336_tui.events.gpus import find_gpu
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
 from cs336_tui.tui.controllers.forecast import Forecast, Outlook, whole_time
+from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.tabs.estimate import Estimated, Whose
 from cs336_tui.tui.tabs.estimate_detail import Row, target_text
-
-if TYPE_CHECKING:
-    from cs336_tui.tui.app import Cs336App
 
 SETTLED_S = 0.3
 """Predictions are asked for when the choices have stayed the same for so long."""
 
 
-class EstimateDesk:
-    """Serves the Estimate tab and Configure's summary of `app`; made when one of them is first in sight."""
+class EstimateController:
+    """Serves the Estimate tab and Configure's summary; made when one of them is first in sight."""
 
-    def __init__(self, app: Cs336App) -> None:
+    def __init__(self, app: Host) -> None:
         self._app = app
         self._outlook = Outlook()
         self._whose: Whose = "chosen"

@@ -1,21 +1,21 @@
-"""Reports on the screen: which cell they are about, asking for one, and telling when it is there."""
+"""Reports and peaks, which are made between cells: which cell a report is about, asking for one, telling its end."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Sequence
+from functools import partial
 
 from cs336_tui.events.events import ReportFinished
+from cs336_tui.events.peaks import DevicePeak, PeakError, peak_key
 from cs336_tui.events.reports import report_key
-from cs336_tui.tui.screen import TABS
+from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.frame import PeakView
+from cs336_tui.tui.live_source import WantedPeak
 from cs336_tui.tui.session import Session
+from cs336_tui.tui.tab_list import tab_of_report
 from cs336_tui.tui.tabs.report import About, ReportPane
 from cs336_tui.tui.tabs.results import ResultsPane
-
-if TYPE_CHECKING:
-    from cs336_tui.tui.app import Cs336App
-
-_TAB_OF = {"oom": "memory"}
-"""The tab that shows a report, where it is not named as the report's kind."""
 
 
 def _all(session: Session) -> tuple[About, ...]:
@@ -27,10 +27,10 @@ def _all(session: Session) -> tuple[About, ...]:
     return (*cells, *(about for key, about in others.items() if key not in needs))
 
 
-class ReportDesk:
-    """Serves the tabs of reports of `app`."""
+class ReportController:
+    """Serves the tabs of reports."""
 
-    def __init__(self, app: Cs336App) -> None:
+    def __init__(self, app: Host) -> None:
         self._app = app
         self._chosen: tuple[Session, About] | None = None
 
@@ -54,6 +54,13 @@ class ReportDesk:
         self._chosen = session, about
         if about.cell is not None:
             session.looked_at = about.cell
+
+    def choose_place(self, place: int) -> None:
+        """Stay with the cell at this place of the session that is shown."""
+        cells = list(self._app.state.cells.values())
+        if place < len(cells):  # the session that is shown may have changed meanwhile
+            self.choose(self._app.shown, About(cells[place].spec, cells[place].cell))
+            self._app.paint_soon()
 
     def follow(self) -> None:
         """Be about the cell that runs again."""
@@ -93,7 +100,7 @@ class ReportDesk:
         report = self._app.live.state.reports.get(event.report)
         if report is None or event.status == "cancelled" or event.at < self._app.live.news_since:
             return
-        tab = TABS[_TAB_OF.get(report.kind, report.kind)]
+        tab = tab_of_report(report.kind)
         if self._app.main.shows(tab.id) and self._app.shown is self._app.live and event.status == "ok":
             return
         if event.status != "ok":
@@ -104,3 +111,62 @@ class ReportDesk:
             self._app.notify(text, title="Out of memory", severity="warning", markup=False)
         else:
             self._app.notify(f"{tab.label} of {report.spec.title}: ready ({tab.key}).", title="Report", markup=False)
+
+
+class PeakController:
+    """Serves the Roofline tab: has peaks measured and keeps them."""
+
+    def __init__(self, app: Host) -> None:
+        self._app = app
+        self._waiting: list[WantedPeak] = []
+        self._asked_at = 0.0
+        self._problem = ""
+
+    @property
+    def view(self) -> PeakView:
+        app = self._app
+        can = app.live.source is not None and not app.replaying
+        return PeakView(
+            app.judging.peaks.get,
+            app.judging.version,
+            app.live.state.environment if can else None,
+            self._progress,
+            self._problem,
+        )
+
+    @property
+    def _progress(self) -> str:
+        if not self._waiting:
+            return ""
+        first = self._waiting[0]
+        if self._app.live.state.running_cell is not None:
+            return f"{first.device} {first.precision}: waits for the running cell"
+        more = f", {len(self._waiting) - 1} to follow" if len(self._waiting) > 1 else ""
+        return f"measuring {first.device} {first.precision} ... {time.monotonic() - self._asked_at:.0f} s{more}"
+
+    def ask(self, wanted: Sequence[WantedPeak]) -> bool:
+        """Have these measured before the next cell; False when that cannot be asked for."""
+        source = self._app.live.source
+        if source is None or self._app.replaying or self._waiting or not wanted:
+            return False
+        self._waiting, self._asked_at, self._problem = list(wanted), time.monotonic(), ""
+        source.measure_peaks(wanted, self._told)
+        return True
+
+    def _told(self, wanted: WantedPeak, found: DevicePeak | PeakError) -> None:
+        """On whichever thread measured."""
+        self._app.call_later(partial(self._take, wanted, found))
+
+    def _take(self, wanted: WantedPeak, found: DevicePeak | PeakError) -> None:
+        self._waiting = [each for each in self._waiting if each != wanted]
+        self._asked_at = time.monotonic()
+        environment = self._app.live.state.environment
+        if isinstance(found, PeakError):
+            self._problem = f"{wanted.device} {wanted.precision}: {found}"
+        elif environment is not None:
+            # By the threads that were in force, so that it is never taken for a peak with others.
+            key = peak_key(environment, wanted.device, wanted.precision, found.threads)
+            self._app.judging.take_peak(key, found)
+            if found.disturbance:
+                self._problem = f"{wanted.device} {wanted.precision}: not kept, {found.disturbance}"
+        self._app.refresh_panes()

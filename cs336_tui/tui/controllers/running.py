@@ -2,120 +2,148 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
-from pathlib import Path
-
-from textual import on
 
 from cs336_tui.config.recent_models import models_in, remember
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.controllers.looking import Looking
-from cs336_tui.tui.live_source import LiveSource
-from cs336_tui.tui.session import Session
+from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.controllers.reports import PeakController, ReportController
+from cs336_tui.tui.judging import is_timed
+from cs336_tui.tui.live_source import LiveSource, WantedPeak
 from cs336_tui.tui.tabs.queue import QueuePane
 from cs336_tui.tui.tabs.report import ReportPane
 
+_BEING_STOPPED = "What runs is being stopped; ask again when it is over."
 
-class Running(Looking):
-    """Starts, adds to and stops what runs. What runs is the live session's source; its end comes as a message."""
 
-    _stopping = False
-    _cells_run = False
-    """Whether cells are among what runs; else it is reports only."""
+class RunController:
+    """Starts, adds to and stops what runs in the live session. Its end is told to `ended`."""
 
-    def attach_bench(self, session: Session, log: Path | None) -> bool:
-        """Give a session a bench that runs its cells into `log`, a new one when None; False if this app runs none."""
-        raise NotImplementedError
+    def __init__(self, app: Host, reports: ReportController, peaks: PeakController) -> None:
+        self._app, self._reports, self._peaks = app, reports, peaks
+        self.in_progress = False
+        """Whether cells run or reports are made, or a log is played."""
+        self.cells_run = False
+        """Whether cells are among what runs."""
+        self.stopping = False
 
-    def _make_source(self) -> LiveSource | None:
-        """The bench, made when something is on the screen, or sooner for somebody who presses Run before that."""
-        if self.live.source is None:
-            self.attach_bench(self.live, None)
-        return self.live.source
+    @property
+    def _pane(self) -> ConfigurePane:
+        return self._app.main.query_one(ConfigurePane)
 
-    def action_run_cells(self) -> None:
-        """Ask the Configure pane, which knows whether the choices are valid."""
-        pane = self.main.query_one(ConfigurePane)
-        if pane.problems:
-            self.notify(str(pane.problems[0]), title="Cannot run", severity="error", markup=False)
-        pane.request_run()
+    @property
+    def is_timing(self) -> bool:
+        """Whether work on this machine would show in a cell's numbers; a replayed cell is long over."""
+        return self.in_progress and not self._app.replaying and is_timed(self._app.live.state.running_cell)
 
-    action_add_cells = action_run_cells
+    def source(self) -> LiveSource | None:
+        """The live session's bench, made when it is first wanted; None if this app runs no cells."""
+        live = self._app.live
+        if live.source is None:
+            self._app.attach_bench(live, None)
+        return live.source
 
-    @on(ConfigurePane.RunRequested)
-    def _run(self, message: ConfigurePane.RunRequested) -> None:
-        source = self._make_source()
-        if source is None or self._stopping:
+    def ask(self) -> None:
+        """Run the choices in Configure, or say what is wrong with them."""
+        if problems := self._pane.problems:
+            self._app.notify(str(problems[0]), title="Cannot run", severity="error", markup=False)
+        self._pane.request_run()
+
+    def run(self, wanted: ConfigurePane.RunRequested) -> None:
+        """Run a sweep's cells, behind those that wait."""
+        source = self.source()
+        if source is None or self.stopping:
             return
-        adding = self._cells_run
-        source.run(message.sweep, message.options)
-        self._remember_models(message.sweep)
-        if adding:
-            count = len(message.sweep) * message.options.repeats
-            self.notify(f"{count} cell{'s' * (count != 1)} added behind those that wait.", title="Added", timeout=3)
+        source.run(wanted.sweep, wanted.options)
+        self._remember_models(wanted.sweep)
+        if self.cells_run:
+            count = len(wanted.sweep) * wanted.options.repeats
+            self._app.notify(
+                f"{count} cell{'s' * (count != 1)} added behind those that wait.", title="Added", timeout=3
+            )
         else:
-            self.begin_run()
+            self.begin()
 
     def _remember_models(self, sweep: Sweep) -> None:
         """Offer a person's own models that run now before others from here on."""
         if models := models_in(sweep):
-            in_background(self, partial(remember, models), self.main.query_one(ConfigurePane).set_recent)
+            in_background(self._app, partial(remember, models), self._pane.set_recent)
 
-    def begin_run(self) -> None:
-        """Cells of the app's session are about to run."""
-        self._cells_run = True
-        self._opened = None
+    def begin(self) -> None:
+        """Cells of the live session are about to run."""
+        self.cells_run = True
+        self._app.look_at(None)
         self._reports.follow()
         self._begin_work()
-        if self.main.wide:
-            self.main.open_pane = "live"  # should the terminal become smaller
-        elif self.main.open_pane != "queue":
-            self.action_open("live")
+        main = self._app.main
+        if main.wide:
+            main.open_pane = "live"  # should the terminal become smaller
+        elif main.open_pane != "queue":
+            self._app.action_open("live")
 
     def _begin_work(self) -> None:
         """Cells are about to run, or reports to be made."""
-        self.run_in_progress = True
-        self.main.query_one(ConfigurePane).set_running(True, adding=self._cells_run)
-        self._fresh = True
-        self.refresh_bindings()
+        self.in_progress = True
+        self._pane.set_running(True, adding=self.cells_run)
+        self._changed()
 
-    @on(ReportPane.Wanted)
-    def _make_report(self, message: ReportPane.Wanted) -> None:
-        if self._stopping:
-            self.notify("What runs is being stopped; ask again when it is over.", severity="warning")
-        elif self._reports.ask(message):
+    def _changed(self) -> None:
+        self._app.paint_soon()
+        self._app.refresh_bindings()
+
+    def make_report(self, wanted: ReportPane.Wanted) -> None:
+        """Make a report before the next cell."""
+        if self.stopping:
+            self._app.notify(_BEING_STOPPED, severity="warning")
+        elif self._reports.ask(wanted):
             self._begin_work()
 
-    @on(ReportPane.CellStepped)
-    def _step_cell(self, message: ReportPane.CellStepped) -> None:
-        self._reports.step(message.by)
-        self.paint()
+    def measure_peaks(self, wanted: tuple[WantedPeak, ...]) -> None:
+        """Measure what a device can do before the next cell."""
+        if self.stopping:
+            self._app.notify(_BEING_STOPPED, severity="warning")
+        elif self._peaks.ask(wanted):
+            self._begin_work()
 
-    @on(ConfigurePane.StopRequested)
-    def action_stop_cells(self) -> None:
+    def stop(self) -> None:
         """Stop what runs and what waits."""
-        if self.live.source is not None and self.run_in_progress:
-            self._stopping = True
-            self.main.query_one(ConfigurePane).set_running(True, stopping=True, adding=self._cells_run)
-            self.live.source.cancel()
-            self._fresh = True
-            self.refresh_bindings()
+        source = self._app.live.source
+        if source is not None and self.in_progress:
+            self.stopping = True
+            self._pane.set_running(True, stopping=True, adding=self.cells_run)
+            source.cancel()
+            self._changed()
 
-    @on(QueuePane.Changed)
-    def _queue_changed(self, message: QueuePane.Changed) -> None:
-        if message.waits and not self._cells_run and self.live.source is not None:
-            self.begin_run()
-            self.live.source.work()
-        elif message.waits and self._stopping:  # what waits anew takes the stop back
-            self._stopping = False
+    def ended(self) -> None:
+        """Nothing of the live session runs any more."""
+        live = self._app.live
+        if self.cells_run or self._app.replaying:
+            live.end_run()
+        self.in_progress = self.cells_run = self.stopping = False
+        if self._app.replaying:
+            live.state.break_off()
+            gc.freeze()  # what was replayed is here to stay
+        else:
+            self._pane.set_running(False)
+        self._changed()
+
+    def queue_changed(self, message: QueuePane.Changed) -> None:
+        """Run what waits anew; that takes a stop back."""
+        source = self._app.live.source
+        if message.waits and not self.cells_run and source is not None:
+            self.begin()
+            source.work()
+        elif message.waits and self.stopping:
+            self.stopping = False
             self._begin_work()
-        self.paint()
+        self._app.paint()
 
-    @on(QueuePane.OomRuleTurned)
-    def _turn_oom_rule(self, message: QueuePane.OomRuleTurned) -> None:
-        self.main.query_one(ConfigurePane).set_skip_after_oom(message.skip)
-        if self.live.source is not None:
-            self.live.source.skip_after_oom = message.skip
-        self.refresh_panes()
+    def set_oom_rule(self, message: QueuePane.OomRuleTurned) -> None:
+        """Skip what is larger than a cell that ran out of memory, or no longer."""
+        self._pane.set_skip_after_oom(message.skip)
+        if (source := self._app.live.source) is not None:
+            source.skip_after_oom = message.skip
+        self._app.refresh_panes()

@@ -2,34 +2,109 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import msgspec
 
 from cs336_tui.session import store
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.lock import writer_of
+from cs336_tui.session.log import LogError
 from cs336_tui.session.store import SessionInfo
-from cs336_tui.tui.background import in_background
-from cs336_tui.tui.library import Library
-from cs336_tui.tui.session import Session
+from cs336_tui.tui.background import Pump, in_background
+from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.controllers.running import RunController
+from cs336_tui.tui.live_source import LiveSource
+from cs336_tui.tui.session import Session, read_session
+from cs336_tui.tui.tabs.compare.pane import Compared, Source
 from cs336_tui.tui.tabs.sessions import SessionsPane, Wish, counts
 
-if TYPE_CHECKING:
-    from cs336_tui.tui.app import Cs336App
-    from cs336_tui.tui.live_source import LiveSource
+_Stamp = tuple[int, int]
 
 
-class SessionDesk:
-    """Serves the Sessions tab of `app`. Reads and writes logs on threads only."""
+class Library:
+    """Every method returns at once; what it read goes to `then`, among the messages of `pump`."""
 
-    def __init__(self, app: Cs336App, folder: Path | None) -> None:
-        self._app = app
+    def __init__(self, pump: Pump, folder: Path) -> None:
+        self._pump, self.folder = pump, folder
+        self._reading = threading.Lock()
+        self._infos: dict[Path, tuple[_Stamp, SessionInfo]] = {}
+        self._sessions: dict[Path, tuple[_Stamp, Session]] = {}
+
+    def list(self, then: Callable[[tuple[tuple[SessionInfo, ...], str]], object]) -> None:
+        """All sessions, newest first, and a line that says why not, empty when all is well."""
+        in_background(self._pump, self._list, then)
+
+    def open(self, path: Path, then: Callable[[Session | str], object]) -> None:
+        """One session with all its results, or a line that says why it cannot be read."""
+        in_background(self._pump, lambda: self._open(path), then)
+
+    def change(self, act: Callable[[], None], then: Callable[[str], object]) -> None:
+        """Name, annotate or delete a session by `act`; a line that says why not, empty when it was done."""
+
+        def changed() -> str:
+            try:
+                act()
+            except (LogError, OSError) as error:
+                return str(error)
+            return ""
+
+        in_background(self._pump, changed, then)
+
+    def _list(self) -> tuple[tuple[SessionInfo, ...], str]:
+        with self._reading:
+            try:
+                found = tuple(self._info(path) for path in reversed(store.folder_sessions(self.folder)))
+            except OSError as error:
+                return (), f"{self.folder}: {error.strerror}"
+            self._infos = {info.path: self._infos[info.path] for info in found}
+            return found, ""
+
+    def _info(self, path: Path) -> SessionInfo:
+        stamp = _stamp(path)
+        known = self._infos.get(path)
+        if known is None or known[0] != stamp:
+            known = self._infos[path] = (stamp, store.info_of(path))
+        writer = writer_of(path)  # may have gone since, with the log as it was
+        return msgspec.structs.replace(known[1], writer=str(writer) if writer else None)
+
+    def _open(self, path: Path) -> Session | str:
+        with self._reading:
+            try:
+                stamp = _stamp(path)
+                known = self._sessions.get(path)
+                if known is None or known[0] != stamp:
+                    self._sessions[path] = known = (stamp, read_session(path))
+            except OSError as error:
+                return f"{path.name}: {error.strerror}"
+            except Exception as error:  # on a thread: nobody else would hear of it
+                return f"{path.name}: cannot be read: {type(error).__name__}: {error}"
+            return known[1]
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Changes whenever the log grows. Raises OSError."""
+    stat = path.stat()
+    return stat.st_mtime_ns, stat.st_size
+
+
+class SessionController:
+    """Serves the Sessions tab. Reads and writes logs on threads only."""
+
+    def __init__(self, app: Host, runs: RunController, folder: Path | None) -> None:
+        self._app, self._runs = app, runs
         self._library = Library(app, folder) if folder else None
         self._before: Session | None = None
         """The app's session until the one that is to go on has been opened for writing."""
         self._retired: list[LiveSource] = []
         self._loaded: dict[Path, Session] = {}
         """Marked sessions that have been read."""
+        self._cells: list[tuple[Source, CellState]] = []
+        """Up to two marked cells."""
 
     def use_folder(self, folder: Path) -> None:
         """Where sessions are kept, if nobody has said so before."""
@@ -50,7 +125,7 @@ class SessionDesk:
             self._library.list(self._listed)
 
     def _listed(self, found: tuple[tuple[SessionInfo, ...], str]) -> None:
-        if self._app.screen_stack:
+        if self._app.is_up:
             self._pane.take(*found)
 
     def do(self, wish: Wish, info: SessionInfo) -> None:
@@ -75,7 +150,7 @@ class SessionDesk:
             self._library.open(info.path, self._opened)
 
     def _opened(self, session: Session | str) -> None:
-        if not self._app.screen_stack:
+        if not self._app.is_up:
             return
         if isinstance(session, str):
             self._app.report(session)
@@ -103,7 +178,7 @@ class SessionDesk:
                 annotate = own.annotate if own and info.writer else partial(store.annotate, info.path)
                 self._library.change(partial(annotate, **words), self._changed)
 
-        self._app.push_screen(AskText(title, about, value), entered)
+        self._app.open_dialog(AskText(title, about, value), entered)
 
     def _ask_delete(self, info: SessionInfo) -> None:
         from cs336_tui.tui.dialogs.questions import Confirm
@@ -117,15 +192,15 @@ class SessionDesk:
                 self._library.change(partial(store.delete, info.path), partial(self._deleted, info.path))
 
         question = f"Delete session {info.title} ({counts(info)}) for good?"
-        self._app.push_screen(Confirm(question, yes="Delete", no="Keep"), answered)
+        self._app.open_dialog(Confirm(question, yes="Delete", no="Keep"), answered)
 
     def _deleted(self, path: Path, problem: str) -> None:
-        if self._app.screen_stack and not problem and self._app.shown.path == path:
+        if self._app.is_up and not problem and self._app.shown.path == path:
             self._app.look_at(None)
         self._changed(problem)
 
     def _changed(self, problem: str) -> None:
-        if self._app.screen_stack:
+        if self._app.is_up:
             if problem:
                 self._app.report(problem)
             self.reload()
@@ -142,7 +217,7 @@ class SessionDesk:
         self._app.refresh_panes()
 
     def _read(self, path: Path, session: Session | str) -> None:
-        if not self._app.screen_stack:
+        if not self._app.is_up:
             return
         if isinstance(session, str):
             self._app.report(session)
@@ -151,15 +226,30 @@ class SessionDesk:
             self._app.refresh_panes()
 
     @property
-    def compared(self) -> tuple[Session, ...]:
-        """The marked sessions as far as they are read, in the order in which they were marked; else the one shown."""
+    def marked_cells(self) -> tuple[CellState, ...]:
+        """Up to two cells, of whatever sessions, that are to be compared."""
+        return tuple(cell for _, cell in self._cells)
+
+    def mark_cell(self, session: Session, cell: CellState) -> None:
+        """Mark a cell, or no longer; a third takes the place of the first."""
+        if cell in self.marked_cells:
+            self._cells = [(source, other) for source, other in self._cells if other is not cell]
+        else:
+            self._cells = [*self._cells, ((session.title, session.state), cell)][-2:]
+
+    @property
+    def compared(self) -> Compared:
+        """The marked sessions as far as they are read, in the order in which they were marked, else the one shown; and
+        the marked cells."""
         live = self._app.live
-        found = tuple(
+        found = [
             live if path == live.path else self._loaded[path]
             for path in self._pane.marked
             if path == live.path or path in self._loaded
-        )
-        return found or (self._app.shown,)
+        ]
+        sessions = found or [self._app.shown]
+        titled = tuple((session.title or "session", session.state) for session in sessions)
+        return Compared(titled, tuple(self._cells))
 
     # Going on with one.
 
@@ -181,7 +271,7 @@ class SessionDesk:
                 self._tell("This app runs no cells.")
                 return
             self._before, app.live = app.live, session
-            app.begin_run()
+            self._runs.begin()
             assert session.source is not None
             session.source.resume()
 
@@ -192,7 +282,7 @@ class SessionDesk:
             self._tell("This session has nothing left to run.")
             return
         live.source.queue.requeue(again)
-        self._app.begin_run()
+        self._runs.begin()
         live.source.work()
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from textual.await_complete import AwaitComplete
-from textual.command import CommandList, CommandPalette
 from textual.content import Content
 from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import OptionList
@@ -43,26 +42,3 @@ def _wrap_and_format_in_some_width(content: Content, width: int, *more: Any, **n
 # In Textual's classes, as its own widgets make lists and texts too.
 OptionList._move_page = _move_page_of_some_size  # type: ignore[assignment]
 Content._wrap_and_format = _wrap_and_format_in_some_width  # type: ignore[assignment, method-assign]
-
-
-class Palette(CommandPalette):
-    """Every action by name."""
-
-    def __init__(self) -> None:
-        super().__init__(id="--command-palette")
-        self._compositor = SteadyCompositor()
-
-    def dismiss(self, result: None = None) -> AwaitComplete:
-        return super().dismiss(result) if self.app.screen is self else AwaitComplete()
-
-    def _action_cursor_down(self) -> None:
-        if self._has_list:
-            super()._action_cursor_down()
-
-    def _action_command_list(self, action: str) -> None:
-        if self._has_list:
-            super()._action_command_list(action)
-
-    @property
-    def _has_list(self) -> bool:
-        return bool(self.query(CommandList))

@@ -30,7 +30,7 @@ from cs336_tui.tui.widgets.lines import Line, Lines, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
 if TYPE_CHECKING:
-    from cs336_tui.tui.controllers.peaks import PeakView
+    from cs336_tui.tui.frame import PeakView
     from cs336_tui.tui.live_source import WantedPeak
 
 _BESIDE = 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from textual import events
@@ -16,7 +17,8 @@ _BEFORE, _BEHIND = "‹", "›"
 _SEPARATOR = "│"
 
 
-class Tab(NamedTuple):
+@dataclass(frozen=True)
+class Tab:
     id: str
     label: str
     key: str

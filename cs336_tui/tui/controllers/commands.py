@@ -1,0 +1,79 @@
+"""The command palette: every action by name, every tab, every preset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from textual.app import SystemCommand
+from textual.await_complete import AwaitComplete
+from textual.command import CommandList, CommandPalette
+
+from cs336_tui.config.presets import all_presets
+from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.keys import APP_KEYS
+from cs336_tui.tui.tab_list import TABS, PaneTab
+from cs336_tui.tui.tabs.report import ReportPane
+from cs336_tui.tui.terminal import SteadyCompositor
+
+_OF_KEYS = ("run_cells", "stop_cells", "export", "copy_table", "save_preset", "help", "ask_quit")
+"""Actions of the app's keys that have a name in the palette."""
+
+
+def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
+    """Actions, tabs, reports, presets and these themes."""
+    for key in APP_KEYS:
+        if key.action in _OF_KEYS and key.tooltip and not (app.replaying and key.action == "save_preset"):
+            about = f"{key.tooltip[0].upper()}{key.tooltip[1:]} ({key.key_display or key.key})"
+            yield SystemCommand(key.description, about, getattr(app, f"action_{key.action}"))
+    for tab in TABS.values():
+        yield SystemCommand(f"Tab {tab.label}", f"Bring it into sight ({tab.key})", partial(app.action_open, tab.id))
+    for tab in TABS.values():
+        if tab.reports:
+            about = f"{tab.label} of the cell under the cursor, made between two cells (n in its tab)"
+            yield SystemCommand(f"Report {tab.reports[0]}", about, partial(_make_report, app, tab))
+    about = "Whether the cells fit a GPU that is not here"
+    yield SystemCommand("Estimate for another GPU", about, partial(_name_gpu, app))
+    if not app.replaying:
+        for preset in all_presets().presets:
+            yield SystemCommand(f"Preset {preset.name}", preset.about, partial(app.load_preset, preset))
+    for theme in themes:
+        yield SystemCommand(f"Theme {theme}", "Change the colours", partial(setattr, app, "theme", theme))
+
+
+async def _make_report(app: Host, tab: PaneTab) -> None:
+    app.action_open(tab.id)
+    await app.main.focus_pane(tab.id)
+    app.paint()  # so that the pane knows its cell
+    app.main.query_one(f"#{tab.id}", ReportPane).action_make()
+
+
+async def _name_gpu(app: Host) -> None:
+    from cs336_tui.tui.tabs.estimate import EstimatePane
+
+    app.action_open("estimate")
+    await app.main.focus_pane("estimate")
+    app.main.query_one(EstimatePane).ask_gpu()
+
+
+class Palette(CommandPalette):
+    """Every action by name."""
+
+    def __init__(self) -> None:
+        super().__init__(id="--command-palette")
+        self._compositor = SteadyCompositor()
+
+    def dismiss(self, result: None = None) -> AwaitComplete:
+        return super().dismiss(result) if self.app.screen is self else AwaitComplete()
+
+    def _action_cursor_down(self) -> None:
+        if self._has_list:
+            super()._action_cursor_down()
+
+    def _action_command_list(self, action: str) -> None:
+        if self._has_list:
+            super()._action_command_list(action)
+
+    @property
+    def _has_list(self) -> bool:
+        return bool(self.query(CommandList))

@@ -1,0 +1,111 @@
+"""The part of the app that its controllers use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+from textual.screen import Screen
+from textual.timer import Timer
+
+from cs336_tui.config.presets import Preset
+from cs336_tui.session.state import SessionState
+from cs336_tui.tui.judging import Judging
+from cs336_tui.tui.screen import MainScreen
+from cs336_tui.tui.session import Session
+
+_T = TypeVar("_T")
+
+
+class Host(Protocol):
+    """What is on the screen and what runs, and the ways to change either or to tell the person something."""
+
+    live: Session
+    """The session that the app runs or replays."""
+    judging: Judging
+
+    @property
+    def shown(self) -> Session:
+        """The session on the screen: `live`, or another one that was opened."""
+
+    @property
+    def state(self) -> SessionState:
+        """That of the session on the screen."""
+
+    @property
+    def main(self) -> MainScreen:
+        """The screen below all dialogs."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a screen: not before the app starts, nor when it has ended."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the app runs: no longer as soon as it closes."""
+
+    @property
+    def screen(self) -> Screen[Any]:
+        """The main screen, or the dialog over it."""
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the app plays a log instead of running cells."""
+
+    @property
+    def run_in_progress(self) -> bool:
+        """Whether cells run, reports are made, or a log is played."""
+
+    def attach_bench(self, session: Session, log: Path | None) -> bool:
+        """Give a session a bench that runs its cells into `log`, a new one when None; False if this app runs none."""
+
+    def look_at(self, session: Session | None) -> None:
+        """Show another session, or `live` again."""
+
+    def action_open(self, pane: str) -> None:
+        """Bring a pane into sight and put the focus into it."""
+
+    def load_preset(self, preset: Preset) -> None:
+        """Fill the Configure pane with what of a preset this machine can run."""
+
+    def open_dialog(self, dialog: Screen[_T], then: Callable[[_T | None], object] | None = None) -> None:
+        """Open a dialog; `then` is given its answer."""
+
+    def paint(self) -> None:
+        """Show the newest state now."""
+
+    def paint_soon(self) -> None:
+        """Show the newest state at the next refresh."""
+
+    def refresh_panes(self) -> None:
+        """Show the newest state as soon as what was asked for has been laid out."""
+
+    def refresh_bindings(self) -> None:
+        """Ask anew which keys do something."""
+
+    def report(self, text: str) -> None:
+        """Tell the person of a failure, and keep it in the Log tab."""
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: Literal["information", "warning", "error"] = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Tell the person something in a toast."""
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Send a text to the terminal's clipboard."""
+
+    def call_later(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+        """Call a function among the app's messages; may be asked for from any thread."""
+
+    def set_timer(self, delay: float, callback: Callable[[], Any] | None = None) -> Timer:
+        """Call a function after `delay` seconds."""
+
+    def exit(self) -> None:
+        """End the app."""

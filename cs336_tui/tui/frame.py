@@ -1,0 +1,99 @@
+"""What one refresh of the screen shows: a session, and what the app is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from cs336_tui.events.environment import Environment
+from cs336_tui.events.peaks import DevicePeak, PeakKey
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.tui.configure.preview import Cells
+from cs336_tui.tui.judging import Judging
+from cs336_tui.tui.session import Session
+from cs336_tui.tui.tabs.compare.pane import Compared
+from cs336_tui.tui.tabs.queue import QueueView
+from cs336_tui.tui.tabs.report import About, Subject
+
+if TYPE_CHECKING:
+    from cs336_tui.tui.controllers.forecast import Forecast
+    from cs336_tui.tui.tabs.estimate import Estimated
+
+
+class PeakView(NamedTuple):
+    """The peaks that the Roofline tab shows."""
+
+    find: Callable[[PeakKey], DevicePeak | None]
+    version: int
+    """Changes when another peak is known."""
+    here: Environment | None
+    """The machine that peaks can be measured on now; None where this app measures none."""
+    progress: str = ""
+    """How far measuring is, in words."""
+    problem: str = ""
+    """Why a peak could not be measured."""
+
+
+class Frame(NamedTuple):
+    """Made anew for each refresh; what takes time is a function, called only for a tab that is in sight."""
+
+    shown: Session
+    live: Session
+    """The session that the app runs or replays; mostly the one that is shown."""
+    mode: str
+    """Such as ``replay ×2``; mostly empty."""
+    replaying: bool
+    running: bool
+    wide: bool
+    """Whether the panes stand beside each other."""
+    compared: Compared
+    marked_cells: tuple[CellState, ...]
+    """Cells to compare, the first as A."""
+    reported: About | None
+    """The cell that reports are about, where the session has one."""
+    judging: Judging
+    peaks: PeakView
+    chosen: Callable[[], Cells]
+    """The cells of the choices in Configure, as far as they are known."""
+    skip_after_oom: bool
+    """As chosen in Configure."""
+    estimated: Callable[[], Estimated] | None = None
+    """What the Estimate tab shows; None until an estimate is wanted, as `forecast`."""
+    forecast: Callable[[], Forecast] | None = None
+    """The end of Configure's summary."""
+
+    @property
+    def is_live(self) -> bool:
+        return self.shown is self.live
+
+    @property
+    def held(self) -> bool:
+        """Whether what waits is held back."""
+        return self.is_live and self.live.source is not None and self.live.source.queue.paused
+
+    @property
+    def subject(self) -> Subject:
+        """What the tabs of reports are about."""
+        state, about = self.shown.state, self.reported
+        source = self.live.source if self.is_live and not self.replaying else None
+        return Subject(
+            state,
+            about.spec if about else None if self.replaying or not self.is_live else self.chosen().first,
+            about.cell if about else None,
+            can_ask=source is not None,
+            running=state.running_cell is not None,
+            asked=source.asked if source else frozenset(),
+        )
+
+    @property
+    def queue(self) -> QueueView:
+        """What the Queue tab shows."""
+        state, source = self.shown.state, self.live.source if self.is_live else None
+        waits = bool(state.waiting) or self.running
+        return QueueView(
+            state,
+            source.queue if source else None,
+            self.running,
+            source.skip_after_oom if source and self.running else self.skip_after_oom,
+            Cells() if source is None or waits else self.chosen(),
+        )

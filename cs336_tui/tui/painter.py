@@ -1,0 +1,184 @@
+"""From events to the screen: folds the sessions' events as they come and shows what they come to at a steady pace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from cs336_tui.config.presets import Preset
+from cs336_tui.events.events import (
+    CellFinished,
+    CellsQueued,
+    DeviceSampled,
+    EnvironmentRead,
+    Event,
+    Notice,
+    ReportFinished,
+    SessionResumed,
+    StageChanged,
+)
+from cs336_tui.tui.background import SummaryAutosave
+from cs336_tui.tui.configure.pane import ConfigurePane
+from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.controllers.reports import PeakController, ReportController
+from cs336_tui.tui.controllers.running import RunController
+from cs336_tui.tui.controllers.sessions import SessionController
+from cs336_tui.tui.dialogs.reader import Reader
+from cs336_tui.tui.frame import Frame
+from cs336_tui.tui.replay_source import ReplaySource, sweep_of
+from cs336_tui.tui.session import Inbox, Session
+
+if TYPE_CHECKING:
+    from cs336_tui.tui.controllers.estimates import EstimateController
+
+IDLE_REFRESH_S = 2.0
+"""Interval at which the Device pane is shown while nothing runs."""
+GET_READY_S = 1.0
+"""What judging needs is loaded this long after the machine was read, unless a cell is being timed by then."""
+
+
+class Painter:
+    """Takes events from any thread; `paint` shows their state. `autosave` is told the live session's events, too."""
+
+    def __init__(
+        self,
+        app: Host,
+        reports: ReportController,
+        peaks: PeakController,
+        runs: RunController,
+        sessions: SessionController,
+        replay: ReplaySource | None,
+        autosave: SummaryAutosave | None,
+        may_leave_out: Collection[str],
+    ) -> None:
+        self._app, self._replay, self._autosave, self._may_leave_out = app, replay, autosave, may_leave_out
+        self._reports, self._peaks, self._runs, self._sessions = reports, peaks, runs, sessions
+        self._estimates: EstimateController | None = None
+        self.inbox = Inbox(self._fold, app.call_later)
+        self.stale = False
+        """Whether something else is to be shown than what was painted last."""
+        self._stale_sample = False
+        self._painted_at = 0.0
+
+    # From events to the state.
+
+    def take(self, session: Session, events: Sequence[Event]) -> None:
+        """Take a batch of a session's events, from any thread, without waiting; the next refresh shows them.
+
+        A message for each would cost more than everything that is drawn.
+        """
+        if self._autosave is not None and session is self._app.live:
+            self._autosave.take(events, session)
+        self.inbox.put(session, events)
+
+    def _fold(self, session: Session, events: Sequence[Event]) -> None:
+        if not self._app.is_up:  # the app closes; the session log has it all
+            return
+        session.fold(events)
+        if session is self._app.live:
+            for event in events:
+                self.react(event)
+        if all(isinstance(event, DeviceSampled) for event in events):
+            self._stale_sample = True
+        else:
+            self.stale = True
+
+    def take_all(self, session: Session) -> None:
+        """Make a log that was read at once the live session."""
+        self._app.live = session
+        if session.state.queued:
+            self.react(session.state.queued)
+        for notice in session.state.notices:
+            self.react(notice)
+        self.stale = True
+
+    def react(self, event: Event) -> None:
+        """Do what an event of the live session means for more than the session."""
+        app = self._app
+        match event:
+            case EnvironmentRead() if not app.replaying:
+                app.main.query_one(ConfigurePane).set_environment(event.environment, self._may_leave_out)
+                self.estimates()
+                app.set_timer(GET_READY_S, app.judging.get_ready)
+            case StageChanged() | CellFinished():
+                app.judging.go_on()
+            case CellsQueued() if self._replay and event.specs:
+                app.load_preset(Preset(self._replay.path.stem, "", sweep_of(event.specs)))
+            case SessionResumed() if event.at >= app.live.news_since:
+                self._sessions.resumed()
+            case ReportFinished() if not app.replaying:
+                self._reports.finished(event)
+            case Notice() if event.at >= app.live.news_since:
+                app.live.follow_log()
+                app.notify(event.text, severity="warning", markup=False)
+            case _:
+                pass
+
+    def judged(self) -> None:
+        """More was found out about a cell."""
+        self.stale = True
+        if isinstance(self._app.screen, Reader):
+            self._app.screen.write()
+
+    # From the state to the screen.
+
+    def estimates(self) -> EstimateController:
+        """The predictions, which are shown from the first call on."""
+        from cs336_tui.tui.controllers.estimates import EstimateController
+
+        self._estimates = self._estimates or EstimateController(self._app)
+        return self._estimates
+
+    def tick(self) -> None:
+        """Fold what has arrived and show it, if there is anything new."""
+        self.inbox.fold()
+        idle_for = time.monotonic() - self._painted_at
+        if self.stale or (self._stale_sample and (self._app.run_in_progress or idle_for >= IDLE_REFRESH_S)):
+            self.paint()
+
+    def paint(self) -> None:
+        """Show the newest state in every pane that is in sight; only what differs is sent to the terminal."""
+        self.inbox.fold()
+        if not self._app.is_running:  # the app closes, and its panes go one by one
+            return
+        self._painted_at = time.monotonic()
+        self.stale = self._stale_sample = False
+        main, estimates = self._app.main, self._estimates
+        main.show(self._frame())
+        if estimates and (main.shows("configure") or main.shows("estimate")):
+            estimates.ask()
+
+    def _frame(self) -> Frame:
+        app, main, estimates = self._app, self._app.main, self._estimates
+        return Frame(
+            app.shown,
+            app.live,
+            self._mode,
+            replaying=app.replaying,
+            running=app.run_in_progress and not app.replaying,
+            wide=main.wide,
+            compared=self._sessions.compared,
+            marked_cells=self._sessions.marked_cells,
+            reported=self._reports.about(app.shown),
+            judging=app.judging,
+            peaks=self._peaks.view,
+            chosen=lambda: main.chosen,
+            skip_after_oom=main.query_one(ConfigurePane).options.skip_after_oom,
+            estimated=estimates.estimated if estimates else None,
+            forecast=estimates.summary if estimates else None,
+        )
+
+    @property
+    def _mode(self) -> str:
+        """What is out of the ordinary, for the top line."""
+        app = self._app
+        if app.shown is not app.live:
+            return "opened, b goes back" + (" to what runs" if app.run_in_progress else "")
+        if self._replay:
+            return self._replay.mode
+        if self._runs.stopping:
+            return "stopping ..."
+        if app.live.source is not None and app.run_in_progress and app.live.source.queue.paused:
+            return "paused"
+        return self._reports.in_progress

@@ -1,0 +1,159 @@
+"""The tabs of the app: one row each says its key, its place, its pane, what it shows and which reports are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from textual.widget import Widget
+
+from cs336_tui.events.reports import ReportKind
+from cs336_tui.tui.frame import Frame
+from cs336_tui.tui.tabs.compare.pane import ComparePane
+from cs336_tui.tui.tabs.device import DevicePane
+from cs336_tui.tui.tabs.live import LivePane
+from cs336_tui.tui.tabs.log import LogPane
+from cs336_tui.tui.tabs.queue import QueuePane
+from cs336_tui.tui.tabs.report import ReportPane
+from cs336_tui.tui.tabs.results import ResultsPane
+from cs336_tui.tui.tabs.sessions import SessionsPane
+from cs336_tui.tui.widgets.bars import Tab
+
+if TYPE_CHECKING:
+    from cs336_tui.tui.configure.pane import ConfigurePane
+    from cs336_tui.tui.tabs.estimate import EstimatePane
+    from cs336_tui.tui.tabs.roofline import RooflinePane
+
+
+@dataclass(frozen=True)
+class PaneTab(Tab):
+    """A tab with its pane. On a large screen the panes ``above`` are always in sight and one of those ``below`` is."""
+
+    place: Literal["above", "below"]
+    show: Callable[[Any, Frame], None]
+    """Bring the pane, which is in sight, up to date."""
+    make: Callable[[], Widget] | None = None
+    """Make the pane; None for the form, which the screen makes from what the app was started with."""
+    at_start: bool = True
+    """Whether the pane is made with the screen, else when the tab is first opened: the app starts without it."""
+    reports: tuple[ReportKind, ...] = ()
+    """The reports that the tab shows; the first is the one it asks for."""
+
+
+def _show_configure(pane: ConfigurePane, frame: Frame) -> None:
+    if frame.forecast is not None:
+        pane.foresee(*frame.forecast())
+
+
+def _show_live(pane: LivePane, frame: Frame) -> None:
+    shown = frame.shown
+    pane.show(shown.state, shown.cell, _invitation(frame), held=frame.held, judging=frame.judging)
+
+
+def _invitation(frame: Frame) -> str:
+    """What the Live tab says while there is no cell."""
+    if frame.shown.state.reports and (frame.replaying or not frame.is_live):
+        made = ", ".join(f"{tab.label} ({tab.key})" for tab in TABS.values() if tab.reports)
+        return f"This session has no cells, but reports: {made}."
+    if frame.replaying:
+        return "The log has not come to its first cell."
+    if frame.running and frame.is_live and frame.shown.state.environment is None:
+        return "The run begins when this machine has been read."
+    where = "on the left" if frame.wide else "in Configure (1)"
+    return f"Choose {where}, then press r to run."
+
+
+def _show_results(pane: ResultsPane, frame: Frame) -> None:
+    pane.show(frame.shown.state, frame.shown.cell, frame.marked_cells, frame.judging)
+
+
+def _show_log(pane: LogPane, frame: Frame) -> None:
+    pane.book = frame.shown.book
+    pane.show()
+
+
+def _show_device(pane: DevicePane, frame: Frame) -> None:
+    pane.show(frame.shown.state, frame.shown.latest_run)
+
+
+def _show_queue(pane: QueuePane, frame: Frame) -> None:
+    pane.show(frame.queue)
+
+
+def _show_sessions(pane: SessionsPane, frame: Frame) -> None:
+    pane.show(None if frame.replaying else frame.live.path, None if frame.is_live else frame.shown.path)
+
+
+def _show_compare(pane: ComparePane, frame: Frame) -> None:
+    pane.show(frame.compared)
+
+
+def _show_report(pane: ReportPane, frame: Frame) -> None:
+    pane.show(frame.subject)
+
+
+def _show_estimate(pane: EstimatePane, frame: Frame) -> None:
+    if frame.estimated is not None:
+        pane.show(frame.estimated())
+
+
+def _show_roofline(pane: RooflinePane, frame: Frame) -> None:
+    pane.show(frame.shown.state, frame.shown.cell, frame.peaks)
+
+
+def _kernels() -> Widget:
+    from cs336_tui.tui.tabs.kernels.pane import KernelsPane
+
+    return KernelsPane(id="kernels")
+
+
+def _memory() -> Widget:
+    from cs336_tui.tui.tabs.memory.pane import MemoryPane
+
+    return MemoryPane(id="memory")
+
+
+def _precision() -> Widget:
+    from cs336_tui.tui.tabs.precision import PrecisionPane
+
+    return PrecisionPane(id="precision")
+
+
+def _estimate() -> Widget:
+    from cs336_tui.tui.tabs.estimate import EstimatePane
+
+    return EstimatePane(id="estimate")
+
+
+def _roofline() -> Widget:
+    from cs336_tui.tui.tabs.roofline import RooflinePane
+
+    return RooflinePane(id="roofline")
+
+
+TABS = {
+    tab.id: tab
+    for tab in (
+        PaneTab("configure", "Configure", "1", "above", _show_configure),
+        PaneTab("live", "Live", "2", "above", _show_live, lambda: LivePane(id="live")),
+        PaneTab("results", "Results", "3", "below", _show_results, lambda: ResultsPane(id="results")),
+        PaneTab("log", "Log", "4", "below", _show_log, lambda: LogPane(id="log")),
+        PaneTab("device", "Device", "5", "above", _show_device, lambda: DevicePane(id="device")),
+        PaneTab("queue", "Queue", "6", "below", _show_queue, lambda: QueuePane(id="queue")),
+        PaneTab("sessions", "Sessions", "7", "below", _show_sessions, lambda: SessionsPane(id="sessions")),
+        PaneTab("compare", "Compare", "8", "below", _show_compare, lambda: ComparePane(id="compare")),
+        PaneTab("kernels", "Kernels", "9", "below", _show_report, _kernels, at_start=False, reports=("kernels",)),
+        PaneTab("memory", "Memory", "0", "below", _show_report, _memory, at_start=False, reports=("memory", "oom")),
+        PaneTab(
+            "precision", "Precision", "p", "below", _show_report, _precision, at_start=False, reports=("precision",)
+        ),
+        PaneTab("estimate", "Estimate", "i", "below", _show_estimate, _estimate, at_start=False),
+        PaneTab("roofline", "Roofline", "l", "below", _show_roofline, _roofline, at_start=False),
+    )
+}
+
+
+def tab_of_report(kind: ReportKind) -> PaneTab:
+    """The tab that shows reports of this kind."""
+    return next(tab for tab in TABS.values() if kind in tab.reports)
