@@ -16,7 +16,6 @@ from cs336_tui.tui.tabs.queue import QueueView
 from cs336_tui.tui.tabs.report import About, Subject
 
 if TYPE_CHECKING:
-    from cs336_tui.tui.controllers.forecast import Forecast
     from cs336_tui.tui.tabs.estimate import Estimated
 
 
@@ -59,8 +58,8 @@ class Frame(NamedTuple):
     """As chosen in Configure."""
     estimated: Callable[[], Estimated] | None = None
     """What the Estimate tab shows; None until an estimate is wanted, as `forecast`."""
-    forecast: Callable[[], Forecast] | None = None
-    """The end of Configure's summary."""
+    forecast: Callable[[], tuple[str, str]] | None = None
+    """The end of Configure's summary, and its role."""
 
     @property
     def is_live(self) -> bool:

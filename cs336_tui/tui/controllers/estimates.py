@@ -1,18 +1,168 @@
-"""Predictions on the screen: which are asked for, and what the Estimate tab is about."""
+"""Predictions: which are asked for, and what they come to on this machine or on a GPU that somebody named."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
 from textual.timer import Timer
 
-from cs336_tui.analysis.estimates import named_target
+from cs336_tui.analysis.estimates import (
+    Estimate,
+    Target,
+    duration_range,
+    judge_all,
+    named_target,
+    target_here,
+    total_s,
+)
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.gpus import find_gpu
+from cs336_tui.events.gpus import GpuModel, find_gpu
 from cs336_tui.session.state import SessionState
+from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
-from cs336_tui.tui.controllers.forecast import Forecast, Outlook, whole_time
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.tabs.estimate import Estimated, Whose
 from cs336_tui.tui.tabs.estimate_detail import Row, target_text
+
+_KEPT_S = 5.0
+"""For so long a device's free memory is taken to be what it was: margins that flicker tell nobody anything."""
+
+
+class Forecast(NamedTuple):
+    """The end of Configure's summary; its role is ``text``, ``caution`` or ``bad``."""
+
+    text: str = ""
+    role: str = "text"
+
+
+class Outlook:
+    """Judges predictions, again only when something is known that was not before."""
+
+    def __init__(self) -> None:
+        self.gpu: GpuModel | None = None
+        """The GPU that the Estimate tab is about; None for the machine's own devices."""
+        self._targets: dict[tuple[int, str], tuple[float, Target]] = {}
+        self._judged: dict[str, tuple[tuple[object, ...], tuple[Estimate | None, ...]]] = {}
+
+    def asked_of(self, needs: Sequence[Need]) -> tuple[Need, ...]:
+        """These, on the named GPU where there is one."""
+        if self.gpu is None:
+            return tuple(needs)
+        there = (need._replace(spec=msgspec.structs.replace(need.spec, device="cuda:0")) for need in needs)
+        return tuple({run_alike(need.spec): need for need in there}.values())
+
+    def target(self, state: SessionState, device: str) -> Target | None:
+        """A device of the session's machine; None while that is not known."""
+        info = state.environment.device(device) if state.environment else None
+        if info is None or state.environment is None:
+            return None
+        now = state.last_at or 0.0
+        known = self._targets.get((id(state), device))
+        reporting = any(report.status is None for report in state.reports.values())  # it uses memory that will be free
+        if known is None or not (reporting or 0 <= now - known[0] < _KEPT_S):
+            known = self._targets[id(state), device] = now, target_here(info, state.environment, state.devices)
+        return known[1]
+
+    def here(self, state: SessionState, needs: Sequence[Need]) -> tuple[Estimate | None, ...]:
+        """Each on its device of the session's machine; None where the prediction or the device is not known."""
+        devices = dict.fromkeys(need.spec.device for need in needs)
+        return self._judge("here", state, needs, {device: self.target(state, device) for device in devices})
+
+    def there(self, state: SessionState, needs: Sequence[Need]) -> tuple[Estimate | None, ...]:
+        """As `here`, on the named GPU where there is one."""
+        if self.gpu is None:
+            return self.here(state, needs)
+        target = named_target(self.gpu)
+        return self._judge("there", state, needs, {need.spec.device: target for need in needs})
+
+    def _judge(
+        self, place: str, state: SessionState, needs: Sequence[Need], targets: dict[str, Target | None]
+    ) -> tuple[Estimate | None, ...]:
+        measured = sum(cell.is_over for cell in state.cells.values())
+        predictions = tuple(state.predictions.get(needs_of(need.spec)) for need in needs)
+        of = (id(state), tuple(needs), predictions, targets, len(state.predictions), measured)
+        if place in self._judged and self._judged[place][0] == of:
+            return self._judged[place][1]
+        found: dict[CellSpec, Estimate] = {}
+        for device, target in targets.items():
+            known = {
+                need.spec: prediction
+                for need, prediction in zip(needs, predictions, strict=True)
+                if need.spec.device == device and prediction
+            }
+            if target is not None and known:
+                specs = tuple(known)
+                found |= zip(specs, judge_all(tuple(known.values()), target, state, specs), strict=True)
+        estimates = tuple(found.get(need.spec) for need in needs)
+        self._judged[place] = of, estimates
+        return estimates
+
+    def summary(self, state: SessionState, chosen: Cells, *, predicts: bool) -> Forecast:
+        """Largest peak, whether all fit, and how long all take. `predicts`: what is missing is being worked out."""
+        wanted = chosen.largest
+        seen = tuple(need for need in wanted if needs_of(need.spec) not in state.unpredictable)
+        if wanted and not seen and (why := state.unpredictable[needs_of(wanted[0].spec)]):
+            return Forecast(f"not predicted: {format.plain(why)}", "caution")
+        estimates = self.here(state, seen)
+        known = [(need, found) for need, found in zip(seen, estimates, strict=True) if found]
+        if len(known) < len(seen) or not seen:
+            return Forecast("predicting ..." if predicts and seen else "")
+        more = len(seen) < len(chosen.needs)
+        takes = self._takes(known, more=more)
+        peak = max(found.prediction.peak_bytes for _, found in known)
+        misfits = sum(need.cells for need, found in known if found.fits is False)
+        of_those = f" (of the {MOST} largest kinds)" if chosen.is_cut else ""
+        text = f"peak {format.size(peak)}"
+        if misfits:
+            which, role = self._misfits(misfits, len(chosen.cells), more=more)
+            return Forecast(f"{text}{of_those} · {which}{takes}", role)
+        if any(found.fits is None for _, found in known):
+            return Forecast(f"{text}{of_those}{takes}")
+        tight = any(found.tight for _, found in known)
+        verdict = "fits tightly" if tight else "fits"
+        return Forecast(f"{text} {verdict}{of_those}{takes}", "caution" if tight else "text")
+
+    @staticmethod
+    def _misfits(misfits: int, total: int, *, more: bool) -> tuple[str, str]:
+        """How many of the cells do not fit, in words, and the role of that. `more`: not all are known."""
+        least = "at least " if more else ""
+        verb = "does" if misfits == 1 else "do"
+        which = f"{least}{misfits} of {total} {verb} not fit" if total > 1 else "does not fit"
+        return which, "bad" if misfits == total else "caution"
+
+    @staticmethod
+    def _takes(known: Sequence[tuple[Need, Estimate]], *, more: bool) -> str:
+        """How long the steps of all that fit take, as far as that is known. `more`: there are others beside these."""
+        low_s, high_s = total_s(of_all(need, found) for need, found in known)
+        if low_s is None or (high_s is None and low_s < 1):
+            return ""
+        return f" · ETA {whole_time(known, more=more)}"
+
+
+def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool) -> str:
+    """How long the steps of all that fit take, in words with what is not in it; empty where nobody knows. `more`: there
+    are others beside these, which take time too."""
+    low_s, high_s = total_s(of_all(need, found) for need, found in known)
+    if low_s is None:
+        return ""
+    fitting = [found for _, found in known if found.fits is not False]
+    takes = f"more than {duration_range(low_s, low_s)}" if more else duration_range(low_s, high_s)
+    compiling = " and compiling" if any(found.spec.compile != "off" for found in fitting) else ""
+    others = ", partly priced as other variants" if any(found.by_others for found in fitting) else ""
+    return f"{takes}{compiling}{others}"
+
+
+def of_all(need: Need, estimate: Estimate) -> Estimate:
+    """The estimate of all cells that need the same and run alike."""
+    times = need.steps / estimate.spec.total_steps
+    return msgspec.structs.replace(
+        estimate,
+        run_low_s=None if estimate.run_low_s is None else estimate.run_low_s * times,
+        run_high_s=None if estimate.run_high_s is None else estimate.run_high_s * times,
+    )
+
 
 SETTLED_S = 0.3
 """Predictions are asked for when the choices have stayed the same for so long."""
