@@ -1,7 +1,11 @@
 """The rules of the house: torch stays in child processes, textual in the user interface, data flows one way."""
 
 import pkgutil
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import grimp
 
 import cs336_tui
 from tests.loading import loaded_with, python
@@ -30,6 +34,36 @@ def test_the_import_contracts_hold() -> None:
     code = "from importlinter.cli import lint_imports_command; lint_imports_command(['--no-cache'])"
     result = python(code)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def circle(imports: dict[str, set[str]]) -> list[str]:
+    """Some circle of imports; empty if there is none."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"d"}}) == []
+    assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})) == {"b", "c"}
+
+
+def test_no_import_circle() -> None:
+    """Neither among modules nor among the parts of any package; imports for type checking count, too."""
+    graph = grimp.build_graph("cs336_tui", cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) > 200
+    assert circle(imports) == []
+    parts: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for importer, imported in ((importer, each) for importer, found in imports.items() for each in found):
+        ours, theirs = importer.split("."), imported.split(".")
+        same = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), 0)
+        if same:  # else one is the other's package
+            package, *pair = (".".join(names) for names in (ours[:same], ours[: same + 1], theirs[: same + 1]))
+            parts[package][pair[0]].add(pair[1])
+    assert {package: found for package, imports in parts.items() if (found := circle(imports))} == {}
 
 
 def test_only_the_measuring_side_loads_torch() -> None:

@@ -303,7 +303,7 @@ def _open_app(*, replay: Path | None, **options: Any) -> None:
             "the app needs a terminal on standard input, output and error; without one: cs336-tui bench"
         )
     gc.disable()  # until something is on the screen: what is imported and built until then is here to stay
-    from cs336_tui.tui.launch import open_app
+    from cs336_tui.cli.launch import open_app
 
     sys.exit(open_app(replay=replay, **options))
 

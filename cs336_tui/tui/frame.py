@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from cs336_tui.events.environment import Environment
-from cs336_tui.events.peaks import DevicePeak, PeakKey
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.judging import Judging
+from cs336_tui.tui.live_source import PeakView
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.tabs.compare.pane import Compared
 from cs336_tui.tui.tabs.queue import QueueView
@@ -17,20 +16,6 @@ from cs336_tui.tui.tabs.report import About, Subject
 
 if TYPE_CHECKING:
     from cs336_tui.tui.tabs.estimate import Estimated
-
-
-class PeakView(NamedTuple):
-    """The peaks that the Roofline tab shows."""
-
-    find: Callable[[PeakKey], DevicePeak | None]
-    version: int
-    """Changes when another peak is known."""
-    here: Environment | None
-    """The machine that peaks can be measured on now; None where this app measures none."""
-    progress: str = ""
-    """How far measuring is, in words."""
-    problem: str = ""
-    """Why a peak could not be measured."""
 
 
 class Frame(NamedTuple):

@@ -15,8 +15,9 @@ from textual.message import Message
 from cs336_tui.config.order import in_order, in_rounds
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import Event
-from cs336_tui.events.peaks import DevicePeak, PeakError
+from cs336_tui.events.peaks import DevicePeak, PeakError, PeakKey
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.session.log import LogError
 from cs336_tui.tui.configure.form import RunOptions
@@ -55,6 +56,20 @@ class WantedPeak(NamedTuple):
     precision: Precision
     threads: int | None
     """Those of a CPU; None elsewhere."""
+
+
+class PeakView(NamedTuple):
+    """The peaks that the Roofline tab shows."""
+
+    find: Callable[[PeakKey], DevicePeak | None]
+    version: int
+    """Changes when another peak is known."""
+    here: Environment | None
+    """The machine that peaks can be measured on now; None where this app measures none."""
+    progress: str = ""
+    """How far measuring is, in words."""
+    problem: str = ""
+    """Why a peak could not be measured."""
 
 
 TellPeak = Callable[[WantedPeak, DevicePeak | PeakError], object]

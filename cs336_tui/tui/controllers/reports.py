@@ -10,8 +10,7 @@ from cs336_tui.events.events import ReportFinished
 from cs336_tui.events.peaks import DevicePeak, PeakError, peak_key
 from cs336_tui.events.reports import report_key
 from cs336_tui.tui.controllers.protocol import Host
-from cs336_tui.tui.frame import PeakView
-from cs336_tui.tui.live_source import WantedPeak
+from cs336_tui.tui.live_source import PeakView, WantedPeak
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.tab_list import tab_of_report
 from cs336_tui.tui.tabs.report import About, ReportPane

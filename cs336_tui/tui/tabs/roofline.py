@@ -30,8 +30,7 @@ from cs336_tui.tui.widgets.lines import Line, Lines, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
 if TYPE_CHECKING:
-    from cs336_tui.tui.frame import PeakView
-    from cs336_tui.tui.live_source import WantedPeak
+    from cs336_tui.tui.live_source import PeakView, WantedPeak
 
 _BESIDE = 100
 """From this width on the table stands beside the drawing, below it under it."""

@@ -1,4 +1,4 @@
-"""`cs336-tui`: from flags to the running app, and back to a terminal in order."""
+"""Starts the app from the flags of `cs336-tui`, and returns its exit code."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.runner.capabilities import fields_of_preset
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.recorder import Sink
-from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.configure.form import RunOptions
 
 if TYPE_CHECKING:
     from cs336_tui.runner.bench import Bench
@@ -62,6 +60,9 @@ def open_app(
             timeout_s=timeout,
             device_interval_s=device_interval,
         )
+
+    from cs336_tui.tui.app import Cs336App
+    from cs336_tui.tui.configure.form import RunOptions
 
     app = Cs336App(
         None if replay else make_bench,
