@@ -15,17 +15,29 @@ import click
 import msgspec
 
 from cs336_tui.analysis.comparison import Comparison
+from cs336_tui.analysis.estimates import judge, named_target
 from cs336_tui.analysis.fields import FIELDS
+from cs336_tui.analysis.fitting import Fit
 from cs336_tui.analysis.verdicts import DESCRIBING, VerdictName
+from cs336_tui.cli.estimate import document as estimate_document
 from cs336_tui.cli.main import cli
 from cs336_tui.events.events import SCHEMA, Event, Status
+from cs336_tui.events.gpus import find_gpu
+from cs336_tui.events.reports import Prediction, Report
 from cs336_tui.export.data import to_csv
+from cs336_tui.export.fitting import Fitted, fit_document
 from cs336_tui.export.record import SessionDocument
+from cs336_tui.export.reports import document_of_report
 from cs336_tui.export.results import COLUMNS
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui.help import VERDICTS
+from tests.made_kernels import a_kernel_report
+from tests.made_memory import a_memory_report
+from tests.made_precision import a_precision_report
+from tests.made_predictions import made_prediction
+from tests.samples import a_spec
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 _MADE = "<!-- Written from the code by `python -m tools.reference`, which `make docs` runs. -->"
@@ -138,12 +150,45 @@ def _keys() -> Iterator[str]:
     yield "`export --format json` with a pivot, a layout or `--report` prints"
     yield '`{"caption": ..., "columns": [...], "rows": [{...}], "notes": [...]}`, several tables `{"tables": [...]}`.'
     yield "`rows` holds a record for each row, its numbers not rounded."
+    for title, command, value in _examples():
+        yield from ("", f"## JSON of {title}", "", f"{command} prints these keys; `[]` stands for each of a list:", "")
+        yield ", ".join(map(_code, dict.fromkeys(_outline(value))))
+    yield from ("", "A `prediction` and its blocks of memory:", *_structs(Prediction, seen))
     yield from ("", "## JSON of compare", "", "`compare --json` prints:", *_structs(Comparison, seen))
     yield from ("", "## JSON of sessions", "", "`sessions --json` prints a list of:", *_structs(SessionInfo, seen))
     yield from ("", "## Session log", "")
     yield f"The log has one JSON object a line, schema {SCHEMA}."
     yield "`type` names the event, `at` is its Unix time in seconds."
     yield from ("", *_table(("event", "fields", "meaning"), map(_event, get_args(Event))))
+
+
+def _examples() -> Iterator[tuple[str, str, Any]]:
+    """Documents that are no struct: their title, what prints them, and one of each, made as the tests make them."""
+    spec = a_spec()
+    target = named_target(find_gpu("H100 80GB"))
+    prediction = made_prediction(spec)
+    estimate = estimate_document(judge(prediction, target))
+    yield "estimate", "`estimate --format json`", {"estimates": [estimate], "total_low_s": 0.1, "total_high_s": 0.1}
+    fit = Fit(by="batch", largest=4, spec=spec, next_spec=spec, limit=64, predictions=9)
+    yield "fit", "`fit --format json`", {"fits": [fit_document(Fitted(spec, fit, target, prediction, prediction))]}
+    reports: dict[str, Report] = {
+        "kernels": a_kernel_report(),
+        "memory": a_memory_report(),
+        "precision": a_precision_report(),
+    }
+    for title, report in reports.items():
+        yield title, f'`{title} --format json`, of several cells in `{{"reports": [...]}}`,', document_of_report(report)
+
+
+def _outline(value: Any, path: str = "") -> Iterator[str]:
+    """Each key of a document by its path, ``estimates[].fits``; what structs hold is told elsewhere."""
+    if isinstance(value, dict) and value and not path.endswith(("spec", "prediction")):
+        for key, inner in value.items():
+            yield from _outline(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple) and value and isinstance(value[0], dict | msgspec.Struct):
+        yield from _outline(value[0], f"{path}[]")
+    else:
+        yield path
 
 
 def _event(event: type[msgspec.Struct]) -> tuple[str, str, str]:
