@@ -7,21 +7,20 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
 from cs336_tui.analysis.merge import Result, merge, title_of
-from cs336_tui.cli.plain import plain
-from cs336_tui.cli.progress import Progress
-from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, carry_out
+from cs336_tui.cli.flags import answer_options, choice_options, options, session_dir_option, timeout_option
+from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, Progress, carry_out
 from cs336_tui.config.choices import sweep_from
-from cs336_tui.config.spec import CellSpec, SpecError
+from cs336_tui.config.spec import PASSES, CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.export.ab import turns_table
-from cs336_tui.export.formats import page, render
+from cs336_tui.export.formats import page, plain_text, render
 from cs336_tui.runner.ab import check_sides
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.cell_state import CellState
@@ -131,7 +130,7 @@ def _text(state: SessionState, format_: str) -> str:
         return ""
     table = turns_table(turns_of(rounds), [result for both in rounds for result in both])
     if format_ == "table":
-        return plain(table)
+        return plain_text(table)
     text = render(table, format_)
     return page("cs336-tui", text) if format_ == "html" else text
 
@@ -183,3 +182,64 @@ def _said(results: Sequence[tuple[Result, Result]], number: int) -> str:
         return f"{place}: does not count: {this.note}"
     times = (" ± ".join(milliseconds(side.mean_s, side.std_s)) for side in (this.a, this.b) if side)
     return f"{place}: A {next(times)} ms, B {next(times)} ms; A / B so far {ratio_of_rounds(rounds) or UNKNOWN}"
+
+
+@click.command(add_help_option=False)
+@choice_options
+def _choices(**_: Any) -> None:
+    """Takes the words of one side of `ab`."""
+
+
+class SideChoices(click.ParamType[dict[str, Any]]):
+    """The words of one side as the choices that they make, by name."""
+
+    name = "CHOICES"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        try:
+            made = _choices.make_context(None, shlex.split(str(value))).params
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+        except click.UsageError as error:
+            self.fail(f"{value!r}: {error.format_message()}", param, ctx)
+        return {name: choice for name, choice in made.items() if choice is not None and choice != ()}
+
+
+@click.command("ab")
+@click.option("--a", "a", type=SideChoices(), required=True, help='What A has of its own, such as "--precision bf16".')
+@click.option("--b", "b", type=SideChoices(), required=True, help="What B has of its own.")
+@choice_options
+@click.option(
+    "--rounds", type=click.IntRange(2), default=5, show_default=True, help="Fresh processes, one after another."
+)
+@options(*answer_options)
+@timeout_option
+@session_dir_option
+def ab(**options: Any) -> NoReturn:
+    """Run two cells in turns, so that a machine that drifts, drifts for both.
+
+    The options given beside --a and --b hold for both. In each round one fresh process builds both models, warms both
+    up and times a step of the one, then one of the other. Each side must come to one cell; unless chosen, it has
+    --pass forward, --warmup 5 and --steps 20. Exits with 0 when both were timed in every round, 1 when one was not, 130
+    when interrupted; rounds that are whole count.
+    """
+    sys.exit(ab_command(**options))
+
+
+def _own_defaults(command: click.Command) -> None:
+    """Say what a side has unless chosen, and leave out automatic counts, which two cells in turns cannot have."""
+    own = {
+        "passes": f"{', '.join(PASSES)}. [default: forward]",
+        "warmups": "Warm-up steps. [default: 5]",
+        "steps": "Measured steps of a round. [default: 20]",
+    }
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.name in own:
+            parameter.help = own[parameter.name]
+            if parameter.name != "passes":
+                parameter.metavar = "N"
+        elif isinstance(parameter, click.Option) and parameter.name == "interval":
+            parameter.hidden = True
+
+
+_own_defaults(ab)

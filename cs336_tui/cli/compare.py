@@ -8,9 +8,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from cs336_tui.analysis.comparison import Comparison, Pair, Side, compare
+from cs336_tui.analysis.comparison import Comparison, Pair, Side
+from cs336_tui.analysis.comparison import compare as compared
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, shown_of
 from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.cli.flags import session_dir_option
 from cs336_tui.config.sweep import warmup_words
 from cs336_tui.export.trust import trust_notes
 from cs336_tui.session import store
@@ -43,7 +45,7 @@ def compare_command(a: str, b: str, session_dir: Path | None, *, as_json: bool) 
     if a_title == b_title and a_path != b_path:
         a_title, b_title = a_path.stem, b_path.stem
     sides = (_cells(a_title, a_state, a_number), _cells(b_title, b_state, b_number))
-    comparison = compare(*sides)
+    comparison = compared(*sides)
     if as_json:
         return msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode()
     doubts = [f"{name}: {note}" for name, side in zip("AB", sides, strict=True) for note in trust_notes(side)]
@@ -155,3 +157,16 @@ def _what(side: Side) -> str:
     ending = f": {side.note}" if side.note else ""
     warmup = warmup_words(side.spec.warmup_steps, side.spec.warmup_auto)
     return f"{side.spec.title} · batch {side.spec.batch_size} · warm-up {warmup}{runs}{ending}"
+
+
+@click.command("compare")
+@click.argument("a")
+@click.argument("b")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@session_dir_option
+def compare(a: str, b: str, session_dir: Path | None, as_json: bool) -> None:
+    """Compare the step times of A with those of B: ratio, its 95 % interval and a verdict.
+
+    Each is a session (an id, a unique prefix of one, `last` or a path) or one cell of it, SESSION:N, counted from 1.
+    """
+    click.echo(compare_command(a, b, session_dir, as_json=as_json))

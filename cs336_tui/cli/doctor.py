@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import click
+
 from cs336_tui.events.environment import Environment
 from cs336_tui.runner.bench import Bench
 from cs336_tui.runner.device.nvml import NO_LIBRARY, NvmlReport, nvml_report
@@ -15,7 +17,7 @@ from cs336_tui.session.log import default_session_dir
 from cs336_tui.stats.quantities import gigabytes
 
 
-def report() -> str:
+def machine_report() -> str:
     """What this machine offers, as text for people; a machine with nothing still gets its report."""
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(lambda _: None, session_dir=Path(scratch), device_interval_s=0)
@@ -81,3 +83,9 @@ def missing(env: Environment, nvml: NvmlReport) -> list[str]:
     if not lines:
         return ["nothing is missing"]
     return ["missing or odd", *(f"  - {problem}" for problem in lines)]
+
+
+@click.command("doctor")
+def doctor() -> None:
+    """Say what this machine offers for benchmarks and what is missing."""
+    click.echo(machine_report())

@@ -12,7 +12,7 @@ import click
 
 from cs336_tui.analysis.estimates import Estimate, judge_all, timed_flops, total_s
 from cs336_tui.analysis.fields import size_label
-from cs336_tui.cli.plain import plain
+from cs336_tui.cli.flags import answer_options, choice_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.targets import (
     Asked,
     Counter,
@@ -29,7 +29,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.reports import CATEGORIES, Prediction
 from cs336_tui.export.estimates import category_table, estimate_notes, estimate_table, sweep_note
-from cs336_tui.export.formats import page, render_all
+from cs336_tui.export.formats import page, plain_text, render_all
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError, default_session_dir
 from cs336_tui.session.state import SessionState
@@ -142,7 +142,7 @@ def _render(estimates: Sequence[Estimate], format_: str) -> str:
         documents = [document(estimate) for estimate in estimates]
         return to_json({"estimates": documents, "total_low_s": low, "total_high_s": high})
     if format_ == "table":
-        return "\n".join(card(group[0]) if len(group) == 1 else plain(estimate_table(group)) for group in groups)
+        return "\n".join(card(group[0]) if len(group) == 1 else plain_text(estimate_table(group)) for group in groups)
     made = (estimate_table,) if format_ == "csv" else (estimate_table, category_table)
     text = render_all([make(group) for group in groups for make in made], format_)
     return page("cs336-tui", text) if format_ == "html" else text
@@ -188,3 +188,24 @@ def _largest(prediction: Prediction) -> Iterator[str]:
         what = f"{list(shape)} {dtype}" if shape is not None else ""
         where = " · ".join(filter(None, (site.range, site.frame or site.op)))
         yield f"{times + gigabytes(size):>11} GB  {category.replace('_', ' '):<15}  {what:<30}  {where}".rstrip()
+
+
+@click.command("estimate")
+@choice_options
+@gpu_option
+@click.option(
+    "--peak",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="TFLOPS",
+    help="The device's peak for this precision, where no data sheet is known or another one is meant.",
+)
+@click.option("--session", metavar="SESSION", help="The measured cells of this session tell how fast the device is.")
+@options(*answer_options)
+@session_dir_option
+def estimate(**options: Any) -> None:
+    """Predict what every combination of the choices needs: parameters, FLOPs, peak memory by category, time.
+
+    Nothing is run: the model is followed on tensors without data. Says whether it fits this machine's device, or the
+    one named by --gpu.
+    """
+    click.echo(estimate_command(**options), nl=False)

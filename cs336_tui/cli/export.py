@@ -12,15 +12,17 @@ import click
 from cs336_tui.analysis.choosing import field_named
 from cs336_tui.analysis.comparison import Comparison, compare
 from cs336_tui.analysis.merge import Result, merge, title_of
-from cs336_tui.analysis.pivot import PivotError, pivot, select, suggest
+from cs336_tui.analysis.pivot import VALUES, PivotError, pivot, select, suggest
 from cs336_tui.analysis.reference import ReferenceFileError
+from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, session_dir_option
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.data import documents_to_csv, documents_to_json
 from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing
 from cs336_tui.export.files import ExportError, NoRoom, write_atomically
 from cs336_tui.export.folder import Source, figures_of, write_summary
-from cs336_tui.export.formats import page, render_all
+from cs336_tui.export.formats import FORMATS, page, render_all
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.record import document_of
 from cs336_tui.export.reference import reference_table
@@ -32,7 +34,7 @@ from cs336_tui.export.writeups import layout_tables
 from cs336_tui.session import store
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.log import LogError, default_session_dir
-from cs336_tui.stats.quantities import Notation, Unit
+from cs336_tui.stats.quantities import UNITS, Notation, Unit
 
 _REMEDY: Mapping[str, str] = {
     "ab": "; time two cells in turns with cs336-tui ab --a FLAGS --b FLAGS first, and let --where keep both"
@@ -243,3 +245,70 @@ def _write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite
             path = folder / f"{drawing.name}.{format_}"
             write_atomically(path, drawing.render(format_), overwrite=overwrite)
             click.echo(f"wrote {path}", err=True)
+
+
+class _ListingLayouts(click.Command):
+    """Its help ends with what `--layout` takes."""
+
+    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from cs336_tui.export.writeups import LAYOUTS
+
+        with formatter.section("Layouts"):
+            formatter.write_dl([(name, layout.about) for name, layout in LAYOUTS.items()])
+
+
+@click.command("export", cls=_ListingLayouts)
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@click.option(
+    "--pivot", "pivot_on", metavar="ROWS:COLUMNS", help="A pivot, such as size:pass or size,context:precision; auto."
+)
+@click.option(
+    "--value",
+    type=click.Choice(tuple(VALUES)),
+    help="What the pivot shows. [default: mean]",
+)
+@click.option(
+    "--baseline", multiple=True, metavar="KEY=VALUE", help="Over what the speed-up is, such as precision=fp32."
+)
+@click.option("--layout", metavar="NAME", help="A kind of table found in write-ups; listed below.")
+@click.option("--columns", type=WORDS, help="Columns of the results table, such as size,pass,mean,std.")
+@click.option("--reference", is_flag=True, help="Own cells beside published ones.")
+@click.option("--compare", is_flag=True, help="The first of two sessions against the second.")
+@click.option(
+    "--report",
+    type=click.Choice(tuple(REPORTS)),
+    help="What reports of this kind found.",
+)
+@click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only these cells, such as precision=fp32.")
+@click.option("--unit", type=click.Choice(UNITS), help="Of times in text. [default: ms]")
+@click.option(
+    "--digits", type=click.IntRange(0, 9), help="Decimal places of times. [default: as many as the std supports]"
+)
+@click.option("--caption", default="", metavar="TEXT", help="Of the table, instead of its own.")
+@click.option("--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS),
+    default="markdown",
+    show_default=True,
+)
+@click.option("-o", "--output", type=FILE, help="Write here instead of standard output.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
+@session_dir_option
+def export(**options: Any) -> None:
+    """Tables and figures of SESSION...: ids, unique prefixes of ids, `last` or paths. Several become one table.
+
+    Without other options a table of all results; as CSV and JSON the whole records.
+    """
+    click.echo(export_command(**options), nl=False)
+
+
+@click.command("summary")
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@click.option("-o", "--output", type=DIRECTORY, required=True, help="The folder; must not exist yet.")
+@click.option("--force", is_flag=True, help="Replace an earlier summary there.")
+@session_dir_option
+def summary(**options: Any) -> None:
+    """Write the summary of SESSION... as a folder: summary.md and summary.html, tables/, figures/ and the logs."""
+    summary_command(**options)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import msgspec
 
 from cs336_tui.analysis.estimates import Target
 from cs336_tui.analysis.fitting import Dimension, search
-from cs336_tui.cli.plain import plain
+from cs336_tui.cli.flags import answer_options, choice_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predicting, read_machine, settle, to_json
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Prediction, prediction_key
 from cs336_tui.export.fitting import Fitted, fit_document, fit_table
-from cs336_tui.export.formats import page, render_all
+from cs336_tui.export.formats import page, plain_text, render_all
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.state import SessionState
 
@@ -123,6 +124,22 @@ def _render(results: Sequence[Fitted], format_: str) -> str:
     if format_ == "json":
         return to_json({"fits": [fit_document(result) for result in results]})
     if format_ == "table":
-        return plain(fit_table(results))
+        return plain_text(fit_table(results))
     text = render_all([fit_table(results)], format_)
     return page("cs336-tui", text) if format_ == "html" else text
+
+
+@click.command("fit")
+@choice_options
+@click.option("--by", type=click.Choice(["batch", "context"]), default="batch", show_default=True, help="What grows.")
+@click.option("--limit", type=click.IntRange(1), help="Look no further than this.")
+@gpu_option
+@click.option("--confirm", is_flag=True, help="Run what was found, and the next larger one, to see that it is so.")
+@options(*answer_options)
+@session_dir_option
+def fit(**options: Any) -> NoReturn:
+    """Find the largest batch (or context length) that fits, by bisection on the prediction.
+
+    Exits with 0 when something fits, 1 when not even the smallest does or what was found did not run.
+    """
+    sys.exit(fit_command(**options))

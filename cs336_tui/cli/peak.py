@@ -6,16 +6,16 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import click
 
-from cs336_tui.cli.plain import plain
+from cs336_tui.cli.flags import WORDS, answer_options, options, session_dir_option
 from cs336_tui.cli.targets import Counter, deliver, read_machine
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError, peak_key
-from cs336_tui.export.formats import page, render
+from cs336_tui.export.formats import page, plain_text, render
 from cs336_tui.export.peaks import PeakRow, peak_table
 
 Measure = Callable[[str, Precision], DevicePeak]
@@ -54,7 +54,7 @@ def peak_command(
         raise click.ClickException("; ".join(dict.fromkeys(row.error for row in rows)))
     table = peak_table(rows)
     if format_ == "table":
-        return deliver(plain(table), output, force=force)
+        return deliver(plain_text(table), output, force=force)
     text = render(table, format_)
     return deliver(page("cs336-tui", text) if format_ == "html" else text, output, force=force)
 
@@ -108,3 +108,20 @@ def _row(
     # By the threads that were in force, so that it is never taken for a peak with others.
     cache.put(peak_key(environment, device.name, precision, peak.threads), peak)
     return PeakRow(device=device, precision=precision, peak=peak)
+
+
+@click.command("peak")
+@click.option(
+    "--device", "devices", type=WORDS, default=(), help="auto, every, cpu, mps, cuda, cuda:N. [default: auto]"
+)
+@click.option("--precision", "precisions", type=WORDS, default=(), help="[default: all that the device can do]")
+@click.option("--threads", type=click.IntRange(1), help="torch's intra-op threads. [default: torch's own]")
+@click.option("--refresh", is_flag=True, help="Measure again what was measured before.")
+@options(*answer_options)
+@session_dir_option
+def peak(session_dir: Path | None, **options: Any) -> None:  # noqa: ARG001  # every command takes it
+    """Measure matrix products and copies on the spot, with the data sheet's figures beside them where known.
+
+    Takes some seconds a precision; what was measured is remembered for this device, torch and thread count.
+    """
+    click.echo(peak_command(**options), nl=False)

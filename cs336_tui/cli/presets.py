@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import click
+
+from cs336_tui.cli.flags import session_dir_option
 from cs336_tui.config.presets import all_presets, to_toml, user_preset_dir
 from cs336_tui.export.texts import one_line
 
@@ -20,3 +25,23 @@ def show_text(name: str) -> str:
     """The preset as its file would say it, and the command that runs it. Raises `SpecError`."""
     preset = all_presets().find(name)
     return f"# {preset.name}\n{to_toml(preset)}\n# {preset.sweep.command()}"
+
+
+@click.group("presets", invoke_without_command=True)
+@session_dir_option
+@click.pass_context
+def presets(context: click.Context, session_dir: Path | None) -> None:  # noqa: ARG001  # every command takes it
+    """List the presets: named sweeps of each handout edition, and your own."""
+    if context.invoked_subcommand is None:
+        text, problems = list_text()
+        click.echo(text)
+        for problem in problems:
+            click.echo(f"cs336-tui: {problem}", err=True)
+
+
+@presets.command("show", short_help="Show one preset as TOML.")
+@click.argument("name")
+@session_dir_option
+def presets_show(name: str, session_dir: Path | None) -> None:  # noqa: ARG001
+    """Show what the preset NAME holds, as TOML."""
+    click.echo(show_text(name))

@@ -10,6 +10,7 @@ import click
 from cs336_tui.analysis.fields import machine
 from cs336_tui.analysis.merge import Result, ddof_of, merge, pooled, title_of
 from cs336_tui.analysis.reference import REMARK, ReferenceFileError, add_from, matching, own, published, sentence
+from cs336_tui.cli.flags import session_argument, session_dir_option
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError, default_session_dir
@@ -58,3 +59,12 @@ def _results(session: str, session_dir: Path | None) -> tuple[Result, ...]:
     except LogError as error:
         raise click.UsageError(str(error)) from None
     return merge([(title_of(state), state)])
+
+
+@click.command("reference")
+@session_argument
+@click.option("--keep", metavar="TITLE", help="Keep the session's results as reference points of your own instead.")
+@session_dir_option
+def reference(session: str, keep: str | None, session_dir: Path | None) -> None:
+    """Show published step times beside those of SESSION; `export --reference` makes a table of them."""
+    click.echo(keep_command(session, keep, session_dir) if keep else reference_view(session, session_dir))

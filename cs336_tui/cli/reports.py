@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import msgspec
 
+from cs336_tui.cli.flags import (
+    DIRECTORY,
+    choice_options,
+    fit_check_option,
+    options,
+    report_options,
+    session_dir_option,
+    timeout_option,
+)
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.order import in_order
-from cs336_tui.events.reports import KernelReport, Report, ReportKind, report_key
+from cs336_tui.config.spec import PASSES
+from cs336_tui.events.reports import ASKED_FOR, FUSED, RANGES, REPORTS, KernelReport, Report, ReportKind, report_key
 from cs336_tui.export.figures import FIGURE_FORMATS
 from cs336_tui.export.files import ExportError, NoRoom, check_writable, write_atomically
 from cs336_tui.export.formats import page, render_all
 from cs336_tui.export.kernels import kernel_table
-from cs336_tui.export.reports import document_of_report, drawings_of_report, tables_of_reports
+from cs336_tui.export.reports import document_of_report, drawings_of_reports, tables_of_reports
 from cs336_tui.export.tables import Table
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.state import SessionState
-
-_PASSES: dict[str, tuple[str, ...]] = {"memory": ("forward", "train-step")}
-"""What is looked at where nobody says: a whole step, and for memory also a forward alone."""
 
 
 def report_command(
@@ -41,13 +50,13 @@ def report_command(
     phase: str | None = None,
     part: str | None = None,
     **choices: Any,
-) -> int:
-    """Make a report on every combination of the choices and print or write its tables; returns the exit code.
+) -> NoReturn:
+    """Make a report on every combination of the choices, print or write its tables, exit.
 
     Raises `SpecError` or `click.ClickException` for choices that cannot be run, before anything was.
     """
     if choices.get("passes") is None and choices.get("preset_name") is None:
-        choices["passes"] = _PASSES.get(kind, ("train-step",))
+        choices["passes"] = REPORTS[kind].passes
     if (phase or part) and format_ == "json":
         option = f"--phase {phase}" if phase else f"--part {part}"
         raise click.UsageError(f"{option}: JSON has every phase and part, in groups; leave it out, or use --format csv")
@@ -79,7 +88,7 @@ def report_command(
     code = carry_out(bench, run, work, Outputs(render, output, None, overwrite=force))
     if figures is not None:
         _write_figures(_contents(run.state, kind), figures, overwrite=force)
-    return code
+    sys.exit(code)
 
 
 def reports_text(reports: Sequence[Report], format_: str, *, min_bytes: int = 0) -> str:
@@ -118,7 +127,7 @@ def _check_folder(folder: Path, *, overwrite: bool) -> None:
 def _write_figures(reports: Sequence[Report], folder: Path, *, overwrite: bool) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for drawing in (drawing for report in reports for drawing in drawings_of_report(report)):
+        for drawing in drawings_of_reports(reports):
             for format_ in FIGURE_FORMATS:
                 path = folder / f"{drawing.name}.{format_}"
                 write_atomically(path, drawing.render(format_), overwrite=overwrite)
@@ -127,3 +136,66 @@ def _write_figures(reports: Sequence[Report], folder: Path, *, overwrite: bool) 
         raise click.ClickException(f"not written: {error}") from None
     except ExportError as error:
         raise click.UsageError(str(error)) from None
+
+
+_OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
+    "kernels": (
+        click.option(
+            "--phase",
+            type=click.Choice(["zero_grad", "forward", "loss", "backward", "optimizer"]),
+            help="Only the kernels of this phase, as one table.",
+        ),
+        click.option(
+            "--part",
+            type=click.Choice((*RANGES, FUSED)),
+            help="Only the kernels of this part of the model, as one table.",
+        ),
+        *report_options,
+        fit_check_option,
+    ),
+    "memory": (
+        click.option(
+            "--min-mb",
+            type=click.FloatRange(min=0),
+            default=0.0,
+            metavar="MB",
+            help="Leave out allocations below this.",
+        ),
+        click.option("--figures", type=DIRECTORY, help="Also write the figures here, as SVG, PDF and PNG."),
+        *report_options,
+        fit_check_option,
+    ),
+}
+_HELP = {
+    "kernels": """Profile one step of every combination of the choices, apart from timing.
+
+    Kernels on a GPU, operators by self time on a CPU: as nsys lists them, by kind, by part of the model, and matrix
+    multiplication against softmax in attention. The Chrome trace is kept beside the session's log.
+    """,
+    "memory": """Record every allocation of one step of every combination of the choices.
+
+    Peaks by phase, live bytes by category, the largest allocations with the line that asked for them, and what each
+    Transformer block keeps for backward. On CUDA the snapshot for pytorch.org/memory_viz is kept beside the log.
+    """,
+    "precision": """Show which dtypes every combination of the choices really computes in.
+
+    By hooks on each module, on the course's toy model under autocast, and what adding 0.01 a thousand times comes to.
+    """,
+}
+"""What a command says about itself beyond its line in `REPORTS`."""
+
+
+def _command(kind: ReportKind) -> click.Command:
+    """The command that makes reports of a kind, without the options that one step has no use for."""
+    own = _OWN_OPTIONS.get(kind, report_options)
+    run = options(choice_options, *own, timeout_option, session_dir_option)(partial(report_command, kind))
+    command = click.command(kind, help=_HELP.get(kind, REPORTS[kind].command))(run)
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.name == "passes":
+            parameter.help = f"{', '.join(PASSES)}. [default: {','.join(REPORTS[kind].passes)}]"
+        elif isinstance(parameter, click.Option) and parameter.name in ("warmups", "steps", "interval", "sync"):
+            parameter.hidden = True
+    return command
+
+
+REPORT_COMMANDS = {kind: _command(kind) for kind in ASKED_FOR}

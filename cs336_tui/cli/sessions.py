@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from cs336_tui.cli.flags import session_argument, session_dir_option
 from cs336_tui.export.texts import in_brief, one_line
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError, LogLost, NoRoomForLog, default_session_dir
@@ -116,3 +117,47 @@ def _table(infos: list[SessionInfo]) -> str:
     kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
     cells = [[one_line(row[i]) for i in kept] for row in rows]
     return tabulate(cells, [header[i] for i in kept], tablefmt="plain", disable_numparse=True)
+
+
+@click.command("sessions")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@session_dir_option
+def sessions(session_dir: Path | None, as_json: bool) -> None:
+    """List the sessions on this machine, newest first."""
+    click.echo(list_command(session_dir, as_json=as_json))
+
+
+@click.command("show")
+@session_argument
+@session_dir_option
+def show(session: str, session_dir: Path | None) -> None:
+    """Show what SESSION is and its results: an id, a unique prefix of one, `last` or a path."""
+    click.echo(show_command(session, session_dir))
+
+
+@click.command("rename")
+@click.argument("session")
+@click.argument("name")
+@session_dir_option
+def rename(session: str, name: str, session_dir: Path | None) -> None:
+    """Give SESSION the name NAME, to be shown beside its id; an empty name takes it away."""
+    click.echo(annotate_command(session, session_dir, name=name))
+
+
+@click.command("annotate")
+@click.argument("session")
+@click.argument("note")
+@session_dir_option
+def annotate(session: str, note: str, session_dir: Path | None) -> None:
+    """Give SESSION a note, which goes into its exports; an empty note takes it away."""
+    click.echo(annotate_command(session, session_dir, note=note))
+
+
+@click.command("delete")
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@session_dir_option
+def delete(sessions: tuple[str, ...], yes: bool, session_dir: Path | None) -> None:
+    """Delete SESSION... for good; asks for each."""
+    for line in delete_command(sessions, session_dir, yes=yes):
+        click.echo(line)

@@ -6,7 +6,8 @@ Everything here is what was read or worked out; how it is put together for peopl
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, cast, get_args
 
 import msgspec
 
@@ -15,7 +16,6 @@ from cs336_tui.config.variants import RANGES as RANGES
 from cs336_tui.config.variants import Range as Range
 
 ReportKind = Literal["kernels", "memory", "precision", "oom"]
-REPORT_KINDS: tuple[str, ...] = get_args(ReportKind)
 
 Category = Literal["parameters", "gradients", "optimizer_state", "activations", "temporary", "buffers"]
 CATEGORIES: tuple[str, ...] = get_args(Category)
@@ -288,6 +288,49 @@ class PrecisionReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 Report = KernelReport | MemoryReport | PrecisionReport | OomReport
+
+
+class ReportType(NamedTuple):
+    """What commands, tabs and exports have to know of a kind of report."""
+
+    title: str
+    """Of its tables in a session's summary."""
+    tab: str
+    """The tab that shows it."""
+    content: type[Report] | None = None
+    """Made by a child process (`worker.measure.report`). None: worked out from the cells (`export.reports`)."""
+    command: str = ""
+    """One line about the command that makes it. Empty: no command and no key does."""
+    passes: tuple[str, ...] = ("train-step",)
+    """That the command looks at if no pass is named."""
+
+
+REPORTS: Mapping[str, ReportType] = {
+    "ab": ReportType("Two cells in turns", "compare"),
+    "predictions": ReportType("Predictions", "estimate"),
+    "kernels": ReportType(
+        "Kernels", "kernels", KernelReport, "Profile one step: kernels by time, kind, phase and part of the model."
+    ),
+    "memory": ReportType(
+        "Memory",
+        "memory",
+        MemoryReport,
+        "Record one step: what memory is held for, and where it was asked for.",
+        ("forward", "train-step"),
+    ),
+    "precision": ReportType(
+        "Precision",
+        "precision",
+        PrecisionReport,
+        "dtypes of the model by hooks, of a toy model, and rounding when adding up.",
+    ),
+    "mixed-precision": ReportType("Mixed precision", "precision"),
+    "roofline": ReportType("How close to the limit", "roofline"),
+    "oom": ReportType("Out of memory", "memory", OomReport),
+}
+"""Every report, by the key that `export --report` takes, in the order in which a summary has them."""
+ASKED_FOR: tuple[ReportKind, ...] = tuple(cast(ReportKind, key) for key, type_ in REPORTS.items() if type_.command)
+"""The reports that a command and a key of their tab make."""
 
 
 class ReportRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -83,6 +83,25 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
     return "\n".join(map(writers[format_], tables))
 
 
+def plain_text(table: Table) -> str:
+    """The table in aligned columns; a column in which all rows say the same is said once, above them."""
+    from tabulate import tabulate
+
+    headers = [column.header for column in table.columns]
+    several = len(table.rows) > 1
+    shared = [i for i, cells in enumerate(zip(*table.rows, strict=True)) if several and i and len(set(cells)) == 1]
+    kept = [i for i in range(len(headers)) if i not in shared]
+    said = ", ".join(f"{headers[i]} {table.rows[0][i]}" for i in shared)
+    lines = tabulate(
+        [[one_line(row[i]) for i in kept] for row in table.rows],
+        [one_line(headers[i]) for i in kept],
+        tablefmt="simple",
+        disable_numparse=True,
+        colalign=[table.columns[i].align for i in kept],
+    )
+    return "\n".join([table.caption, *([f"all: {said}"] if said else []), "", lines, "", *table.footnotes, ""])
+
+
 def page(title: str, body: str) -> str:
     """A whole HTML page round a body of HTML; needs nothing but itself."""
     return (

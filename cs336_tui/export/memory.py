@@ -243,12 +243,6 @@ def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, 
     return document
 
 
-def oom_document(report: OomReport) -> dict[str, Any]:
-    """The report for programs, in bytes."""
-    document: dict[str, Any] = msgspec.to_builtins(report)
-    return document
-
-
 def footnotes(report: MemoryReport) -> tuple[str, ...]:
     """Whose counts these are; the same under every table of a report."""
     counted = report.allocator_peak_bytes

@@ -1,10 +1,10 @@
-"""Whatever a report is: its tables, its figures and its document."""
+"""Tables, figures and documents of every report; `REPORTS` in `events.reports` lists them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,118 +15,153 @@ from cs336_tui.analysis.roofline import points
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.events.reports import (
+    REPORTS,
     KernelReport,
     MemoryReport,
     OomReport,
     PrecisionReport,
     Prediction,
     Report,
+    ReportType,
     prediction_key,
 )
 from cs336_tui.export.ab import turns_table
 from cs336_tui.export.estimates import category_table, estimate_table, prediction_tables
 from cs336_tui.export.figures import Drawing
+from cs336_tui.export.formats import render
 from cs336_tui.export.kernels import kernel_document, kernel_tables
-from cs336_tui.export.memory import memory_document, memory_tables, oom_document, oom_table, peaks_table
+from cs336_tui.export.memory import memory_document, memory_tables, oom_table, peaks_table
 from cs336_tui.export.memory_figures import memory_figure
 from cs336_tui.export.precision import precision_document, precision_tables, speedup_table
 from cs336_tui.export.results import TableError
 from cs336_tui.export.roofline import left_out, roofline_table
+from cs336_tui.export.table import results_of
 from cs336_tui.export.tables import Table
 from cs336_tui.session.state import SessionState
 
-REPORTS = ("ab", "predictions", "kernels", "memory", "precision", "mixed-precision", "roofline", "oom")
-"""What `report_tables` may have."""
-_KINDS: Mapping[str, type[Report]] = {"kernels": KernelReport, "memory": MemoryReport, "precision": PrecisionReport}
+LIMIT = REPORTS["roofline"].title
+MOST_ROWS = 20
+"""Rows of a table that the summary shows; the folder and the commands have them all."""
+
+_Wanted = Callable[[CellSpec], bool]
 
 
-def tables_of_report(report: Report, *, min_bytes: int = 0) -> tuple[Table, ...]:
-    """Every table of one report; allocations below `min_bytes` are left out."""
-    match report:
-        case KernelReport():
-            return tuple(kernel_tables(report))
-        case MemoryReport():
-            return tuple(memory_tables(report, min_bytes=min_bytes))
-        case PrecisionReport():
-            return tuple(precision_tables(report))
-        case OomReport():
-            return (oom_table(report),)
+class _Exports(NamedTuple):
+    """How a report that a child process made is exported."""
+
+    tables: Callable[..., Iterable[Table]]
+    document: Callable[[Any], dict[str, Any]]
+    """For programs, in base units."""
+    drawings: Callable[[Any], tuple[Drawing, ...]] = lambda _: ()
+
+
+_EXPORTS: Mapping[type[Report], _Exports] = {
+    KernelReport: _Exports(kernel_tables, kernel_document),
+    MemoryReport: _Exports(memory_tables, memory_document, lambda report: (memory_figure(report),)),
+    PrecisionReport: _Exports(precision_tables, precision_document),
+    OomReport: _Exports(lambda report: (oom_table(report),), msgspec.to_builtins),
+}
 
 
 def tables_of_reports(reports: Sequence[Report], *, min_bytes: int = 0) -> list[Table]:
-    """The tables of several reports; first the peaks of recorded memories, side by side."""
-    tables = [table for report in reports for table in tables_of_report(report, min_bytes=min_bytes)]
+    """The tables of several reports; first the peaks of recorded memories, side by side.
+
+    Allocations below `min_bytes` are left out.
+    """
     recorded = [report for report in reports if isinstance(report, MemoryReport)]
-    return [peaks_table(recorded), *tables] if recorded else tables
+    tables = [peaks_table(recorded)] if recorded else []
+    for report in reports:
+        least = {"min_bytes": min_bytes} if isinstance(report, MemoryReport) else {}
+        tables += _EXPORTS[type(report)].tables(report, **least)
+    return tables
 
 
 def document_of_report(report: Report) -> dict[str, Any]:
     """One report for programs, in base units."""
-    match report:
-        case KernelReport():
-            return kernel_document(report)
-        case MemoryReport():
-            return memory_document(report)
-        case PrecisionReport():
-            return precision_document(report)
-        case OomReport():
-            return oom_document(report)
+    return _EXPORTS[type(report)].document(report)
 
 
-def drawings_of_report(report: Report) -> tuple[Drawing, ...]:
-    """The figures of one report."""
-    return (memory_figure(report),) if isinstance(report, MemoryReport) else ()
+def drawings_of_reports(reports: Iterable[Report]) -> tuple[Drawing, ...]:
+    """The figures of several reports."""
+    return tuple(drawing for report in reports for drawing in _EXPORTS[type(report)].drawings(report))
 
 
 def report_drawings(states: Sequence[SessionState]) -> tuple[Drawing, ...]:
-    """The figures of everything that was found out in these sessions, each under a name of its own."""
+    """The figures of all reports of these sessions, each under a name of its own."""
     found: dict[str, Drawing] = {}
-    for report in (report for state in states for kind in _KINDS.values() for report in state.contents(kind)):
-        for drawing in drawings_of_report(report):
-            name, number = drawing.name, 1
-            while name in found:
-                number += 1
-                name = f"{drawing.name}-{number}"
-            found[name] = drawing._replace(name=name)
+    reports = [report for state in states for kind in _EXPORTS for report in state.contents(kind)]
+    for drawing in drawings_of_reports(reports):
+        name, number = drawing.name, 1
+        while name in found:
+            number += 1
+            name = f"{drawing.name}-{number}"
+        found[name] = drawing._replace(name=name)
     return tuple(found.values())
 
 
 def report_tables(
     states: Sequence[SessionState], results: Sequence[Result], wanted: Callable[[CellSpec], bool] = lambda _: True
 ) -> Mapping[str, tuple[Table, ...]]:
-    """The tables of everything that was found out in these sessions, by `REPORTS`; what there is none of is left out.
+    """The tables of all reports of these sessions, by the keys of `REPORTS`; a report without tables is left out.
 
-    `results` are the sessions' cells, for two in turns and for fp32 against mixed precision; reports are those on the
+    `results` are the sessions' cells, for the reports that are worked out from cells; the others are those on the
     `wanted` specs.
     """
-    found: dict[str, tuple[Table, ...]] = {}
-    if in_turns := runs_in_turns(results):
-        found["ab"] = tuple(
-            turns_table(turns_of(rounds), [result for both in rounds for result in both]) for rounds in in_turns
-        )
-    titles = {id(result.state): result.session for result in results} if len(states) > 1 else {}
-    if predicted := [
-        _of_session(table, titles.get(id(state)) or title_of(state)) if len(states) > 1 else table
-        for state in states
-        for table in _predicted(state, wanted)
-    ]:
-        found["predictions"] = tuple(predicted)
-    for name, kind in _KINDS.items():
-        tables = tables_of_reports(
-            [report for state in states for report in state.contents(kind) if wanted(report.spec)]
-        )
-        if tables:
-            found[name] = tuple(tables)
+
+    def tables(key: str, type_: ReportType) -> Iterable[Table]:
+        if type_.content is None:
+            return _FROM_CELLS[key](states, results, wanted)
+        return tables_of_reports([r for state in states for r in state.contents(type_.content) if wanted(r.spec)])
+
+    made = {key: tuple(tables(key, type_)) for key, type_ in REPORTS.items()}
+    return {key: found for key, found in made.items() if found}
+
+
+def report_sections(state: SessionState) -> Iterator[tuple[str, str]]:
+    """Title and markdown of each report that the session has."""
+    for key, tables in report_tables([state], results_of(state)).items():
+        yield REPORTS[key].title, "\n".join(render(_head(table), "markdown") for table in tables).rstrip()
+
+
+def _head(table: Table) -> Table:
+    """The first rows of a long table."""
+    if len(table.rows) <= MOST_ROWS:
+        return table
+    last = table.rows[-1:] if table.label == "ab" else ()  # what all rounds come to
+    more = f"the first {MOST_ROWS} of {len(table.rows)} rows" + (" and the last" if last else "")
+    return msgspec.structs.replace(table, rows=(*table.rows[:MOST_ROWS], *last), footnotes=(*table.footnotes, more))
+
+
+def _in_turns(_: Sequence[SessionState], results: Sequence[Result], __: _Wanted) -> Iterator[Table]:
+    for rounds in runs_in_turns(results):
+        yield turns_table(turns_of(rounds), [result for both in rounds for result in both])
+
+
+def _predictions_of(states: Sequence[SessionState], results: Sequence[Result], wanted: _Wanted) -> Iterator[Table]:
+    titles = {id(result.state): result.session for result in results}
+    for state in states:
+        for table in _predicted(state, wanted):
+            yield _of_session(table, titles.get(id(state)) or title_of(state)) if len(states) > 1 else table
+
+
+def _speedups(_: Sequence[SessionState], results: Sequence[Result], __: _Wanted) -> Iterator[Table]:
     with contextlib.suppress(TableError):
-        if (speedups := speedup_table(results)).rows:
-            found["mixed-precision"] = (speedups,)
+        if (table := speedup_table(results)).rows:
+            yield table
+
+
+def _roofline(_: Sequence[SessionState], results: Sequence[Result], __: _Wanted) -> Iterator[Table]:
     reached, absent = points(results, PeakCache().get), left_out(results)
     if reached or absent:
-        found["roofline"] = (roofline_table(reached, left_out=absent),)
-    explained = [report for state in states for report in state.contents(OomReport) if wanted(report.spec)]
-    if explained:
-        found["oom"] = tuple(map(oom_table, explained))
-    return found
+        yield roofline_table(reached, left_out=absent)
+
+
+_FROM_CELLS: Mapping[str, Callable[[Sequence[SessionState], Sequence[Result], _Wanted], Iterable[Table]]] = {
+    "ab": _in_turns,
+    "predictions": _predictions_of,
+    "mixed-precision": _speedups,
+    "roofline": _roofline,
+}
 
 
 def _predicted(state: SessionState, wanted: Callable[[CellSpec], bool]) -> Iterator[Table]:

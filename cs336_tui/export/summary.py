@@ -9,7 +9,7 @@ from cs336_tui.export import markdown, provenance
 from cs336_tui.export.cells import cells_with_results, ending_of, failed_cells, progress, status_of, title_of
 from cs336_tui.export.footnotes import machine_marks
 from cs336_tui.export.formats import render
-from cs336_tui.export.summary_reports import LIMIT, report_sections
+from cs336_tui.export.reports import LIMIT, report_sections
 from cs336_tui.export.table import NO_RESULTS, results_of, results_table
 from cs336_tui.export.tables import Align
 from cs336_tui.export.verdict_table import CAPTION as TRUST

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cs336_tui.cli.ab import command_of, side_sweep
+from cs336_tui.cli.ab import SideChoices, command_of, side_sweep
 from cs336_tui.cli.main import cli, main
-from cs336_tui.cli.trust_commands import Side
 from cs336_tui.session.load import load
 from tests.commands import COMMAND
 from tests.watching import PATIENCE_S
@@ -111,7 +110,7 @@ def test_a_side_that_cannot_be_built_exits_with_1(begin: Begin):
 
 def own(text: str) -> dict[str, Any]:
     """What the words of a side choose."""
-    return Side().convert(text, None, None)
+    return SideChoices().convert(text, None, None)
 
 
 def test_a_side_has_what_both_have_its_own_words_first():

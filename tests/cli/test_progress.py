@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from cs336_tui.cli.progress import Progress
+from cs336_tui.cli.run import Progress
 from cs336_tui.events.events import DeviceSampled, HostSample, StageChanged
 from cs336_tui.session.state import SessionState
 from tests.samples import START, a_spec, cell_start, session_start
@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 def test_a_long_stage_says_how_long_it_has_lasted_though_nothing_happens(
     stage: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cs336_tui.cli.progress._REDRAW_S", 0.0)
+    monkeypatch.setattr("cs336_tui.cli.run._REDRAW_S", 0.0)
     state, terminal = SessionState(), Terminal()
     progress = Progress(state, terminal)
     begun = StageChanged(at=START + 20, cell=0, stage=stage)  # type: ignore[arg-type]  # one of them

@@ -9,11 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from cs336_tui.cli.main import cli
+from cs336_tui.cli.reports import REPORT_COMMANDS
 from cs336_tui.events.reports import FUSED, RANGES
 
 
 def test_every_part_of_a_compiled_model_can_be_asked_for() -> None:
-    (option,) = [each for each in cli.commands["kernels"].params if each.name == "part"]
+    (option,) = [each for each in REPORT_COMMANDS["kernels"].params if each.name == "part"]
     assert isinstance(option.type, click.Choice)
     assert tuple(option.type.choices) == (*RANGES, FUSED)
 

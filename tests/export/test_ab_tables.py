@@ -14,11 +14,10 @@ import pytest
 
 from cs336_tui.analysis.ab import Turns, runs_in_turns, turns_of
 from cs336_tui.analysis.merge import Result, merge
-from cs336_tui.cli.plain import plain
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellStarted, Event
 from cs336_tui.export.ab import turns_table
-from cs336_tui.export.formats import FORMATS, render
+from cs336_tui.export.formats import FORMATS, plain_text, render
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.tables import Table
@@ -113,7 +112,7 @@ def test_without_a_round_that_counts_there_is_no_ratio_but_a_reason() -> None:
     assert turns.verdict == "ambiguous"
     assert turns.explanation.startswith("A and B cannot be compared: ")
     assert "B ran out of memory" in turns.explanation
-    assert "B ran out of memory" in plain(table_of(rounds))
+    assert "B ran out of memory" in plain_text(table_of(rounds))
     with pytest.raises(ValueError, match="no rounds"):
         turns_of([])
 

@@ -16,13 +16,13 @@ from cs336_tui.export.memory import (
     largest_table,
     memory_document,
     memory_tables,
-    oom_document,
     oom_table,
     peaks_table,
     phase_table,
     saved_table,
 )
 from cs336_tui.export.memory_figures import memory_figure
+from cs336_tui.export.reports import document_of_report
 from cs336_tui.export.tables import Table
 from tests.made_memory import MB, MemoryMaker, a_memory_report, an_oom_report, many_events
 from tests.samples import a_spec
@@ -133,7 +133,7 @@ def test_a_document_has_every_allocation_only_when_asked() -> None:
     assert "born" not in document
     whole = json.loads(json.dumps(memory_document(REPORT, arrays=True)))
     assert (whole["born"], whole["bytes"]) == ([*REPORT.born], [*REPORT.bytes])
-    assert oom_document(an_oom_report())["by_category"]["activations"] == 38_000 * MB
+    assert document_of_report(an_oom_report())["by_category"]["activations"] == 38_000 * MB
 
 
 def test_notes_and_the_snapshot_stand_under_the_tables() -> None:

@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from cs336_tui.cli.signals import StopOnSignal
+from cs336_tui.cli.run import StopOnSignal
 from cs336_tui.selftest.programs import Program, read_lines
 from cs336_tui.selftest.turns import Plan, TurnsProgress, take_turns
 
