@@ -1,24 +1,20 @@
-"""Tables as text: markdown, LaTeX, Typst, CSV, JSON and HTML.
-
-pandas lays out what it can (LaTeX, HTML, CSV) and is imported by the first table that needs it.
-"""
+"""Tables as text: plain, markdown, LaTeX, Typst, CSV, JSON and HTML."""
 
 from __future__ import annotations
 
+import csv
 import html
+import io
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from cs336_tui.export import markdown
 from cs336_tui.export.tables import Table, Value
 from cs336_tui.export.texts import as_data, one_line
-
-if TYPE_CHECKING:
-    from pandas.io.formats.style import Styler
 
 Format = Literal["markdown", "latex", "typst", "csv", "json", "html"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -131,36 +127,23 @@ def _markdown(table: Table) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _styled(table: Table, escape: Callable[[str], str]) -> Styler:
-    """The table's texts, escaped, for pandas to lay out."""
-    import pandas as pd
-    from pandas.io.formats.style import Styler
-
-    # Headers may repeat, so that the frame's own column names are numbers.
-    frame = pd.DataFrame([[escape(cell) for cell in row] for row in table.rows], columns=range(len(table.columns)))
-    styler = Styler(frame, cell_ids=False).hide(axis="index")
-    return styler.relabel_index([escape(column.header) for column in table.columns], axis=1)
-
-
-def _whole() -> AbstractContextManager[None]:
-    """While entered, pandas leaves no row of a long table out."""
-    import pandas as pd
-
-    context: AbstractContextManager[None] = pd.option_context("styler.render.max_elements", 1 << 62)
-    return context
-
-
 def _latex(table: Table) -> str:
-    styler = _styled(table, latex_escape)
-    with _whole():
-        body: str = styler.to_latex(
-            hrules=True,
-            column_format="".join(column.align[0] for column in table.columns),
-            caption=latex_escape(table.caption) or None,
-            label=_label(table),
-            position="htbp",
-            position_float="centering",
-        )
+    lines = [
+        "\\begin{table}[htbp]",
+        "\\centering",
+        *([f"\\caption{{{caption}}}"] if (caption := latex_escape(table.caption)) else []),
+        f"\\label{{{_label(table)}}}",
+        f"\\begin{{tabular}}{{{''.join(column.align[0] for column in table.columns)}}}",
+        "\\toprule",
+        _latex_row(column.header for column in table.columns),
+        "\\midrule",
+        *map(_latex_row, table.rows),
+        "\\bottomrule",
+        "\\end{tabular}",
+        "\\end{table}",
+        "",
+    ]
+    body = "\n".join(lines)
     if _is_wide(table):
         body = _shrunk(body)
     if not table.footnotes:
@@ -169,6 +152,10 @@ def _latex(table: Table) -> str:
     notes = f"\\par\\smallskip\n\\begin{{minipage}}{{\\linewidth}}\\footnotesize\n{notes}\n\\end{{minipage}}\n"
     head, end, tail = body.rpartition("\\end{table}")
     return head + notes + end + tail
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    return " & ".join(map(latex_escape, cells)) + " \\\\"
 
 
 def _is_wide(table: Table) -> bool:
@@ -186,19 +173,21 @@ def _shrunk(body: str) -> str:
 
 
 def _html(table: Table) -> str:
-    import pandas as pd
+    def text(found: str) -> str:
+        return html.escape(one_line(found))
 
-    styler = _styled(table, lambda text: html.escape(one_line(text)))
-    sides = pd.DataFrame([[column.align for column in table.columns]] * len(table.rows), columns=styler.columns)
-    styler = styler.set_td_classes(sides)
-    if table.caption:
-        styler = styler.set_caption(html.escape(one_line(table.caption)))
-    with _whole():
-        body: str = styler.to_html(table_uuid=_label(table))
-    body = body[body.index("<table") :]
-    for number, column in enumerate(table.columns):
-        heading = f'class="col_heading level0 col{number}"'
-        body = body.replace(heading, f'class="{column.align}"')
+    lines = [f'<table id="T_{_label(table)}">']
+    if caption := text(table.caption):
+        lines.append(f"  <caption>{caption}</caption>")
+    lines += ["  <thead>", "    <tr>"]
+    lines += [f'      <th class="{column.align}" >{text(column.header)}</th>' for column in table.columns]
+    lines += ["    </tr>", "  </thead>", "  <tbody>"]
+    for number, row in enumerate(table.rows):
+        lines.append("    <tr>")
+        for place, (column, cell) in enumerate(zip(table.columns, row, strict=True)):
+            lines.append(f'      <td class="data row{number} col{place} {column.align}" >{text(cell)}</td>')
+        lines.append("    </tr>")
+    body = "\n".join([*lines, "  </tbody>", "</table>", ""])
     notes = "".join(f"<li>{html.escape(one_line(note))}</li>\n" for note in table.footnotes)
     return body + (f'<ul class="notes">\n{notes}</ul>\n' if notes else "")
 
@@ -234,17 +223,20 @@ def _typst_string(text: str) -> str:
 
 
 def _csv(records: Sequence[dict[str, Value]]) -> str:
-    import pandas as pd
+    keys = dict.fromkeys(key for record in records for key in record)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(keys)
+    writer.writerows([_csv_field(record.get(key)) for key in keys] for record in records)
+    return text.getvalue()
 
-    rows = [{key: _csv_field(value) for key, value in record.items()} for record in records]
-    # Of type object, so that a whole number beside a missing one stays whole.
-    text: str = pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
-    return text
 
-
-def _csv_field(value: Value) -> Any:
+def _csv_field(value: Value) -> Value:
+    """A field; what is unknown or no number is empty."""
     if isinstance(value, tuple):
         return ";".join(map(repr, value))
+    if isinstance(value, float) and math.isnan(value):
+        return None
     return as_data(value) if isinstance(value, str) else value
 
 

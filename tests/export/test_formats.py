@@ -120,3 +120,10 @@ def test_brackets_in_markdown_show_as_they_are(text: str) -> None:
 
 def test_an_array_is_copied_from_markdown_as_it_is() -> None:
     assert "[812.3, 41.2]" in markdown.escape("[812.3, 41.2]")
+
+
+def test_a_heading_keeps_its_braces_and_units_in_every_format() -> None:
+    headings = ("mean (µs)", "{x}", "[y]")
+    table = Table(columns=tuple(map(Column, headings)), rows=(("1", "2", "3"),), records=({"a": 1},))
+    assert r"mean (\textmu{}s) & \{x\} & {}[y] \\" in render(table, "latex")
+    assert Reader(render(table, "html")).rows[0] == list(headings)
