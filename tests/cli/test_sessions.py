@@ -12,8 +12,8 @@ import pytest
 
 from cs336_tui.events.events import StepsTimed
 from cs336_tui.session.log import LogReader
-from tests.commands import COMMAND, DIMS, SMALL, run
-from tests.watching import PATIENCE_S, small_spec
+from tests.commands import COMMAND, DIMS, SMALL, call
+from tests.watching import small_spec
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +21,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of two sessions: an older one of two cells, and a newer one of one."""
     folder = tmp_path_factory.mktemp("sessions")
     for passes in ("forward,train-step", "inference"):
-        done = run("bench", *SMALL, "--pass", passes, "--session-dir", str(folder), cwd=folder)
+        done = call("bench", *SMALL, "--pass", passes, "--session-dir", str(folder), cwd=folder)
         assert done.returncode == 0, done.stderr
     return folder
 
 
 def command(*words: str, folder: Path, answer: str = "") -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"XDG_CONFIG_HOME": str(folder)}
-    return subprocess.run(
-        [COMMAND, *words], capture_output=True, text=True, timeout=PATIENCE_S, input=answer, env=environment
-    )
+    return call(*words, answer=answer, environment={"XDG_CONFIG_HOME": str(folder)})
 
 
 def in_folder(*words: str, folder: Path, answer: str = "") -> subprocess.CompletedProcess[str]:
@@ -80,7 +77,7 @@ def test_a_session_that_does_not_exist_is_bad_usage(words: list[str], finished: 
 
 
 def test_deleting_asks(tmp_path: Path) -> None:
-    done = run("bench", *SMALL, "--pass", "forward", "--session-dir", str(tmp_path), cwd=tmp_path)
+    done = call("bench", *SMALL, "--pass", "forward", "--session-dir", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 0
     kept = in_folder("delete", "last", folder=tmp_path, answer="n\n")
     assert "kept" in kept.stdout
@@ -123,7 +120,7 @@ def test_a_killed_sweep_is_resumed_into_the_same_session(tmp_path: Path) -> None
 
 
 def test_failed_cells_run_again_only_when_asked(tmp_path: Path) -> None:
-    done = run("bench", *SMALL, "--pass", "forward", "--session-dir", str(tmp_path), "--timeout", "0.001", cwd=tmp_path)
+    done = call("bench", *SMALL, "--pass", "forward", "--session-dir", str(tmp_path), "--timeout", "0.001", cwd=tmp_path)
     assert done.returncode == 1
     assert in_folder("resume", folder=tmp_path).returncode == 1
     again = in_folder("resume", "--failed", folder=tmp_path)
@@ -131,7 +128,7 @@ def test_failed_cells_run_again_only_when_asked(tmp_path: Path) -> None:
 
 
 def test_repeats_run_round_after_round_and_are_told_apart(tmp_path: Path) -> None:
-    done = run(
+    done = call(
         "bench", *SMALL, "--pass", "forward,inference", "--repeats", "2", "--session-dir", str(tmp_path),
         "--format", "json", cwd=tmp_path,
     )  # fmt: skip
@@ -149,7 +146,7 @@ def test_repeats_run_round_after_round_and_are_told_apart(tmp_path: Path) -> Non
 
 def test_the_smallest_cells_run_first_unless_told_otherwise(tmp_path: Path) -> None:
     for order, expected in (("smallest-first", [8, 64]), ("as-given", [64, 8])):
-        done = run(
+        done = call(
             "bench", *SMALL, "--context", "64,8", "--pass", "forward", "--order", order, "--format", "json",
             "--session-dir", str(tmp_path), cwd=tmp_path,
         )  # fmt: skip
