@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.commands import bench, run
+from tests.commands import call, call_bench
 
 CELLS = (
     "--workload attention --head-dim 8,16 --context 32 --batch 2 --attention naive,sdpa --steps 3 --warmup 1".split()
@@ -12,9 +12,9 @@ CELLS = (
 
 
 def test_attention_is_benchmarked_and_its_tables_are_exported(tmp_path: Path) -> None:
-    done = bench(*CELLS, "--device", "cpu", "--threads", "1", "--no-causal", cwd=tmp_path)
+    done = call_bench(*CELLS, "--device", "cpu", "--threads", "1", "--no-causal", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    shown = run("export", "last", "--session-dir", str(tmp_path / "sessions"), "--layout", "attention", cwd=tmp_path)
+    shown = call("export", "last", "--session-dir", str(tmp_path / "sessions"), "--layout", "attention", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     times, _, memory = shown.stdout.partition("Attention alone, memory before backward")
     assert "| naive: forward (ms) | naive: backward (ms) | sdpa: forward (ms) | sdpa: backward (ms) |" in times

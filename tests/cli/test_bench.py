@@ -16,7 +16,7 @@ import pytest
 
 from cs336_tui.events.events import CellStarted, StepsTimed
 from cs336_tui.session.log import LogReader
-from tests.commands import COMMAND, DIMS, SMALL, bench, run
+from tests.commands import COMMAND, DIMS, SMALL, bench, call, call_bench
 from tests.watching import PATIENCE_S, wait_gone
 
 ENDLESS = [*DIMS, *"--context 8 --batch 1 --warmup 1 --steps 10000000 --device cpu --threads 1".split()]
@@ -67,7 +67,7 @@ def test_json_has_the_fields_that_scripts_rely_on(tmp_path: Path):
 def test_automatic_counts_end_by_themselves_and_say_why(tmp_path: Path):
     """Steps of about a millisecond: warming up is looked at from 10 on, measuring has a ceiling of 40."""
     words = [*SMALL, *"--pass forward --warmup auto:30 --steps auto:40 --interval 20% --format json".split()]
-    done = bench(*words, cwd=tmp_path)
+    done = call_bench(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)["runs"]
     assert (result["spec"]["warmup_auto"], result["spec"]["steps_auto"]) == (True, 0.2)
@@ -85,7 +85,7 @@ def test_automatic_counts_end_by_themselves_and_say_why(tmp_path: Path):
     ],
 )
 def test_a_count_that_cannot_be_is_bad_usage(words: str, says: str, tmp_path: Path):
-    done = bench(*words.split(), cwd=tmp_path)
+    done = call_bench(*words.split(), cwd=tmp_path)
     assert done.returncode == 2
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
@@ -93,7 +93,7 @@ def test_a_count_that_cannot_be_is_bad_usage(words: str, says: str, tmp_path: Pa
 
 def test_files_are_written_and_never_overwritten_silently(tmp_path: Path):
     words = [*SMALL, "--pass", "forward", "--format", "csv", "-o", "out.csv", "--summary", "summary.md"]
-    done = bench(*words, cwd=tmp_path)
+    done = call_bench(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     (row,) = csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text()))
@@ -102,11 +102,11 @@ def test_files_are_written_and_never_overwritten_silently(tmp_path: Path):
     assert "torch" in summary
     assert "has not ended" not in summary
     assert "cs336-tui bench" in summary
-    again = bench(*words, cwd=tmp_path)
+    again = call_bench(*words, cwd=tmp_path)
     assert again.returncode == 2
     assert "out.csv" in again.stderr
     assert len(again.stderr.strip().splitlines()) == 1
-    assert bench(*words, "--force", cwd=tmp_path).returncode == 0
+    assert call_bench(*words, "--force", cwd=tmp_path).returncode == 0
 
 
 def test_cells_can_run_in_this_process_for_profilers(tmp_path: Path):
@@ -141,7 +141,7 @@ def test_cells_can_run_in_this_process_for_profilers(tmp_path: Path):
     ],
 )
 def test_bad_input_is_one_line_that_names_the_value_and_what_is_allowed(words, says, tmp_path):
-    done = bench(*words, cwd=tmp_path)
+    done = call_bench(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.strip().splitlines()
@@ -220,7 +220,7 @@ def test_a_hang_up_ends_everything(tmp_path: Path):
 
 
 def test_a_failed_cell_makes_the_exit_code_1(tmp_path: Path):
-    done = bench(*ENDLESS, "--pass", "forward", "--timeout", "1", "--format", "json", cwd=tmp_path)
+    done = call_bench(*ENDLESS, "--pass", "forward", "--timeout", "1", "--format", "json", cwd=tmp_path)
     assert done.returncode == 1
     (result,) = json.loads(done.stdout)["runs"]
     assert result["status"] == "killed"
@@ -230,7 +230,7 @@ def test_a_failed_cell_makes_the_exit_code_1(tmp_path: Path):
 
 def test_out_of_memory_is_a_result(tmp_path: Path):
     impossible = "--d-model 1048576 --d-ff 1048576 --num-layers 1 --num-heads 2 --vocab-size 1000000000".split()
-    done = bench(*impossible, *"--context 8 --pass forward --device cpu --format json".split(), cwd=tmp_path)
+    done = call_bench(*impossible, *"--context 8 --pass forward --device cpu --format json".split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)["runs"]
     assert result["status"] == "oom"
@@ -238,7 +238,7 @@ def test_out_of_memory_is_a_result(tmp_path: Path):
 
 
 def test_the_app_without_a_terminal_says_what_to_do(tmp_path: Path):
-    done = run(cwd=tmp_path)
+    done = call(cwd=tmp_path)
     assert done.returncode == 2
     assert "cs336-tui bench" in done.stderr
 
@@ -246,15 +246,15 @@ def test_the_app_without_a_terminal_says_what_to_do(tmp_path: Path):
 def test_version_and_doctor(tmp_path: Path):
     from cs336_tui import __version__
 
-    assert run("--version", cwd=tmp_path).stdout == f"cs336-tui {__version__}\n"
-    done = run("doctor", cwd=tmp_path)
+    assert call("--version", cwd=tmp_path).stdout == f"cs336-tui {__version__}\n"
+    done = call("doctor", cwd=tmp_path)
     assert done.returncode == 0
     for word in ("torch", "cpu", "fp32", "sessions", "driver"):
         assert word in done.stdout
 
 
 def test_each_cell_s_line_ends_with_its_verdict_and_a_doubt_is_explained(tmp_path: Path):
-    done = bench(*SMALL, "--pass", "forward,inference", "--format", "json", cwd=tmp_path)
+    done = call_bench(*SMALL, "--pass", "forward,inference", "--format", "json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     places = [number for number, line in enumerate(lines) if line.startswith("[")]
@@ -267,10 +267,10 @@ def test_each_cell_s_line_ends_with_its_verdict_and_a_doubt_is_explained(tmp_pat
 
 
 def test_how_close_to_the_limit_a_bench_came_is_known_without_the_app(tmp_path: Path):
-    assert bench(*SMALL, "--pass", "forward", cwd=tmp_path).returncode == 0
+    assert call_bench(*SMALL, "--pass", "forward", cwd=tmp_path).returncode == 0
     (log,) = (tmp_path / "sessions").glob("*.jsonl")
     where = ("--session-dir", str(tmp_path / "sessions"))
-    done = run("export", log.stem, *where, "--report", "roofline", "--format", "json", cwd=tmp_path)
+    done = call("export", log.stem, *where, "--report", "roofline", "--format", "json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert row["flops_per_s"] == pytest.approx(row["flops"] / row["step_s"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import subprocess
 from pathlib import Path
 
 from cs336_tui.analysis.merge import merge
@@ -12,8 +11,7 @@ from cs336_tui.analysis.roofline import work_of
 from cs336_tui.config.flops import step_flops
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import fold
-from tests.commands import COMMAND
-from tests.watching import PATIENCE_S
+from tests.commands import call
 
 SMALL = (
     "--d-model 32 --d-ff 64 --num-layers 3 --num-heads 2 --vocab-size 64 --context 32 --batch 2 --warmup 1 --steps 3 "
@@ -22,10 +20,7 @@ SMALL = (
 
 
 def run(*words: str, cwd: Path) -> str:
-    done = subprocess.run(
-        [COMMAND, *words, "--session-dir", "sessions"],
-        cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = call(*words, "--session-dir", "sessions", cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

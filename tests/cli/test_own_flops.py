@@ -5,13 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.commands import COMMAND
-from tests.watching import PATIENCE_S
+from tests.commands import call
 from tests.worker.workload.own_models import PLAIN
 
 SMALL = (
@@ -28,10 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(*words: str, cwd: Path) -> tuple[str, str]:
     place = () if words[0] == "summary" else ("--session-dir", "sessions")
-    done = subprocess.run(
-        [COMMAND, *words, *place],
-        cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = call(*words, *place, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 

@@ -120,7 +120,9 @@ def test_a_killed_sweep_is_resumed_into_the_same_session(tmp_path: Path) -> None
 
 
 def test_failed_cells_run_again_only_when_asked(tmp_path: Path) -> None:
-    done = call("bench", *SMALL, "--pass", "forward", "--session-dir", str(tmp_path), "--timeout", "0.001", cwd=tmp_path)
+    done = call(
+        "bench", *SMALL, "--pass", "forward", "--session-dir", str(tmp_path), "--timeout", "0.001", cwd=tmp_path
+    )
     assert done.returncode == 1
     assert in_folder("resume", folder=tmp_path).returncode == 1
     again = in_folder("resume", "--failed", folder=tmp_path)
