@@ -85,7 +85,8 @@ def _keeps_copies_in_inference() -> bool:
     What was kept still has the value that the parameter had. The question belongs to no step that is followed.
     """
     with _disable_current_modes():
-        weight, one = torch.nn.Parameter(torch.zeros(1, 1)), torch.ones(1, 1)
+        weight = torch.nn.Parameter(torch.zeros(1, 1, device="cpu"))  # a prediction's default device is meta
+        one = torch.ones(1, 1, device="cpu")
     with _disable_current_modes(), torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
         F.linear(one, weight)
         weight.data.fill_(1)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cs336_tui.config.spec import ARCHES, ModelDims
-from cs336_tui.worker.estimate.autocast import Autocast
+from cs336_tui.worker.estimate.autocast import Autocast, _keeps_copies_in_inference
 from cs336_tui.worker.workload.transformer import Transformer
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -75,6 +75,14 @@ def test_cuda_reads_fp16_without_a_copy_to_give_fp32(name: str) -> None:
     for node in nodes:  # grows on the way
         nodes += [following for following, _ in node.next_functions if following is not None]
     assert "ToCopyBackward0" not in [node.name() for node in nodes]
+
+
+def test_whether_copies_are_kept_in_inference_is_the_same_wherever_it_is_asked_first() -> None:
+    _keeps_copies_in_inference.cache_clear()
+    with torch.device("meta"), torch.inference_mode():
+        asked_in_a_prediction = _keeps_copies_in_inference()
+    _keeps_copies_in_inference.cache_clear()
+    assert asked_in_a_prediction == _keeps_copies_in_inference()
 
 
 def test_a_parameter_is_cast_once_a_context() -> None:

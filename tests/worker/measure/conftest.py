@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from torch._inductor import config
 
 from cs336_tui.config import compile_cache
 
@@ -18,5 +19,6 @@ def _warm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def warm_cache(_warm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder that a user named for torch.compile's caches: one for all tests, so that headers are precompiled,
     vector instructions tried and each graph compiled once, which from empty caches takes 15 s."""
+    monkeypatch.setattr(config, "cpp_cache_precompile_headers", True)
     monkeypatch.setattr(compile_cache, "USERS", str(_warm_folder))
     monkeypatch.setenv(compile_cache.VARIABLE, str(_warm_folder))
