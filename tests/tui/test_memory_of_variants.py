@@ -15,7 +15,7 @@ from cs336_tui.events.events import CellsPredicted, Event
 from cs336_tui.events.reports import Prediction
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tabs.estimate import EstimatePane
-from cs336_tui.tui.tabs.estimate_detail import Row, brief, flops, table
+from cs336_tui.tui.tabs.estimate_detail import EstimateRow, brief, flops, table
 from cs336_tui.tui.tabs.report import Subject
 from tests.made_memory import MB, a_prediction
 from tests.made_predictions import made_prediction
@@ -67,11 +67,11 @@ async def test_the_estimate_of_a_session_stands_beside_the_peak_of_its_own_cells
 def test_cells_of_an_estimate_are_told_apart_by_their_variants() -> None:
     sweep = sweep_from(workload="attention", head_dims=(16,), passes=("forward",), contexts=(64,), devices=("cpu",),
                        attentions=("naive", "sdpa"))  # fmt: skip
-    assert table([Row(spec, None) for spec in sweep.cells()]).texts("attention") == ("naive", "sdpa")
+    assert table([EstimateRow(spec, None) for spec in sweep.cells()]).texts("attention") == ("naive", "sdpa")
 
 
 def test_a_model_of_ones_own_is_named_in_an_estimate() -> None:
-    shown = table([Row(OWN, None), Row(msgspec.structs.replace(OWN, batch_size=8), None)])
+    shown = table([EstimateRow(OWN, None), EstimateRow(msgspec.structs.replace(OWN, batch_size=8), None)])
     assert shown.texts("model") == ("GPT", "GPT")
 
 
@@ -104,7 +104,7 @@ def test_what_is_very_small_is_said_in_its_own_unit_and_what_is_nothing_is_not_s
     small: Prediction = msgspec.structs.replace(
         made_prediction(WRITTEN), peak_bytes=41_000, residual_stream_bytes=0, by_category=few
     )
-    first, second = ("".join(span.text for span in row) for row in brief(Row(WRITTEN, judge(small, GPU))))
+    first, second = ("".join(span.text for span in row) for row in brief(EstimateRow(WRITTEN, judge(small, GPU))))
     assert "peak 0.041 MB" in first, first
     assert "residual" not in second
     assert not second.rstrip().endswith(("GB", "·"))

@@ -24,7 +24,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.tabs.estimate import Estimated, Whose
-from cs336_tui.tui.tabs.estimate_detail import Row, target_text
+from cs336_tui.tui.tabs.estimate_detail import EstimateRow, target_text
 
 _KEPT_S = 5.0
 """For so long a device's free memory is taken to be what it was: margins that flicker tell nobody anything."""
@@ -203,7 +203,7 @@ class EstimateController:
         estimates = outlook.there(state, found)
         measured = self._measured(state) if outlook.gpu is None else {}
         rows = tuple(
-            Row(
+            EstimateRow(
                 need.spec,
                 estimate,
                 measured.get(run_alike(need.spec)),
@@ -224,7 +224,7 @@ class EstimateController:
             can_switch=both,
         )
 
-    def _target(self, state: SessionState, rows: tuple[Row, ...]) -> str:
+    def _target(self, state: SessionState, rows: tuple[EstimateRow, ...]) -> str:
         if self._outlook.gpu is not None:
             return target_text(named_target(self._outlook.gpu))
         devices = tuple(dict.fromkeys(row.spec.device for row in rows))
@@ -240,7 +240,7 @@ class EstimateController:
         return f"{gpu.name} can do {', '.join(gpu.precisions)}, not {spec.precision}"
 
     @staticmethod
-    def _total(found: tuple[Need, ...], rows: tuple[Row, ...], *, more: bool) -> str:
+    def _total(found: tuple[Need, ...], rows: tuple[EstimateRow, ...], *, more: bool) -> str:
         possible = [(need, row.estimate) for need, row in zip(found, rows, strict=True) if not row.refused]
         known = [(need, estimate) for need, estimate in possible if estimate]
         if not possible or len(known) < len(possible):

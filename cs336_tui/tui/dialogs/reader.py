@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from cs336_tui.tui.dialogs.window import Dialog
-from cs336_tui.tui.widgets.lines import Line, Lines
+from cs336_tui.tui.widgets.lines import Line, Lines, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
 
@@ -47,3 +47,12 @@ class Reader(Dialog[None]):
     def write(self) -> None:
         """Make the lines anew: more may be known."""
         self._rows.fill(self._write(self._rows.content_size.width))
+
+
+def text_reader(title: str, text: str) -> Reader:
+    """A window with a text, each of its lines wrapped."""
+
+    def write(width: int) -> list[Line]:
+        return [row for each in text.splitlines() for row in wrapped(each, width, indent="  ") or [()]]
+
+    return Reader(title, write)

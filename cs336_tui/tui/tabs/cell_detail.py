@@ -1,4 +1,4 @@
-"""Everything known of one cell, to read in a window."""
+"""Everything known of one cell, for a window."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.live import phase_means
 from cs336_tui.tui.tabs.verdicts import all_checks, energy_words, half_width_words, too_much, verdict
 from cs336_tui.tui.titles import title_rows
-from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
+from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 
 _OUTPUT_ROWS = 200
 _VERSIONS = {"os": "system", "cuda": "CUDA", "cudnn": "cuDNN", "app": "cs336-tui"}
 
 
 def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessment | None = None) -> list[Line]:
-    """Result, error, judgement, phases, every step time (warm-up first), what was in force, the process's output."""
+    """Result, error, phases, every step time (warm-up first), verdicts, settings, machine, and the process's output."""
     sections = [
         [*(line((row, "title")) for row in title_rows(cell.spec.title, width, 4)), line(status.status(cell))],
         _error(cell, width),
@@ -62,7 +62,7 @@ def _error(cell: CellState, width: int) -> list[Line]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """The text over several rows; what is typed, such as --model-arg, stays whole."""
+    """The text over several rows; options such as --model-arg stay whole."""
     return textwrap.wrap(format.plain(text), max(width, 10), break_on_hyphens=False)
 
 
@@ -99,7 +99,7 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
 
 
 def _found(cell: CellState, found: Assessment | None, width: int) -> list[Line]:
-    """What was found out about the numbers: interval, limit, energy, warm-up."""
+    """The verdict, the interval, the limit, the energy and the advice on warm-up."""
     if found is None or found.judgement is None:
         return []
     lines = [row("verdict", verdict(cell, found).text)]
@@ -113,8 +113,8 @@ def _found(cell: CellState, found: Assessment | None, width: int) -> list[Line]:
         if limit.share_of_bandwidth is not None:
             lines.append(row("% of bandwidth", f"at least {_share(limit.share_of_bandwidth)}, which bounds it"))
     if energy := found.energy:
-        lines += rows("energy", ", ".join(energy_words(energy)) or f"{format.NOT_AVAILABLE}: {energy.why}", width)
-    return lines + rows("warm-up", found.judgement.warmup_advice, width)
+        lines += labelled("energy", ", ".join(energy_words(energy)) or f"{format.NOT_AVAILABLE}: {energy.why}", width)
+    return lines + labelled("warm-up", found.judgement.warmup_advice, width)
 
 
 def _share(share: float | None, unknown: str = "") -> str:
@@ -140,7 +140,7 @@ def _times(times_s: list[float], std_s: float | None, width: int, role: str) -> 
 
 
 def _prepared(cell: CellState, width: int) -> list[Line]:
-    """What compiling and capturing took, which is in no step's time."""
+    """Compiling and capturing, whose time is in no step."""
     if (prepared := cell.prepared) is None:
         return []
     lines: list[Line] = []
@@ -149,7 +149,7 @@ def _prepared(cell: CellState, width: int) -> list[Line]:
         lines.append(row("graphs", prepared.graphs))
         breaks = prepared.graph_breaks
         lines.append(row("graph breaks", len(breaks) or "none"))
-        lines += [row for why in breaks for row in rows("", why, width)]
+        lines += [row for why in breaks for row in labelled("", why, width)]
     if prepared.capture_s is not None:
         lines.append(row("capturing", f"{prepared.capture_s:.2f} s"))
     return lines
@@ -178,12 +178,12 @@ def _in_force(real: InForce, width: int) -> list[Line]:
     lines: list[Line] = []
     for name, value in names.items():
         if value is not None:
-            lines += rows(name, words[value] if isinstance(value, bool) else str(value), width)
+            lines += labelled(name, words[value] if isinstance(value, bool) else str(value), width)
     return lines
 
 
 def _machine(state: SessionState, cell: CellState) -> list[Line]:
-    """Clocks and persistence mode while it was measured, and versions."""
+    """Clocks and persistence mode during the measurement, and versions."""
     seen, environment = cell.surroundings, cell.environment or state.environment
     clocks = {
         "clock before": seen.clock_before_mhz,
@@ -205,25 +205,15 @@ def _output(cell: CellState) -> list[Line]:
     return [line(format.plain(row)) for row in cell.output.splitlines()[-_OUTPUT_ROWS:]]
 
 
-LABEL = 16
-"""Columns of a label."""
-
-
 def row(label: str, value: object) -> Line:
-    return (Span(f"{label:<{LABEL}}", "muted"), Span(str(value)))
-
-
-def rows(label: str, text: str, width: int) -> list[Line]:
-    """A longer text, over as many rows as it needs."""
-    first, *more = wrapped(text, width - LABEL) or [()]
-    return [(Span(f"{label:<{LABEL}}", "muted"), *first), *((Span(" " * LABEL), *each) for each in more)]
+    return labelled(label, str(value))[0]
 
 
 def asked(spec: CellSpec, width: int) -> list[Line]:
-    """Everything that the spec says, but for what its title does."""
+    """All settings of the spec that its title does not have."""
     lines: list[Line] = []
     for label, text in (*_what(spec), *_variants(spec), *_how(spec)):
-        lines += rows(label, text, width)
+        lines += labelled(label, text, width)
     return lines
 
 
@@ -250,7 +240,7 @@ def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:
 
 
 def _variants(spec: CellSpec) -> Iterator[tuple[str, str]]:
-    """What is not as usual."""
+    """The unusual settings."""
     if spec.attention != "naive" or spec.workload == "attention":
         yield "attention", spec.attention
     if spec.compile != "off":

@@ -1,4 +1,4 @@
-"""The Device pane: the GPU as NVML sees it and the host, with a short history in step with the cells."""
+"""The Device pane: figures of the GPU (from NVML) and the host, and their history during the cells."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import nice_ceiling
 from cs336_tui.tui.charts.history import Window, graph, marks, window
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, line, wrapped
+from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, labelled, line, wrapped
 
 _LABEL = 9
 _RECENT_BUCKET_S = 2
 _LINGER_S = 120.0
-"""For so long after a run its history stays in sight."""
+"""How long a run's history stays in sight after its end, s."""
 
 
 class Run(NamedTuple):
-    """The latest run of cells: Unix seconds; `ended_at` is None while it goes on."""
+    """The latest run of cells, Unix seconds; `ended_at` is None while it goes on."""
 
     started_at: float
     ended_at: float | None = None
@@ -34,7 +34,7 @@ class DevicePane(Lines):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._energy: tuple[float, float] | None = None
-        """When the run began and the counter's first reading in it, J."""
+        """The start of the run, and the first reading of the energy counter in it, J."""
 
     def show(self, state: SessionState, run: Run | None) -> None:
         if not state.devices:
@@ -44,7 +44,7 @@ class DevicePane(Lines):
         self.paint(device_lines(state, sample, run, self._energy_of(state, sample, run), *self.content_size))
 
     def _energy_of(self, state: SessionState, sample: DeviceSampled, run: Run | None) -> float | None:
-        """Joules since the run began."""
+        """The energy since the run began, J."""
         if run is None or sample.gpu is None or sample.gpu.energy_j is None:
             return None
         if self._energy is None or self._energy[0] != run.started_at:
@@ -57,7 +57,7 @@ class DevicePane(Lines):
 def device_lines(
     state: SessionState, sample: DeviceSampled, run: Run | None, energy_j: float | None, width: int, height: int
 ) -> list[Line]:
-    """The pane's rows: figures first, then as much history as fits."""
+    """The pane's rows: figures, then as much history as fits."""
     figures = [*_gpu(sample.gpu, energy_j, width), *_host(sample)] if sample.gpu else _host(sample)
     if sample.why:
         figures += [(), *wrapped(sample.why, width, "muted")]
@@ -66,7 +66,7 @@ def device_lines(
 
 
 def _row(label: str, value: str, role: str = "text") -> Line:
-    return (Span(f"{label:<{_LABEL}}", "muted"), Span(value, role))
+    return labelled(label, value, label_width=_LABEL, role=role)[0]
 
 
 def _gpu(gpu: GpuSample | None, energy_j: float | None, width: int) -> list[Line]:
@@ -92,7 +92,7 @@ def _gpu(gpu: GpuSample | None, energy_j: float | None, width: int) -> list[Line
 
 
 def _clocks(gpu: GpuSample) -> str:
-    """Of the multiprocessors and of the memory."""
+    """The clocks of the multiprocessors and of the memory."""
     if gpu.sm_clock_mhz is None and gpu.memory_clock_mhz is None:
         return format.NOT_AVAILABLE
     return f"{format.number(gpu.sm_clock_mhz)}/{format.number(gpu.memory_clock_mhz)} MHz"
@@ -116,7 +116,7 @@ def _others(gpu: GpuSample) -> tuple[str, str]:
 
 
 def _host(sample: DeviceSampled) -> list[Line]:
-    """The host's figures; beside a GPU's only those that bear on a run."""
+    """The host's figures; beside a GPU only those that affect a run."""
     host = sample.host
     load = format.NOT_AVAILABLE if host.load_1m is None else f"{host.load_1m:.1f}"
     rss = _row("cell RSS", format.size(host.child_rss_bytes))
@@ -133,7 +133,7 @@ def _host(sample: DeviceSampled) -> list[Line]:
 
 
 def _history(state: SessionState, sample: DeviceSampled, run: Run | None, width: int, height: int) -> list[Line]:
-    """Two graphs with what they show and up to where, then the cells that began under the same columns."""
+    """Two graphs, each under its name and range, then the numbers of cells under the columns in which they began."""
     rows = min((height - 3) // 2, 4)
     if rows < 1 or width < 8:
         return []

@@ -13,7 +13,7 @@ from textual.message import Message
 
 from cs336_tui.tui.dialogs.reader import Reader
 from cs336_tui.tui.tabs import estimate_detail as page
-from cs336_tui.tui.tabs.estimate_detail import Row
+from cs336_tui.tui.tabs.estimate_detail import EstimateRow
 from cs336_tui.tui.widgets.columns import table_lines
 from cs336_tui.tui.widgets.lines import Line, Lines, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
@@ -29,7 +29,7 @@ Whose = Literal["chosen", "session"]
 class Estimated(NamedTuple):
     """What the tab shows."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[EstimateRow, ...]
     whose: Whose
     """Whether these are the cells of Configure's choices or those of the session."""
     target: str = ""
@@ -157,7 +157,7 @@ class EstimatePane(Container):
         return (found or [line((self._shown.waiting, "muted")), ()])[:2]
 
     @property
-    def _current(self) -> Row | None:
+    def _current(self) -> EstimateRow | None:
         rows = self._shown.rows
         return rows[min(self._list.cursor, len(rows) - 1)] if rows else None
 

@@ -1,4 +1,4 @@
-"""What the Estimate tab tells of a cell: a row of its list, and all that is predicted."""
+"""A cell in the Estimate tab: a row of the list, and everything predicted of it."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.titles import cell_columns, told_variants, unique_names
 from cs336_tui.tui.widgets.columns import shown_table
-from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
+from cs336_tui.tui.widgets.lines import Line, Span, bar, labelled, line, wrapped
 
 _LABEL = 16
 _INDENT = " " * _LABEL
 _WORTH_A_WORD = 5 * 10**5
-"""Bytes from which a category is named where there is little room."""
+"""Least bytes of a category that a low screen names."""
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BAR = 20
-"""Columns of a bar at most."""
+"""Most columns of a bar."""
 
 
-class Row(NamedTuple):
+class EstimateRow(NamedTuple):
     """A cell of the list."""
 
     spec: CellSpec
     estimate: Estimate | None
     measured_bytes: int | None = None
-    """Its allocator's peak where it has run."""
+    """The allocator's peak, if the cell has run."""
     refused: str = ""
-    """Why the device cannot run it at all; empty when it can."""
+    """Why the device cannot run it; empty if it can."""
     unpredictable: str = ""
-    """Why what it needs could not be worked out; empty where nothing went wrong."""
+    """Why its needs could not be predicted; empty if they could."""
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """The list: a column for each variant in which the cells differ, and for what was measured if anything was."""
+def table(rows: Sequence[EstimateRow]) -> Table:
+    """The list, with columns of variants and of measured peaks if there are any."""
 
-    def needs(key: str, title: str, rank: int, show: Callable[[Prediction], str]) -> Column[Row]:
+    def needs(key: str, title: str, rank: int, show: Callable[[Prediction], str]) -> Column[EstimateRow]:
         return Column(key, title, rank=rank,
                       text=lambda row: show(row.estimate.prediction) if row.estimate else format.NOT_YET)  # fmt: skip
 
-    def measured(row: Row) -> str:
+    def measured(row: EstimateRow) -> str:
         return "" if row.measured_bytes is None else quantities.gigabytes(row.measured_bytes)
 
     variants = {key: unique_names(shown) for key, shown in told_variants(row.spec for row in rows).items()}
@@ -55,14 +55,14 @@ def table(rows: Sequence[Row]) -> Table:
         needs("num_params", "params", 6, lambda found: quantities.count(found.num_params)),
         needs("flops", "TFLOP", 5, lambda found: f"{sum(found.flops.values()) / 1e12:.3g}"),
         needs("peak_bytes", "peak GB", 0, lambda found: quantities.gigabytes(found.peak_bytes)),
-        *([Column[Row]("measured", rank=2, text=measured)] if some_measured else []),
+        *([Column[EstimateRow]("measured", rank=2, text=measured)] if some_measured else []),
         Column("step_time", "a step", rank=7,
                text=lambda row: row.estimate.step_time if row.estimate else format.NOT_YET),
     ))  # fmt: skip
 
 
-def mark(row: Row) -> Span:
-    """Whether it fits, for the end of its row."""
+def mark(row: EstimateRow) -> Span:
+    """The mark at the end of a row: whether the cell fits."""
     found = row.estimate
     if row.refused:
         return Span("✗ not on it", "bad")
@@ -82,8 +82,8 @@ def flops(count: int) -> str:
     return f"{shown:.{max(0, 2 - len(str(int(shown))) + 1)}f} {prefix}FLOP"
 
 
-def detail(row: Row, width: int, waiting: str = "") -> list[Line]:
-    """Everything predicted of a cell; `waiting` in place of a prediction that is not there."""
+def detail(row: EstimateRow, width: int, waiting: str = "") -> list[Line]:
+    """Everything predicted of a cell; `waiting` if there is no prediction yet."""
     lines = [line((format.plain(row.spec.title), "title"))]
     if row.refused:
         lines += wrapped(f"✗ {row.refused}", width, "bad")
@@ -92,12 +92,12 @@ def detail(row: Row, width: int, waiting: str = "") -> list[Line]:
     if row.estimate is None:
         return lines + wrapped(waiting, width, "muted")
     found, prediction = row.estimate, row.estimate.prediction
-    lines += _entry("parameters", _parameters(prediction), width)
+    lines += labelled("parameters", _parameters(prediction), width)
     by_phase = " · ".join(f"{name} {flops(value)}" for name, value in prediction.flops.items() if value)
-    lines += _entry("FLOPs a step", f"{flops(sum(prediction.flops.values()))}: {by_phase}", width)
-    lines += _entry("a step takes", f"{found.step_time}, {found.basis}", width)
+    lines += labelled("FLOPs a step", f"{flops(sum(prediction.flops.values()))}: {by_phase}", width)
+    lines += labelled("a step takes", f"{found.step_time}, {found.basis}", width)
     lines += _memory(row, prediction, width)
-    lines += _entry("residual stream", f"{prediction.residual_stream_bytes / 2**20:.2f} MiB a tensor", width)
+    lines += labelled("residual stream", f"{prediction.residual_stream_bytes / 2**20:.2f} MiB a tensor", width)
     lines += _fit(found, width)
     if prediction.note:
         lines += [(), *wrapped(prediction.note, width, "caution")]
@@ -108,8 +108,8 @@ def detail(row: Row, width: int, waiting: str = "") -> list[Line]:
     return lines
 
 
-def brief(row: Row) -> list[Line]:
-    """The same in two lines, for a low screen."""
+def brief(row: EstimateRow) -> list[Line]:
+    """The prediction in two lines, for a low screen."""
     if row.estimate is None and row.unpredictable and not row.refused:
         return [line((f"! not predicted: {format.plain(row.unpredictable)}", "caution")), ()]
     if row.estimate is None or row.refused:
@@ -136,7 +136,7 @@ def brief(row: Row) -> list[Line]:
 
 
 def target_text(target: Target) -> str:
-    """A device and its memory, in words."""
+    """A device and its memory in words."""
     known = target.free_bytes is not None and target.free_bytes != target.capacity_bytes
     free = f", {format.size(target.free_bytes)} free" if known else ""
     return f"{format.plain(target.name)}: {format.size(target.capacity_bytes, 'memory unknown')}{free}"
@@ -153,12 +153,7 @@ def _parameters(prediction: Prediction) -> str:
     return f"{prediction.num_params:,} ({prediction.num_params_without_head:,} less the head)"
 
 
-def _entry(name: str, text: str, width: int, role: str = "text") -> list[Line]:
-    first, *rest = wrapped(text, width - _LABEL, role) or [()]
-    return [(Span(f"{name:<{_LABEL}}", "muted"), *first), *((Span(_INDENT), *row) for row in rest)]
-
-
-def _memory(row: Row, prediction: Prediction, width: int) -> list[Line]:
+def _memory(row: EstimateRow, prediction: Prediction, width: int) -> list[Line]:
     """Peak and end of forward by category, each with its share of the peak as a bar."""
     peak, end = prediction.peak_bytes, prediction.forward_end_bytes
     measured = ""
@@ -197,9 +192,9 @@ def _fit(found: Estimate, width: int) -> list[Line]:
     role = "bad" if found.fits is False else "caution" if found.tight else "good" if found.fits else "muted"
     besides = format.size(target.context_bytes)
     return [
-        *_entry("device", f"{target_text(target)} ({target.source})", width),
-        *_entry("needs", f"{format.size(found.needed_bytes)}: the peak and {besides} of the process itself", width),
-        *_entry("fits", found.verdict, width, role),
+        *labelled("device", f"{target_text(target)} ({target.source})", width),
+        *labelled("needs", f"{format.size(found.needed_bytes)}: the peak and {besides} of the process itself", width),
+        *labelled("fits", found.verdict, width, role=role),
     ]
 
 

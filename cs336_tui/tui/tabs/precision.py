@@ -1,16 +1,16 @@
-"""The Precision tab: what other precisions than fp32 bought in this session, and the dtypes of one cell."""
+"""The Precision tab: speed-ups of a session's cells over fp32, and the dtypes of one cell."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import msgspec
 
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import merge, title_of
-from cs336_tui.analysis.precision import Side, SpeedUp
+from cs336_tui.analysis.precision import Side, SpeedUp, mixed_speedups
 from cs336_tui.events.reports import PrecisionReport, ReportKind
 from cs336_tui.export.precision import ADDEND_NOTE, accumulation_table, modules_table, toy_table
 from cs336_tui.export.tables import Column, Table
@@ -19,8 +19,9 @@ from cs336_tui.stats import quantities
 from cs336_tui.stats.ratio import LEVEL
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
+from cs336_tui.tui.dialogs.reader import text_reader
 from cs336_tui.tui.tabs.report import ReportPane, Subject
-from cs336_tui.tui.tabs.status import VERDICTS
+from cs336_tui.tui.tabs.status import VERDICTS, settled_of
 from cs336_tui.tui.titles import cell_columns
 from cs336_tui.tui.widgets.columns import shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
@@ -28,18 +29,11 @@ from cs336_tui.tui.widgets.rows import Page
 
 _RANKS = {"class": 4, "count": 3, "parameters": 1, "inputs": 2, "gradients": 1}
 _AT_ONCE = 300
-"""Speed-ups among up to so many cells are worked out in the middle of a frame; among more on a thread."""
-
-
-class _Settled(NamedTuple):
-    """Differs whenever there may be another speed-up."""
-
-    state: int
-    finished_at: tuple[float | None, ...]
+"""Most cells whose speed-ups are made within a frame; those of more are made on a thread."""
 
 
 class PrecisionPane(ReportPane):
-    """Speed-ups over fp32 in the session, always; below them the subject's report or how to get it."""
+    """Shows the speed-ups, and below them the subject's report or how to get one."""
 
     BORDER_TITLE = "Precision"
 
@@ -51,12 +45,12 @@ class PrecisionPane(ReportPane):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._counted: _Settled | None = None
-        """What the speed-ups were worked out from."""
+        self._counted: tuple[int, int] | None = None
+        """What the speed-ups were made from."""
         self._speedups: Sequence[SpeedUp] | None = None
-        """None while they are worked out."""
+        """None while they are made."""
         self._drawn: tuple[int | None, int] | None = None
-        """The report and the width for which page and rows were made; None when these are out of date."""
+        """The report and the width of the page and the rows; None if these are out of date."""
         self._page: Page | None = None
         self._below: Sequence[Line] = ()
 
@@ -78,20 +72,12 @@ class PrecisionPane(ReportPane):
         self.fill((*page.rows, (), *self._below), [self.title(where)])
 
     def action_choose(self) -> None:
-        """The reason of a speed-up's verdict."""
-        detail = self._page.details.get(self.cursor) if self._page else None
-        if detail is None:
-            return
-        from cs336_tui.tui.dialogs.reader import Reader
-        from cs336_tui.tui.widgets.lines import wrapped
-
-        def write(width: int) -> list[Line]:
-            return [line for text in detail.splitlines() for line in wrapped(text, width, indent="  ") or [()]]
-
-        self.app.push_screen(Reader("Speed-up", write))
+        """Open the reason of a speed-up's outcome."""
+        if self._page and (detail := self._page.details.get(self.cursor)):
+            self.app.push_screen(text_reader("Speed-up", detail))
 
     def _drawn_page(self, report: ReportState | None) -> Page:
-        """The speed-ups; they and the report's rows are made anew only when they would be others."""
+        """The speed-ups; they and the report's rows are made again only if they may have changed."""
         width = max(self.content_size.width, 12)
         of = (report.report if report else None, width)
         if self._page is None or of != self._drawn:
@@ -101,15 +87,11 @@ class PrecisionPane(ReportPane):
         return self._page
 
     def _find_speedups(self, state: SessionState) -> None:
-        """Work the speed-ups out anew if another cell is over."""
-        settled = _Settled(
-            id(state), tuple(cell.finished.at if cell.finished else None for cell in state.cells.values())
-        )
+        """Make the speed-ups again if another cell is over."""
+        settled = (id(state), settled_of(state))
         if settled == self._counted:
             return
-        from cs336_tui.analysis.precision import mixed_speedups
-
-        if self._counted is None or settled.state != self._counted.state:
+        if self._counted is None or settled[0] != self._counted[0]:
             self._speedups = self._drawn = None
         self._counted = settled
         results = merge([(title_of(state), state)])
@@ -118,20 +100,17 @@ class PrecisionPane(ReportPane):
         else:
             in_background(self, partial(mixed_speedups, results), partial(self._take_and_show, settled))
 
-    def _take(self, settled: _Settled, speedups: Sequence[SpeedUp]) -> None:
+    def _take(self, settled: tuple[int, int], speedups: Sequence[SpeedUp]) -> None:
         if settled == self._counted:  # else something else was asked meanwhile
             self._speedups, self._drawn = speedups, None
 
-    def _take_and_show(self, settled: _Settled, speedups: Sequence[SpeedUp]) -> None:
+    def _take_and_show(self, settled: tuple[int, int], speedups: Sequence[SpeedUp]) -> None:
         self._take(settled, speedups)
         self.show(self.subject)
 
 
 def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
-    """A row for each cell that was measured in fp32 and in another precision; Enter tells why its verdict is so.
-
-    None: they are not worked out yet.
-    """
+    """A row for each cell measured in fp32 and in another precision; None: not made yet."""
     rows: list[Line] = [line(("fp32 against the other precisions of this session", "title"))]
     if speedups is None:
         return Page((), (*rows, line(("working out ...", "muted"))))
@@ -214,7 +193,7 @@ def _peak(side: Side) -> str:
 
 
 def _mark(each: SpeedUp) -> Span:
-    """The verdict; where a side has no timing, that."""
+    """The outcome; of a side without a timing, why."""
     missing = [f"{side.precision}: {side.note}" for side in (each.fp32, each.other) if side.note]
     return Span(", ".join(missing), "caution") if missing else VERDICTS[each.verdict]
 

@@ -1,10 +1,10 @@
-"""The Roofline tab: the session's cells under what their device can do, drawn and as a table."""
+"""The Roofline tab: a drawing and a table of the session's cells under the peaks of their device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -25,6 +25,7 @@ from cs336_tui.tui.tabs.roofline_points import (
     peak_wanted,
     roofline_of,
 )
+from cs336_tui.tui.tabs.status import settled_of
 from cs336_tui.tui.widgets.columns import Laid
 from cs336_tui.tui.widgets.lines import Line, Lines, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
@@ -33,20 +34,11 @@ if TYPE_CHECKING:
     from cs336_tui.tui.live_source import PeakView, WantedPeak
 
 _BESIDE = 100
-"""From this width on the table stands beside the drawing, below it under it."""
-
-
-class _Settled(NamedTuple):
-    """Differs whenever there may be another roofline."""
-
-    state: int
-    finished_at: tuple[float | None, ...]
-    peaks: int
-    here: int
+"""Width from which the table is beside the drawing, not under it."""
 
 
 class RooflinePane(Container):
-    """The drawing is of the machine and precision of the cell under the table's cursor."""
+    """Draws the machine and the precision of the cell under the table's cursor."""
 
     BORDER_TITLE = "Roofline"
     DEFAULT_CSS = """
@@ -66,14 +58,14 @@ class RooflinePane(Container):
     ]
 
     class PeakWanted(Message):
-        """Somebody wants these peaks to be measured."""
+        """The user wants these peaks measured."""
 
         def __init__(self, wanted: Sequence[WantedPeak]) -> None:
             super().__init__()
             self.wanted = tuple(wanted)
 
     class LookedAt(Message):
-        """The cursor went to the point of this cell; `opened`: somebody wants to know all of it."""
+        """The cursor went to the point of this cell; `opened`: the user wants its details."""
 
         def __init__(self, cell: CellState, *, opened: bool = False) -> None:
             super().__init__()
@@ -83,8 +75,8 @@ class RooflinePane(Container):
         super().__init__(id=id)
         self._chart = Lines(id="roofline-chart")
         self._rows = Rows(cursor=True, id="roofline-rows")
-        self._counted: _Settled | None = None
-        """What the roofline was made from, or is being made from."""
+        self._counted: tuple[int, ...] | None = None
+        """What the roofline is made from."""
         self._roofline: Roofline | None = None
         """None while it is made."""
         self._view: PeakView | None = None
@@ -99,7 +91,7 @@ class RooflinePane(Container):
         self.set_class(event.size.width >= _BESIDE, "-beside")
 
     def show(self, state: SessionState, in_sight: CellState | None, view: PeakView) -> None:
-        """Paint; the cursor is on the cell `in_sight`, except while somebody moves it."""
+        """Paint; without focus the cursor is on the cell `in_sight`."""
         could = self._wanted
         self._view, self._in_sight = view, in_sight
         self._find(state, view)
@@ -114,17 +106,16 @@ class RooflinePane(Container):
             self._rows.cursor = chosen_point(self._roofline, self._in_sight.cell if self._in_sight else None)
 
     def _find(self, state: SessionState, view: PeakView) -> None:
-        """Have the roofline made anew, if another cell is over or another peak is known."""
-        finished_at = tuple(cell.finished.at if cell.finished else None for cell in state.cells.values())
-        settled = _Settled(id(state), finished_at, view.version, id(view.here))
+        """Make the roofline again if another cell is over or another peak is known."""
+        settled = (id(state), settled_of(state), view.version, id(view.here))
         if settled == self._counted:
             return
-        if self._counted is None or settled.state != self._counted.state:
+        if self._counted is None or settled[0] != self._counted[0]:
             self._roofline = None
         self._counted = settled
         in_background(self, partial(roofline_of, state, view.find, view.here), partial(self._take, settled, state))
 
-    def _take(self, settled: _Settled, state: SessionState, found: Roofline) -> None:
+    def _take(self, settled: tuple[int, ...], state: SessionState, found: Roofline) -> None:
         if settled != self._counted:  # something else was asked meanwhile
             return
         is_first, self._roofline = self._roofline is None, found
@@ -167,7 +158,7 @@ class RooflinePane(Container):
         )
 
     def _said(self, roofline: Roofline, chosen: int, width: int) -> list[Line]:
-        """What is being measured, what went wrong, what to do."""
+        """The measurement that runs, its problem, and what to do."""
         view = self._view
         if view is not None and view.progress:
             return wrapped(view.progress, width, "strong")
@@ -177,7 +168,7 @@ class RooflinePane(Container):
 
     @property
     def _wanted(self) -> tuple[WantedPeak, ...]:
-        """What n measures: every peak that is missing, else that of the cell under the cursor once more."""
+        """The peaks that n measures: all that are missing, else that of the cell under the cursor again."""
         roofline, view = self._roofline, self._view
         if roofline is None or view is None or view.here is None or view.progress or not roofline.points:
             return ()
@@ -186,7 +177,7 @@ class RooflinePane(Container):
         again = peak_wanted(roofline.points[min(self._rows.cursor, len(roofline.points) - 1)], view.here)
         return (again,) if again else ()
 
-    # What the keys do.
+    # Keys.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         match action:
@@ -198,12 +189,12 @@ class RooflinePane(Container):
                 return True
 
     def action_measure(self) -> None:
-        """Have the peaks measured that are missing, or this one once more."""
+        """Ask for the missing peaks, or for this one again."""
         if wanted := self._wanted:
             self.post_message(self.PeakWanted(wanted))
 
     def action_copy(self) -> None:
-        """The table, all its columns, to the terminal's clipboard, also over SSH."""
+        """Copy the whole table to the terminal's clipboard, also over SSH."""
         from cs336_tui.export.formats import render
 
         if self._roofline is not None and self._roofline.table is not None:

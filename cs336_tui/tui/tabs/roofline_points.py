@@ -1,4 +1,4 @@
-"""The roofline of a session's cells: which ceilings are drawn, and the cells' rates as a table."""
+"""The roofline of a session's cells: the ceilings, the drawing, and the cells' rates as a table."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ _RANKS = {
     "min_share_of_bandwidth": 6,
 }
 _MOST_NAME = 48
-"""Columns that a cell's name wants at most."""
+"""Most columns that are kept free for a cell's name."""
 _ALWAYS = ("size", "context", "pass", "precision")
-"""Fields that name a cell where they are not the same in all."""
+"""Fields that name a cell if the cells differ in them."""
 _SECONDS_EACH = 10
-"""About how long a peak takes to be measured, the start of its process included."""
+"""About the time to measure a peak, with the start of its process."""
 
 
 class Roofline(NamedTuple):
-    """The cells of a session that have a place under their ceilings; made on a thread."""
+    """The cells of a session that are points, and their peaks; made on a thread."""
 
     points: tuple[RooflinePoint, ...] = ()
     table: Table | None = None
     sheet: Sheet = Sheet(Table(columns=(), rows=()))
     missing: tuple[WantedPeak, ...] = ()
-    """Peaks that can be measured here and were not."""
+    """Peaks that are not measured and can be measured here."""
     elsewhere: bool = False
-    """Whether there are cells without a measured peak that ran on another machine or with another torch."""
+    """Whether a cell without a measured peak ran on another machine or with another torch."""
     peaks: tuple[DevicePeak | None, ...] = ()
-    """What was measured of each point's device in its precision."""
+    """The measured peak of each point's device and precision."""
     left_out: tuple[str, ...] = ()
-    """Why measured cells are no points."""
+    """The reasons why measured cells are no points."""
 
 
 def roofline_of(state: SessionState, peaks: PeakLookup, here: Environment | None) -> Roofline:
-    """All that the tab shows of a session; `here` is the machine that this app runs on, None where it runs none."""
+    """All that the tab shows of a session; `here`: this machine, None if the app runs no cells."""
     find = cache(peaks)
     results = merge([(title_of(state), state)])
     found = points(results, find)
@@ -87,7 +87,7 @@ def roofline_of(state: SessionState, peaks: PeakLookup, here: Environment | None
 
 
 def peak_wanted(point: RooflinePoint, here: Environment | None) -> WantedPeak | None:
-    """The peak that a cell is held against; None where it cannot be measured here."""
+    """The peak of a cell's device and precision; None if it cannot be measured here."""
     if here is None or point.precision is None or (there := _peak_key(point)) is None:
         return None
     device, threads = point.result.spec.device, _threads(point.result)
@@ -103,14 +103,14 @@ def _peak_key(point: RooflinePoint) -> PeakKey | None:
 
 
 def _threads(result: Result) -> int | None:
-    """Those that a CPU's peak is of."""
+    """The threads of a CPU's peak."""
     if result.spec.device != "cpu":
         return None
     return result.cell.in_force.threads if result.cell.in_force else result.spec.threads
 
 
 def _sheet(found: Sequence[RooflinePoint], table: Table, peaks: Sequence[DevicePeak | None]) -> Sheet:
-    """The table as the screen shows it: numbered as in Results, the cell last, as wide as there is room."""
+    """The table as the screen shows it: numbered as in Results, the cell's name last."""
     exported = table.without("cell")
     numbers = [str(status.number(point.result.cell)) for point in found]
     names, shared = _names([point.result for point in found])
@@ -125,7 +125,7 @@ def _sheet(found: Sequence[RooflinePoint], table: Table, peaks: Sequence[DeviceP
 
 
 def _names(results: Sequence[Result]) -> tuple[tuple[str, ...], str]:
-    """What tells each cell from the others, and what of its usual name they share."""
+    """A name for each cell by what it does not share, and the name of what all share."""
     more = telling(results, but=(*_ALWAYS, "device", "machine"), among=(*TELLING, "repeat"))
     keys = (*(key for key in _ALWAYS if len({shown(result, (key,)) for result in results}) > 1), *more)
     told = told_variants(result.spec for result in results)
@@ -141,7 +141,7 @@ def _name(result: Result, keys: Sequence[str]) -> str:
 
 
 def _notes(table: Table, peaks: Sequence[DevicePeak | None]) -> list[str]:
-    """The table's footnotes, without what is advised above the drawing."""
+    """The table's footnotes without the advice above the drawing."""
     said = {doubt(peak): disturbed for peak in peaks if peak and (disturbed := _disturbed(peak))}
     notes = [note for note in table.footnotes if not note.startswith("above 100 % of the measured peak")]
     notes = [note.replace(f", {AGAIN}", "") for note in notes]
@@ -158,13 +158,13 @@ def _title(column: Column) -> str:
 
 
 def chosen_point(roofline: Roofline, cell: int | None) -> int:
-    """The place of a cell's point; that of the last point where it has none."""
+    """The index of a cell's point; of the last point if it has none."""
     cells = [point.result.cell.cell for point in roofline.points]
     return cells.index(cell) if cell in cells else len(cells) - 1
 
 
 def chart_lines(roofline: Roofline, chosen: int, width: int, height: int) -> list[Line]:
-    """The ceilings of the chosen cell and every cell of its machine; those of its precision stand out."""
+    """The ceilings of the chosen cell, and all cells of its machine; those of its precision in bold."""
     if not roofline.points:
         return []
     here = roofline.points[chosen]
@@ -211,7 +211,7 @@ def _legend(sign: str, name: str, ceiling: Ceiling | None, role: str, *, doubted
 
 
 def doubts(roofline: Roofline, chosen: int, *, can_measure: bool, width: int) -> list[Line]:
-    """What speaks against the measured peak of the chosen cell, and what to do about it."""
+    """The doubts about the measured peak of the chosen cell, and what to do."""
     if not roofline.points:
         return []
     peak, here = roofline.peaks[chosen], roofline.points[chosen]
@@ -235,7 +235,7 @@ def _is_doubted(peak: DevicePeak | None) -> bool:
 
 
 def _disturbed(peak: DevicePeak) -> str:
-    """By whom it was disturbed, where that was seen; a GPU's other users are not observed."""
+    """The load beside a CPU's measurement; a GPU's other users are not observed."""
     cores = peak.busy_cores
     if peak.device != "cpu" or cores is None or cores < BUSY_CORES:
         return ""
@@ -244,14 +244,14 @@ def _disturbed(peak: DevicePeak) -> str:
 
 
 def _unsettled(peak: DevicePeak) -> str:
-    """Whether its timings scattered."""
+    """The scatter of its timings, if it is too large."""
     if peak.best.spread <= NOISY:
         return ""
     return f"the 95 % interval of its median is wider than ± {NOISY * 100:g} %"
 
 
 def invitation(roofline: Roofline, *, can_measure: bool, width: int) -> list[Line]:
-    """What to do about peaks that were not measured; nothing where none is missing."""
+    """What to do about peaks that are not measured."""
     if roofline.missing and can_measure:
         names = ", ".join(f"{each.device} {each.precision}" for each in roofline.missing)
         seconds = _SECONDS_EACH * len(roofline.missing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.stats.ratio import Outcome
 from cs336_tui.tui.widgets.lines import Span
@@ -20,7 +21,7 @@ _STATUS = {
 
 
 def status(cell: CellState) -> Span:
-    """A glyph and a word, so that colour is never alone."""
+    """The status as a glyph and a word: colour is never alone."""
     return _STATUS[cell.status]
 
 
@@ -30,7 +31,7 @@ def number(cell: CellState) -> int:
 
 
 def stage(cell: CellState, now: float | None = None) -> str:
-    """What a running cell is doing and how far it is; with `now` (Unix seconds) how long it has compiled."""
+    """The stage of a running cell and its progress; with `now` (Unix seconds) the time it has compiled."""
     match cell.stage:
         case "building":
             return "building the model"
@@ -51,10 +52,15 @@ def stage(cell: CellState, now: float | None = None) -> str:
 
 
 def _since(cell: CellState, now: float | None) -> str:
-    """How long the stage has lasted."""
+    """The time since the stage began."""
     if now is None or cell.stage_began_at is None:
         return ""
     return f", {quantities.duration(max(now - cell.stage_began_at, 0.0))}"
+
+
+def settled_of(state: SessionState) -> int:
+    """A hash that changes when a cell is over, over again, or will not run."""
+    return hash(tuple(cell.finished.at if cell.finished else cell.status == "skipped" for cell in state.cells.values()))
 
 
 def how_it_ended(cell: CellState) -> str:

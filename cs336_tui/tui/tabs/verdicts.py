@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _INDENT = "  "
 _ALWAYS = 2
-"""Rows that are kept for what could not be observed, and more, beside long verdicts."""
+"""Rows that long verdicts leave for what could not be observed."""
 
 
 def too_much(share: float) -> str:
@@ -30,8 +30,7 @@ def too_much(share: float) -> str:
 
 
 def judgement_lines(cell: CellState, found: Assessment | None, width: int, height: int) -> list[Line]:
-    """At most `height` rows, the most telling first: verdicts, the first whole as long as there is room; what could not
-    be observed; then the rest."""
+    """At most `height` rows: verdicts, the first ones in full; what could not be observed; then the rest."""
     if cell.status != "ok" or not cell.running.n:
         return []
     if found is None:
@@ -54,7 +53,7 @@ def judgement_lines(cell: CellState, found: Assessment | None, width: int, heigh
 
 
 def _as_many(entries: Sequence[list[Line]], room: int, width: int) -> list[Line]:
-    """Entries of some rows each, as many as there is room for; the last one ends with an ellipsis where it is cut."""
+    """As many entries as fit; the last one ends with an ellipsis if it is cut."""
     rows: list[Line] = []
     for entry in entries:
         left = room - len(rows)
@@ -69,7 +68,7 @@ def _as_many(entries: Sequence[list[Line]], room: int, width: int) -> list[Line]
 
 
 def _short(found: Assessment, width: int) -> str:
-    """How far the mean is known and how close the cell came to its limit, in one row."""
+    """The interval of the mean and the share of the peak, in one row."""
     assert found.judgement is not None
     limit = found.limit
     rates = []
@@ -89,12 +88,12 @@ def _short(found: Assessment, width: int) -> str:
 
 
 def half_width_words(judgement: Judgement) -> str:
-    """Half the interval of the mean over the mean: ``± 0.42 %``; empty where there is none."""
+    """Half the interval of the mean over the mean: ``± 0.42 %``; empty without an interval."""
     return f"± {half_width(judgement.interval)} %" if judgement.interval else ""
 
 
 def all_checks(judgement: Judgement, width: int) -> list[Line]:
-    """Everything that was looked for, with what was found, to read in a window."""
+    """Every check with its evidence, for a window."""
     lines = []
     for check in judgement.checks:
         if check.holds:
@@ -114,7 +113,7 @@ def _mark(check: Check) -> Span:
 
 
 def _verdict(check: Check, width: int) -> list[Line]:
-    """Name, evidence, advice, over as many rows as they need."""
+    """A verdict with its evidence and advice, over several rows."""
     mark = _mark(check)
     advice = f" → {check.advice}" if check.advice else ""
     first, *more = wrapped(f"{mark.text}: {check.evidence}{advice}", width, "text", _INDENT)
@@ -128,7 +127,7 @@ def _on_one_row(check: Check) -> Line:
 
 
 def _rest(cell: CellState, found: Assessment) -> Iterator[tuple[str, str]]:
-    """Texts with their roles, the most telling first."""
+    """Texts with their roles, the most important first."""
     judgement = found.judgement
     assert judgement is not None
     unknown: dict[str, list[str]] = {}
@@ -147,7 +146,7 @@ def _rest(cell: CellState, found: Assessment) -> Iterator[tuple[str, str]]:
 
 
 def _limit(found: Assessment) -> Iterator[str]:
-    """What the short row does not tell."""
+    """What the short row does not say about the limit."""
     limit = found.limit
     if limit is None or limit.flops_per_s is None:
         return
@@ -161,7 +160,7 @@ def _limit(found: Assessment) -> Iterator[str]:
 
 
 def energy_words(energy: Energy) -> Iterator[str]:
-    """Of a step, and tokens for it; nothing where it is unknown."""
+    """The energy of a step, and tokens per joule; nothing if unknown."""
     if energy.joules_per_step is not None:
         yield f"{energy.joules_per_step:.3g} J a step"
         if energy.tokens_per_joule is not None:
@@ -186,9 +185,9 @@ def _in_force(cell: CellState) -> Iterator[str]:
 
 
 def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) -> Span:
-    """``steady``, ``drifting, contended``; ``…`` while it is worked out, ``–`` where there is none.
+    """The verdicts, as ``drifting, contended``; not `whole`: the first and the number of others, as ``drifting +1``.
 
-    Not `whole`: the most telling one and how many more there are, ``drifting +1``.
+    ``…`` while the cell is judged; ``–`` if it has no verdict. The colour says whether its number is in doubt.
     """
     if found is None:
         return Span("…" if cell.is_over else "–", "muted")
@@ -203,7 +202,7 @@ def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) ->
 
 
 def doubts_first(judgement: Judgement) -> tuple[Check, ...]:
-    """The verdicts that hold, reasons to doubt the number before what describes it."""
+    """The verdicts that hold; those that doubt the number come before those that describe it."""
     from cs336_tui.analysis.verdicts import DESCRIBING  # it loads numpy, which is there when there is a judgement
 
     return tuple(sorted(judgement.holding, key=lambda check: check.name in DESCRIBING))

@@ -1,4 +1,4 @@
-"""Two sessions or two cells against each other, and cells against reference points."""
+"""Two sessions or two cells against each other."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from cs336_tui.analysis.comparison import Comparison, Pair, Side, compare
 from cs336_tui.analysis.fields import shown_of, size_label
-from cs336_tui.analysis.merge import Result, measured
-from cs336_tui.analysis.reference import REMARK, ReferenceFileError, matching, own, published, sentence
+from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.verdicts import DESCRIBING
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import warmup_words
@@ -20,7 +19,7 @@ from cs336_tui.tui.tabs.status import VERDICTS
 from cs336_tui.tui.titles import variant_columns
 from cs336_tui.tui.widgets.columns import lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
-from cs336_tui.tui.widgets.rows import Page, message
+from cs336_tui.tui.widgets.rows import Page
 
 _COLUMNS = (
     Column("size", left=True),
@@ -179,25 +178,3 @@ def _details(pair: Pair, doubts: Sequence[_Doubts]) -> Iterator[str]:
     for name, side, of in sides:
         if doubt := of.get(side.spec):
             yield from (f"! {name} in doubt: {sentence}" for sentence in doubt.sentences)
-
-
-def reference_page(results: Sequence[Result], width: int) -> Page:
-    """A sentence a spec: its own mean, and what others had for the same model and pass, with every caveat."""
-    cells: dict[CellSpec, list[Result]] = {}
-    for result in measured(results):
-        cells.setdefault(result.spec, []).append(result)
-    if not cells:
-        return message("No cell has been measured yet.", width)
-    rows: list[Line] = []
-    points = published()
-    try:
-        points = (*points, *own())
-    except ReferenceFileError as error:
-        rows += [*wrapped(f"! {error}", width, "caution", "  "), ()]
-    for spec, runs in cells.items():
-        steps = [time_s for run in runs for time_s in run.cell.step_times_s]
-        said = sentence(spec, sum(steps) / len(steps), matching(spec, runs[0].cell.in_force, points))
-        rows += wrapped(said, width, "text", "    ")
-    rows += [(), *wrapped(f"Points to look at, not truth: {REMARK}.", width, "muted", "  ")]
-    heading = (line(("Reference points", "title"), (" · + keeps these cells as your own", "muted")),)
-    return Page(heading, tuple(rows))

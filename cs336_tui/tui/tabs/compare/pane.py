@@ -1,4 +1,4 @@
-"""The Compare tab: a pivot, two sides against each other, warm-up, and reference points; made when it is in sight."""
+"""The Compare tab: a pivot, two sides against each other, warm-up, and reference points."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.widgets.lines import Line, Span
-from cs336_tui.tui.widgets.rows import Rows
+from cs336_tui.tui.dialogs.reader import text_reader
+from cs336_tui.tui.judging import give_way
+from cs336_tui.tui.tabs.status import settled_of
+from cs336_tui.tui.widgets.lines import views_line
+from cs336_tui.tui.widgets.rows import Page, Rows, message
 
 if TYPE_CHECKING:
     from cs336_tui.tui.tabs.compare.pivot import PivotChoice
-    from cs336_tui.tui.widgets.rows import Page
 
-# What makes the pages is imported when one is wanted: the app starts without.
+# The modules of the pages are imported with the first page: the app starts without them.
 
 View = Literal["pivot", "pairs", "warm-up", "reference"]
 VIEWS: tuple[View, ...] = ("pivot", "pairs", "warm-up", "reference")
 _AT_ONCE = 300
-"""Up to so many cells are put together in the middle of a frame; more on a thread."""
+"""Most cells that are tabulated within a frame; more are tabulated on a thread."""
 
 Source = tuple[str, SessionState]
 
 
 class Compared(NamedTuple):
-    """What is put together: sessions with their titles, or the two cells that were marked."""
+    """What is compared: sessions with their titles, or the two marked cells."""
 
     sessions: tuple[Source, ...]
     cells: tuple[tuple[Source, CellState], ...] = ()
 
 
 class ComparePane(Rows):
-    """Shows one of the views of `Compared`, and makes it anew when a cell is over or something else is asked."""
+    """Shows one view of `Compared`, and makes it again when a cell is over or something else is asked."""
 
     BORDER_TITLE = "Compare"
 
@@ -58,7 +60,7 @@ class ComparePane(Rows):
     ]
 
     class KeepWanted(Message):
-        """These results are to be kept as one's own reference points."""
+        """The user wants to keep these results as reference points."""
 
         def __init__(self, results: Sequence[Result]) -> None:
             super().__init__()
@@ -73,17 +75,17 @@ class ComparePane(Rows):
         self._made_of: tuple[object, ...] = ()
         self._page: Page | None = None
         self._judged_later = 0
-        """Pivots that are being judged on threads."""
+        """Pivots whose cells threads are judging."""
 
     @property
     def choice(self) -> PivotChoice:
-        """What is asked of the pivot."""
+        """The pivot that is asked for."""
         from cs336_tui.tui.tabs.compare.pivot import PivotChoice
 
         return self._chosen or PivotChoice()
 
     def show(self, compared: Compared) -> None:
-        """Paint; what is shown is made anew only if it would be another."""
+        """Paint; the page is made again only if it may have changed."""
         known = tuple((id(state), title) for title, state in self._compared.sessions)
         if known != tuple((id(state), title) for title, state in compared.sessions):
             self.cursor = 0
@@ -91,7 +93,7 @@ class ComparePane(Rows):
                 self.choice, rows=None, columns=None, where={}, baseline="", first_column=0
             )
         self._compared = compared
-        over = tuple((len(state.cells), _settled(state)) for _, state in compared.sessions)
+        over = tuple((len(state.cells), settled_of(state)) for _, state in compared.sessions)
         cells = tuple((id(cell), cell.is_over) for _, cell in compared.cells)
         of = (known, over, cells, self.view, self.choice, self.content_size.width)
         if of != self._made_of:
@@ -109,11 +111,9 @@ class ComparePane(Rows):
             in_background(self, make, take)
 
     def _maker(self, width: int) -> Callable[[], Page]:
-        """What makes the page; it touches nothing of this widget, so that a thread may call it."""
-        from cs336_tui.tui.tabs.compare.pairs import reference_page
+        """A function that makes the page; it touches nothing of this widget, so that a thread may call it."""
+        from cs336_tui.tui.tabs.compare.measured import reference_page, warmup_page
         from cs336_tui.tui.tabs.compare.pivot import pivot_page
-        from cs336_tui.tui.tabs.compare.warmup import warmup_page
-        from cs336_tui.tui.widgets.rows import message
 
         results, choice = self._results, self.choice
         match self.view:
@@ -137,11 +137,11 @@ class ComparePane(Rows):
 
     @property
     def _has_sides(self) -> bool:
-        """Whether there are two sides to set against each other."""
+        """Whether there are two sides to compare."""
         return 2 in (len(self._compared.cells), len(self._compared.sessions))
 
     def _take_unjudged(self, of: tuple[object, ...], page: Page) -> None:
-        """The pivot as it is, and then, worked out on a thread, with what of it is in doubt."""
+        """Show the pivot, and judge its cells on a thread."""
         self._take(of, page)
         if of == self._made_of and self._results:
             self._judged_later += 1
@@ -154,7 +154,7 @@ class ComparePane(Rows):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing of what is shown is still being worked out."""
+        """Whether no thread works on what is shown."""
         return not self._judged_later
 
     def _take(self, of: tuple[object, ...], page: Page) -> None:
@@ -165,15 +165,9 @@ class ComparePane(Rows):
 
     def _paint_page(self) -> None:
         if self._page is not None:
-            self.fill(self._page.rows, [self._views(), *self._page.heading])
+            self.fill(self._page.rows, [views_line(VIEWS, self.view, "  "), *self._page.heading])
 
-    def _views(self) -> Line:
-        spans: list[Span] = []
-        for view in VIEWS:
-            spans += [Span(f" {view} ", "tab-on" if view == self.view else "tab"), Span("│", "muted")]
-        return (*spans[:-1], Span("  v", "key"))
-
-    # What the keys do.
+    # Keys.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         match action:
@@ -192,15 +186,14 @@ class ComparePane(Rows):
         self._ask()
 
     def action_value(self, by: int) -> None:
-        """Another value in the pivot."""
+        """The next value in the pivot."""
         self._chosen = self.choice.next_value(by)
         self._ask()
 
     def action_baseline(self, by: int) -> None:
-        """What a speed-up is over."""
+        """The next baseline of speed-ups."""
         from cs336_tui.analysis.pivot import PivotError
         from cs336_tui.tui.tabs.compare.pivot import next_baseline
-        from cs336_tui.tui.widgets.rows import message
 
         try:
             self._chosen = next_baseline(self.choice, self._results, by)
@@ -211,7 +204,7 @@ class ComparePane(Rows):
         self._ask()
 
     def action_swap(self) -> None:
-        """Rows become columns."""
+        """Swap rows and columns."""
         from cs336_tui.tui.tabs.compare.pivot import rows_and_columns
 
         rows, columns = rows_and_columns(self.choice, self._results)
@@ -219,22 +212,16 @@ class ComparePane(Rows):
         self._ask()
 
     def action_columns(self, by: int) -> None:
-        """Bring other columns into sight."""
+        """Scroll by columns."""
         self._chosen = msgspec.structs.replace(self.choice, first_column=max(self.choice.first_column + by, 0))
         self._ask()
 
     def action_choose(self) -> None:
-        """Of a pivot, its rows, columns and cells; of a pair, the reason of its verdict."""
+        """Ask for a pivot's rows, columns and cells, or open the reason of a pair's outcome."""
         if self.view == "pivot":
             self._ask_table()
         elif self._page and (detail := self._page.details.get(self.cursor)):
-            from cs336_tui.tui.dialogs.reader import Reader
-            from cs336_tui.tui.widgets.lines import wrapped
-
-            def write(width: int) -> list[Line]:
-                return [line for text in detail.splitlines() for line in wrapped(text, width, indent="  ") or [()]]
-
-            self.app.push_screen(Reader("Pair", write))
+            self.app.push_screen(text_reader("Pair", detail))
 
     def action_keep(self) -> None:
         self.post_message(self.KeepWanted(self._results))
@@ -268,9 +255,7 @@ class ComparePane(Rows):
 
 
 def _judged_pivot(choice: PivotChoice, results: Sequence[Result], width: int) -> Page:
-    """The pivot, its cells judged: on a thread."""
-    from cs336_tui.tui.judging import give_way
-
+    """The pivot with its cells judged; for a thread."""
     give_way()
     from cs336_tui.tui.tabs.compare.pivot import doubts_of, pivot_page
 
@@ -278,20 +263,13 @@ def _judged_pivot(choice: PivotChoice, results: Sequence[Result], width: int) ->
 
 
 def _judged_pairs(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
-    """The pairs, their cells judged: on a thread."""
-    from cs336_tui.tui.judging import give_way
-
+    """The pairs with their cells judged; for a thread."""
     give_way()
     from cs336_tui.tui.tabs.compare.pairs import pairs_page
 
     return pairs_page(a, b, width)
 
 
-def _settled(state: SessionState) -> int:
-    """Differs whenever there is something new to compare: a cell is over, over once more, or will not run."""
-    return hash(tuple(cell.finished.at if cell.finished else cell.status == "skipped" for cell in state.cells.values()))
-
-
 def _place(state: SessionState, cell: CellState) -> int:
-    """Where a cell stands among the session's."""
+    """The index of a cell in its session."""
     return list(state.cells).index(cell.cell)

@@ -1,4 +1,4 @@
-"""The Memory tab: where a step's memory goes, as recorded; made when it is in sight."""
+"""The Memory tab: where a step's memory goes, as recorded."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from cs336_tui.events.reports import MemoryReport, OomReport, Prediction
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import ReportState
 from cs336_tui.tui.background import in_background
+from cs336_tui.tui.charts.memory_timeline import EventWindow
+from cs336_tui.tui.dialogs.reader import Reader, text_reader
+from cs336_tui.tui.tabs.memory.allocations import about, failure_lines, largest_page, oom_page, saved_page, summary
+from cs336_tui.tui.tabs.memory.peaks import peaks_page
+from cs336_tui.tui.tabs.memory.timeline import BESIDE, columns_in, moment_details, timeline_page
 from cs336_tui.tui.tabs.report import ReportPane, Subject
-from cs336_tui.tui.widgets.lines import Line, Span, width_of
+from cs336_tui.tui.widgets.lines import Line, Span, joined, views_line, wrapped
+from cs336_tui.tui.widgets.rows import Page
 
 if TYPE_CHECKING:
-    from cs336_tui.analysis.memory import Timeline
-    from cs336_tui.tui.charts.memory_timeline import EventWindow
-    from cs336_tui.tui.widgets.rows import Page
-
-# What makes the pages is imported when one is wanted: the app starts without.
+    from cs336_tui.analysis.memory import Timeline  # which imports numpy
 
 View = Literal["timeline", "peaks", "largest", "saved", "OOM"]
 VIEWS: tuple[View, ...] = ("timeline", "peaks", "largest", "saved")
 LEVELS_MB = (0, 1, 10, 50, 100, 500, 1000)
-"""Detail levels: allocations below are left out, MB (10⁶ bytes)."""
+"""Detail levels: smaller allocations are left out, MB (10⁶ bytes)."""
 _AT_ONCE = 50_000
-"""Up to so many events are put together in the middle of a frame; more on a thread."""
+"""Most events that are read within a frame; more are read on a thread."""
 _LOW, _TALL_WIDE, _TALL = 12, 18, 30
-"""Rows from which on there is room for the record's note, and for all about it: beside a picture, or above it."""
+"""Rows from which there is room for the record's note; for all about it, beside a picture or above it."""
 
 
 class MemoryPane(ReportPane):
-    """Shows one of the views of the subject's memory report; of a cell that ran out of memory, why."""
+    """Shows one view of the subject's memory report; of a cell that ran out of memory, the reason."""
 
     BORDER_TITLE = "Memory"
     kind = "memory"
@@ -61,17 +63,17 @@ class MemoryPane(ReportPane):
         super().__init__(id=id)
         self.view: View = "timeline"
         self.event = 0
-        """Where the timeline's cursor is."""
+        """The event under the timeline's cursor."""
         self.window: EventWindow | None = None
         self._level = 1
         self._view_before: View = "timeline"
-        """To go back to from the reason why a cell did not fit."""
+        """The view before OOM."""
         self._recorded: MemoryReport | None = None
         self._timeline: Timeline | None = None
         self._page: Page | None = None
         self._page_of: tuple[object, ...] = ()
 
-    # What is shown.
+    # From a report to the screen.
 
     def show(self, subject: Subject) -> None:
         offered = self._offered
@@ -80,33 +82,30 @@ class MemoryPane(ReportPane):
             self._suit_subject()
         if self.view == "OOM" and self._failed is None:
             self.view = self._view_before
-        self._show_view()
-        if offered != self._offered:
-            self.refresh_bindings()
-
-    @property
-    def _offered(self) -> tuple[bool | None, ...]:
-        """Which of the keys do something."""
-        return tuple(self.check_action(action, ()) for action in ("make", "go", "level"))
-
-    def _suit_subject(self) -> None:
-        """Of one that ran out of memory and has no record, the reason comes first."""
-        spec = self.subject.spec
-        recorded = self.subject.state.report_of("memory", spec) if spec else None
-        if self._failed and not (recorded and recorded.content) and self.view not in ("peaks", "OOM"):
-            self._view_before, self.view = self.view, "OOM"
-
-    def _show_view(self) -> None:
         if self.view == "peaks":
             self._show_peaks()
         elif self.view == "OOM":
             self._show_oom()
         else:
             super().show(self.subject)
+        if offered != self._offered:
+            self.refresh_bindings()
+
+    @property
+    def _offered(self) -> tuple[bool | None, ...]:
+        """The keys that do something."""
+        return tuple(self.check_action(action, ()) for action in ("make", "go", "level"))
+
+    def _suit_subject(self) -> None:
+        """Begin with the reason for a cell that ran out of memory and has no record."""
+        spec = self.subject.spec
+        recorded = self.subject.state.report_of("memory", spec) if spec else None
+        if self._failed and not (recorded and recorded.content) and self.view not in ("peaks", "OOM"):
+            self._view_before, self.view = self.view, "OOM"
 
     @property
     def _failed(self) -> CellState | None:
-        """The subject's cell, where it ran out of memory."""
+        """The subject's cell, if it ran out of memory."""
         cell = self.subject.state.cells.get(-1 if self.subject.cell is None else self.subject.cell)
         return cell if cell is not None and cell.status == "oom" else None
 
@@ -116,22 +115,14 @@ class MemoryPane(ReportPane):
 
     @property
     def views(self) -> tuple[View, ...]:
-        """Those that the subject has."""
+        """The views of the subject."""
         return (*VIEWS, "OOM") if self._failed or self.view == "OOM" else VIEWS
 
     def _heading(self) -> list[Line]:
-        """The subject and the views, in one row where they fit."""
-        title, views = self.title(), self._views()
-        if width_of(title) + width_of(views) + 3 <= self.content_size.width:
-            return [(*title, Span("   "), *views)]
-        return [title, views]
-
-    def _views(self) -> Line:
-        spans: list[Span] = []
-        for view in self.views:
-            name = f"{view} ≥ {LEVELS_MB[self._level]} MB" if view == "largest" == self.view else view
-            spans += [Span(f" {name} ", "tab-on" if view == self.view else "tab"), Span("│", "muted")]
-        return (*spans[:-1], Span(" v", "key"))
+        """The subject and the views, in one row if they fit."""
+        level = f" ≥ {LEVELS_MB[self._level]} MB" if self.view == "largest" else ""
+        names = [view + level * (view == "largest") for view in self.views]
+        return joined([self.title(), views_line(names, self.view + level)], self.content_size.width)
 
     def _title(self) -> Line:
         return self._heading()[0]
@@ -151,7 +142,7 @@ class MemoryPane(ReportPane):
             self._show_table(record, timeline)
 
     def _timeline_of(self, record: MemoryReport) -> Timeline | None:
-        """The record, ready to be asked; None while it is being read."""
+        """The record's arrays; None while they are read."""
         if record is not self._recorded:
             self._recorded, self._timeline, self.window, self.event = record, None, None, record.peak_event
             if record.events > _AT_ONCE:
@@ -166,11 +157,6 @@ class MemoryPane(ReportPane):
             self.show(self.subject)
 
     def _show_timeline(self, timeline: Timeline) -> None:
-        from cs336_tui.tui.charts.memory_timeline import EventWindow
-        from cs336_tui.tui.tabs.memory.allocations import about, summary
-        from cs336_tui.tui.tabs.memory.timeline import BESIDE, columns_in, timeline_page
-        from cs336_tui.tui.widgets.lines import wrapped
-
         width, height = self.content_size
         record = timeline.report
         room = max(columns_in(width), 1)
@@ -186,22 +172,13 @@ class MemoryPane(ReportPane):
         self.fill(page.rows, [*heading, *page.heading])
 
     def _show_table(self, record: MemoryReport, timeline: Timeline) -> None:
-        from cs336_tui.tui.tabs.memory.allocations import largest_page, saved_page, summary
-
         width, height = self.content_size
         level = LEVELS_MB[self._level]
-        make = (
-            partial(saved_page, record, width)
-            if self.view == "saved"
-            else partial(largest_page, timeline, level, width)
-        )
-        page = self._cached((timeline, self.view, level, width), make)
-        about = [summary(record, self._prediction(record))] if height >= _LOW else []
-        self._fill(page, about)
+        make = partial(saved_page, record) if self.view == "saved" else partial(largest_page, timeline, level)
+        page = self._cached((timeline, self.view, level, width), lambda: make(width))
+        self._fill(page, [summary(record, self._prediction(record))] if height >= _LOW else [])
 
     def _show_peaks(self) -> None:
-        from cs336_tui.tui.tabs.memory.peaks import peaks_page
-
         state, spec, width = self.subject.state, self.subject.spec, self.content_size.width
         over = tuple(cell.finished for cell in state.cells.values())
         reports = sum(report.content is not None for report in state.reports.values())
@@ -210,8 +187,6 @@ class MemoryPane(ReportPane):
         self._fill(page)
 
     def _show_oom(self) -> None:
-        from cs336_tui.tui.tabs.memory.allocations import failure_lines, oom_page
-
         width, cell, latest = self.content_size.width, self._failed, self._explained
         assert cell is not None
         if latest is None or not isinstance(latest.content, OomReport):
@@ -224,16 +199,14 @@ class MemoryPane(ReportPane):
         self._fill(page)
 
     def _fill(self, page: Page, about: Sequence[Line] = ()) -> None:
-        """Where there is little room, the columns' names and one row stay longer than what explains them."""
+        """Show the page; on a low screen the columns' names and one row outlast what explains them."""
         heading = self._heading()
         room = max(self.content_size.height - len(heading) - 1, 0)
         told = [*about, *page.heading]
         self.fill(page.rows, [*heading, *told[max(len(told) - room, 0) :]])
 
     def _unexplained(self, latest: ReportState | None, width: int) -> list[Line]:
-        """In place of the reason: how far a second attempt is, or how to have one."""
-        from cs336_tui.tui.widgets.lines import wrapped
-
+        """In place of the reason: the progress of a second attempt, or how to start one."""
         if latest is not None and latest.status is None:
             return wrapped(f"finding out why: {latest.stage} ...", width, "strong")
         if ("oom", self.subject.spec) in self.subject.asked:
@@ -247,7 +220,7 @@ class MemoryPane(ReportPane):
         return [*ended, *wrapped(how, width, "text")]
 
     def _cached(self, of: tuple[object, ...], make: Callable[[], Page]) -> Page:
-        """What `make` makes, or made before when it was the same that is shown."""
+        """The page that is shown, if it was made of the same; else a new one."""
         if self._page is None or of != self._page_of:
             self._page, self._page_of = make(), of
         return self._page
@@ -257,11 +230,11 @@ class MemoryPane(ReportPane):
 
     @property
     def _shown(self) -> Timeline | None:
-        """The record of the subject, where it has one that has been read."""
+        """The subject's record, once it is read."""
         timeline = self._timeline
         return timeline if timeline and self.report and self.report.content is timeline.report else None
 
-    # What the keys do.
+    # Keys.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         match action:
@@ -283,7 +256,7 @@ class MemoryPane(ReportPane):
         self.post_message(self.Wanted("oom" if self.view == "OOM" else self.kind, self.subject))
 
     def action_go(self, columns: int) -> None:
-        """The timeline's cursor goes so many columns, to the highest moment of the one it comes to."""
+        """Move the timeline's cursor by columns, to the highest moment of the new column."""
         window = self.window
         if self._shown is None or window is None:
             return
@@ -311,16 +284,14 @@ class MemoryPane(ReportPane):
         return min(max(event, 0), self._shown.events - 1) if self._shown else 0
 
     def action_zoom(self, factor: float) -> None:
-        """Show `factor` times as many events round the cursor."""
-        from cs336_tui.tui.tabs.memory.timeline import columns_in
-
+        """Show `factor` times as many events around the cursor."""
         if self._shown is not None and self.window is not None:
             room = max(columns_in(self.content_size.width), 1)
             self.window = self.window.zoomed(factor, self.event, room)
             self._paint_again()
 
     def action_peak(self) -> None:
-        """To the moment with most memory live."""
+        """Go to the moment with the most live memory."""
         if self._shown:
             self._to_event(self._shown.report.peak_event)
 
@@ -331,7 +302,7 @@ class MemoryPane(ReportPane):
             self._to_event(0 if direction < 0 else self._shown.events - 1)
 
     def action_step(self, rows: int) -> None:
-        """In the timeline to where a phase begins, the next one or one before."""
+        """In the timeline, go to where the next phase begins, or the one before."""
         if self.view != "timeline" or self._shown is None:
             super().action_step(rows)
             return
@@ -341,32 +312,23 @@ class MemoryPane(ReportPane):
             self._to_event(found[0] if rows > 0 else found[-1])
 
     def action_level(self, by: int) -> None:
-        """Leave out more allocations, or fewer."""
+        """Leave out more small allocations, or fewer."""
         self._level = min(max(self._level + by, 0), len(LEVELS_MB) - 1)
         self.cursor = 0
         self._paint_again()
 
     def action_choose(self) -> None:
-        """Of the timeline, everything about the moment; of a row, everything about it."""
-        from cs336_tui.tui.dialogs.reader import Reader
-        from cs336_tui.tui.tabs.memory.allocations import about
-        from cs336_tui.tui.tabs.memory.timeline import moment_details
-        from cs336_tui.tui.widgets.lines import wrapped
-
+        """Open everything about the timeline's moment, or about a row."""
         timeline, event = self._shown, self.event
-        if self.view == "timeline":
-            if timeline is not None:
-
-                def write_moment(width: int) -> list[Line]:
-                    return [*about(timeline.report, width), (), *moment_details(timeline, event, width)]
-
-                self.app.push_screen(Reader("Live memory", write_moment))
-        elif self._page and (detail := self._page.details.get(self.cursor)):
+        if self.view != "timeline":
+            if self._page and (detail := self._page.details.get(self.cursor)):
+                self.app.push_screen(text_reader("Memory", detail))
+        elif timeline is not None:
 
             def write(width: int) -> list[Line]:
-                return [line for text in detail.splitlines() for line in wrapped(text, width, indent="  ") or [()]]
+                return [*about(timeline.report, width), (), *moment_details(timeline, event, width)]
 
-            self.app.push_screen(Reader("Memory", write))
+            self.app.push_screen(Reader("Live memory", write))
 
     def _paint_again(self) -> None:
         self.show(self.subject)
