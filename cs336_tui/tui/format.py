@@ -12,7 +12,7 @@ NOT_YET = "–"
 NOT_AVAILABLE = quantities.UNKNOWN
 GB = 1e9
 _PLACE = re.compile(r" \([^()]+:\d+( in [^()]+)?\)$")
-"""A file and a line that a text ends with."""
+"""A file and a line at the end of a text."""
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
@@ -88,7 +88,7 @@ def plain(text: str) -> str:
 
 
 def cut_to_lines(text: str, width: int, most: int) -> list[str]:
-    """Text over as many lines as it needs, at most so many; what goes is before the file and line that it ends with."""
+    """The text over at most `most` lines; a file and line at its end are kept."""
     lines = textwrap.wrap(text, width, break_on_hyphens=False)
     if len(lines) <= most:
         return lines

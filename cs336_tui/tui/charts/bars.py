@@ -10,11 +10,11 @@ from cs336_tui.tui.widgets.lines import Line, Span, bar, width_of
 
 PHASE_ROLES = 5
 SHORT_NAMES = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", "optimizer": "opt"}
-"""Of phases, for narrow columns."""
+"""Names of phases for narrow columns."""
 
 
 def phase_bars(means_s: Mapping[str, float], *, width: int) -> list[Line]:
-    """One row per phase: its name, a bar of its share of all phases, its mean in ms."""
+    """A row per phase: its name, a bar of its share, its mean in ms."""
     total = sum(means_s.values())
     if not total:
         return []
@@ -34,7 +34,7 @@ def phase_bars(means_s: Mapping[str, float], *, width: int) -> list[Line]:
 
 
 def phase_line(means_s: Mapping[str, float], *, width: int) -> Line:
-    """The same in one row, without bars, for a low screen; names are cut short where there is no room for them."""
+    """The phases in one row without bars, with short names if there is no room."""
     total = sum(means_s.values())
     lines: list[Line] = []
     for short in (False, True):
@@ -56,7 +56,7 @@ def nice_ceiling(value: float) -> float:
 
 
 def progress(done: int, total: int, *, width: int, unit: str = "steps") -> Line:
-    """``━━━━━━━━──── 57 % · 86/150 steps``; the bar takes what the figures leave of `width`."""
+    """``━━━━━━━━──── 57 % · 86/150 steps``, `width` columns wide."""
     share = done / total if total else 0.0
     figures = f" {int(share * 100):3d} % · {done}/{total} {unit}" if total else f" no {unit}"
     room = max(width - len(figures), 0)

@@ -1,4 +1,4 @@
-"""A figure's recent past as columns, and the moments at which cells began under the same time axis."""
+"""A figure's history as columns, and the starts of cells under the same time axis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600)
 
 
 class Window(NamedTuple):
-    """The stretch of time that a graph shows: `width` columns of `bucket_s` seconds from `start`."""
+    """The time that a graph shows: `width` columns of `bucket_s` seconds from `start`."""
 
     start: float
     bucket_s: int
@@ -24,10 +24,8 @@ class Window(NamedTuple):
 
 
 def window(since: float, now: float, width: int) -> Window:
-    """The finest window of `width` columns that holds both moments (Unix seconds).
-
-    Its columns start at whole multiples of their length, so that they stay put between one moment and the next.
-    """
+    """The finest window of `width` columns that holds both moments (Unix seconds). Columns start at multiples of their
+    length, so that they do not move."""
     for bucket_s in BUCKETS_S:
         start = math.floor(since / bucket_s) * bucket_s
         if now < start + width * bucket_s:
@@ -37,10 +35,8 @@ def window(since: float, now: float, width: int) -> Window:
 
 
 def graph(samples: Sequence[tuple[float, float]], view: Window, *, top: float, height: int, role: str) -> list[Line]:
-    """`height` rows of (time, value) samples, each column the largest of its stretch, on an axis from 0 to `top`.
-
-    A stretch without a sample repeats its left neighbour; before the first sample and after the last there is nothing.
-    """
+    """`height` rows of (time, value) samples on an axis from 0 to `top`; a column shows its largest sample, or repeats
+    its left neighbour. Nothing is drawn before the first sample and after the last."""
     peaks: list[float | None] = [None] * view.width
     for at, value in samples:
         index = view.column_of(at)
@@ -56,7 +52,7 @@ def graph(samples: Sequence[tuple[float, float]], view: Window, *, top: float, h
 
 
 def marks(starts: Sequence[tuple[float, int]], view: Window) -> Line:
-    """Under each moment a tick and the number of the cell that began then; only a tick where the next one is close."""
+    """A tick and the cell's number under each start; only a tick if the next one is close."""
     row = [" "] * view.width
     columns = [(view.column_of(at), cell) for at, cell in starts]
     end = view.width

@@ -1,4 +1,4 @@
-"""Live memory over the events of a step as columns on an axis that starts at zero, coloured by phase."""
+"""Live memory over the events of a step as columns from zero, coloured by phase."""
 
 from __future__ import annotations
 
@@ -21,46 +21,43 @@ _PHASE_ROLES = {
 }
 _CURSOR = "strong"
 _WITH_PHASES = 5
-"""From so many rows on, one of them names the phases."""
+"""Height from which one row names the phases."""
 _SHORTEST_NAME = 4
 
 
 class Mark(NamedTuple):
-    """A moment that is named below the axis."""
+    """A moment named below the axis."""
 
     column: int
     name: str
 
 
 class Picture(NamedTuple):
-    """What is drawn: of every column its highest moment."""
+    """The drawing; a column shows its highest moment."""
 
     bytes: Sequence[int]
     phases: Sequence[str]
-    """Of each column's highest moment."""
+    """The phase of each column's highest moment."""
     top_bytes: int
-    """What the axis must hold; the same for every zoom."""
+    """The top of the axis, the same for every zoom."""
     unit: ByteUnit
     cursor: int | None = None
     marks: tuple[Mark, ...] = ()
 
 
 def phase_role(phase: str) -> str:
-    """The role of a phase's colour, the same on every pass; of what belongs to no phase, ``muted``."""
+    """The role of a phase's colour, the same on every pass; ``muted`` outside phases."""
     return _PHASE_ROLES.get(phase, "muted")
 
 
 def room_for_columns(width: int) -> int:
-    """Columns of a picture that is `width` characters wide, its axis included."""
+    """The columns of a picture that is `width` characters wide with its axis."""
     return max(width - _MARGIN, 0)
 
 
 def memory_timeline(picture: Picture, *, width: int, height: int) -> list[Line]:
-    """`height` rows of at most `width` characters, the last one or two with the marks and the phases' names.
-
-    Fewer columns than there is room are drawn wider. The cursor is a line through its column: ``│`` above it, its
-    own part of the column in the text's colour, ``▲`` below.
-    """
+    """`height` rows of at most `width` characters; the last one or two have the marks and the phases' names. Few
+    columns are drawn wider. The cursor is a line through its column, with ``▲`` below."""
     count, room = len(picture.bytes), room_for_columns(width)
     below = 2 if height >= _WITH_PHASES else 1
     rows = height - below
@@ -99,7 +96,7 @@ def _axis(row: int, rows: int, top: float, unit: str) -> str:
 
 
 def _runs(chars: Sequence[str], roles: Sequence[str]) -> Iterator[Span]:
-    """One span for each stretch of one role; blanks take the role of what stands before them."""
+    """A span per stretch of one role; blanks join the stretch before them."""
     start = 0
     role = roles[0]
     for place in range(1, len(chars)):
@@ -110,7 +107,7 @@ def _runs(chars: Sequence[str], roles: Sequence[str]) -> Iterator[Span]:
 
 
 def _marked(marks: Sequence[Mark], places: Sequence[int], cursor: int | None) -> list[Span]:
-    """A tick under each mark with its name beside it: the first's on its left, the last's on its right, if they fit."""
+    """A tick under each mark, with its name beside it if it fits: left of the first, right of the others."""
     width = len(places)
     row = [" "] * width
     named: dict[int, str] = {}
@@ -133,7 +130,7 @@ def _marked(marks: Sequence[Mark], places: Sequence[int], cursor: int | None) ->
 
 
 def _names(phases: Sequence[str]) -> Iterator[Span]:
-    """Each phase's name where it begins, cut to its stretch or left out where that says nothing."""
+    """Each phase's name where it begins, cut to its stretch, or left out if the stretch is too short."""
     for phase, run in groupby(phases):
         width = len(list(run))
         name = phase[: width - 1]
@@ -141,11 +138,11 @@ def _names(phases: Sequence[str]) -> Iterator[Span]:
 
 
 _SHORTEST = 8
-"""Events that can fill the screen."""
+"""Fewest events in sight."""
 
 
 class EventWindow(NamedTuple):
-    """The events from `first` up to, not including, `end`, out of `events`; in equal columns."""
+    """The events in sight, from `first` up to, not including, `end`, of `events`; in equal columns."""
 
     first: int
     end: int
@@ -154,7 +151,7 @@ class EventWindow(NamedTuple):
 
     @classmethod
     def whole(cls, events: int, room: int) -> EventWindow:
-        """All events in at most `room` columns; there is never more than one column for an event."""
+        """All events in at most `room` columns; an event has at most one column."""
         events = max(events, 1)
         return cls(0, events, events, max(min(room, events), 1))
 
@@ -163,11 +160,11 @@ class EventWindow(NamedTuple):
         return self.end - self.first >= self.events
 
     def edge(self, column: int) -> int:
-        """The first event of a column; of the column behind the last one, the window's end."""
+        """The first event of a column; the window's end for the column after the last."""
         return self.first + (self.end - self.first) * column // self.columns
 
     def column_of(self, event: int) -> int | None:
-        """The column that an event belongs to; None when it is out of sight."""
+        """The column of an event; None if it is out of sight."""
         if not self.first <= event < self.end:
             return None
         column = (event - self.first) * self.columns // (self.end - self.first)
@@ -176,17 +173,17 @@ class EventWindow(NamedTuple):
         return column
 
     def in_room(self, room: int) -> EventWindow:
-        """The same stretch in another room."""
+        """The same events in another number of columns."""
         return self._replace(columns=max(min(room, self.end - self.first), 1))
 
     def zoomed(self, factor: float, event: int, room: int) -> EventWindow:
-        """A stretch `factor` times as long in which `event` keeps its place, at most everything."""
+        """A window `factor` times as long in which `event` keeps its place."""
         length = max(min(max(round((self.end - self.first) * factor), _SHORTEST), self.events), 1)
         place = (event - self.first) / (self.end - self.first)
         return self._from(event - int(place * length), length).in_room(room)
 
     def following(self, event: int) -> EventWindow:
-        """This window, or the one of the same length with `event` in its middle when that has left this one."""
+        """This window; if `event` is outside, one of the same length around it."""
         if self.first <= event < self.end:
             return self
         length = self.end - self.first

@@ -13,20 +13,20 @@ _MARGIN = _LABEL + 2
 _DOTS_ACROSS, _DOTS_DOWN = 2, 4
 _BRAILLE = 0x2800
 _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Of a braille character, by row and column of the dot (Unicode 15, section 21.1)."""
+"""The bits of a braille character, by row and column of the dot (Unicode 15, section 21.1)."""
 _DASH = 3
-"""Dots of a dash, and between two of them."""
+"""Dots of a dash, and of a gap."""
 _ROOM = 4.0
-"""How many times beyond the outermost points and ridges the intensities go."""
+"""The factor by which the axis exceeds the outermost intensities."""
 _NEAR = 3.0
-"""How many times below the lowest point the FLOP/s begin."""
+"""The factor by which the axis begins below the lowest FLOP/s."""
 _FEWEST_TICKS = 2
 _LEAST = (24, 5)
-"""Columns and rows below which nothing can be told from a picture."""
+"""Least columns and rows of a drawing."""
 
 
 class Roof(NamedTuple):
-    """A ceiling: the best FLOP/s at an intensity, and its look."""
+    """A ceiling: the most FLOP/s at an intensity, and its style."""
 
     attainable: Callable[[float], float]
     ridge: float | None
@@ -35,7 +35,7 @@ class Roof(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A measured cell: FLOPs per byte, FLOP/s, its number, its look."""
+    """A measured cell: FLOPs per byte, FLOP/s, its number and style."""
 
     intensity: float
     flops_per_s: float
@@ -46,11 +46,9 @@ class Mark(NamedTuple):
 def roofline_chart(
     roofs: Sequence[Roof], marks: Sequence[Mark], *, width: int, height: int, unit: tuple[str, float]
 ) -> list[Line]:
-    """`height` rows of `width` characters, the last two the axis of intensities; none where there is no room.
-
-    `unit` is that of the axis of FLOP/s: its name, and how many FLOP/s one is. Of several marks in one place the last
-    one's look is seen, and all their numbers as far as there is room.
-    """
+    """`height` rows of `width` characters, the last two the axis of intensities; none without room. `unit`: the name of
+    the unit of the FLOP/s axis, and its FLOP/s. Marks in one place have the style of the last, and all numbers that
+    fit."""
     if width < _LEAST[0] or height < _LEAST[1] or not marks:
         return []
     columns, rows = width - _MARGIN, height - 2
@@ -87,7 +85,7 @@ class _Scale(NamedTuple):
         return self.low * math.exp(math.log(self.high / self.low) * share)
 
     def place(self, value: float, places: int) -> int:
-        """Of `places` along the axis, the one that this value falls into; maybe outside."""
+        """The index of the value's place among `places` along the axis; it may be outside."""
         return math.floor(self.share(value) * places)
 
 
@@ -103,7 +101,7 @@ def _up(roofs: Sequence[Roof], marks: Sequence[Mark], across: _Scale) -> _Scale:
 
 
 def _dots(roof: Roof, across: _Scale, up: _Scale, columns: int, rows: int) -> Mapping[tuple[int, int], int]:
-    """The braille bits of each character that the ceiling passes through."""
+    """The braille bits of each character on the ceiling."""
     wide, high = columns * _DOTS_ACROSS, rows * _DOTS_DOWN
     found: dict[tuple[int, int], int] = {}
     before: int | None = None
@@ -121,7 +119,7 @@ def _dots(roof: Roof, across: _Scale, up: _Scale, columns: int, rows: int) -> Ma
 
 
 def _place(marks: Sequence[Mark], across: _Scale, up: _Scale, chars: list[list[str]], roles: list[list[str]]) -> None:
-    """Put a point for each mark, and its number beside it, or all numbers of those that share a place."""
+    """Draw a point for each mark, with the numbers of all marks in its place."""
     rows, columns = len(chars), len(chars[0])
     places: dict[tuple[int, int], list[Mark]] = {}
     for mark in marks:
@@ -144,14 +142,14 @@ def _place(marks: Sequence[Mark], across: _Scale, up: _Scale, chars: list[list[s
 
 
 def _is_free(row: int, own: int, start: int, length: int, columns: int, taken: set[tuple[int, int]]) -> bool:
-    """Whether a number can stand there, beside its `own` point's column and apart from all others."""
+    """Whether a number fits there, apart from all points but that of column `own`."""
     if start < 0 or start + length > columns:
         return False
     return not any((row, at) in taken for at in range(start - 1, start + length + 1) if at != own)
 
 
 def _runs(chars: Sequence[str], roles: Sequence[str]) -> list[Span]:
-    """One span for each stretch of one role; blanks take the role of what stands before them."""
+    """A span per stretch of one role; blanks join the stretch before them."""
     spans: list[Span] = []
     for char, role in zip(chars, roles, strict=True):
         if spans and (char == " " or role == spans[-1].role):
@@ -162,8 +160,8 @@ def _runs(chars: Sequence[str], roles: Sequence[str]) -> list[Span]:
 
 
 def _ticks(scale: _Scale, places: int, free: range) -> dict[int, float]:
-    """Values to name, by their place along an axis of `places` among the `free` ones: powers of ten, and numbers
-    between them where these are few."""
+    """The labelled values by their place, among the `free` ones of `places`: powers of ten, and values between them if
+    these are few."""
     powers = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
     found: dict[int, float] = {}
     for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
@@ -175,7 +173,7 @@ def _ticks(scale: _Scale, places: int, free: range) -> dict[int, float]:
 
 
 def _bottom(across: _Scale, columns: int) -> list[Line]:
-    """The axis of intensities with its ticks, and what they are."""
+    """The axis of intensities: ticks and labels."""
     title = "FLOP/B"
     axis, labels = ["─"] * columns, [" "] * columns
     labels[columns - len(title) :] = title

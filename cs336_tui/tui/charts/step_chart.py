@@ -23,12 +23,9 @@ def step_chart(
     width: int,
     height: int,
 ) -> list[Line]:
-    """`height` rows of `width` characters; the last row names the two kinds of step.
-
-    Every step of the cell has its place from the start: nothing moves while steps arrive. With more steps than
-    characters, one column is the mean of several neighbours, and the last row says of how many. The axis goes from
-    0 to a round number above the median; what is higher (a cold first step) ends in ``▲``.
-    """
+    """`height` rows of `width` characters; the last row names warm-up and measured steps. Every step has its place from
+    the start. With more steps than characters a column is the mean of neighbours, whose number the last row gives.
+    The axis ends at a round number above the median; a higher step, such as a cold first one, ends in ``▲``."""
     rows, room = height - 1, width - _LABEL - 3  # label, axis, separator
     total = warmup_total + measured_total
     if rows < 1 or room < 4 or total < 1:
@@ -59,7 +56,7 @@ def step_chart(
 
 
 def _bins(values: Sequence[float], per_bin: int, total: int) -> list[float]:
-    """Means of neighbours; a last bin that is still filling waits, so that no column is drawn twice."""
+    """Means of neighbours; an incomplete bin is not drawn."""
     if per_bin == 1:
         return list(values)
     whole = len(values) if len(values) >= total else len(values) // per_bin * per_bin

@@ -1,4 +1,4 @@
-"""The Estimate tab: what each cell will need, before anything runs."""
+"""The Estimate tab: what each cell will need."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from cs336_tui.tui.widgets.lines import Line, Lines, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
 _BESIDE_FROM = 150
-"""Columns from which the detail stands beside the list."""
+"""Width from which the detail is beside the list."""
 _BELOW_FROM = 30
-"""Rows from which it stands below."""
+"""Height from which the detail is below the list."""
 
 Whose = Literal["chosen", "session"]
 
 
 class Estimated(NamedTuple):
-    """What the tab shows."""
+    """The contents of the tab."""
 
     rows: tuple[EstimateRow, ...]
     whose: Whose
-    """Whether these are the cells of Configure's choices or those of the session."""
+    """The cells of Configure's choices, or those of the session."""
     target: str = ""
-    """The device that is asked about, in words."""
+    """The device, in words."""
     elsewhere: bool = False
-    """Whether that is a GPU that somebody named."""
+    """Whether the device is a GPU that the user named."""
     why_none: str = ""
     waiting: str = ""
-    """What becomes of the predictions that are not there, in words."""
+    """The state of missing predictions, in words."""
     total: str = ""
-    """How long all that fit take; empty when nobody knows."""
+    """The time of all cells that fit; empty if unknown."""
     part: str = ""
-    """Which of the cells have a row, in words; empty when all have."""
+    """Which cells have a row, in words; empty if all have."""
     can_switch: bool = False
-    """Whether there are both the choices' cells and the session's."""
+    """Whether the choices and the session both have cells."""
 
 
 class EstimateList(Rows):
-    """The cells, and the keys of the tab: those of a list would go before its pane's."""
+    """The list, with the keys of the tab: a list's keys come before its pane's."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "Details", id="estimate.detail"),
@@ -58,7 +58,7 @@ class EstimateList(Rows):
     can_switch = False
 
     class Wanted(Message):
-        """Somebody wants to name a GPU, or to see the other cells."""
+        """The user wants to name a GPU, or to see the other cells."""
 
         def __init__(self, wish: str) -> None:
             super().__init__()
@@ -72,7 +72,7 @@ class EstimateList(Rows):
 
 
 class EstimatePane(Container):
-    """A row a cell; the detail of the one under the cursor beside or below it where there is room, else on Enter."""
+    """The list, and the detail of the cell under the cursor: beside or below it, or in a window on Enter."""
 
     BORDER_TITLE = "Estimate"
 
@@ -89,14 +89,14 @@ class EstimatePane(Container):
     """
 
     class GpuNamed(Message):
-        """Judge for this GPU; None for the machine's own devices."""
+        """Estimate for this GPU; None: the machine's own devices."""
 
         def __init__(self, name: str | None) -> None:
             super().__init__()
             self.name = name
 
     class Switched(Message):
-        """Somebody wants the other cells: those of the session instead of Configure's, or back."""
+        """The user wants the other cells: the session's instead of Configure's, or back."""
 
     def __init__(self, *, id: str | None = "estimate") -> None:
         super().__init__(id=id)
@@ -123,7 +123,7 @@ class EstimatePane(Container):
         self.set_class(not beside and event.size.height >= _BELOW_FROM, "-below")
 
     def show(self, estimated: Estimated) -> None:
-        """Paint; the cursor stays on its row as far as there are rows."""
+        """Paint; the cursor stays on its row."""
         if not self.is_mounted:
             return
         if estimated.can_switch != self._list.can_switch:
@@ -150,7 +150,7 @@ class EstimatePane(Container):
         self._paint_detail()
 
     def _brief(self) -> list[Line]:
-        """Of the cell under the cursor; always as many lines, so that the list does not jump."""
+        """Two lines on the cell under the cursor; always two, so that the list does not jump."""
         if self._list.content_size.height < 7:
             return []
         found = page.brief(self._current) if self._current else []
@@ -198,7 +198,7 @@ class EstimatePane(Container):
             self.post_message(self.Switched())
 
     def ask_gpu(self) -> None:
-        """Ask for a GPU that need not be here."""
+        """Ask for a GPU, which need not be in this machine."""
         from cs336_tui.events.gpus import known_gpus
         from cs336_tui.tui.dialogs.questions import AskText
 

@@ -1,4 +1,4 @@
-"""The Live pane: the running cell, or the one that was looked at last."""
+"""The Live pane: the running cell, or the cell that was chosen last."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _STEP_COLUMNS = 25
 _PHASE_COLUMNS = 9
 _FIRST_PLACES = 20
 _TITLE_ROWS_FROM = 14
-"""Rows of a pane in which a long title may take two."""
+"""Height from which a long title may take two rows."""
 _CHART_ROWS = 7
-"""Left for the chart and the phases below what is said of a finished cell."""
+"""Rows for the chart and the phases below the verdicts of a finished cell."""
 
 
 class LivePane(Lines):
-    """Shows one cell of a session: where it is, its mean and std, each step and each phase."""
+    """Shows one cell: its progress, mean and std, steps and phases."""
 
     BORDER_TITLE = "Live"
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.detail_interval_s = 1.0
-        """How often the phases and the table of steps are brought up to date: more than is read only costs bytes."""
+        """The interval at which the phases and the table of steps are updated, s: each update costs bytes over SSH."""
         self._state: SessionState | None = None
         self._detail = Detail(-1, 0, {}, 0.0)
 
@@ -51,7 +51,7 @@ class LivePane(Lines):
         held: bool = False,
         judging: Judging | None = None,
     ) -> None:
-        """Paint the cell; without one, the invitation to run something. `held`: the queue waits for a go-ahead."""
+        """Paint the cell, or the invitation if there is none. `held`: the queue is paused."""
         if cell is None:
             said = wrapped(invitation, self.content_size.width, "muted")
             self.paint([(), line(("Nothing has run yet.", "strong")), (), *said])
@@ -66,7 +66,7 @@ class LivePane(Lines):
 
 
 class Detail(NamedTuple):
-    """What is shown of a cell's single steps, as of `at` (Unix seconds)."""
+    """The steps and phases of a cell as of `at` (Unix seconds)."""
 
     cell: int
     steps: int
@@ -75,7 +75,7 @@ class Detail(NamedTuple):
 
 
 def detail_of(cell: CellState, at: float) -> Detail:
-    """All that there is to show now."""
+    """The present detail."""
     return Detail(cell.cell, cell.steps_done, phase_means(cell), at)
 
 
@@ -89,7 +89,7 @@ def live_lines(
     held: bool = False,
     found: Assessment | None = None,
 ) -> list[Line]:
-    """The pane's rows for a cell, as many as fit in `height`; `found` is what was found out about it."""
+    """The pane's rows for a cell, at most `height`; `found`: its verdicts."""
     means = detail.phases
     airy = height >= 22
     lines = [
@@ -124,7 +124,7 @@ def live_lines(
 
 
 def _warmup_places(cell: CellState) -> int:
-    """For how many warm-up steps the chart has places."""
+    """The places for warm-up steps in the chart."""
     done, spec = len(cell.warmup_times_s), cell.spec
     if not spec.warmup_auto:
         return spec.warmup_steps
@@ -132,7 +132,7 @@ def _warmup_places(cell: CellState) -> int:
 
 
 def _measured_places(cell: CellState) -> int:
-    """For how many measured steps."""
+    """The places for measured steps."""
     done, spec = len(cell.step_times_s), cell.spec
     if spec.steps_auto is None:
         return spec.measure_steps
@@ -140,7 +140,7 @@ def _measured_places(cell: CellState) -> int:
 
 
 def _growing(done: int, most: int) -> int:
-    """Places for steps whose number is not fixed: they double as steps come."""
+    """The places for steps whose number is open; they double as steps come."""
     places = _FIRST_PLACES
     while places < done:
         places *= 2
@@ -148,7 +148,7 @@ def _growing(done: int, most: int) -> int:
 
 
 def phase_means(cell: CellState) -> dict[str, float]:
-    """Mean seconds of each phase over the measured steps, or over the warm-up while there is nothing else."""
+    """The mean time of each phase, s: over the measured steps, or over the warm-up before the first of them."""
     phases = cell.phase_times_s or cell.warmup_phase_times_s
     return {name: sum(times) / len(times) for name, times in phases.items() if times}
 
@@ -207,7 +207,7 @@ def _error(cell: CellState, width: int, height: int) -> list[Line]:
 
 
 def _steps(cell: CellState, ddof: int, count: int, width: int, height: int) -> list[Line]:
-    """The last steps under a heading. When full, it makes room for several at once: fewer rows are sent again."""
+    """The last steps under a heading. A full table drops half of its rows at once: fewer rows are sent again."""
     rows = height - 2
     if rows < 2 or not count:
         return []

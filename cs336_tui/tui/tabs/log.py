@@ -1,4 +1,4 @@
-"""The Log tab: which cells ran, what they printed, how they failed, and what the tool has to say; newest last."""
+"""The Log tab: starts, output and failures of cells, and notices; newest last."""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ from cs336_tui.tui.widgets.lines import Line, Span, line
 from cs336_tui.tui.widgets.rows import Rows
 
 LIMIT = 5000
-"""Rows kept; the session log has all of them."""
+"""Most rows that are kept; the session log has all."""
 
 
 class LogBook:
-    """The rows of one session's log; `where` is its path, empty while there is none."""
+    """The rows of one session; `where`: the path of its log, empty if there is none."""
 
     def __init__(self, where: str = "") -> None:
         self.where = where
         self.rows: deque[Line] = deque(maxlen=LIMIT)
 
     def take(self, events: Iterable[Event], state: SessionState) -> None:
-        """Add the rows of these events, which `state` holds already."""
+        """Add the rows of these events, which `state` includes."""
         for event in events:
             self.rows.extend(_rows_of(event, state))
 
 
 class LogPane(Rows):
-    """Each row starts with its cell's number; it follows the newest row until somebody scrolls up."""
+    """Each row starts with its cell's number. The newest row stays in sight until the user scrolls up."""
 
     BORDER_TITLE = "Log"
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(follow=True, id=id)
         self.book = LogBook()
-        """Of the session that is shown."""
 
     def show(self) -> None:
         book = self.book
@@ -49,7 +48,7 @@ class LogPane(Rows):
         self.fill((), [(), line(("Nothing yet. What a cell prints, and notices, appear here.", "muted")), *where])
 
     def _where(self, path: str) -> str:
-        """Where the log is; of a long path the end, which tells it from others."""
+        """The place of the log; of a long path its end."""
         text, room = "The session log is ", self.content_size.width
         if len(text) + len(path) > room:
             path = f"…{path[len(text) + 1 - room :]}"

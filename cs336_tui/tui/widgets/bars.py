@@ -1,4 +1,4 @@
-"""The rows at the top and the bottom of the screen: the tabs, and the keys that do something here."""
+"""The first and the last row of the screen: the tabs, and the keys in force."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tab:
 
 
 class _Item(NamedTuple):
-    """What is drawn of a tab: key and label, or an arrow that stands for it and those beyond."""
+    """A tab as it is drawn: key and label, or an arrow for it and those beyond."""
 
     tab: Tab
     text: str
@@ -36,10 +36,8 @@ class _Item(NamedTuple):
 
 
 class TabBar(Lines, can_focus=True):
-    """Shows the tabs given to `offer`; left and right, a click or the app's keys choose one.
-
-    Where not all fit, those round the open one are shown, and an arrow at each end behind which there are more.
-    """
+    """Shows the tabs given to `offer`; left and right, a click or the app's keys choose one. If not all fit, it shows
+    those around the open one, with an arrow at each end that has more."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "step(-1)", "Previous tab", show=False, id="tabs.previous"),
@@ -47,7 +45,7 @@ class TabBar(Lines, can_focus=True):
     ]
 
     class Chosen(Message):
-        """Somebody chose the tab of this id."""
+        """The user chose the tab with this id."""
 
         def __init__(self, tab: str) -> None:
             super().__init__()
@@ -59,7 +57,7 @@ class TabBar(Lines, can_focus=True):
         self._active = ""
 
     def offer(self, tabs: Sequence[Tab], active: str) -> None:
-        """Show these tabs, one of them as the open one."""
+        """Show these tabs, the active one marked."""
         self._tabs, self._active = tuple(tabs), active
         self._show()
 
@@ -72,7 +70,7 @@ class TabBar(Lines, can_focus=True):
         self.paint([tuple(spans[:-1])])
 
     def _items(self) -> list[_Item]:
-        """The tabs that fit round the open one, and an arrow for the first that does not at either end."""
+        """The tabs that fit around the open one, with an arrow for the next tab at either end."""
         items = [_Item(tab, f" {tab.key} {tab.label} ") for tab in self._tabs]
         if not items:
             return []
@@ -112,10 +110,8 @@ class TabBar(Lines, can_focus=True):
 
 
 def window(widths: Sequence[int], middle: int, room: int, arrow: int) -> tuple[int, int]:
-    """The longest run of places round `middle`, end exclusive, that `room` holds with an arrow at each cut end.
-
-    It grows by turns to either side; `middle` is always in it.
-    """
+    """The longest run of places around `middle`, end exclusive, that fits in `room` with an arrow at each cut end. It
+    grows in turns to both sides and always includes `middle`."""
     first, end = middle, middle + 1
 
     def fits(first: int, end: int) -> bool:
@@ -135,7 +131,7 @@ def window(widths: Sequence[int], middle: int, room: int, arrow: int) -> tuple[i
 
 
 class KeyBar(Lines):
-    """Lists the bindings in force that are meant to be shown; a click presses the key."""
+    """Lists the visible bindings in force; a click presses the key."""
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._on_bindings)
@@ -148,7 +144,7 @@ class KeyBar(Lines):
         self._show()
 
     def _shown(self) -> list[tuple[str, Binding]]:
-        """Keys as they are printed, in the order of the bindings, most telling first."""
+        """Keys as they are printed, in the order of the bindings."""
         seen: dict[str, tuple[str, Binding]] = {}
         for active in self.screen.active_bindings.values():
             binding = active.binding

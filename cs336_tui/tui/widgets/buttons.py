@@ -1,4 +1,4 @@
-"""Widgets of one row that are pressed: a button, and a line that shows or hides what follows it."""
+"""Widgets of one row that are pressed: a button, and a fold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 
 class Fold(Widget, can_focus=True):
-    """``▸ more`` and, when `open`, ``▾ more``; space, enter or a click turns it."""
+    """Shows or hides what follows: ``▸ more``, and ``▾ more`` if `open`; space, enter or a click turns it."""
 
     DEFAULT_CSS = """
     Fold {
@@ -33,7 +33,7 @@ class Fold(Widget, can_focus=True):
     label: reactive[str] = reactive("")
 
     class Turned(Message):
-        """The fold was opened or closed by a person."""
+        """The user opened or closed the fold."""
 
         def __init__(self, fold: Fold) -> None:
             super().__init__()
@@ -59,7 +59,7 @@ class Fold(Widget, can_focus=True):
 
 
 class PushButton(Widget, can_focus=True):
-    """Pressed by enter, space or a click while it is not disabled; brackets say what the dimmed colour says, too."""
+    """``[ Run ]``, pressed by enter, space or a click; a disabled button has no brackets."""
 
     DEFAULT_CSS = """
     PushButton {
@@ -96,7 +96,7 @@ class PushButton(Widget, can_focus=True):
         return Content(f"  {self.label}  " if self.disabled else f"[ {self.label} ]")
 
     def offer(self, label: str, enabled: bool) -> None:
-        """Show another label, and whether the button can be pressed."""
+        """Set the label, and whether the button can be pressed."""
         self.label, self.disabled = label, not enabled
         self.refresh()
 

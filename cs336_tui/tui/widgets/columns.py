@@ -14,7 +14,7 @@ from cs336_tui.tui.widgets.lines import Line, Span, bar, line, wrapped
 T = TypeVar("T")
 _GAP = 2
 _ALL_ALIKE = 20
-"""Added to the rank of a column whose values are all alike: it tells least."""
+"""Added to the rank of a column whose values are all alike, so that it is dropped first."""
 _WIDEST_BAR = 40
 
 

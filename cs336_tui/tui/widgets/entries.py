@@ -22,14 +22,11 @@ from textual.widgets import Input
 from cs336_tui.tui.widgets.styled import Styled
 
 LABEL_WIDTH = 11
-"""Columns of the label, the gap after it included."""
+"""Columns of the label with the gap after it."""
 
 
 class Entry(Styled):
-    """Draws the label, rows of content right of it, and below them the problem, folded to the width.
-
-    `field` names the entry as `SpecError` does.
-    """
+    """Draws the label, the content right of it, and the problem below. `field` is the name in a `SpecError`."""
 
     DEFAULT_CSS = """
     Entry {
@@ -39,10 +36,10 @@ class Entry(Styled):
     """
 
     problem: reactive[str] = reactive("", layout=True)
-    """What is wrong, without the field's name; empty when all is well."""
+    """The problem, without the field's name; empty if there is none."""
 
     class Changed(Message):
-        """Something was chosen or typed; `value` is the text, or the chosen values."""
+        """The user chose or typed something; `value`: the text, or the chosen values."""
 
         def __init__(self, entry: Entry, value: str | tuple[str, ...]) -> None:
             super().__init__()
@@ -58,7 +55,7 @@ class Entry(Styled):
         self.tooltip = tooltip
 
     def watch_problem(self, problem: str) -> None:
-        """A person who types something wrong sees why, below it."""
+        """Scroll to the problem of the entry that the user edits."""
         if problem and self.has_focus_within:
             self.call_after_refresh(self.scroll_visible, animate=False)
 
@@ -97,7 +94,7 @@ class Entry(Styled):
 
 
 class _Line(Input):
-    """One line of text between other entries: up and down leave it."""
+    """A line of text; up and down go to the neighbouring entries."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "app.focus_previous", "Previous entry", show=False, id="entry.previous"),
@@ -106,7 +103,7 @@ class _Line(Input):
 
 
 class TextEntry(Entry):
-    """An entry to type into. Enter leaves it for the next one."""
+    """An entry for text; enter goes to the next one."""
 
     DEFAULT_CSS = """
     TextEntry {
@@ -133,7 +130,7 @@ class TextEntry(Entry):
 
     @value.setter
     def value(self, text: str) -> None:
-        """Shows the text without posting `Changed`."""
+        """Show the text without posting `Changed`."""
         with self.prevent(Input.Changed):
             self._input.value = text
 
@@ -151,14 +148,14 @@ class TextEntry(Entry):
 
 
 class Chip(NamedTuple):
-    """One choice: the value it stands for and what is written."""
+    """A choice: its value and its label."""
 
     value: str
     label: str
 
 
 def wrap(widths: Sequence[int], available: int) -> list[list[int]]:
-    """Indices of the chips of each row, filled greedily with one column between chips; never an empty row."""
+    """The indices of the chips of each row, one column between chips; no row is empty."""
     rows: list[list[int]] = [[]]
     used = 0
     for index, width in enumerate(widths):
@@ -171,10 +168,8 @@ def wrap(widths: Sequence[int], available: int) -> list[list[int]]:
 
 
 class Chips(Entry, can_focus=True):
-    """Several choices of which any number, or with ``multiple=False`` exactly one, is chosen.
-
-    Arrows move a cursor, space or enter or a click toggles. `alone` is a value that cannot stand beside others.
-    """
+    """Choices side by side, wrapped over rows: ``■small □medium``, or ``●2026 ○2025`` if only one can be chosen (not
+    `multiple`). Arrows move a cursor; space, enter or a click toggles. `alone`: a value that excludes all others."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1)", "Previous", show=False, id="chips.left"),
@@ -231,7 +226,7 @@ class Chips(Entry, can_focus=True):
         return rows
 
     def toggle(self, value: str) -> None:
-        """Choose the value, or no longer."""
+        """Choose the value, or unchoose it."""
         if not self.multiple or (value == self.alone and value not in self.chosen):
             chosen = {value}
         else:
@@ -245,7 +240,7 @@ class Chips(Entry, can_focus=True):
         self.cursor = max(0, min(self.cursor + by, len(self._chips) - 1))
 
     def action_row(self, by: int) -> None:
-        """Move to the chip above or below; past the edge, to the neighbouring widget."""
+        """Move to the chip above or below, past the edge to the neighbouring widget."""
         rows = self._rows(self.content_size.width - LABEL_WIDTH)
         here = next(y for y, row in enumerate(rows) if self.cursor in row or not row)
         if not 0 <= here + by < len(rows):
@@ -279,5 +274,5 @@ class Chips(Entry, can_focus=True):
         return wrap([cell_len(self._text(index)) for index in range(len(self._chips))], width)
 
     def _starts(self, row: Sequence[int]) -> list[int]:
-        """First column of each chip of a row."""
+        """The first column of each chip of a row."""
         return list(accumulate((cell_len(self._text(index)) + 1 for index in row[:-1]), initial=0)) if row else []

@@ -17,7 +17,7 @@ from cs336_tui.tui.widgets.styled import Styled
 
 
 class Span(NamedTuple):
-    """Text and what it means; the role picks its style."""
+    """Text with a role, which gives its style."""
 
     text: str
     role: str = "text"
@@ -28,7 +28,7 @@ Line = tuple[Span, ...]
 _UP = " ▁▂▃▄▅▆▇█"
 _RIGHT = " ▏▎▍▌▋▊▉█"
 _GAP = 10
-"""Unchanged columns between two changed ones that are cheaper to send again than to jump over."""
+"""Up to so many unchanged columns between changed ones are sent again: a jump costs more bytes."""
 
 
 def line(*parts: Span | str | tuple[str, str]) -> Line:
@@ -37,12 +37,12 @@ def line(*parts: Span | str | tuple[str, str]) -> Line:
 
 
 def width_of(spans: Line) -> int:
-    """Columns that a line takes."""
+    """The columns of a line."""
     return sum(cell_len(span.text) for span in spans)
 
 
 def fit(spans: Line, width: int) -> Line:
-    """The line, cut to `width` columns with an ellipsis where it was too long."""
+    """The line, cut to `width` columns with an ellipsis."""
     if width_of(spans) <= width:
         return spans
     kept: list[Span] = []
@@ -58,7 +58,7 @@ def fit(spans: Line, width: int) -> Line:
 
 
 def spread(left: Line, right: Line, width: int) -> Line:
-    """`left` and `right` at the two ends of a row; `right` goes when there is no room for both."""
+    """`left` and `right` at the ends of a row; without room for both, `left` alone."""
     gap = width - width_of(left) - width_of(right)
     return fit(left, width) if gap < 1 else (*left, Span(" " * gap), *right)
 
@@ -115,7 +115,7 @@ def column(value: float, top: float, height: int) -> str:
 
 
 def changed_columns(old: Line, new: Line, width: int) -> list[tuple[int, int]]:
-    """Column ranges, end exclusive, in which two lines look different. Wide characters make it the whole row."""
+    """The column ranges, end exclusive, in which two lines differ; the whole row if it has wide characters."""
     if any(cell_len(span.text) != len(span.text) for span in (*old, *new)):
         return [(0, width)]
     before, after = _cells(old, width), _cells(new, width)
@@ -135,10 +135,10 @@ def _cells(spans: Line, width: int) -> list[tuple[str, str]]:
 
 
 class Lines(Styled):
-    """Shows the lines given to `paint`: one style per span, and only changed columns are painted again."""
+    """Shows the lines given to `paint`, and repaints only changed columns."""
 
     class Resized(Message):
-        """There is another room to paint in."""
+        """The size has changed."""
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
@@ -150,7 +150,7 @@ class Lines(Styled):
         return "\n".join("".join(span.text for span in spans).rstrip() for spans in self._lines)
 
     def paint(self, lines: Iterable[Line]) -> None:
-        """Show these lines from the top; what does not fit is cut off."""
+        """Show these lines, cut to the size."""
         width, height = self.content_size
         new = tuple(fit(spans, width) for spans in list(lines)[:height])
         old, self._lines = self._lines, new

@@ -1,4 +1,4 @@
-"""A list of rows longer than the screen: a heading that stays, a window that scrolls, perhaps a cursor."""
+"""A list of rows that scrolls under a heading, with or without a cursor."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from textual.message import Message
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, fit, spread, width_of, wrapped
 
 Draw = Callable[[int, int], tuple[Sequence[Line], Sequence[Line]]]
-"""Makes the heading, and the rows from one place to another, the latter excluded."""
+"""Makes the heading, and the rows from one index up to, not including, another."""
 
 
 class Page(NamedTuple):
-    """`heading` stays in sight, `rows` scroll; `details` are what Enter on a row tells, by the row's place."""
+    """`heading` stays in sight, `rows` scroll; `details`: the texts that Enter opens, by the row's index."""
 
     heading: tuple[Line, ...]
     rows: tuple[Line, ...] = ()
@@ -24,15 +24,13 @@ class Page(NamedTuple):
 
 
 def message(text: str, width: int, role: str = "muted") -> Page:
-    """Nothing but a text."""
+    """A page with only a text."""
     return Page(((), *wrapped(text, width, role)))
 
 
 class Rows(Lines, can_focus=True):
-    """Scrolls by row. With a cursor, Enter or a click posts `Chosen` and moving it posts `Moved`.
-
-    Without one, it follows the last row for as long as that is in sight.
-    """
+    """Scrolls by row. With a cursor, Enter or a click posts `Chosen` and moving it posts `Moved`. Without one, the last
+    row stays in sight."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "step(-1)", "Up", show=False, id="rows.up"),
@@ -45,7 +43,7 @@ class Rows(Lines, can_focus=True):
     ]
 
     class Chosen(Message):
-        """The row under the cursor was chosen."""
+        """The user chose the row under the cursor."""
 
         def __init__(self, rows: Rows, index: int) -> None:
             super().__init__()
@@ -76,12 +74,12 @@ class Rows(Lines, can_focus=True):
         self.cursor = 0
 
     def fill(self, rows: Sequence[Line], heading: Sequence[Line] = ()) -> None:
-        """Show these rows; cursor and window stay where they are as far as there are rows."""
+        """Show these rows; cursor and window keep their place."""
         fixed = tuple(heading)
         self.draw_from(len(rows), lambda first, last: (fixed, rows[first:last]), heading_rows=len(fixed))
 
     def draw_from(self, count: int, draw: Draw, *, heading_rows: int) -> None:
-        """As `fill`, but only the rows in sight are ever made: a long list costs no more than a short one."""
+        """As `fill`, but only the rows in sight are made."""
         self._count, self._draw, self._heading_rows = count, draw, heading_rows
         if self._has_cursor:
             self.cursor = min(max(self.cursor, 0), max(count - 1, 0))
@@ -109,7 +107,7 @@ class Rows(Lines, can_focus=True):
         self.paint([*self._with_position(heading), *visible])
 
     def _with_position(self, heading: Sequence[Line]) -> list[Line]:
-        """The heading; when not all rows fit, its first line says at the right which of them are in sight."""
+        """The heading; if not all rows fit, its first line gives the rows in sight."""
         if not heading or self._count <= self.room:
             return list(heading)
         position = f"{self._offset + 1}–{min(self._offset + self.room, self._count)} of {self._count}"

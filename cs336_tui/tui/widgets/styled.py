@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 
 class Styled(Widget):
-    """Gives its subclasses the style of a role (see `palette`) in the theme in force, on their own background."""
+    """A widget that knows the style of each role in the current theme, on its own background."""
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
@@ -50,7 +50,7 @@ _ROLES: dict[str, tuple[str, str]] = {
 
 
 def style_of(role: str, variables: Mapping[str, str], background: Color) -> Style:
-    """The style of a role, given a theme's variables and the colour behind the text. Raises KeyError."""
+    """The style of a role, from a theme's variables and the background. Raises KeyError."""
     variable, attributes = _ROLES[role]
     color = _color(variables[variable], variables["foreground"])
     if color.a < 1:
@@ -59,10 +59,7 @@ def style_of(role: str, variables: Mapping[str, str], background: Color) -> Styl
 
 
 def _color(value: str, foreground: str) -> Color:
-    """A colour as themes write it, with or without an opacity: ``#5aa9e6 40%``.
-
-    ``auto 60%`` (readable on anything, softened) is the foreground, softened.
-    """
+    """A colour of a theme, perhaps with an opacity: ``#5aa9e6 40%``. ``auto 60%`` is the foreground at 60 %."""
     name, share = value.rsplit(maxsplit=1) if value.endswith("%") else (value, "100%")
     color = Color.parse(foreground if name == "auto" else name)
     return color.multiply_alpha(float(share.removesuffix("%")) / 100)

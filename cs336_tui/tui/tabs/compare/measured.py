@@ -14,7 +14,7 @@ from cs336_tui.tui.widgets.rows import Page, message
 
 
 def warmup_page(results: Sequence[Result], width: int) -> Page:
-    """The raw step times of every warm-up setting, what the first step cost and when the steps were steady."""
+    """The step times of every warm-up setting, the cost of the first step, and the step from which they are steady."""
     groups = warmup_groups(results)
     if not groups:
         return message("No cell has been measured yet.", width)
@@ -56,7 +56,7 @@ def _trace(trace: Trace, width: int) -> list[Line]:
 
 
 def reference_page(results: Sequence[Result], width: int) -> Page:
-    """A sentence a spec: its own mean, and what others had for the same model and pass, with every caveat."""
+    """A sentence per spec: its mean, and the reference points of the same model and pass with their caveats."""
     cells: dict[CellSpec, list[Result]] = {}
     for result in measured(results):
         cells.setdefault(result.spec, []).append(result)

@@ -23,16 +23,16 @@ _UNITS = {
     "tokens": "tokens/s",
 }  # fmt: skip
 _USUAL_BASELINES = ("precision", "device", "machine", "arch")
-"""Fields that a speed-up is mostly over; others follow."""
+"""Fields whose values come first as baselines of a speed-up."""
 _DOUBTED = " !"
 _NOT_OF_ATTENTION = ("edition", "arch", "vocab")
-"""Choices that attention alone has nothing of."""
+"""Choices that attention alone does not have."""
 _NOTES = {"OOM": "▲ OOM", "failed": "✗ failed", "killed": "✗ killed", "skipped": "» skipped"}
 
 
 class PivotChoice(msgspec.Struct, frozen=True):
-    """What is asked of a pivot. Rows and columns None: whatever fits the results. `baseline` is one ``field=value``,
-    empty for the first that there is. `first_column` is the first column of figures in sight."""
+    """A pivot to make. Rows and columns None: those that fit the results. `baseline`: one ``field=value``, or empty for
+    the first. `first_column`: the first column of figures in sight."""
 
     rows: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
@@ -48,14 +48,14 @@ class PivotChoice(msgspec.Struct, frozen=True):
 
 
 def as_text(choice: PivotChoice, results: Sequence[Result]) -> str:
-    """The choice as a person types it: ``size,precision by pass where context=512 and size=small``."""
+    """The choice as it is typed: ``size,precision by pass where context=512 and size=small``."""
     rows, columns = rows_and_columns(choice, results)
     where = " and ".join(f"{field}={value}" for field, value in choice.where.items())
     return f"{','.join(rows)} by {','.join(columns)}" + (f" where {where}" if where else "")
 
 
 def from_text(text: str, choice: PivotChoice) -> PivotChoice:
-    """Inverse of `as_text`; all but rows, columns and `where` is that of `choice`. Raises `PivotError`."""
+    """The inverse of `as_text`; value and level are those of `choice`. Raises `PivotError`."""
     table, _, conditions = f" {text} ".partition(" where ")
     rows, by, columns = table.partition(" by ")
     if not by:
@@ -72,14 +72,14 @@ def from_text(text: str, choice: PivotChoice) -> PivotChoice:
 
 
 def rows_and_columns(choice: PivotChoice, results: Sequence[Result]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Those that were chosen, else those that fit the results."""
+    """The chosen rows and columns, else those that fit the results."""
     if choice.rows is not None and choice.columns is not None:
         return choice.rows, choice.columns
     return suggest(results)
 
 
 def baselines(choice: PivotChoice, results: Sequence[Result]) -> tuple[str, ...]:
-    """Every baseline that a speed-up of this pivot can have, as ``field=value``. Raises `PivotError`."""
+    """The possible baselines of speed-ups, as ``field=value``. Raises `PivotError`."""
     kept = select(results, choice.where)
     rows, columns = rows_and_columns(choice, kept)
     keys = sorted((field_named(name).key for name in (*columns, *rows)), key=lambda key: key not in _USUAL_BASELINES)
@@ -87,7 +87,7 @@ def baselines(choice: PivotChoice, results: Sequence[Result]) -> tuple[str, ...]
 
 
 def next_baseline(choice: PivotChoice, results: Sequence[Result], by: int) -> PivotChoice:
-    """The next of the baselines. Raises `PivotError`."""
+    """The choice with the next baseline. Raises `PivotError`."""
     known = baselines(choice, results)
     if not known:
         return choice
@@ -96,7 +96,7 @@ def next_baseline(choice: PivotChoice, results: Sequence[Result], by: int) -> Pi
 
 
 def make(choice: PivotChoice, results: Sequence[Result]) -> Pivot:
-    """The pivot of what was chosen. Raises `PivotError`."""
+    """The chosen pivot. Raises `PivotError`."""
     kept = select(results, choice.where)
     rows, columns = rows_and_columns(choice, kept)
     baseline: dict[str, str] | None = None
@@ -109,15 +109,14 @@ def make(choice: PivotChoice, results: Sequence[Result]) -> Pivot:
 
 
 class Doubts(NamedTuple):
-    """Which cells' numbers are in doubt, and why: a line each, or how many there are."""
+    """The cells whose numbers are in doubt, and the reasons: a line each, or their number."""
 
     cells: frozenset[tuple[int, int]] = frozenset()
-    """By source and number."""
     notes: tuple[str, ...] = ()
 
 
 def doubts_of(results: Sequence[Result]) -> Doubts:
-    """It judges the cells, which takes a thread of its own."""
+    """The doubts about these cells; judging takes long, so call it on a thread."""
     from cs336_tui.export.trust import doubt_notes, judged
 
     doubted = (each.result for each in judged(results) if each.judgement.is_doubted)
@@ -125,8 +124,8 @@ def doubts_of(results: Sequence[Result]) -> Doubts:
 
 
 def pivot_page(choice: PivotChoice, results: Sequence[Result], width: int, doubts: Doubts | None = None) -> Page:
-    """The table, or in one line why there is none. Figures in which a cell is in doubt are marked once that is known;
-    what is wrong with its steps does not touch its memory."""
+    """The table, or a line with the problem. Figures with a cell in doubt are marked, but not its memory: verdicts are
+    about its steps."""
     try:
         found = make(choice, results)
         if doubts is None or choice.value == "memory":
@@ -195,8 +194,7 @@ def _page(
 
 
 def _sign_of(row: Key, column: Key, doubted: frozenset[tuple[Key, Key]], pad: str) -> str:
-    """The sign of a figure in doubt, or as much room in a column that has one, so that figures stand below each
-    other."""
+    """The sign of a figure in doubt, or blanks of its width, so that figures align."""
     return pad if (row, column) in doubted else " " * len(pad)
 
 
@@ -211,7 +209,7 @@ def _baseline(found: Pivot) -> str:
 
 
 def _tells(key: str) -> bool:
-    """Dimensions follow from the size, and the session is in the heading of the screen."""
+    """Whether to name a field that all cells share: dimensions follow from the size, the session is in the heading."""
     return FIELDS[key].kind != "model" and key not in ("session", "seed")
 
 

@@ -1,4 +1,4 @@
-"""What a profiled step comes to: by kind, by part of the model, and matmul against softmax inside attention."""
+"""A profiled step by kind and by part of the model, and matmul against softmax inside attention."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _UNNAMED = (
 
 
 def summary(report: KernelReport) -> tuple[str, ...]:
-    """How many, how long, how much of that time the GPU idled, how much has a name; the most telling first."""
+    """Launches, time, idle share and named share, the most important first."""
     what = "launch" if launches(report) == 1 else "launches"
     if report.activity == "operators":
         where = "CPU" if report.spec.device == "cpu" else "host"
@@ -53,7 +53,7 @@ def summary(report: KernelReport) -> tuple[str, ...]:
 
 
 def kinds_sheet(report: KernelReport) -> Sheet:
-    """Time and share of each kind in each phase, and what multiplies matrices in words."""
+    """Time and share of each kind in each phase; the lead gives the share of matrix multiplication."""
     asked: list[tuple[str, Phases]] = [
         (_TOGETHER if isinstance(phase, tuple) else phase_label(phase), phase) for phase in phases(report)
     ]
@@ -78,7 +78,7 @@ def kinds_sheet(report: KernelReport) -> Sheet:
 
 
 def parts_sheet(report: KernelReport) -> Sheet:
-    """Time of each named part of the model and of the step, its backward counted to it, with a bar of its share."""
+    """Time of each named part, with its backward, and a bar of its share of the step."""
     found = by_range(report)
     times = scale(share.forward_ns + share.backward_ns for share in found)
 
@@ -161,7 +161,7 @@ def _matmul_sentence(report: KernelReport) -> str:
 
 
 def _tops(report: KernelReport) -> tuple[str, ...]:
-    """What takes the most time in forward, in forward and backward, in the step, and how often it runs there."""
+    """The top kernel of forward, of forward and backward, and of the step, with its launches."""
     model = model_phases(report)
     parts: dict[str, Phases] = {"forward": "forward"} if "forward" in model else {}
     if len(model) > 1:
@@ -210,7 +210,7 @@ def _sentence(split: AttentionSplit) -> str:
 
 
 def _ratio(value: float | None) -> str:
-    """``0.80``, ``0.025``: two digits at least."""
+    """A ratio in two digits at least: ``0.80``, ``0.025``."""
     if value is None:
         return format.NOT_YET
     decimals = 2 if value >= 0.1 or not value else 1 - math.floor(math.log10(value))

@@ -1,4 +1,4 @@
-"""The table of kernels, in the style of Nsight Systems' summary, and everything known of one kernel."""
+"""The table of kernels, in the style of Nsight Systems' summary, and the details of one kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 
 _NAME_WIDTH = 32
 _MS_FROM = 100
-"""Single launches are shown in µs up to so many ms: most kernels take a few µs, however long the longest."""
+"""Times of single launches are in µs up to so many ms: most kernels take a few µs."""
 _UPDATES = ("zero_grad", "optimizer")
 WHOLE_STEP = "whole step"
 NO_PART = "no named part"
@@ -45,29 +45,29 @@ def _columns(each: Scale, totals: Scale) -> tuple[Column[KernelRow], ...]:
 
 _ALPHABETIC = ("kind", "short")
 SORTS = tuple(column.key for column in _columns(scale([]), scale([])))
-"""The keys that kernels can be sorted by: those of the columns, in order."""
+"""The keys of the columns, in order: kernels can be sorted by each."""
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Which kernels are shown, and in which order. None selects everything."""
+    """The kernels that are shown, and their order. None: all."""
 
     phase: Phases = None
     range: str | None = None
     kind: str | None = None
     text: str = ""
-    """Part of a name, in any case."""
+    """A part of the name, in any case."""
     sort: str = "total_ns"
     """One of `SORTS`."""
     reversed: bool = False
-    """Against a column's own order: the largest first, names from A."""
+    """Reverses a column's own order, which is the largest first, and names from A."""
 
     @property
     def filters(self) -> bool:
-        """Whether anything is left out."""
+        """Whether some kernels are left out."""
         return self != self.cleared()
 
     def cleared(self) -> Selection:
-        """All kernels, in the same order."""
+        """The selection of all kernels, in the same order."""
         return Selection(sort=self.sort, reversed=self.reversed)
 
     @property
@@ -76,16 +76,16 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 class Found(NamedTuple):
-    """The kernels of a selection, in its order."""
+    """The selected kernels, sorted."""
 
     rows: tuple[KernelRow, ...]
     of: int
-    """Kernels of the whole step."""
+    """The number of kernels of the whole step."""
     total_ns: int
 
 
 def select(report: KernelReport, selection: Selection) -> Found:
-    """The kernels that are selected, sorted."""
+    """The selected kernels, sorted."""
     chosen = rows(report, phase=selection.phase, range_=selection.range, kind=selection.kind)
     wanted = selection.text.casefold()
     kept = [row for row in chosen if wanted in row.name.casefold() or wanted in row.short.casefold()]
@@ -130,7 +130,7 @@ def kernels_sheet(report: KernelReport, selection: Selection, found: Found) -> S
 
 
 def detail(report: KernelReport, name: str, phase: Phases, width: int) -> list[Line]:
-    """The full name, the figures in `phase` and in the whole step, and every place that launches it."""
+    """A kernel's full name, its figures in `phase` and in the whole step, and the places that launch it."""
     lines: list[Line] = [*wrapped(name, width, "strong", "  "), ()]
     whole = next(row for row in rows(report) if row.name == name)
     lines += _labelled("kind", whole.kind)
@@ -149,7 +149,7 @@ def detail(report: KernelReport, name: str, phase: Phases, width: int) -> list[L
 
 
 def about(report: KernelReport, width: int) -> list[Line]:
-    """Where this was seen, and where the trace is."""
+    """The device, the note and the trace of the report."""
     lines = _labelled("seen on", f"{format.plain(report.device_name)} · torch {format.plain(report.torch)}")
     if report.note:
         lines += wrapped(f"! {report.note}", width, "caution", "  ")
@@ -159,7 +159,7 @@ def about(report: KernelReport, width: int) -> list[Line]:
 
 
 def phases(report: KernelReport) -> tuple[Phases, ...]:
-    """What can be asked for: the whole step, each phase, and forward to backward where a step has more."""
+    """The phases to choose from: the whole step, each phase, and forward to backward if the step has more."""
     seen = {group.phase for group in report.groups}
     model = model_phases(report)
     updates = tuple(name for name in report.phase_spans_ns if name in seen and name not in model)
@@ -168,25 +168,25 @@ def phases(report: KernelReport) -> tuple[Phases, ...]:
 
 
 def model_phases(report: KernelReport) -> tuple[str, ...]:
-    """The phases of the model itself, which a step without an optimizer has too."""
+    """The phases of the model, without those of the optimizer."""
     seen = {group.phase for group in report.groups}
     return tuple(name for name in report.phase_spans_ns if name in seen and name not in _UPDATES)
 
 
 def ranges(report: KernelReport, selection: Selection) -> tuple[str | None, ...]:
-    """The parts that occur among what is selected otherwise, and None for all of them."""
+    """The parts among the kernels that the other filters select, after None for all."""
     seen = {group.range for group in _matching(report, selection) if selection.kind in (None, group.kind)}
     return (None, *(name for name in (*RANGES, FUSED, NO_RANGE) if name in seen))
 
 
 def kinds(report: KernelReport, selection: Selection) -> tuple[str | None, ...]:
-    """The kinds that occur among what is selected otherwise, and None for all of them."""
+    """The kinds among the kernels that the other filters select, after None for all."""
     seen = {group.kind for group in _matching(report, selection) if selection.range in (None, group.range)}
     return (None, *(name for name in KINDS if name in seen))
 
 
 def still_valid(report: KernelReport, selection: Selection) -> Selection:
-    """The selection, without what this report does not have."""
+    """The selection without filters that match nothing in this report."""
     known = report.groups
     return msgspec.structs.replace(
         selection,
@@ -203,7 +203,7 @@ def phase_label(phase: Phases) -> str:
 
 
 def noun(report: KernelReport, count: int) -> str:
-    """What is counted, in one word."""
+    """``kernel`` or ``operator``, in the plural unless `count` is 1."""
     return report.activity if count != 1 else report.activity.removesuffix("s")
 
 

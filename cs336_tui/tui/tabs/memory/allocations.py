@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 _Category = TypeVar("_Category", bound=str)
 BACKWARD = "∂"
-"""Marks what belongs to the backward of a place."""
+"""Marks the backward of a place in the code."""
 _NAMES = len("optimizer state") + 1
 _FIGURES = len("12.345 GB 100 %")
 _NARROWEST_BAR, _WIDEST_BAR = 6, 40
 _ALL = "all"
 _CLOSE = 0.03
-"""A prediction this close to what was measured is a good one."""
+"""A prediction within this share of the measured peak is good."""
 _MOST = 1_000
-"""So many allocations are listed."""
+"""Most allocations that are listed."""
 
 
 def difference(predicted: int, measured: int) -> Span:
-    """By how much a prediction is off, of what was measured, as ``(+0.7 %)``."""
+    """The error of a prediction as a share of the measured peak: ``(+0.7 %)``."""
     if not measured:
         return Span("")
     share = predicted / measured - 1
@@ -41,7 +41,7 @@ def difference(predicted: int, measured: int) -> Span:
 
 
 def summary(report: MemoryReport, prediction: Prediction | None) -> Line:
-    """Whose figures these are, and the peak: as recorded, as the allocator counts it, as predicted."""
+    """The peak as recorded, as the allocator counts it and as predicted, and the recorder."""
     unit = ByteUnit.for_largest(report.peak_bytes)
     found = next((span.phase for span in report.phases if span.first <= report.peak_event < span.end), "")
     spans = [
@@ -57,7 +57,7 @@ def summary(report: MemoryReport, prediction: Prediction | None) -> Line:
 
 
 def about(report: MemoryReport, width: int) -> list[Line]:
-    """Where the record comes from and lies, and what it lacks."""
+    """The recorder, the device, the snapshot's path and the note."""
     lines = wrapped(f"{report.recorder} · {report.device_name} · torch {report.torch}", width, "muted")
     if report.snapshot:
         lines += wrapped(f"snapshot, for pytorch.org/memory_viz: {report.snapshot}", width, "text", "  ")
@@ -65,7 +65,7 @@ def about(report: MemoryReport, width: int) -> list[Line]:
 
 
 class _Alike(NamedTuple):
-    """Allocations that are alike in all but their moment, and the phases in which they begin and end."""
+    """Allocations that differ only in their moments, and the phases in which they begin and end."""
 
     block: MemoryBlock
     begins: str
@@ -74,7 +74,7 @@ class _Alike(NamedTuple):
 
 
 def largest_page(timeline: Timeline, level_mb: int, width: int) -> Page:
-    """The allocations of the step of at least `level_mb` MB; those alike in all but their moment are one row."""
+    """The allocations of at least `level_mb` MB; those that differ only in their moments are one row."""
     report = timeline.report
     least = level_mb * 10**6
     allocations = timeline.allocations(least, _MOST)
@@ -114,7 +114,7 @@ def _lives(block: MemoryBlock, alike: Sequence[Allocation], report: MemoryReport
 
 
 def saved_page(report: MemoryReport, width: int) -> Page:
-    """What each Transformer block saves for backward, its five largest contributors and their shares."""
+    """What each Transformer block saves for backward: its five largest contributors with their shares."""
     from cs336_tui.analysis.memory import saved_summary
 
     rows = saved_summary(report)
@@ -159,15 +159,12 @@ def _saved_rows(row: SavedRow, unit: ByteUnit, width: int) -> Iterator[Line]:
 
 
 def category_name(category: str) -> str:
-    """``optimizer_state`` as people read it."""
+    """``optimizer state`` for ``optimizer_state``."""
     return category.replace("_", " ")
 
 
 def category_lines(by_category: Mapping[_Category, int], unit: ByteUnit, width: int, rows: int) -> list[Line]:
-    """Every category, its size, its share and a bar of it as far as `width` allows.
-
-    They stand side by side where there are fewer `rows` than categories.
-    """
+    """Every category with its size, and its share and a bar if `width` allows; side by side if `rows` are too few."""
     abreast = -(-len(by_category) // max(rows, 1))
     each = width // abreast - 2
     bar_width = min(each - _NAMES - _FIGURES - 1, _WIDEST_BAR)
@@ -187,13 +184,13 @@ def category_lines(by_category: Mapping[_Category, int], unit: ByteUnit, width: 
 
 
 def where(site: Site) -> str:
-    """The place in the model's code, else the operation; with a mark when it is in the backward of it."""
+    """The place in the model's code, else the operation; its backward is marked."""
     place = format.plain(site.frame or site.op) or (format.NOT_AVAILABLE if site.phase else "before the step")
     return f"{BACKWARD} {place}" if site.backward else place
 
 
 def tensor(dtype: str | None, shape: Sequence[int] | None) -> str:
-    """``bfloat16 4×128×768``; empty where the allocation is no tensor's."""
+    """``bfloat16 4×128×768``; empty if the allocation is not a tensor."""
     sizes = "×".join(map(str, shape)) if shape is not None else ""
     return " ".join(filter(None, ((dtype or "").removeprefix("torch."), sizes)))
 
@@ -221,7 +218,7 @@ def blocks_table(blocks: Sequence[MemoryBlock], unit: ByteUnit, width: int) -> l
 
 
 def block_details(block: MemoryBlock) -> str:
-    """All that is known of an allocation, a line each."""
+    """Everything known of an allocation, a line per fact."""
     site = block.site
     facts = {
         "size": f"{block.bytes:,} bytes ({ByteUnit.for_largest(block.bytes).text(block.bytes)})",
@@ -237,7 +234,7 @@ def block_details(block: MemoryBlock) -> str:
 
 
 def failure_lines(cell: CellState, prediction: Prediction | None, width: int) -> list[Line]:
-    """How the cell itself ended, and what it was predicted to need."""
+    """The end of the cell, and its predicted peak."""
     lines = wrapped(how_it_ended(cell) or cell.status, width, "caution")
     if cell.finished and cell.finished.error:
         lines += wrapped(cell.finished.error, width)
@@ -247,7 +244,7 @@ def failure_lines(cell: CellState, prediction: Prediction | None, width: int) ->
 
 
 def oom_page(report: OomReport, prediction: Prediction | None, width: int) -> Page:
-    """What was live when memory ran out and what for, beside the prediction; then the largest live allocations."""
+    """Live memory by category when memory ran out, beside the prediction, and the largest live allocations."""
     predicted = report.prediction or prediction
     unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
     rows = [*wrapped(_what_happened(report, unit), width, "strong"), *wrapped(_how_known(report), width, "muted")]

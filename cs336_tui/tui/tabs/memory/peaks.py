@@ -1,4 +1,4 @@
-"""Peaks of every cell of a session, for a window of some width."""
+"""Peaks of every cell of a session."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Peaks(NamedTuple):
     spec: CellSpec
     recorded: PhasePeaks | None
     cell: CellState | None
-    """The latest cell that was timed, or did not fit."""
+    """The latest cell that was timed or ran out of memory."""
     predicted: Prediction | None
 
     @property
     def timed_bytes(self) -> int | None:
-        """What the allocator counted while the cell was timed to its end."""
+        """The peak that the allocator counted while the cell was timed."""
         over = self.cell.finished if self.cell else None
         return over.peak_allocated_bytes if over and over.status == "ok" else None
 
@@ -49,7 +49,7 @@ class Peaks(NamedTuple):
 
 
 def peaks_page(state: SessionState, spec: CellSpec | None, width: int) -> Page:
-    """Recorded, timed and predicted peaks of everything in the session; `spec`'s row is marked."""
+    """Recorded, timed and predicted peaks of all cells and reports; `spec`'s row is marked."""
     rows = _all_peaks(state)
     if not rows:
         return message("No peaks yet: record a cell's memory with n, or run cells (r).", width)
@@ -88,7 +88,7 @@ def _peak_columns(unit: ByteUnit) -> tuple[Column[Peaks], ...]:
 
 
 def _all_peaks(state: SessionState) -> list[Peaks]:
-    """In the order of the course's tables: by model, context, precision, pass."""
+    """The peaks sorted as in the course's tables: by model, context, precision, pass."""
     from cs336_tui.analysis.memory import phase_peaks
 
     recorded = {run_alike(row.spec): row for row in phase_peaks(state.contents(MemoryReport))}
