@@ -82,10 +82,11 @@ def _text(pivot: Pivot, figure: Figure | None, notation: Notation, signs: Signs)
         return ""
     said = WHOLE_PROCESS if _is_rss(pivot) else None
     marks = "".join(f" {signs.of(mark)}" for mark in figure.marks if mark != said)
-    return (figure.note or UNKNOWN if figure.value is None else _number(pivot, figure, notation)) + marks
+    return (figure.note or UNKNOWN if figure.value is None else figure_text(pivot, figure, notation)) + marks
 
 
-def _number(pivot: Pivot, figure: Figure, notation: Notation) -> str:
+def figure_text(pivot: Pivot, figure: Figure, notation: Notation = MILLISECONDS) -> str:
+    """The value of a figure that has one, without its unit."""
     value = figure.value
     assert value is not None
     match pivot.value:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cs336_tui.stats.quantities import ByteUnit
 from cs336_tui.tui.charts.bars import nice_ceiling
-from cs336_tui.tui.widgets.lines import Line, Span, column
+from cs336_tui.tui.widgets.lines import Line, Span, column, runs
 
 _LABEL = 8
 _MARGIN = _LABEL + 2
@@ -76,7 +76,7 @@ def memory_timeline(picture: Picture, *, width: int, height: int) -> list[Line]:
             styles[cursor] = _CURSOR
             if chars[cursor] == " ":
                 chars[cursor] = "│"
-        lines.append((Span(_axis(row, rows, top / unit.bytes, unit.name), "axis"), *_runs(chars, styles)))
+        lines.append((Span(_axis(row, rows, top / unit.bytes, unit.name), "axis"), *runs(chars, styles)))
     margin = Span(" " * _MARGIN)
     lines.append((margin, *_marked(picture.marks, places, cursor)))
     if below == 2:
@@ -93,17 +93,6 @@ def _axis(row: int, rows: int, top: float, unit: str) -> str:
     elif rows >= _WITH_PHASES and row == rows // 2:
         label = f"{top / 2:g}"
     return f"{label:>{_LABEL}} ┤" if label else " " * (_LABEL + 1) + "│"
-
-
-def _runs(chars: Sequence[str], roles: Sequence[str]) -> Iterator[Span]:
-    """A span per stretch of one role; blanks join the stretch before them."""
-    start = 0
-    role = roles[0]
-    for place in range(1, len(chars)):
-        if roles[place] != role and chars[place] != " ":
-            yield Span("".join(chars[start:place]), role)
-            start, role = place, roles[place]
-    yield Span("".join(chars[start:]), role)
 
 
 def _marked(marks: Sequence[Mark], places: Sequence[int], cursor: int | None) -> list[Span]:
@@ -126,7 +115,7 @@ def _marked(marks: Sequence[Mark], places: Sequence[int], cursor: int | None) ->
                 break
     if cursor is not None:
         row[cursor] = "▲"
-    return list(_runs(row, [_CURSOR if place == cursor else "muted" for place in range(width)]))
+    return runs(row, [_CURSOR if place == cursor else "muted" for place in range(width)])
 
 
 def _names(phases: Sequence[str]) -> Iterator[Span]:

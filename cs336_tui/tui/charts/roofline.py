@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from cs336_tui.tui.widgets.lines import Line, Span
+from cs336_tui.tui.widgets.lines import Line, Span, runs
 
 _LABEL = 8
 _MARGIN = _LABEL + 2
@@ -68,7 +68,7 @@ def roofline_chart(
         tick = ticks.get(rows - 1 - row)
         label = "" if tick is None else f"{tick / unit[1]:.4g}"
         axis = f"{label:>{_LABEL}} ┤" if label and row else f"{unit[0] if row == 0 else '':>{_LABEL}} │"
-        lines.append((Span(axis, "axis"), *_runs(chars[row], roles[row])))
+        lines.append((Span(axis, "axis"), *runs(chars[row], roles[row])))
     return [*lines, *_bottom(across, columns)]
 
 
@@ -146,17 +146,6 @@ def _is_free(row: int, own: int, start: int, length: int, columns: int, taken: s
     if start < 0 or start + length > columns:
         return False
     return not any((row, at) in taken for at in range(start - 1, start + length + 1) if at != own)
-
-
-def _runs(chars: Sequence[str], roles: Sequence[str]) -> list[Span]:
-    """A span per stretch of one role; blanks join the stretch before them."""
-    spans: list[Span] = []
-    for char, role in zip(chars, roles, strict=True):
-        if spans and (char == " " or role == spans[-1].role):
-            spans[-1] = Span(spans[-1].text + char, spans[-1].role)
-        else:
-            spans.append(Span(char, role))
-    return spans
 
 
 def _ticks(scale: _Scale, places: int, free: range) -> dict[int, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar, Literal, NamedTuple
 
 from textual import events, on
@@ -11,6 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.message import Message
 
+from cs336_tui.events.gpus import UnknownGpu, find_gpu, known_gpus
+from cs336_tui.tui.dialogs.questions import AskText
 from cs336_tui.tui.dialogs.reader import Reader
 from cs336_tui.tui.tabs import estimate_detail as page
 from cs336_tui.tui.tabs.estimate_detail import EstimateRow
@@ -199,8 +200,6 @@ class EstimatePane(Container):
 
     def ask_gpu(self) -> None:
         """Ask for a GPU, which need not be in this machine."""
-        from cs336_tui.events.gpus import known_gpus
-        from cs336_tui.tui.dialogs.questions import AskText
 
         def entered(name: str | None) -> None:
             if name is not None:
@@ -208,18 +207,14 @@ class EstimatePane(Container):
 
         names = ", ".join(gpu.name for gpu in known_gpus())
         about = f"Whether the cells fit a GPU that need not be here; empty: this machine.\nKnown: {names}"
-        self.app.push_screen(AskText("GPU", about, check=_checked()), entered)
+        self.app.push_screen(AskText("GPU", about, check=_problem_of), entered)
 
 
-def _checked() -> Callable[[str], str]:
-    from cs336_tui.events.gpus import UnknownGpu, find_gpu
-
-    def check(name: str) -> str:
-        try:
-            if name:
-                find_gpu(name)
-        except UnknownGpu as error:
-            return str(error)
-        return ""
-
-    return check
+def _problem_of(gpu: str) -> str:
+    """Why this names no GPU; empty if it does, or is empty."""
+    try:
+        if gpu:
+            find_gpu(gpu)
+    except UnknownGpu as error:
+        return str(error)
+    return ""

@@ -16,11 +16,7 @@ class Fold(Widget, can_focus=True):
 
     DEFAULT_CSS = """
     Fold {
-        height: 1;
-        width: 1fr;
-        color: $text-muted;
-        text-wrap: nowrap;
-        text-overflow: ellipsis;
+        height: 1; width: 1fr; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis;
         &:focus { text-style: reverse; color: $foreground; }
     }
     """
@@ -38,10 +34,6 @@ class Fold(Widget, can_focus=True):
         def __init__(self, fold: Fold) -> None:
             super().__init__()
             self.fold = fold
-
-        @property
-        def control(self) -> Fold:
-            return self.fold
 
     def __init__(self, label: str, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -63,12 +55,8 @@ class PushButton(Widget, can_focus=True):
 
     DEFAULT_CSS = """
     PushButton {
-        width: auto;
-        height: 1;
-        color: $primary;
-        text-style: bold;
-        &:focus { text-style: bold reverse; }
-        &:hover { text-style: bold reverse; }
+        width: auto; height: 1; color: $primary; text-style: bold;
+        &:focus, &:hover { text-style: bold reverse; }
         &:disabled { color: $text-muted; text-style: none; }
     }
     """
@@ -83,10 +71,6 @@ class PushButton(Widget, can_focus=True):
         def __init__(self, button: PushButton) -> None:
             super().__init__()
             self.button = button
-
-        @property
-        def control(self) -> PushButton:
-            return self.button
 
     def __init__(self, label: str, *, id: str, disabled: bool = False) -> None:
         super().__init__(id=id, disabled=disabled)

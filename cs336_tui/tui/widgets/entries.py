@@ -28,12 +28,7 @@ LABEL_WIDTH = 11
 class Entry(Styled):
     """Draws the label, the content right of it, and the problem below. `field` is the name in a `SpecError`."""
 
-    DEFAULT_CSS = """
-    Entry {
-        height: auto;
-        width: 1fr;
-    }
-    """
+    DEFAULT_CSS = "Entry { height: auto; width: 1fr; }"
 
     problem: reactive[str] = reactive("", layout=True)
     """The problem, without the field's name; empty if there is none."""
@@ -44,10 +39,6 @@ class Entry(Styled):
         def __init__(self, entry: Entry, value: str | tuple[str, ...]) -> None:
             super().__init__()
             self.entry, self.value = entry, value
-
-        @property
-        def control(self) -> Entry:
-            return self.entry
 
     def __init__(self, field: str, label: str, *, tooltip: str | None = None) -> None:
         super().__init__(id=f"entry-{field.replace('_', '-')}")

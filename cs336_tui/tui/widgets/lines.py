@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -39,6 +39,17 @@ def line(*parts: Span | str | tuple[str, str]) -> Line:
 def width_of(spans: Line) -> int:
     """The columns of a line."""
     return sum(cell_len(span.text) for span in spans)
+
+
+def runs(chars: Sequence[str], roles: Sequence[str]) -> list[Span]:
+    """A span per stretch of one role; blanks join the stretch before them."""
+    spans: list[Span] = []
+    for char, role in zip(chars, roles, strict=True):
+        if spans and (char == " " or role == spans[-1].role):
+            spans[-1] = Span(spans[-1].text + char, spans[-1].role)
+        else:
+            spans.append(Span(char, role))
+    return spans
 
 
 def fit(spans: Line, width: int) -> Line:

@@ -42,27 +42,20 @@ class Rows(Lines, can_focus=True):
         Binding("enter", "choose", "Details", show=False, id="rows.choose"),
     ]
 
-    class Chosen(Message):
+    class _OfRow(Message):
+        def __init__(self, rows: Rows, index: int) -> None:
+            super().__init__()
+            self.rows, self.index = rows, index
+
+        @property
+        def control(self) -> Rows:
+            return self.rows
+
+    class Chosen(_OfRow):
         """The user chose the row under the cursor."""
 
-        def __init__(self, rows: Rows, index: int) -> None:
-            super().__init__()
-            self.rows, self.index = rows, index
-
-        @property
-        def control(self) -> Rows:
-            return self.rows
-
-    class Moved(Message):
+    class Moved(_OfRow):
         """The cursor went to another row."""
-
-        def __init__(self, rows: Rows, index: int) -> None:
-            super().__init__()
-            self.rows, self.index = rows, index
-
-        @property
-        def control(self) -> Rows:
-            return self.rows
 
     def __init__(self, *, cursor: bool = False, follow: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -11,8 +11,8 @@ from cs336_tui.analysis.choosing import field_named
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import VALUES, Figure, Key, Pivot, PivotError, Value, pivot, select, suggest
+from cs336_tui.export.pivot import figure_text
 from cs336_tui.export.tables import Column
-from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.columns import lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
@@ -224,16 +224,8 @@ def _text(found: Pivot, row: Key, column: Key, marks: dict[str, str]) -> str:
 def _figure(found: Pivot, figure: Figure) -> str:
     if figure.value is None:
         return _NOTES.get(figure.note, figure.note or format.NOT_YET)
-    match found.value:
-        case "mean":
-            mean, std = quantities.milliseconds(figure.value, figure.std)
-            return f"{mean} ± {std}" if figure.std is not None else mean
-        case "std" | "median":
-            return format.ms(figure.value, figure.std)
-        case "memory":
-            return quantities.gigabytes(figure.value)
-        case "tokens":
-            return quantities.count(figure.value)
+    if found.value != "speedup":
+        return figure_text(found, figure)
     if figure.is_baseline:
         return "1 (base)"
     bounds = f" [{figure.low:.3g}, {figure.high:.3g}]" if figure.low is not None and figure.high is not None else ""
