@@ -44,7 +44,7 @@ def run_round(
 
 def keep_freed_memory() -> None:
     """Have malloc keep what a step frees, for the next step. Loads no torch."""
-    from cs336_tui.worker.measure.malloc import keep_freed_memory as keep
+    from cs336_tui.worker.measure.process import keep_freed_memory as keep
 
     keep()
 

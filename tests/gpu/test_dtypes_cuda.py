@@ -7,8 +7,8 @@ import torch
 
 from cs336_tui.events.events import Event, ReportFinished
 from cs336_tui.events.reports import PrecisionReport, ReportRequest
+from cs336_tui.worker.measure.dtypes import toy_dtypes
 from cs336_tui.worker.measure.report import make_report
-from cs336_tui.worker.measure.toy_model import toy_dtypes
 from tests.worker.measure.cells import small_spec
 from tests.worker.measure.other_toy import by_hand
 

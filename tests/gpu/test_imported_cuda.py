@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cs336_tui.config.spec import PASSES
-from cs336_tui.worker.workload.imported import import_model
+from cs336_tui.worker.workload.imported.components import import_model
 from cs336_tui.worker.workload.imported.finding import look_in
 from cs336_tui.worker.workload.passes import Training
 from tests.gpu.cells import needs

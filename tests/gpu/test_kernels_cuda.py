@@ -14,9 +14,9 @@ from cs336_tui.analysis.kernels import by_range, idle_share, matmul_shares, name
 from cs336_tui.config.spec import PASSES
 from cs336_tui.worker.measure.kernel_events import kernels_of
 from cs336_tui.worker.measure.kernels import raw_events
-from cs336_tui.worker.measure.naming import name_step
 from cs336_tui.worker.workload.building import build, settle_torch
 from cs336_tui.worker.workload.passes import PHASES
+from cs336_tui.worker.workload.ranges import name_step
 from tests.gpu.cells import LAYERS, needs, profiled, shallow_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -270,7 +270,7 @@ def test_predictions_on_disk_depend_on_files_that_exist() -> None:
         "worker/estimate/tracker.py",
         "worker/estimate/predict.py",
         "worker/workload/transformer.py",
-        "worker/workload/imported/callables.py",
+        "worker/workload/imported/components.py",
         "events/reports.py",
         "config/flops.py",
     }

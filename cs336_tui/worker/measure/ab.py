@@ -11,16 +11,17 @@ import torch
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Stage, Status, StepKind
-from cs336_tui.worker.measure.clock import clock_for
-from cs336_tui.worker.measure.compiling import fresh_compiler
-from cs336_tui.worker.measure.memory import PeakMeter, Peaks, spilled
-from cs336_tui.worker.measure.preparing import ReadyStep, allocates_in_steps, prepare
+from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, spilled
+from cs336_tui.worker.measure.devices import clock_for
+from cs336_tui.worker.measure.preparing import ReadyStep, allocates_in_steps, fresh_compiler, prepare
+from cs336_tui.worker.measure.process import CpuWait, Waited
 from cs336_tui.worker.measure.reporter import SkippedSteps, Teller
-from cs336_tui.worker.measure.run_queue_delay import CpuWait, Waited
-from cs336_tui.worker.measure.settings import Settings, read_settings, restore
-from cs336_tui.worker.measure.surroundings import (
+from cs336_tui.worker.measure.settings import (
+    Settings,
     collect_what_steps_leave,
     no_garbage_collection,
+    read_settings,
+    restore,
     restored_settings,
     set_aside_what_is_there,
 )

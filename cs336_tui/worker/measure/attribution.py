@@ -1,7 +1,7 @@
 """To which phase and named range each operator of a profiled step belongs, backward included.
 
 Works on the profiler's raw events (``torch.profiler.profile.profiler.kineto_results.events()``) of a step named by
-`worker.measure.naming`. An operator of backward belongs to the range of the forward operator that made its autograd
+`worker.workload.ranges`. An operator of backward belongs to the range of the forward operator that made its autograd
 node: both carry the same pair of forward thread and sequence number (``torch.autograd.profiler``'s documentation,
 "forward-backward correlation").
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from cs336_tui.events.reports import NO_RANGE, RANGES
-from cs336_tui.worker.measure.naming import PHASE, RANGE
+from cs336_tui.worker.workload.ranges import PHASE, RANGE
 
 ACCUMULATE = "AccumulateGrad"
 _EVALUATE = "autograd::engine::evaluate_function: "

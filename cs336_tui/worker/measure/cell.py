@@ -12,14 +12,17 @@ import torch
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Status, StepKind
-from cs336_tui.worker.measure.activation_memory import before_backward_bytes
-from cs336_tui.worker.measure.clock import Clock, clock_for
-from cs336_tui.worker.measure.compiling import fresh_compiler
-from cs336_tui.worker.measure.memory import PeakMeter, Peaks, spilled
-from cs336_tui.worker.measure.nvtx import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
-from cs336_tui.worker.measure.preparing import ReadyStep, allocates_in_steps, prepare
+from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
+from cs336_tui.worker.measure.devices import Clock, clock_for
+from cs336_tui.worker.measure.preparing import ReadyStep, allocates_in_steps, fresh_compiler, prepare
+from cs336_tui.worker.measure.process import CpuWait
 from cs336_tui.worker.measure.reporter import SkippedSteps, Teller
-from cs336_tui.worker.measure.run_queue_delay import CpuWait
+from cs336_tui.worker.measure.settings import (
+    collect_what_steps_leave,
+    no_garbage_collection,
+    restored_settings,
+    set_aside_what_is_there,
+)
 from cs336_tui.worker.measure.stopping_rule import (
     AFTER_LOOK,
     are_enough,
@@ -28,16 +31,11 @@ from cs336_tui.worker.measure.stopping_rule import (
     warmup_looks,
     why_stopped,
 )
-from cs336_tui.worker.measure.surroundings import (
-    collect_what_steps_leave,
-    no_garbage_collection,
-    restored_settings,
-    set_aside_what_is_there,
-)
 from cs336_tui.worker.measure.timing import StepTime, StepTimer, WindowBroken, time_window
 from cs336_tui.worker.workload.building import Workload, build, settle_torch
 from cs336_tui.worker.workload.imported.problems import is_interrupt
 from cs336_tui.worker.workload.passes import Step
+from cs336_tui.worker.workload.ranges import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
 
 
 def run_cell(

@@ -1,12 +1,111 @@
-"""What torch knows of the machine's devices: names, memory, GPU identities."""
+"""Devices: their clocks, names and GPU identities.
+
+Work on a GPU is queued by the host and done later, so a moment there is an event in the queue: the device stamps it
+when it gets to it, and it can be read only once the device has been waited for. Times are in seconds.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Any, Protocol, Self
 
 import torch
+
+
+class DeviceEvent(Protocol):
+    """What `torch.cuda.Event` and `torch.mps.Event` have in common, made with ``enable_timing=True``."""
+
+    def elapsed_time(self, end_event: DeviceEvent, /) -> float:
+        """Milliseconds on the device from this event to a later one."""
+
+
+class Mark(Protocol):
+    """A moment to be taken once or again and again; `host_s` is the host's clock when it last was."""
+
+    host_s: float
+
+    def take(self) -> None: ...
+
+    def until(self, later: Self, /) -> float:
+        """Seconds from this moment to a later one; both taken, and the device waited for since."""
+
+
+class HostMark:
+    """A moment on the host's clock."""
+
+    def __init__(self) -> None:
+        self.host_s = 0.0
+
+    def take(self) -> None:
+        self.host_s = perf_counter()
+
+    def until(self, later: HostMark) -> float:
+        return later.host_s - self.host_s
+
+
+class EventMark:
+    """A moment in the device's queue. Taking it only queues it; `host_s` is when the host had got this far."""
+
+    def __init__(self, event: DeviceEvent, record: Callable[[], None]) -> None:
+        self.host_s = 0.0
+        self._event = event
+        self._record = record
+
+    def take(self) -> None:
+        self._record()
+        self.host_s = perf_counter()
+
+    def until(self, later: EventMark) -> float:
+        return self._event.elapsed_time(later._event) / 1e3
+
+
+class MetalMark(EventMark):
+    """A moment in Metal's queue, which may be asked for once per taking as the later of two.
+
+    torch stamps it when a callback runs on the host, so two moments with next to nothing between them can come out in
+    the wrong order; torch refuses that, and it counts as 0. Asked twice, torch's releases before 2.14 wait for ever.
+    """
+
+    def until(self, later: EventMark) -> float:
+        try:
+            return super().until(later)
+        except RuntimeError:
+            return 0.0
+
+
+class Clock:
+    """One device's clock: `mark` makes a moment to be taken later, `synchronize` waits for all queued work."""
+
+    def __init__(self, mark: Callable[[], Mark], synchronize: Callable[[], None]) -> None:
+        self.mark = mark
+        self.synchronize = synchronize
+
+
+def clock_for(device: torch.device) -> Clock:
+    if device.type == "cuda":
+        stream = torch.cuda.current_stream(device)
+
+        def cuda_mark() -> EventMark:
+            event = torch.cuda.Event(enable_timing=True)
+            return EventMark(event, partial(event.record, stream))
+
+        return Clock(cuda_mark, partial(torch.cuda.synchronize, device))
+    if device.type == "mps":
+
+        def mps_mark() -> EventMark:
+            event = torch.mps.Event(enable_timing=True)
+            return MetalMark(event, event.record)
+
+        return Clock(mps_mark, torch.mps.synchronize)
+    return Clock(HostMark, _nothing_to_wait_for)
+
+
+def _nothing_to_wait_for() -> None:
+    """A CPU has done its work when the call returns."""
 
 
 def device_label(device: torch.device) -> str:

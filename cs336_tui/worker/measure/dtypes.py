@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
-from cs336_tui.events.reports import ModuleDtypes, PrecisionReport, ReportRequest
-from cs336_tui.worker.measure.accumulation import accumulate
+from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ReportRequest, ToyDtypes
 from cs336_tui.worker.measure.devices import device_label
 from cs336_tui.worker.measure.failures import is_out_of_memory
-from cs336_tui.worker.measure.module_dtypes import DtypeWatch, collapsed, dtypes_of
-from cs336_tui.worker.measure.naming import left_out
+from cs336_tui.worker.measure.module_dtypes import DtypeWatch, collapsed, dtypes_of, gradient_dtypes
 from cs336_tui.worker.measure.report_parts import Enter
-from cs336_tui.worker.measure.toy_model import toy_dtypes
 from cs336_tui.worker.workload.building import build, make, settle_torch
 from cs336_tui.worker.workload.passes import PHASES, logits_of
+from cs336_tui.worker.workload.precision import autocast_in_force, dtype_name
+from cs336_tui.worker.workload.ranges import left_out
 from cs336_tui.worker.workload.transformer import Transformer
 
 _FEW_LAYERS, _FEW_TOKENS = 2, 128
@@ -138,3 +140,99 @@ def _read(spec: CellSpec, device: torch.device) -> _Read:
     if "backward" in PHASES[spec.pass_]:
         loss.backward()
     return _Read(collapsed(watch.rows()), dtypes_of([logits]), dtypes_of([loss]))
+
+
+ADDEND = 0.01
+ADDITIONS = 1000
+
+
+class _Variant(NamedTuple):
+    accumulator: torch.dtype
+    addend: torch.dtype
+    converted: bool = False
+
+
+_VARIANTS = (
+    _Variant(torch.float32, torch.float32),
+    _Variant(torch.float16, torch.float16),
+    _Variant(torch.float32, torch.float16),
+    _Variant(torch.float32, torch.float16, converted=True),
+)
+
+
+def accumulate() -> tuple[Accumulation, ...]:
+    """Add 0.01 a thousand times, one after another on the CPU, in the four variants of the assignment."""
+    return tuple(
+        Accumulation(dtype_name(variant.accumulator), dtype_name(variant.addend), variant.converted, _sum(variant))
+        for variant in _VARIANTS
+    )
+
+
+def _sum(variant: _Variant) -> float:
+    total = torch.zeros((), dtype=variant.accumulator)
+    for _ in range(ADDITIONS):
+        addend = torch.tensor(ADDEND, dtype=variant.addend)
+        total += addend.to(variant.accumulator) if variant.converted else addend
+    return float(total)
+
+
+AUTOCASTS = (torch.float16, torch.bfloat16)
+WIDTH_IN, HIDDEN, WIDTH_OUT, BATCH = 16, 10, 5, 4
+
+
+class ToyModel(nn.Module):
+    """Linear, ReLU, layer norm, linear: (B, `width_in`) -> logits (B, `width_out`). No linear layer has a bias."""
+
+    def __init__(self, width_in: int, width_out: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width_in, HIDDEN, bias=False)
+        self.relu = nn.ReLU()
+        self.ln = nn.LayerNorm(HIDDEN)
+        self.fc2 = nn.Linear(HIDDEN, width_out, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.fc2(self.ln(self.relu(self.fc1(x))))
+        return logits
+
+
+def toy_dtypes(device: torch.device) -> tuple[tuple[ToyDtypes, ...], tuple[str, ...]]:
+    """The toy model's dtypes under each autocast that the device can do, and of the others why it cannot."""
+    found: list[ToyDtypes] = []
+    missing: list[str] = []
+    for dtype in AUTOCASTS:
+        try:
+            if (reached := _under(dtype, device)) is not None:
+                found.append(reached)
+            else:
+                missing.append(f"{dtype_name(dtype)} autocast: torch leaves it off on {device.type}.")
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            missing.append(f"{dtype_name(dtype)} autocast: {device.type} cannot do it: {why}")
+    return tuple(found), tuple(missing)
+
+
+def _under(dtype: torch.dtype, device: torch.device) -> ToyDtypes | None:
+    """What hooks see in one forward and backward; None where torch leaves autocast off. The loss is cross-entropy."""
+    autocast = partial(torch.autocast, device.type, dtype=dtype)
+    if autocast_in_force(autocast, device.type) is not dtype:
+        return None
+    model = ToyModel(WIDTH_IN, WIDTH_OUT).to(device)
+    x = torch.randn(BATCH, WIDTH_IN, device=device)
+    targets = torch.arange(BATCH, device=device) % WIDTH_OUT
+    with DtypeWatch(model) as watch, autocast():
+        parameters = dtypes_of(model.parameters())
+        logits = model(x)
+        loss = F.cross_entropy(logits, targets)
+    loss.backward()
+    outputs = {row.path: row.output for row in watch.rows()}
+    return ToyDtypes(
+        autocast=dtype_name(dtype),
+        parameters=parameters,
+        first_layer_output=outputs["fc1"],
+        layer_norm_output=outputs["ln"],
+        logits=dtypes_of([logits]),
+        loss=dtypes_of([loss]),
+        gradients=gradient_dtypes(model.parameters()),
+    )

@@ -16,16 +16,15 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import FUSED, NO_RANGE, KernelGroup, KernelReport, Prediction, ReportRequest
-from cs336_tui.worker.measure.clock import Clock, clock_for
-from cs336_tui.worker.measure.compiling import compile_ahead, fresh_compiler
-from cs336_tui.worker.measure.devices import device_label
+from cs336_tui.worker.measure.devices import Clock, clock_for, device_label
 from cs336_tui.worker.measure.failures import outcome_of
 from cs336_tui.worker.measure.kernel_events import RawEvent, read_step
-from cs336_tui.worker.measure.naming import GRAPH_LEFT_OUT, name_step
+from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
 from cs336_tui.worker.measure.report_parts import Enter
 from cs336_tui.worker.workload.building import build, settle_torch
 from cs336_tui.worker.workload.imported.problems import is_interrupt
 from cs336_tui.worker.workload.passes import Step
+from cs336_tui.worker.workload.ranges import GRAPH_LEFT_OUT, name_step
 
 WARMUP_STEPS = 2
 """Before the profiled step, so that libraries are loaded and memory is there."""

@@ -19,13 +19,12 @@ from cs336_tui.worker.measure.allocator_events import CpuRecorder, CudaRecorder,
 from cs336_tui.worker.measure.devices import device_label
 from cs336_tui.worker.measure.failures import is_out_of_memory, outcome_of
 from cs336_tui.worker.measure.memory_join import Life, MarkedTracker, columns, cut, join, lives_of, phase_spans, totals
-from cs336_tui.worker.measure.naming import left_out
 from cs336_tui.worker.measure.report_parts import Enter
 from cs336_tui.worker.measure.saved import saved_for_backward
 from cs336_tui.worker.workload.building import Workload, build, settle_torch
 from cs336_tui.worker.workload.imported.problems import is_interrupt
 from cs336_tui.worker.workload.passes import PHASES, Step
-from cs336_tui.worker.workload.ranges import name_parts
+from cs336_tui.worker.workload.ranges import left_out, name_parts
 
 RecorderName = Literal["CUDA allocator history", "CPU profiler", "tensors"]
 

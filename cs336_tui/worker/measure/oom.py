@@ -171,7 +171,7 @@ def _at(timeline: Timeline, event: int, phase: str | None, request_bytes: int | 
 
 
 def _predicted_moment(request: ReportRequest, device: torch.device) -> tuple[_Moment, str]:
-    from cs336_tui.worker.estimate.rehearsal import rehearse
+    from cs336_tui.worker.estimate.predict import rehearse
 
     known = {"capability": torch.cuda.get_device_capability(device)} if device.type == "cuda" else {}
     try:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cs336_tui.config import compile_cache
-from cs336_tui.worker.measure.driver import driver_initialised
+from cs336_tui.worker.measure.process import driver_initialised
 
 OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
 _PR_SET_CHILD_SUBREAPER = 36
@@ -37,7 +37,7 @@ _OPTIONAL = (
 )
 _NEEDED = (
     "cs336_tui.worker.measure.cell",
-    "cs336_tui.worker.measure.driver",
+    "cs336_tui.worker.measure.process",
     "cs336_tui.worker.measure.probe",
 )
 

@@ -15,11 +15,11 @@ from cs336_tui.config.timing_variables import set_variables, slowing
 from cs336_tui.events.environment import DeviceInfo, TorchEnvironment
 from cs336_tui.worker.measure.devices import device_label, nvml_uuid
 from cs336_tui.worker.workload.attention import attentions_on
-from cs336_tui.worker.workload.batch import random_batch
+from cs336_tui.worker.workload.building import make_optimizer
 from cs336_tui.worker.workload.compiling import why_cannot_compile
-from cs336_tui.worker.workload.optimizers import make_optimizer
 from cs336_tui.worker.workload.passes import Step, Training
 from cs336_tui.worker.workload.precision import RECIPES, autocast_for, tf32_override, why_no_float8
+from cs336_tui.worker.workload.random_data import random_batch
 from cs336_tui.worker.workload.transformer import Transformer
 
 CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")

@@ -9,7 +9,7 @@ from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import Report, ReportRequest
 from cs336_tui.worker.measure.failures import outcome_of
 from cs336_tui.worker.measure.report_parts import Enter
-from cs336_tui.worker.measure.surroundings import no_garbage_collection, restored_settings
+from cs336_tui.worker.measure.settings import no_garbage_collection, restored_settings
 from cs336_tui.worker.workload.imported.problems import is_interrupt
 
 

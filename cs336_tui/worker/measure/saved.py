@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from cs336_tui.events.reports import NO_RANGE, SavedBlock, SavedTensor
-from cs336_tui.worker.workload.annotations import Annotation
-from cs336_tui.worker.workload.blocks import block_list
 from cs336_tui.worker.workload.building import Workload
+from cs336_tui.worker.workload.model_parts import block_list
 from cs336_tui.worker.workload.passes import logits_of
 from cs336_tui.worker.workload.precision import dtype_name
-from cs336_tui.worker.workload.ranges import name_parts
+from cs336_tui.worker.workload.ranges import Annotation, name_parts
 
 WHOLE_MODEL = "model"
 """Stands for the module where a model has no list of blocks."""

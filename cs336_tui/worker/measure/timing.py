@@ -8,7 +8,7 @@ from math import fsum
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
-from cs336_tui.worker.measure.clock import Clock, Mark
+from cs336_tui.worker.measure.devices import Clock, Mark
 
 
 class Timeable(Protocol):

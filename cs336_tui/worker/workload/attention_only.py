@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.worker.workload.attention import AttentionCore
-from cs336_tui.worker.workload.batch import Batch
 from cs336_tui.worker.workload.precision import RECIPES
+from cs336_tui.worker.workload.random_data import Batch
 from cs336_tui.worker.workload.transformer import Attention, causal_mask
 
 

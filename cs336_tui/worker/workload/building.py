@@ -1,27 +1,26 @@
-"""A cell's workload from its spec: model, batch and step, built alike for timing and for whatever else looks at it."""
+"""Builds a cell's workload from its spec: model, batch, optimizer and step, alike for timing and for reports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.variants import is_imported
+from cs336_tui.config.variants import is_imported, short
 from cs336_tui.worker.workload.attention import core_of
 from cs336_tui.worker.workload.attention_only import AttentionOnly, attention_batch, attention_loss
-from cs336_tui.worker.workload.batch import Batch, random_batch
 from cs336_tui.worker.workload.checkpointing import checkpoint_blocks
 from cs336_tui.worker.workload.compiling import compiled, step_opening
-from cs336_tui.worker.workload.facts import ModelFacts, facts_of
 from cs336_tui.worker.workload.float8 import use_float8
-from cs336_tui.worker.workload.imported import import_model, imported_loss, imported_optimizer, revisions_of
-from cs336_tui.worker.workload.optimizers import NamedOptimizer, make_optimizer
+from cs336_tui.worker.workload.imported.components import import_model, imported_loss, imported_optimizer
+from cs336_tui.worker.workload.imported.revisions import revisions_of
 from cs336_tui.worker.workload.passes import Loss, Step, Training, cross_entropy
 from cs336_tui.worker.workload.precision import RECIPES, autocast_for, check_capability, check_precision, set_matmul
+from cs336_tui.worker.workload.random_data import Batch, random_batch
 from cs336_tui.worker.workload.transformer import Transformer
 
 
@@ -170,3 +169,108 @@ def optimizer_of(spec: CellSpec, model: nn.Module, device_type: str, *, capturab
         optimizer = imported_optimizer(spec.optimizer, spec.model_path, model.parameters())
         return NamedOptimizer(optimizer, spec.optimizer)
     return make_optimizer(spec.optimizer, model, device_type, capturable=capturable)
+
+
+class ModelFacts(NamedTuple):
+    """`attention` says in words how it is computed, as far as is known; `revision` of which source the user's own
+    code is, None where there is none; `remarks` what is to be known beside the numbers of a cell that runs it."""
+
+    num_params: int
+    num_params_without_head: int
+    attention: str
+    revision: str | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def facts_of(
+    model: nn.Module, spec: CellSpec, revision: str | None = None, not_taken: tuple[str, ...] = ()
+) -> ModelFacts:
+    """Of a model that was made for this spec, `not_taken` being the dimensions that it did not ask for."""
+    numbers = sum(parameter.numel() for parameter in model.parameters())
+    if isinstance(model, Transformer):
+        return ModelFacts(numbers, model.num_params_without_head, model.attention_method, revision)
+    if isinstance(model, AttentionOnly):
+        return ModelFacts(numbers, numbers, model.attention_method, revision)
+    head = _head(model, spec)
+    without_head = numbers - (head.numel() if head is not None else 0)
+    remarks = (_of_its_own(spec, not_taken),) if not_taken else ()
+    return ModelFacts(numbers, without_head, f"{short(spec.model)}'s own", revision, remarks)
+
+
+def _of_its_own(spec: CellSpec, fields: tuple[str, ...]) -> str:
+    said = ", ".join(f"{field} {getattr(spec, field)}" for field in fields)
+    return f"{short(spec.model)} does not take {', '.join(fields)}: it has its own, whatever labels say ({said})"
+
+
+def _head(model: nn.Module, spec: CellSpec) -> nn.Parameter | None:
+    """The weight that makes logits: of the vocabulary's and the model's width, the last such that was registered, and
+    no other part's too; None where there is none."""
+    shapes = {(spec.vocab_size, spec.d_model), (spec.d_model, spec.vocab_size)}
+    found = [parameter for parameter in model.parameters() if tuple(parameter.shape) in shapes]
+    return found[-1] if len(found) > 1 else None
+
+
+IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
+    "adamw-fused": {"fused": True},
+    "adamw-foreach": {"foreach": True},
+    "adamw-for-loop": {"foreach": False, "fused": False},
+}
+_FUSED_ON = ("cpu", "cuda", "mps")
+"""Devices with a fused kernel, in torch 2.6 and later: ``_get_fused_kernels_supported_devices``."""
+
+
+class NamedOptimizer(NamedTuple):
+    """An optimizer, and in words what it is."""
+
+    optimizer: torch.optim.Optimizer
+    name: str
+
+
+def make_optimizer(choice: str, model: nn.Module, device_type: str, *, capturable: bool = False) -> NamedOptimizer:
+    """The optimizer of one of `config.variants.OPTIMIZERS` over the model's parameters, torch's defaults else.
+
+    `device_type` is where the step is to run, which decides what ``adamw`` is; parameters may be of the meta device.
+    `capturable` asks for a step that a CUDA graph can hold. Raises ValueError for an implementation that the device
+    does not have.
+    """
+    if choice == "adamw":  # torch's own choice, said aloud: ``_default_to_fused_or_foreach`` in torch.optim.optimizer
+        choice = "adamw-foreach" if device_type == "cuda" else "adamw-for-loop"
+    name = f"AdamW ({choice.removeprefix('adamw-')})"
+    parameters = list(model.parameters())
+    options: dict[str, Any] = {**IMPLEMENTATIONS[choice]}
+    if "fused" in choice:
+        _check_fused(choice, parameters, device_type)
+        if any(parameter.is_meta for parameter in parameters):
+            return NamedOptimizer(_FusedOnMeta(parameters), name)
+    if device_type == "cuda":
+        options["capturable"] = capturable
+    return NamedOptimizer(torch.optim.AdamW(parameters, **options), name)
+
+
+def _check_fused(choice: str, parameters: list[nn.Parameter], device_type: str) -> None:
+    if device_type not in _FUSED_ON:
+        raise ValueError(f"optimizer {choice}: torch has no fused AdamW on {device_type}; use adamw-foreach")
+    if other := next((each.dtype for each in parameters if not each.is_floating_point()), None):
+        dtype = str(other).removeprefix("torch.")
+        raise ValueError(f"optimizer {choice}: torch has no fused AdamW for {dtype} parameters; use adamw-foreach")
+
+
+class _FusedOnMeta(torch.optim.Optimizer):
+    """What fused AdamW is to memory, for a step without data: its state, with counts of steps on the device, and
+    nothing else, as one kernel does all. torch's own refuses the meta device."""
+
+    _step_supports_amp_scaling = True  # its kernel undoes the scaling of gradients
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        del closure
+        for parameter in (each for group in self.param_groups for each in group["params"]):
+            if parameter.grad is not None and not self.state[parameter]:
+                self.state[parameter] = {
+                    "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cs336_tui.worker.workload.blocks import StandIn, block_list
+from cs336_tui.worker.workload.model_parts import StandIn, block_list
 from cs336_tui.worker.workload.transformer import Transformer
 
 

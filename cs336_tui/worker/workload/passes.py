@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cs336_tui.config.spec import Pass
-from cs336_tui.worker.workload.batch import Batch
 from cs336_tui.worker.workload.imported.problems import ImportProblem, is_interrupt, place_of, told
+from cs336_tui.worker.workload.random_data import Batch
 
 PHASES: dict[Pass, tuple[str, ...]] = {
     "inference": ("forward",),

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cs336_tui.config.spec import Arch, ModelDims
-from cs336_tui.worker.workload.initialisation import truncated_normal_
+from cs336_tui.worker.workload.random_data import truncated_normal_
 
 if TYPE_CHECKING:  # which imports what users bring, which builds on this
     from cs336_tui.worker.workload.attention import AttentionCore

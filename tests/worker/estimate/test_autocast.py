@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cs336_tui.config.spec import ARCHES, ModelDims
-from cs336_tui.worker.estimate.autocast import Autocast, _keeps_copies_in_inference
+from cs336_tui.worker.estimate.meta_device import Autocast, _keeps_copies_in_inference
 from cs336_tui.worker.workload.transformer import Transformer
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cs336_tui.events.gpus import cublas_workspace_bytes
 from cs336_tui.events.reports import Site
 from cs336_tui.worker.estimate.caching_allocator import CachingAllocator, as_cached
-from cs336_tui.worker.estimate.rehearsal import workspace_bytes
+from cs336_tui.worker.estimate.predict import workspace_bytes
 from cs336_tui.worker.estimate.timeline import Allocation, with_phases
 
 MIB = 2**20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from cs336_tui.worker.estimate.meta_kernels import MetaKernels
+from cs336_tui.worker.estimate.meta_device import MetaKernels
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -11,7 +11,7 @@ from cs336_tui.analysis.estimates import for_target, named_target
 from cs336_tui.config.spec import ARCHES, PASSES, CellSpec
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.reports import CATEGORIES, RANGES, Prediction
-from cs336_tui.worker.estimate import meta_kernels
+from cs336_tui.worker.estimate import meta_device
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.passes import PHASES
 from tests.worker.estimate.cells import named_spec, small_cells
@@ -208,7 +208,7 @@ def test_the_largest_blocks_tell_where_they_come_from() -> None:
 def test_remembering_results_changes_no_prediction(precision: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = small_spec(pass_="train-step", precision=precision, arch=arch, device="cuda:0", context_length=64)
     expected = predict(spec)
-    monkeypatch.setattr(meta_kernels, "_makes_one_tensor", lambda _func: False)
+    monkeypatch.setattr(meta_device, "_makes_one_tensor", lambda _func: False)
     assert predict(spec) == expected
 
 

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.worker.estimate.meta_device import _GENERATOR
 from cs336_tui.worker.estimate.predict import predict
-from cs336_tui.worker.estimate.recomputing import _GENERATOR
 from cs336_tui.worker.workload.building import build, settle_torch
 from cs336_tui.worker.workload.imported.finding import look_in
 from tests.worker.measure.cells import small_spec

@@ -12,8 +12,8 @@ import torch
 from cs336_tui.config.attention_accounting import accounting_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.estimate.predict import predict
-from cs336_tui.worker.measure.activation_memory import before_backward_bytes
-from cs336_tui.worker.measure.compiling import fresh_compiler
+from cs336_tui.worker.measure.cell_memory import before_backward_bytes
+from cs336_tui.worker.measure.preparing import fresh_compiler
 from cs336_tui.worker.workload.building import build, settle_torch
 from tests.attention_cells import attention_spec
 from tests.worker.measure.cells import run

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from cs336_tui.config import compile_cache
 from cs336_tui.events.events import Event, ModelPrepared, StepsTimed
 from cs336_tui.worker.measure.ab import run_round
-from cs336_tui.worker.measure.compiling import compile_ahead, fresh_compiler
-from cs336_tui.worker.workload.batch import random_batch
+from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
+from cs336_tui.worker.workload.building import make_optimizer
 from cs336_tui.worker.workload.compiling import compiled, why_cannot_compile
-from cs336_tui.worker.workload.optimizers import make_optimizer
 from cs336_tui.worker.workload.passes import Step, Training
+from cs336_tui.worker.workload.random_data import random_batch
 from tests.worker.measure.cells import Report, run, small_spec
 
 CPU = torch.device("cpu")

@@ -18,11 +18,9 @@ from cs336_tui.config.spec import Arch, CellSpec, Pass, Precision
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import ModuleDtypes, PrecisionReport, ReportRequest
 from cs336_tui.worker.measure import dtypes
-from cs336_tui.worker.measure.accumulation import accumulate
-from cs336_tui.worker.measure.dtypes import bytes_at_most
+from cs336_tui.worker.measure.dtypes import accumulate, bytes_at_most, toy_dtypes
 from cs336_tui.worker.measure.module_dtypes import DtypeWatch, collapsed
 from cs336_tui.worker.measure.report import make_report
-from cs336_tui.worker.measure.toy_model import toy_dtypes
 from cs336_tui.worker.workload.building import build
 from tests.worker.measure.cells import small_spec
 from tests.worker.measure.other_toy import by_hand, name

@@ -13,9 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cs336_tui.runner.bench import Bench
-from cs336_tui.worker.measure.effective_settings import allocator_in_force, read_in_force
-from cs336_tui.worker.workload.building import build
-from cs336_tui.worker.workload.facts import facts_of
+from cs336_tui.worker.measure.reporter import allocator_in_force, read_in_force
+from cs336_tui.worker.workload.building import build, facts_of
 from cs336_tui.worker.workload.transformer import Attention
 from tests.watching import Watch
 from tests.watching import small_spec as bench_spec
@@ -87,7 +86,7 @@ def test_memory_that_is_said_to_be_kept_is_not_faulted_in_again() -> None:
     """In a process of its own, as it cannot be undone."""
     code = """
 import ctypes, resource
-from cs336_tui.worker.measure.malloc import keep_freed_memory, malloc_in_force
+from cs336_tui.worker.measure.process import keep_freed_memory, malloc_in_force
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
 
@@ -124,7 +123,7 @@ def test_a_malloc_loaded_in_place_of_the_c_librarys_is_named(tmp_path: Path) -> 
         "#include <stddef.h>\nvoid *__libc_malloc(size_t);\nvoid *malloc(size_t n) { return __libc_malloc(n); }\n"
     )
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
-    code = "from cs336_tui.worker.measure.malloc import *; keep_freed_memory(); print(malloc_in_force())"
+    code = "from cs336_tui.worker.measure.process import *; keep_freed_memory(); print(malloc_in_force())"
     run = subprocess.run(
         [sys.executable, "-c", code], env={"LD_PRELOAD": str(library)}, capture_output=True, text=True, timeout=60
     )

@@ -19,10 +19,10 @@ from cs336_tui.events.reports import KernelReport, ReportRequest
 from cs336_tui.worker.estimate import predict
 from cs336_tui.worker.measure.kernel_events import operators_of
 from cs336_tui.worker.measure.kernels import profile_kernels, raw_events
-from cs336_tui.worker.measure.naming import name_step
 from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.building import build, settle_torch
 from cs336_tui.worker.workload.passes import PHASES, Step
+from cs336_tui.worker.workload.ranges import name_step
 from tests.worker.measure.cells import small_spec
 
 PREDICT = predict.predict

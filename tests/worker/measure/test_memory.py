@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cs336_tui.worker.measure import cell
-from cs336_tui.worker.measure.memory import PeakMeter, Peaks, spilled
+from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, spilled
 from tests.worker.measure.cells import run, small_spec
 
 MEGABYTE = 1024**2

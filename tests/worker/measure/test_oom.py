@@ -9,7 +9,7 @@ import torch
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, OomReport, ReportRequest
-from cs336_tui.worker.estimate.rehearsal import rehearse
+from cs336_tui.worker.estimate.predict import rehearse
 from cs336_tui.worker.measure.oom import explain_oom, may_try, predicted_moment
 from tests.worker.measure.cells import small_spec
 from tests.worker.measure.little_memory import at_most, linux_only

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.worker.measure.driver import driver_initialised
+from cs336_tui.worker.measure.process import driver_initialised
 
 ROOT = Path(__file__).parents[3]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.worker.measure import run_queue_delay as waiting
-from cs336_tui.worker.measure.run_queue_delay import CpuWait, usable_cores
+from cs336_tui.worker.measure import process
+from cs336_tui.worker.measure.process import CpuWait, usable_cores
 from tests.worker.measure.cells import run, small_spec
 
 
@@ -23,7 +23,7 @@ counted = pytest.mark.skipif(seconds(CpuWait()) is None, reason="this system doe
 
 CONTEST = """
 import os, subprocess, sys, threading, time
-from cs336_tui.worker.measure.run_queue_delay import CpuWait
+from cs336_tui.worker.measure.process import CpuWait
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 # It inherits the core, and ends by itself should nobody end it.
@@ -83,7 +83,7 @@ def test_a_thread_that_ends_while_it_is_read_costs_itself_only(tmp_path: Path, m
     (tmp_path / "1").mkdir()
     (tmp_path / "1/schedstat").write_text("500 2000000000 3\n")
     (tmp_path / "2").mkdir()  # its files have gone
-    monkeypatch.setattr(waiting, "_TASKS", tmp_path)
+    monkeypatch.setattr(process, "_TASKS", tmp_path)
     wait = CpuWait()
     (tmp_path / "1/schedstat").write_text("900 3500000000 4\n")
     assert seconds(wait) == pytest.approx(1.5)
@@ -97,7 +97,7 @@ def test_the_thread_that_waited_longest_is_told_beside_the_sum(tmp_path: Path, m
             (tmp_path / thread).mkdir(exist_ok=True)
             (tmp_path / thread / "schedstat").write_text(f"1 {int(waited_s * 1e9)} 1\n")
 
-    monkeypatch.setattr(waiting, "_TASKS", tmp_path)
+    monkeypatch.setattr(process, "_TASKS", tmp_path)
     waits(a=1.0, b=50.0)
     wait = CpuWait()
     waits(a=1.25, b=50.5, c=0.75)
@@ -106,7 +106,7 @@ def test_the_thread_that_waited_longest_is_told_beside_the_sum(tmp_path: Path, m
 
 AFFINITY = """
 import os, sys, threading
-from cs336_tui.worker.measure.run_queue_delay import usable_cores
+from cs336_tui.worker.measure.process import usable_cores
 
 cores = sorted(os.sched_getaffinity(0))
 print(len(cores), usable_cores())
@@ -148,7 +148,7 @@ def test_a_system_that_does_not_count_says_so(
     text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel without the counters gives zeros, which are not a waiting time of 0."""
-    monkeypatch.setattr(waiting, "_TASKS", tmp_path)
+    monkeypatch.setattr(process, "_TASKS", tmp_path)
     if text is not None:
         (tmp_path / str(os.getpid())).mkdir()
         (tmp_path / str(os.getpid()) / "schedstat").write_text(text)

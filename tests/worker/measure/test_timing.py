@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cs336_tui.events import events as told_of
-from cs336_tui.worker.measure.clock import Clock, EventMark, HostMark, MetalMark
+from cs336_tui.worker.measure.devices import Clock, EventMark, HostMark, MetalMark
 from cs336_tui.worker.measure.reporter import Teller
 from cs336_tui.worker.measure.timing import StepTimer, WindowBroken, time_window
 

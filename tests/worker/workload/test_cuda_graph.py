@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cs336_tui.config.spec import ModelDims, Pass
-from cs336_tui.worker.workload.batch import random_batch
+from cs336_tui.worker.workload.building import make_optimizer
 from cs336_tui.worker.workload.cuda_graph import (
     END_ALLOCATING,
     WARMUP_STEPS,
@@ -22,8 +22,8 @@ from cs336_tui.worker.workload.cuda_graph import (
     captured,
     why_no_graph,
 )
-from cs336_tui.worker.workload.optimizers import make_optimizer
 from cs336_tui.worker.workload.passes import Step, Training
+from cs336_tui.worker.workload.random_data import random_batch
 from cs336_tui.worker.workload.transformer import Transformer
 
 DEVICE = torch.device("cuda:0")

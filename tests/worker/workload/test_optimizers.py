@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cs336_tui.config.variants import OPTIMIZERS
-from cs336_tui.worker.workload.optimizers import make_optimizer
+from cs336_tui.worker.workload.building import make_optimizer
 
 
 def a_model(device: str = "cpu", dtype: torch.dtype = torch.float32) -> nn.Module:

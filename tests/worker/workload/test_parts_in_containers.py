@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from cs336_tui.worker.workload.parts import part_of_each
+from cs336_tui.worker.workload.model_parts import part_of_each
 
 
 class Activation(nn.Module):

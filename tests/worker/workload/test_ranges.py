@@ -16,8 +16,8 @@ from torch import nn
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.reports import RANGES
 from cs336_tui.worker.workload.building import Workload, build
-from cs336_tui.worker.workload.imported import ImportProblem
-from cs336_tui.worker.workload.parts import part_of_each
+from cs336_tui.worker.workload.imported.problems import ImportProblem
+from cs336_tui.worker.workload.model_parts import part_of_each
 from cs336_tui.worker.workload.ranges import name_parts
 from tests.worker.measure.cells import small_spec
 from tests.worker.workload.own_code import Folder

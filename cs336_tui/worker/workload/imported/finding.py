@@ -1,4 +1,4 @@
-"""Finding what a user named: on Python's path, with the user's folders on it, imported in this process."""
+"""Finds what a user named, on Python's path and in the user's folders, and imports it in this process."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import itertools
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, DistributionFinder, PackageNotFoundError
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from cs336_tui.worker.workload.imported.metadata import offer_metadata
 from cs336_tui.worker.workload.imported.problems import (
     SITES,
     ImportProblem,
@@ -233,3 +233,57 @@ def _defined_in(package: ModuleType, name: str) -> str | None:
                     inside = file.relative_to(folder).with_suffix("").parts
                     return ".".join((package.__name__, *(part for part in inside if part != "__init__")))
     return None
+
+
+class _Source(Distribution):
+    """What a folder's ``pyproject.toml`` says of the package there: its name and version."""
+
+    def __init__(self, folder: str, name: str, version: str) -> None:
+        self._folder = folder
+        self._text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+
+    def read_text(self, filename: str) -> str | None:
+        return self._text if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Any:
+        return Path(self._folder) / path
+
+
+class SourceFinder(DistributionFinder):
+    """Comes last: a package that is installed is asked itself. Finds no modules, only what is said of packages."""
+
+    def __init__(self, folders: Iterable[str]) -> None:
+        self._folders = tuple(folders)
+
+    def find_spec(self, *_: object) -> None:
+        return None
+
+    def find_distributions(self, context: DistributionFinder.Context | None = None) -> Iterator[Distribution]:
+        wanted = context.name if context is not None else None
+        for folder in self._folders:
+            for place in (Path(folder), Path(folder).parent):  # beside the package, or above its src folder
+                name, version = _project(place / "pyproject.toml")
+                if name and (wanted is None or _canonical(name) == _canonical(wanted)):
+                    yield _Source(folder, name, version)
+                    break
+
+
+def offer_metadata(folders: Iterable[str]) -> None:
+    """Have ``importlib.metadata`` find what lies in these folders, in place of those of an earlier call."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, SourceFinder)]
+    sys.meta_path.append(SourceFinder(folders))
+
+
+def _project(file: Path) -> tuple[str, str]:
+    """Name and version, empty where they are not told."""
+    try:
+        project = tomllib.loads(file.read_text()).get("project", {})
+    except (OSError, ValueError):
+        return "", ""
+    name, version = project.get("name"), project.get("version", "0")
+    return (name, str(version)) if isinstance(name, str) else ("", "")
+
+
+def _canonical(name: str) -> str:
+    """As PEP 503 compares names of packages."""
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,4 +1,4 @@
-"""Which source a user's code is of: its hash, and the revision of the git repository that has it."""
+"""The revision of a user's code: the hash of its file, and the commit of the git repository that has it."""
 
 from __future__ import annotations
 

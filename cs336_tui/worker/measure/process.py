@@ -1,4 +1,7 @@
-"""The C library's malloc, which serves tensors on the CPU: having it keep what is freed, and saying how it is set."""
+"""This process as its C libraries and the operating system know it: malloc, the CUDA driver, waits for a core.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import ctypes
 import os
 import platform
 import sys
-from pathlib import PurePath
+from contextlib import suppress
+from pathlib import Path, PurePath
+from typing import NamedTuple
 
 # Of glibc's malloc.h; the last is the largest that it accepts.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -84,3 +89,74 @@ def _library_of(symbol: str) -> str | None:
     info = _DlInfo()
     found = dladdr(address, ctypes.byref(info)) and info.dli_fname
     return PurePath(os.fsdecode(found)).name if found else None
+
+
+_TASKS = Path("/proc/self/task")
+
+
+class Waited(NamedTuple):
+    """How long threads of this process waited for a core, in seconds: all added up, and the one that waited longest."""
+
+    sum_s: float
+    longest_s: float
+
+
+class CpuWait:
+    """Counts from when it is made; reading takes tens of microseconds a thread, so not within a timed region."""
+
+    def __init__(self) -> None:
+        self._before = _run_delays()
+
+    def read(self) -> Waited | None:
+        """How long threads waited since; None where the system does not tell. One that has ended since is not counted,
+        one that was begun since is."""
+        after = _run_delays()
+        if not self._before or not after:
+            return None
+        waits_s = [max(delay - self._before.get(thread, 0), 0) / 1e9 for thread, delay in after.items()]
+        return Waited(sum(waits_s), max(waits_s))
+
+
+def usable_cores() -> int | None:
+    """Cores that threads of this process may run on, all threads together, as a threading library may tie each to its
+    own; None where the system does not tell."""
+    if sys.platform != "linux":
+        return None
+    cores: set[int] = set()
+    with suppress(OSError):
+        for task in _TASKS.iterdir():
+            with suppress(OSError, ValueError):
+                cores |= os.sched_getaffinity(int(task.name))
+    return len(cores) or None
+
+
+def _run_delays() -> dict[str, int]:
+    """Nanoseconds on a run queue by thread id: the second field of ``schedstat`` (Linux, sched-stats.rst)."""
+    found: dict[str, int] = {}
+    with suppress(OSError):
+        for task in _TASKS.iterdir():
+            # A thread may end before we come to it.
+            with suppress(OSError, ValueError):
+                ran, waited, _ = map(int, (task / "schedstat").read_text().split())
+                if ran:  # a kernel that does not count gives zeros
+                    found[task.name] = waited
+    return found
+
+
+_AWAKE = (0, 100)
+"""``CUDA_SUCCESS`` and ``CUDA_ERROR_NO_DEVICE`` of the driver API. A driver that sleeps answers 3,
+``CUDA_ERROR_NOT_INITIALIZED``; a stub or a broken one answers other things and cannot be awake."""
+
+
+def driver_initialised(library: str = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1") -> bool:
+    """Whether something in this process has initialised the CUDA driver; a child forked after that cannot use CUDA.
+
+    ``cuDeviceGetCount`` answers "not initialised" while all is well, and initialises nothing itself. It says the same
+    in such a child, so this must be asked before the fork. False where there is no driver that works.
+    """
+    try:
+        driver = ctypes.CDLL(library)
+    except OSError:
+        return False
+    count = ctypes.c_int()
+    return bool(driver.cuDeviceGetCount(ctypes.byref(count)) in _AWAKE)

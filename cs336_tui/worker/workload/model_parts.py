@@ -1,14 +1,14 @@
-"""Telling what the modules of anybody's language model are for, by their names and classes."""
+"""Finds the blocks and the parts of anybody's Transformer, by the names and classes of its modules."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 from torch import nn
 
 from cs336_tui.events.reports import Range
-from cs336_tui.worker.workload.blocks import blocks_of
 
 _NORM = re.compile(r"(^|_)(layer_?norm|rms_?norm|norm|ln)(_|\d|$)|norm$")
 _EMBEDDING = re.compile(r"embed|^w[tp]e$|(^|_)(emb|tok|pos)(_|$)|position")
@@ -96,3 +96,42 @@ def _is_called(pattern: re.Pattern[str], name: str, module: nn.Module) -> bool:
 def _snake(name: str) -> str:
     """``CausalMultiHeadSelfAttention`` as ``causal_multi_head_self_attention``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+BlockList: TypeAlias = nn.ModuleList | nn.Sequential
+
+
+class StandIn(nn.Module):
+    """Takes a block's place in the model's list of them, and shows its attributes as its own."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "block":
+                raise
+            return getattr(self.block, name)
+
+
+def blocks_of(model: nn.Module) -> tuple[nn.Module, ...]:
+    """The blocks in the order in which they are listed, whatever stands in for them; none where no list is found."""
+    found = block_list(model)
+    return tuple(each.block if isinstance(each, StandIn) else each for each in found) if found is not None else ()
+
+
+def block_list(model: nn.Module) -> BlockList | None:
+    """The list in which the model has its blocks: the longest list of modules of one class that is in no other such
+    list, one of modules with parts before one of single layers. None where there is none."""
+    return max(_lists(model), key=lambda found: (any(found[0].children()), len(found)), default=None)
+
+
+def _lists(module: nn.Module) -> Iterator[BlockList]:
+    if isinstance(module, nn.ModuleList | nn.Sequential) and len({type(child) for child in module}) == 1:
+        yield module
+    else:
+        for child in module.children():
+            yield from _lists(child)

@@ -1,9 +1,28 @@
-"""Random numbers for fresh parameters: an exact truncated normal, drawn quickly."""
+"""Random numbers of a cell: tokens of its batch, values of its fresh parameters."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """Token ids, (B, T) each; a target is the token that follows its input."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+def random_batch(
+    batch_size: int, context_length: int, vocab_size: int, *, device: torch.device | str, seed: int
+) -> Batch:
+    """Uniform tokens; the same seed gives the same batch on the same kind of device."""
+    generator = torch.Generator(device).manual_seed(seed)
+    tokens = torch.randint(vocab_size, (batch_size, context_length + 1), device=device, generator=generator)
+    return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+
 
 _PART = 1 << 15
 """Elements worked on at a time on a CPU: they stay in its cache, and are too few for torch to wake its threads, whose

@@ -1,0 +1,326 @@
+"""A user's own model, attention, loss and optimizer, made from their names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.variants import short
+from cs336_tui.worker.workload.compiling import nothing_compiled
+from cs336_tui.worker.workload.imported.argument_binding import (
+    call,
+    dims_not_taken,
+    names_unseen,
+    parameters_of,
+    signature_in_words,
+    values_of,
+)
+from cs336_tui.worker.workload.imported.finding import find
+from cs336_tui.worker.workload.imported.problems import (
+    ImportProblem,
+    a_kind,
+    explained,
+    in_one_line,
+    is_interrupt,
+    of_code,
+    text_of,
+)
+from cs336_tui.worker.workload.random_data import Batch
+
+
+class ImportedModel(NamedTuple):
+    """A user's model on its device; `batch` where the user makes that too; dimensions that it did not ask for."""
+
+    model: nn.Module
+    batch: Batch | None
+    not_taken: tuple[str, ...] = ()
+
+
+def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> ImportedModel:
+    """Raises `ImportProblem`, in one line with the user's own frame, for whatever goes wrong on the way."""
+    factory = find(spec.model, spec.model_path)
+    name = short(spec.model)
+    with of_code(spec.model):
+        if not callable(factory) or isinstance(factory, nn.Module):
+            raise ImportProblem(f"{spec.model} is {a_kind(factory)}, expected a class or a function that makes a model")
+    values = values_of(spec, device, dtype)
+    torch.manual_seed(spec.seed)
+    with of_code(spec.model), explained(name, _hint(factory, device)), torch.device(device):
+        made = call(spec.model, factory, values, spec.model_args)
+    model, make_batch = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module):
+        raise ImportProblem(f"{name} made {a_kind(model)}, expected a torch.nn.Module, or that and a batch function")
+    if make_batch is not None and not callable(make_batch):
+        raise ImportProblem(f"{name} made a model and {a_kind(make_batch)}, expected a function that makes a batch")
+    with explained(name):
+        settle(model, device, dtype)
+        model.train(spec.pass_ != "inference")  # in which dropout does nothing
+    batch = None if make_batch is None else _batch(make_batch, spec, values, device)
+    return ImportedModel(model, batch, dims_not_taken(factory, values, spec.model_args))
+
+
+def settle(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Bring what lies elsewhere to the device and, unless that is float32, floating-point numbers to `dtype`.
+
+    Buffers are converted with the parameters, as ``model.to(dtype)`` does, but for complex ones.
+    """
+    held = [*model.parameters(), *model.buffers()]
+    if any(not _is_on(tensor, device) for tensor in held):
+        model.to(device)
+    if dtype == torch.float32:
+        return
+    for parameter in model.parameters():
+        if parameter.is_floating_point() and parameter.dtype != dtype:
+            parameter.data = parameter.data.to(dtype)
+    for module in model.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            if buffer.is_floating_point() and buffer.dtype != dtype:
+                setattr(module, name, buffer.to(dtype))
+
+
+def _is_on(tensor: Tensor, device: torch.device) -> bool:
+    return tensor.device.type == device.type and (tensor.device.index or 0) == (device.index or 0)
+
+
+def _batch(
+    function: Callable[..., Any], spec: CellSpec, values: dict[str, object], device: torch.device
+) -> Batch | None:
+    """What the user's function makes; None on the meta device where it cannot be made."""
+    what = f"batch function {getattr(function, '__name__', type(function).__name__)}"
+    torch.manual_seed(spec.seed)
+    try:
+        with explained(what), torch.device(device):
+            made = call(what, function, values)
+    except ImportProblem:
+        if device.type == "meta":
+            return None
+        raise
+    if not (isinstance(made, tuple | list) and len(made) == 2 and all(isinstance(part, Tensor) for part in made)):
+        raise ImportProblem(f"{what} made {a_kind(made)}, expected two tensors: inputs and targets")
+    expected = (spec.batch_size, spec.context_length)
+    for part, tensor in zip(("inputs", "targets"), made, strict=True):
+        if tuple(tensor.shape) != expected:
+            raise ImportProblem(
+                f"{what} made {part} of shape {tuple(tensor.shape)}, expected {expected}: batch, context length"
+            )
+    return Batch(*(tensor if _is_on(tensor, device) else tensor.to(device) for tensor in made))
+
+
+def _hint(factory: Callable[..., Any], device: torch.device) -> Callable[[BaseException], str]:
+    def hint(error: BaseException) -> str:
+        if device.type != "cuda" and ("CUDA" in text_of(error) or "NVIDIA driver" in text_of(error)):
+            return f"; it asks for CUDA itself, though this cell runs on {device}: let it take device as an argument"
+        if isinstance(error, TypeError) and "missing" in text_of(error) and names_unseen(factory):
+            return "; what it hands on by ** cannot be seen: let it name the dimensions that it wants"
+        return ""
+
+    return hint
+
+
+_FLAGS = ("is_causal", "causal")
+_MASKS = ("mask", "attn_mask")
+
+
+def imported_attention(
+    name: str, paths: tuple[str, ...], *, causal: bool, length: int, device: torch.device
+) -> ImportedAttention:
+    """The named function, or the `apply` of a named `torch.autograd.Function`, for up to `length` tokens on the device.
+
+    It is causal by ``is_causal`` or ``causal``, a flag, or by ``mask`` or ``attn_mask``, which is boolean, (T, T), and
+    True where a query may look. Raises `ImportProblem` where it has none of these and has to be causal, or wants more.
+    """
+    function, parameters = _function(name, find(name, paths))
+    by_name = {p.name: p for p in parameters[3:]}
+    flag = next((by_name[word] for word in _FLAGS if word in by_name), None)
+    mask = next((by_name[word] for word in _MASKS if word in by_name), None)
+    if len(parameters) < 3:
+        raise ImportProblem(f"{_words(name, parameters)} does not take queries, keys and values")
+    if causal and flag is None and mask is None:
+        raise ImportProblem(
+            f"{_words(name, parameters)} cannot be told to be causal; it needs an argument {', '.join(_FLAGS)}, "
+            f"{' or '.join(_MASKS)}"
+        )
+    if flag is None and mask is not None and not causal and mask.default is not mask.empty:
+        mask = None  # it looks everywhere by itself
+    chosen = flag or mask
+    asked = [p for p in by_name.values() if p.default is p.empty and p is not chosen and p.kind not in _STARS]
+    if asked:
+        raise ImportProblem(f"{_words(name, parameters)} needs {asked[0].name}, which has no default")
+    masked = flag is None and mask is not None
+    table = _mask(length, device, causal=causal) if masked else None
+    return ImportedAttention(name, function, _call(parameters, chosen), causal=causal, mask=table)
+
+
+class ImportedAttention:
+    """A user's attention, which takes what it is given as it is; a mask serves every layer and every step."""
+
+    def __init__(
+        self, name: str, function: Callable[..., Any], arguments: _Arguments, *, causal: bool, mask: Tensor | None
+    ) -> None:
+        self.name = name
+        self.mask = mask
+        """Where a query may look, (T, T); None for a function that is told in another way."""
+        self._function = function
+        self._arguments = arguments
+        self._causal = causal
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        positional, named = self._arguments(self._causal if self.mask is None else _cut(self.mask, q.shape[-2]))
+        return self._function(q, k, v, *positional, **named)
+
+
+_Arguments = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]
+"""From what says how to look to the arguments behind queries, keys and values."""
+_STARS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _function(name: str, found: Any) -> tuple[Callable[..., Any], list[inspect.Parameter]]:
+    """What to call, and its parameters; those of an autograd function can only be given by place."""
+    if _is_autograd_function(owner := getattr(found, "__self__", found)):
+        parameters = list((parameters_of(owner.forward) or {}).values())
+        if owner.setup_context is torch.autograd.Function.setup_context:
+            parameters = parameters[1:]  # ctx
+        return owner.apply, [p.replace(kind=p.POSITIONAL_ONLY) if p.kind not in _STARS else p for p in parameters]
+    if isinstance(found, type) or not callable(found):
+        raise ImportProblem(f"{name} is not a function, nor a torch.autograd.Function")
+    wanted = parameters_of(found)
+    if wanted is None:
+        raise ImportProblem(f"{name} does not tell which arguments it takes; wrap it in a function that does")
+    return found, list(wanted.values())
+
+
+def _mask(length: int, device: torch.device, *, causal: bool) -> Tensor:
+    mask = torch.ones(length, length, dtype=torch.bool, device=device)
+    return mask.tril_() if causal else mask
+
+
+def _cut(mask: Tensor, length: int) -> Tensor:
+    return mask if mask.shape[0] == length else mask[:length, :length]
+
+
+def _is_autograd_function(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, torch.autograd.Function)
+
+
+def _call(parameters: list[inspect.Parameter], chosen: inspect.Parameter | None) -> _Arguments:
+    if chosen is None:
+        return lambda _: ((), {})
+    if chosen.kind is not chosen.POSITIONAL_ONLY:
+        word = chosen.name
+        return lambda said: ((), {word: said})
+    between = tuple(p.default for p in parameters[3 : parameters.index(chosen)])
+    return lambda said: ((*between, said), {})
+
+
+def _words(name: str, parameters: list[inspect.Parameter]) -> str:
+    return signature_in_words(name, {p.name: p for p in parameters})
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Logits (B, T, V) and targets (B, T) to a number."""
+
+_LEARNING_RATE = 1e-3
+"""For an optimizer that has no default: that of torch's AdamW."""
+_TRIED = (2, 3, 5)
+"""B, T and V of the logits with which a loss is tried, all different."""
+
+
+def imported_loss(name: str, paths: tuple[str, ...]) -> Loss:
+    """The named function, or an instance of the named class; one that wants flat logits (B T, V) and targets (B T,) is
+    given these.
+
+    Which it is shows when it is called with a few numbers here, on the CPU, or on CUDA if that is awake and only there
+    it works. Raises `ImportProblem` for one that works neither way.
+    """
+    found = find(name, paths)
+    if isinstance(found, type):
+        wanted = parameters_of(found) or {}
+        if needed := _required(wanted):
+            raise ImportProblem(
+                f"{signature_in_words(name, wanted)} needs {needed[0]}, which has no default; a loss is a function of "
+                f"logits and targets, or a class made without arguments whose objects are one"
+            )
+        with explained(short(name)):
+            found = found()
+    if not callable(found):
+        raise ImportProblem(f"{name} is {a_kind(found)}, expected a function of logits and targets")
+    loss: Loss = found
+
+    def of_flat(logits: Tensor, targets: Tensor) -> Tensor:
+        return loss(logits.flatten(0, 1), targets.flatten())
+
+    with nothing_compiled():
+        return of_flat if _wants_flat(name, loss) else loss
+
+
+def _wants_flat(name: str, loss: Loss) -> bool:
+    problem: ImportProblem | None = None
+    for device in ("cpu", "cuda") if torch.cuda.is_initialized() else ("cpu",):
+        batch, length, vocabulary = _TRIED
+        steps = torch.arange(batch * length * vocabulary, dtype=torch.float32, device=device)
+        logits, targets = steps.sin().reshape(_TRIED), torch.arange(batch * length, device=device) % vocabulary
+        whole, problem_of_whole = _tried(name, loss, logits, targets.reshape(batch, length))
+        flat, problem_of_flat = _tried(name, loss, logits.flatten(0, 1), targets)
+        if whole is not None and flat is not None:
+            # Of two answers the right one counts; both are where the mean is over all tokens anyway.
+            right = F.cross_entropy(logits.flatten(0, 1), targets).item()
+            return abs(flat - right) < 1e-4 < abs(whole - right)
+        if whole is not None or flat is not None:
+            return whole is None
+        problem = problem or problem_of_flat or problem_of_whole
+    assert problem is not None
+    raise problem
+
+
+def _tried(name: str, loss: Loss, logits: Tensor, targets: Tensor) -> tuple[float, None] | tuple[None, ImportProblem]:
+    """The loss, or why there is none."""
+    try:
+        with torch.no_grad():
+            found: Any = loss(logits, targets)
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        problem = ImportProblem(f"loss {short(name)}: {in_one_line(error)}")
+        problem.__cause__ = error
+        return None, problem
+    if not isinstance(found, Tensor):
+        return None, ImportProblem(f"loss {short(name)} returned {a_kind(found)}, expected a tensor")
+    if found.numel() != 1:
+        return None, ImportProblem(f"loss {short(name)} returned shape {tuple(found.shape)}, expected one number")
+    return float(found), None
+
+
+def imported_optimizer(name: str, paths: tuple[str, ...], parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """The named class, or what the named function makes, over these parameters, all else as it is by default.
+
+    A learning rate without a default is 1e-3. Raises `ImportProblem` if it wants more, or is no optimizer.
+    """
+    found = find(name, paths)
+    if not callable(found):
+        raise ImportProblem(f"{name} is {a_kind(found)}, expected a class of torch.optim.Optimizer")
+    wanted = parameters_of(found) or {}
+    required = _required(wanted)
+    others = [argument for argument in required[1:] if argument != "lr"]
+    if others:
+        raise ImportProblem(
+            f"{signature_in_words(name, wanted)} needs {others[0]}, which has no default; name a function of the "
+            f"parameters that gives it"
+        )
+    options = {"lr": _LEARNING_RATE} if "lr" in required else {}
+    with explained(short(name)):
+        optimizer = found(list(parameters), **options)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ImportProblem(f"{name} made {a_kind(optimizer)}, expected a torch.optim.Optimizer")
+    return optimizer
+
+
+def _required(wanted: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Names of the arguments that have no default."""
+    stars = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in wanted.values() if p.default is p.empty and p.kind not in stars]
