@@ -40,7 +40,7 @@ def cpu_peak(spec: CellSpec) -> int:
     """
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    from cs336_tui.worker.workload.building import build, settle_torch
+    from cs336_tui.worker.workload.building import build, configure_torch
     from cs336_tui.worker.workload.passes import Step
 
     def run(step: Step) -> None:
@@ -49,7 +49,7 @@ def cpu_peak(spec: CellSpec) -> int:
             step.run(phase)
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        step = build(spec, settle_torch(spec)).step(spec)
+        step = build(spec, configure_torch(spec)).step(spec)
         for _ in range(WARMUP_STEPS):
             run(step)
             step.clear()

@@ -28,7 +28,7 @@ class CourseAttention:
         mixed: Tensor = scaled_dot_product_attention(q, k, v, self.mask[:length, :length])
         return mixed
 
-    def in_words(self) -> str:
+    def description(self) -> str:
         return "the course's"
 
 

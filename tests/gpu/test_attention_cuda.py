@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from cs336_tui.config.sizes import dims_of
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.attention import attentions_on, core_of
-from cs336_tui.worker.workload.building import build, settle_torch
+from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.transformer import Transformer
 from tests.gpu.cells import low_precision, needs, the_gpu
 from tests.worker.measure.cells import small_spec
@@ -32,7 +32,7 @@ def there() -> tuple[str, ...]:
 def test_a_kernel_agrees_with_the_naive_one_or_is_refused(attention: str, precision: str) -> None:
     needs(precision)
     spec = small_spec(**WIDE, attention=attention, precision=precision)
-    settle_torch(spec)
+    configure_torch(spec)
     if attention not in there() or (precision == "fp32" and attention in ("flash", "cudnn")):
         with pytest.raises(ValueError, match=rf"\Aattention {attention}[^\n]*\Z"):
             build(spec, GPU)
@@ -99,7 +99,7 @@ def test_what_is_kept_for_backward_is_predicted(attention: str, precision: str) 
     """After a forward, beside what was there before it; cuBLAS's workspace is in both."""
     needs(precision)
     spec = small_spec(**{**WIDE, "context_length": 1024, "num_layers": 4}, attention=attention, precision=precision)
-    settle_torch(spec)
+    configure_torch(spec)
     try:
         workload = build(spec, GPU)
     except ValueError:

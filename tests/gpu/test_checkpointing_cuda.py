@@ -8,7 +8,7 @@ import torch
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.config.variants import OPTIMIZERS
 from cs336_tui.worker.estimate.predict import predict
-from cs336_tui.worker.workload.building import build, settle_torch
+from cs336_tui.worker.workload.building import build, configure_torch
 from tests.gpu.cells import gpu_spec, low_precision, needs
 from tests.worker.measure.cells import run
 
@@ -51,7 +51,7 @@ def test_gradients_of_recomputed_blocks_under_autocast() -> None:
 
     def gradients(every: int) -> list[torch.Tensor]:
         spec = gpu_spec(pass_="forward+backward", precision=low_precision(), num_layers=2, checkpoint=every)
-        workload = build(spec, settle_torch(spec))
+        workload = build(spec, configure_torch(spec))
         step = workload.step(spec)
         for phase in step.phases:
             step.run(phase)

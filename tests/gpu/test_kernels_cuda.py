@@ -14,7 +14,7 @@ from cs336_tui.analysis.kernels import by_range, idle_share, matmul_shares, name
 from cs336_tui.config.spec import PASSES
 from cs336_tui.worker.measure.kernel_events import kernels_of
 from cs336_tui.worker.measure.kernels import raw_events
-from cs336_tui.worker.workload.building import build, settle_torch
+from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.passes import PHASES
 from cs336_tui.worker.workload.ranges import name_step
 from tests.gpu.cells import LAYERS, needs, profiled, shallow_spec
@@ -43,7 +43,7 @@ def test_nearly_all_device_time_is_in_a_named_range_of_one_phase(pass_: Any, pre
 
 def test_the_sum_over_kernels_is_the_profilers_own_total() -> None:
     spec = shallow_spec(pass_="train-step")
-    workload = build(spec, settle_torch(spec))
+    workload = build(spec, configure_torch(spec))
     step = workload.step(spec)
     name_step(step, workload.model, record_function)
     for phase in step.phases:

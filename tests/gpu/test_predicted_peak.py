@@ -31,12 +31,12 @@ def test_the_predicted_peak_is_within_3_percent_of_max_memory_allocated(
 
 
 def test_the_predicted_end_of_forward_is_what_is_allocated_then() -> None:
-    from cs336_tui.worker.workload.building import build, settle_torch
+    from cs336_tui.worker.workload.building import build, configure_torch
 
     spec = gpu_spec(pass_="train-step", precision=low_precision())
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
-    step = build(spec, settle_torch(spec)).step(spec)
+    step = build(spec, configure_torch(spec)).step(spec)
     for _ in range(2):
         for phase in step.phases:
             step.run(phase)

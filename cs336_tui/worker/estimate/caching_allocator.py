@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from cs336_tui.worker.estimate.timeline import Timeline
+from cs336_tui.worker.estimate.timeline import TrackedTimeline
 
 UNIT = 512
 _SMALL = 2**20
@@ -24,7 +24,7 @@ def _round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def as_cached(timeline: Timeline) -> Timeline:
+def as_cached(timeline: TrackedTimeline) -> TrackedTimeline:
     """The same allocations, each as large as the block that the allocator gives out for it."""
     births: list[list[int]] = [[] for _ in range(timeline.events)]
     deaths: list[list[int]] = [[] for _ in range(timeline.events)]

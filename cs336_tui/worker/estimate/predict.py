@@ -18,7 +18,7 @@ from cs336_tui.events.reports import RANGES, WORKSPACE_OP, Prediction, predictio
 from cs336_tui.worker.estimate.caching_allocator import as_cached
 from cs336_tui.worker.estimate.fused_attention import FusedAttention
 from cs336_tui.worker.estimate.meta_device import Autocast, MetaKernels, modes_kept_for_recomputation
-from cs336_tui.worker.estimate.timeline import Timeline
+from cs336_tui.worker.estimate.timeline import TrackedTimeline
 from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.workload.building import facts_of, loss_of, make, optimizer_of
 from cs336_tui.worker.workload.model_parts import blocks_of
@@ -113,7 +113,7 @@ META = torch.device("meta")
 class Rehearsal(NamedTuple):
     """What was seen of one step after warm-up, preparation included. FLOPs are those of matrix products."""
 
-    timeline: Timeline
+    timeline: TrackedTimeline
     """In bytes that the device's allocator counts."""
     flops: dict[str, int]
     flops_by_range: dict[str, tuple[int, int]]

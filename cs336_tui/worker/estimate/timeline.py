@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, PhaseSpan, Site
+from cs336_tui.events.reports import CATEGORIES, MemoryBlock, Category, PhaseSpan, Site
 
 
-class Allocation(NamedTuple):
+class TrackedAllocation(NamedTuple):
     """One storage: live at events ``born <= event < died``, to the end when `died` is None. `bytes` may be 0."""
 
     bytes: int
@@ -31,13 +31,13 @@ class Allocation(NamedTuple):
         return MemoryBlock(self.bytes, self.category, self.site, self.shape, self.dtype)
 
 
-class Timeline:
+class TrackedTimeline:
     """Allocations in order of birth. Event 0 is the state before the step; each further event is a birth or a death.
 
     `phases` are in order and do not overlap; what comes before the first is event 0.
     """
 
-    def __init__(self, allocations: Sequence[Allocation], events: int, phases: Sequence[PhaseSpan]) -> None:
+    def __init__(self, allocations: Sequence[TrackedAllocation], events: int, phases: Sequence[PhaseSpan]) -> None:
         self.allocations = tuple(allocations)
         self.events = events
         self.phases = tuple(phases)
@@ -49,14 +49,14 @@ class Timeline:
         self.totals = tuple(accumulate(change))
         """Live bytes after each event."""
 
-    def resized(self, sizes: Sequence[int]) -> Timeline:
+    def resized(self, sizes: Sequence[int]) -> TrackedTimeline:
         """The same with these bytes for the allocations, in their order."""
         resized = [a._replace(bytes=size) for a, size in zip(self.allocations, sizes, strict=True)]
         return with_phases(resized, self.events, self._begins)
 
-    def preceded_by(self, op: str, sizes: Sequence[int]) -> Timeline:
+    def preceded_by(self, op: str, sizes: Sequence[int]) -> TrackedTimeline:
         """The same with temporary allocations of these bytes that an operation made before and that stay."""
-        held = [Allocation(size, "temporary", Site(op), 0, None, (size,), "uint8", 0) for size in sizes]
+        held = [TrackedAllocation(size, "temporary", Site(op), 0, None, (size,), "uint8", 0) for size in sizes]
         return with_phases([*held, *self.allocations], self.events, self._begins)
 
     @property
@@ -75,7 +75,7 @@ class Timeline:
         """The first event of ``first <= event < end`` with the most live bytes."""
         return max(range(first, self.events if end is None else end), key=self.totals.__getitem__)
 
-    def live_at(self, event: int) -> Iterator[Allocation]:
+    def live_at(self, event: int) -> Iterator[TrackedAllocation]:
         return (allocation for allocation in self.allocations if allocation.live_at(event))
 
     def by_category(self, event: int) -> dict[str, int]:
@@ -90,17 +90,19 @@ class Timeline:
         return largest_blocks(self.live_at(event), count)
 
 
-def with_phases(allocations: Sequence[Allocation], events: int, begins: Sequence[tuple[str, int]]) -> Timeline:
+def with_phases(
+    allocations: Sequence[TrackedAllocation], events: int, begins: Sequence[tuple[str, int]]
+) -> TrackedTimeline:
     """A timeline cut into phases by their first events. What lives when a phase begins counts to its peak."""
-    totals = Timeline(allocations, events, ()).totals
+    totals = TrackedTimeline(allocations, events, ()).totals
     ends = [first for _, first in begins[1:]] + [events]
     spans = [
         PhaseSpan(name, first, end, max(totals[first - 1 : end]))
         for (name, first), end in zip(begins, ends, strict=True)
     ]
-    return Timeline(allocations, events, spans)
+    return TrackedTimeline(allocations, events, spans)
 
 
-def largest_blocks(allocations: Iterable[Allocation], count: int) -> tuple[MemoryBlock, ...]:
+def largest_blocks(allocations: Iterable[TrackedAllocation], count: int) -> tuple[MemoryBlock, ...]:
     by_size = sorted((a for a in allocations if a.bytes), key=lambda allocation: -allocation.bytes)
     return tuple(allocation.block for allocation in by_size[:count])

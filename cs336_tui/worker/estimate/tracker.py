@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from cs336_tui.events.reports import NO_RANGE, Category, Site
-from cs336_tui.worker.estimate.timeline import Allocation, Timeline, with_phases
+from cs336_tui.worker.estimate.timeline import TrackedAllocation, TrackedTimeline, with_phases
 from cs336_tui.worker.workload import attention_only, passes, transformer
 from cs336_tui.worker.workload.imported.problems import is_users_file
 from cs336_tui.worker.workload.precision import dtype_name
@@ -117,7 +117,7 @@ class MemoryTracker(TorchDispatchMode):
     def events(self) -> int:
         return self._events
 
-    def timeline(self) -> Timeline:
+    def timeline(self) -> TrackedTimeline:
         """Everything so far; the peak of a phase is over its events, what lives at its begin included."""
         self._keep_activations()
         return with_phases([record.finished() for record in self._records], self._events, self._phases)
@@ -241,8 +241,8 @@ class _Record:
         self.gone: weakref.ref[torch.UntypedStorage] | None = None
         """Keeps the call at the storage's end alive."""
 
-    def finished(self) -> Allocation:
-        return Allocation(
+    def finished(self) -> TrackedAllocation:
+        return TrackedAllocation(
             self.bytes, self.category, self.site, self.born, self.died, self.shape, self.dtype, self.address
         )
 

@@ -13,22 +13,23 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Stage, Status, StepKind
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, spilled
 from cs336_tui.worker.measure.devices import clock_for
+from cs336_tui.worker.measure.failures import Cancelled
 from cs336_tui.worker.measure.preparing import ReadyStep, allocates_in_steps, fresh_compiler, prepare
-from cs336_tui.worker.measure.process import CpuWait, Waited
-from cs336_tui.worker.measure.reporter import SkippedSteps, Teller
+from cs336_tui.worker.measure.process import RunQueueDelay, RunQueueMeter
+from cs336_tui.worker.measure.reporter import CellReporter, SkippedSteps
 from cs336_tui.worker.measure.settings import (
     Settings,
-    collect_what_steps_leave,
+    collect_step_garbage,
+    freeze_existing_objects,
     no_garbage_collection,
     read_settings,
     restore,
     restored_settings,
-    set_aside_what_is_there,
 )
 from cs336_tui.worker.measure.timing import StepTimer
-from cs336_tui.worker.workload.building import Workload, build, settle_torch
+from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.compiling import forget_sizes
-from cs336_tui.worker.workload.imported.finding import Aside, put_aside, take_up
+from cs336_tui.worker.workload.imported.finding import UserModules, attach_user_modules, detach_user_modules
 from cs336_tui.worker.workload.imported.problems import is_interrupt
 from cs336_tui.worker.workload.passes import Step
 
@@ -57,34 +58,30 @@ def run_round(
     A side that runs out of memory or fails ends the round; the other one is then ``failed`` and names it. Both specs
     must have as many measured steps, ``each-step``, and no count that is not fixed.
     """
-    a, b = (_Side(name, spec, cell, emit) for name, spec, cell in zip("AB", specs, cells, strict=True))
+    a, b = (_RoundCell(name, spec, cell, emit) for name, spec, cell in zip("AB", specs, cells, strict=True))
     with restored_settings(), no_garbage_collection(), ExitStack() as around:
         _Round((b, a) if b_first else (a, b), cancelled).run(around)
         for side in (a, b):
-            side.let_go()
+            side.release()
         for side in (a, b):
-            side.tell.enter("finishing")
+            side.reporter.enter("finishing")
     for side in (a, b):
-        side.tell_end()
+        side.report_end()
 
 
-class _Cancelled(Exception):
-    """The round was asked to stop."""
-
-
-class _Side:
+class _RoundCell:
     """A or B on its way: what is built of it, how far it has got, and what it tells."""
 
     def __init__(self, name: str, spec: CellSpec, cell: int, emit: Callable[[Event], None]) -> None:
         self.name, self.spec = name, spec
         self.status: Status = "ok"
         self.error: str | None = None
-        self.tell = Teller(cell, emit)
+        self.reporter = CellReporter(cell, emit)
         self._device = torch.device(spec.device)
         self._settings: Settings = {}
         self._lost: list[str] = []
         """Names of settings that could not be put back at one of its turns."""
-        self._code: Aside | None = None
+        self._code: UserModules | None = None
         """Its modules between two turns; None where both sides have theirs in the same folders."""
         self._workload: Workload | None = None
         self._step: ReadyStep | None = None
@@ -94,26 +91,26 @@ class _Side:
         self._skipped = SkippedSteps(None)
 
     def enter(self, stage: Stage) -> None:
-        self.tell.enter(stage)
-        self.tell.reach(0)
+        self.reporter.enter(stage)
+        self.reporter.reach(0)
 
-    def begin(self, settings: Settings, code: Aside | None) -> None:
+    def begin(self, settings: Settings, code: UserModules | None) -> None:
         """What it finds at its first turn."""
         self._settings, self._code = settings, code
 
-    def put_aside(self) -> None:
+    def suspend(self) -> None:
         """Its turn is over: keep what is in force for it."""
         self._settings = read_settings()
         if self._code is not None:
-            self._code = put_aside()
+            self._code = detach_user_modules()
 
-    def take_up(self) -> None:
+    def activate(self) -> None:
         """Its turn comes: put in force again what is not."""
         if lost := [name for name in restore(self._settings) if name not in self._lost]:
             self._lost += lost
-            self.tell.notice(f"torch could not be given back what was in force for it: {', '.join(lost)}")
+            self.reporter.notice(f"torch could not be given back what was in force for it: {', '.join(lost)}")
         if self._code is not None:
-            take_up(self._code)
+            attach_user_modules(self._code)
 
     @property
     def threads(self) -> int:
@@ -123,15 +120,15 @@ class _Side:
     def build(self, go_on: Callable[[], object]) -> None:
         """Build it under its own settings, and compile or capture it where that is asked for. Threads are set before,
         once for both sides."""
-        self.tell.enter("building")
-        settle_torch(msgspec.structs.replace(self.spec, threads=None))
+        self.reporter.enter("building")
+        configure_torch(msgspec.structs.replace(self.spec, threads=None))
         self._meter = PeakMeter(self._device)
         self._workload = build(self.spec, self._device)
-        self.tell.built(self._workload)
+        self.reporter.built(self._workload)
         written = self._step = self._workload.step(self.spec)
         go_on()
-        self._step, preparation = prepare(written, self.spec, self._device, self.tell.enter, go_on)
-        self.tell.prepared(preparation, self.spec)
+        self._step, preparation = prepare(written, self.spec, self._device, self.reporter.enter, go_on)
+        self.reporter.prepared(preparation, self.spec)
         self._timer = StepTimer(self._step, clock_for(self._device))
 
     def begin_measuring(self) -> None:
@@ -140,52 +137,52 @@ class _Side:
         assert self._workload is not None
         self._meter.reset(allocated=allocates_in_steps(self._step, self.spec))
         self._skipped = SkippedSteps(self._step.training)
-        self.tell.look_again(self._workload, "after it was built")
+        self.reporter.report_changed_settings(self._workload, "after it was built")
         self.enter("measuring")
 
-    def end_measuring(self, measured_for_s: float, waited: Waited | None) -> None:
+    def end_measuring(self, measured_for_s: float, waited: RunQueueDelay | None) -> None:
         assert self._meter is not None
-        self.tell.measured_for_s, self.tell.waited = measured_for_s, waited
+        self.reporter.measured_for_s, self.reporter.waited = measured_for_s, waited
         self._peaks = self._meter.read()
 
     def time_step(self, kind: StepKind, number: int) -> None:
         """Time one step and tell of it."""
         assert self._step is not None
         assert self._timer is not None
-        self.tell.steps_begin()
+        self.reporter.steps_begin()
         timed = self._timer.time()
-        self.tell.steps_ended(self._step, kind, number, [timed])
-        self.tell.reach(number + 1)
+        self.reporter.steps_ended(self._step, kind, number, [timed])
+        self.reporter.reach(number + 1)
         if number == 0 and isinstance(self._step, Step):  # what was captured was checked before
             self._step.check()
 
     def fail(self, error: BaseException) -> None:
-        self.status, self.error = self.tell.failed(error, self._step)
+        self.status, self.error = self.reporter.failed(error, self._step)
 
-    def tell_remarks(self) -> None:
+    def report_remarks(self) -> None:
         """Say what is to be known beside its number."""
         assert self._workload is not None
-        self.tell.look_again(self._workload, "while it was measured")
-        done = len(self.tell.times_s["measured"])
-        self.tell.remark_skipped(self._skipped.of(done), done)
+        self.reporter.report_changed_settings(self._workload, "while it was measured")
+        done = len(self.reporter.times_s["measured"])
+        self.reporter.remark_skipped(self._skipped.of(done), done)
         if text := spilled(self._peaks, self._device):
-            self.tell.notice(text)
-        self.tell.remark_recompilations()
+            self.reporter.notice(text)
+        self.reporter.remark_recompilations()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Hold on to nothing that was built."""
         self._workload = self._step = self._timer = self._code = None
         self._skipped = SkippedSteps(None)
 
-    def tell_end(self) -> None:
+    def report_end(self) -> None:
         """The end. Peaks would be of both sides together; how often memory had to be asked for again is told."""
-        self.tell.finished(self.status, self.error, self._peaks, with_memory=False)
+        self.reporter.finished(self.status, self.error, self._peaks, with_memory=False)
 
 
 class _Round:
     """Both sides in the order in which they begin."""
 
-    def __init__(self, sides: tuple[_Side, _Side], cancelled: Callable[[], bool]) -> None:
+    def __init__(self, sides: tuple[_RoundCell, _RoundCell], cancelled: Callable[[], bool]) -> None:
         self._sides, self._cancelled = sides, cancelled
         self._turn = sides[0]
         """Whose turn it is."""
@@ -200,7 +197,7 @@ class _Round:
                 side.build(self._go_on)
                 self._go_on()
             self._time()
-        except _Cancelled:
+        except Cancelled:
             for side in self._sides:
                 side.status = "cancelled"
         except BaseException as error:
@@ -215,15 +212,15 @@ class _Round:
         if first.spec.threads is not None:
             torch.set_num_threads(first.spec.threads)
         settings = read_settings()
-        code = put_aside() if first.spec.model_path != second.spec.model_path else None
+        code = detach_user_modules() if first.spec.model_path != second.spec.model_path else None
         for side in self._sides:
             side.begin(settings, code)
 
-    def _give(self, side: _Side) -> None:
+    def _give(self, side: _RoundCell) -> None:
         """It is this side's turn, if it was not."""
         if side is not self._turn:
-            self._turn.put_aside()
-            side.take_up()
+            self._turn.suspend()
+            side.activate()
             self._turn = side
             forget_sizes()  # of the other side
 
@@ -236,7 +233,7 @@ class _Round:
 
     def _time(self) -> None:
         counts = tuple(side.spec.warmup_steps for side in self._sides)
-        set_aside_what_is_there()
+        freeze_existing_objects()
         for side, count in zip(self._sides, counts, strict=True):
             if count:
                 side.enter("warm-up")
@@ -245,7 +242,7 @@ class _Round:
         for side in self._sides:
             self._give(side)
             side.begin_measuring()
-        waiting, began = CpuWait(), time.perf_counter()
+        waiting, began = RunQueueMeter(), time.perf_counter()
         try:
             for number in range(self._sides[0].spec.measure_steps):
                 self._time_pair(number, "measured", self._sides)
@@ -255,8 +252,8 @@ class _Round:
                 side.end_measuring(measured_for_s, waited)
         for side in self._sides:
             self._give(side)
-            side.tell_remarks()
-        self._turn.put_aside()
+            side.report_remarks()
+        self._turn.suspend()
         self._remark_threads()
 
     def _remark_threads(self) -> None:
@@ -264,18 +261,18 @@ class _Round:
         first, second = sorted(self._sides, key=lambda side: side.name)
         if first.threads != second.threads:
             for side in self._sides:
-                side.tell.notice(
+                side.reporter.notice(
                     f"{first.name} ran with threads {first.threads} and {second.name} with {second.threads}, set anew "
                     f"before each step: that changes how work is shared out, and each may be slower than alone"
                 )
 
-    def _time_pair(self, number: int, kind: StepKind, sides: tuple[_Side, ...]) -> None:
+    def _time_pair(self, number: int, kind: StepKind, sides: tuple[_RoundCell, ...]) -> None:
         for side in sides if number % 2 == 0 else sides[::-1]:
             self._go_on()
             self._give(side)
             side.time_step(kind, number)
-            collect_what_steps_leave()
+            collect_step_garbage()
 
     def _go_on(self) -> None:
         if self._cancelled():
-            raise _Cancelled
+            raise Cancelled

@@ -14,25 +14,26 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Status, StepKind
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
 from cs336_tui.worker.measure.devices import Clock, clock_for
+from cs336_tui.worker.measure.failures import Cancelled
 from cs336_tui.worker.measure.preparing import ReadyStep, allocates_in_steps, fresh_compiler, prepare
-from cs336_tui.worker.measure.process import CpuWait
-from cs336_tui.worker.measure.reporter import SkippedSteps, Teller
+from cs336_tui.worker.measure.process import RunQueueMeter
+from cs336_tui.worker.measure.reporter import CellReporter, SkippedSteps
 from cs336_tui.worker.measure.settings import (
-    collect_what_steps_leave,
+    collect_step_garbage,
+    freeze_existing_objects,
     no_garbage_collection,
     restored_settings,
-    set_aside_what_is_there,
 )
 from cs336_tui.worker.measure.stopping_rule import (
     AFTER_LOOK,
-    are_enough,
+    enough_measured,
     step_looks,
-    still_warming,
     warmup_looks,
+    why_not_warm,
     why_stopped,
 )
 from cs336_tui.worker.measure.timing import StepTime, StepTimer, WindowBroken, time_window
-from cs336_tui.worker.workload.building import Workload, build, settle_torch
+from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.imported.problems import is_interrupt
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
@@ -63,11 +64,7 @@ def run_cell(
             status, error = run.outcome(around)
             run.finish()
         _free_memory(torch.device(spec.device))
-    run.tell.finished(status, error, run.peaks)
-
-
-class _Cancelled(Exception):
-    """The cell was asked to stop."""
+    run.reporter.finished(status, error, run.peaks)
 
 
 class _Run:
@@ -77,7 +74,7 @@ class _Run:
         self, spec: CellSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool
     ) -> None:
         self.spec = spec
-        self.tell = Teller(cell, emit)
+        self.reporter = CellReporter(cell, emit)
         self._cancelled = cancelled
         self.peaks: Peaks | None = None
         """Known from `finish` on; None when the device could not even be reached."""
@@ -89,25 +86,25 @@ class _Run:
         """Build and time, holding on to nothing that was built. What has to outlast that is left to `around`."""
         step: ReadyStep | None = None
         try:
-            self.tell.enter("building")
+            self.reporter.enter("building")
             around.enter_context(fresh_compiler(self.spec.compile))
             workload, device = self._build()
             written = step = workload.step(self.spec)
             if self._nvtx:
                 self._name(written, workload)
             self._check_cancelled()
-            step, preparation = prepare(written, self.spec, device, self.tell.enter, self._check_cancelled)
-            self.tell.prepared(preparation, self.spec)
+            step, preparation = prepare(written, self.spec, device, self.reporter.enter, self._check_cancelled)
+            self.reporter.prepared(preparation, self.spec)
             self._time(step, workload)
             if self.spec.workload == "attention" and step is written:
                 self.finish()
-                self.tell.before_backward_bytes = before_backward_bytes(written, workload, device)
-        except _Cancelled:
+                self.reporter.before_backward_bytes = before_backward_bytes(written, workload, device)
+        except Cancelled:
             return "cancelled", None
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            return self.tell.failed(error, step)
+            return self.reporter.failed(error, step)
         return "ok", None
 
     def finish(self) -> None:
@@ -116,15 +113,15 @@ class _Run:
             self._is_finishing = True
             self.peaks = self._meter.read() if self._meter else None
             if text := spilled(self.peaks, torch.device(self.spec.device)):
-                self.tell.notice(text)
-            self.tell.enter("finishing")
+                self.reporter.notice(text)
+            self.reporter.enter("finishing")
 
     def _build(self) -> tuple[Workload, torch.device]:
-        device = settle_torch(self.spec)
+        device = configure_torch(self.spec)
         self._meter = PeakMeter(device)
         # The allocator's memory is given back so that a first step finds it as a plain script leaves it.
         workload = build(self.spec, device, built=partial(_free_memory, device))
-        self.tell.built(workload)
+        self.reporter.built(workload)
         return workload, device
 
     def _name(self, step: Step, workload: Workload) -> None:
@@ -133,7 +130,7 @@ class _Run:
         if self._nvtx:
             emit_ranges(step, workload.model if self.spec.compile == "off" else None, self.spec.annotations)
         else:
-            self.tell.notice(UNAVAILABLE)
+            self.reporter.notice(UNAVAILABLE)
 
     def _around(self, name: str) -> AbstractContextManager[object]:
         """What a step, or a window of them, runs in."""
@@ -141,28 +138,28 @@ class _Run:
 
     def _time(self, step: ReadyStep, workload: Workload) -> None:
         assert self._meter is not None
-        spec, tell = self.spec, self.tell
+        spec, reporter = self.spec, self.reporter
         clock = clock_for(torch.device(spec.device))
         timer = StepTimer(step, clock)
-        set_aside_what_is_there()
+        freeze_existing_objects()
         if spec.warmup_steps:
-            tell.enter("warm-up")
+            reporter.enter("warm-up")
             self._warm_up(step, timer)
         skipped = SkippedSteps(step.training)
         self._meter.reset(allocated=allocates_in_steps(step, spec))
-        tell.look_again(workload, "after it was built")
-        tell.enter("measuring")
-        waited, began = CpuWait(), time.perf_counter()
+        reporter.report_changed_settings(workload, "after it was built")
+        reporter.enter("measuring")
+        waited, began = RunQueueMeter(), time.perf_counter()
         try:
             self._measure(step, timer, clock)
         finally:
-            tell.measured_for_s, tell.waited = time.perf_counter() - began, waited.read()
-        tell.look_again(workload, "while it was measured")
+            reporter.measured_for_s, reporter.waited = time.perf_counter() - began, waited.read()
+        reporter.report_changed_settings(workload, "while it was measured")
         if spec.steps_auto is not None:
-            tell.notice(why_stopped(tell.times_s["measured"], spec.steps_auto))
-        done = len(tell.times_s["measured"])
-        tell.remark_skipped(skipped.of(done), done)
-        tell.remark_recompilations()
+            reporter.notice(why_stopped(reporter.times_s["measured"], spec.steps_auto))
+        done = len(reporter.times_s["measured"])
+        reporter.remark_skipped(skipped.of(done), done)
+        reporter.remark_recompilations()
 
     def _warm_up(self, step: ReadyStep, timer: StepTimer) -> None:
         """As many steps as asked for; automatic, until a look at them finds them steady and a few more are done."""
@@ -173,16 +170,16 @@ class _Run:
         why_not = ""
         for count in warmup_looks(most):
             self._time_each(step, timer, "warm-up", count)
-            why_not = still_warming(self.tell.times_s["warm-up"])
+            why_not = why_not_warm(self.reporter.times_s["warm-up"])
             if not why_not:
                 self._time_each(step, timer, "warm-up", min(count + AFTER_LOOK, most))
                 return
-        self.tell.notice(f"{why_not} after {most} warm-up steps, the most that was allowed")
+        self.reporter.notice(f"{why_not} after {most} warm-up steps, the most that was allowed")
 
     def _measure(self, step: ReadyStep, timer: StepTimer, clock: Clock) -> None:
         spec = self.spec
         if spec.steps_auto is not None:
-            self._measure_enough(step, timer, spec.steps_auto)
+            self._measure_automatically(step, timer, spec.steps_auto)
         elif spec.sync == "each-step":
             self._time_each(step, timer, "measured", spec.measure_steps)
         else:
@@ -194,37 +191,37 @@ class _Run:
                 raise broken.error from None
             self._report(step, "measured", 0, times)
             if len(times) < spec.measure_steps:
-                raise _Cancelled
+                raise Cancelled
 
-    def _measure_enough(self, step: ReadyStep, timer: StepTimer, share: float) -> None:
+    def _measure_automatically(self, step: ReadyStep, timer: StepTimer, share: float) -> None:
         """Steps until a look at them finds them enough, or to the most that is allowed."""
         for count in step_looks(self.spec.measure_steps):
             self._time_each(step, timer, "measured", count)
-            if count < self.spec.measure_steps and are_enough(self.tell.times_s["measured"], share):
+            if count < self.spec.measure_steps and enough_measured(self.reporter.times_s["measured"], share):
                 break
 
     def _time_each(self, step: ReadyStep, timer: StepTimer, kind: StepKind, count: int) -> None:
         """Time steps until there are `count` of this kind."""
-        for number in range(len(self.tell.times_s[kind]), count):
+        for number in range(len(self.reporter.times_s[kind]), count):
             if not self._go_on(number):
-                raise _Cancelled
+                raise Cancelled
             with self._around("warm-up" if kind == "warm-up" else f"step {number + 1}"):
                 timed = timer.time()
             self._report(step, kind, number, [timed])
-            collect_what_steps_leave()
+            collect_step_garbage()
 
     def _report(self, step: ReadyStep, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
-        self.tell.steps_ended(step, kind, first, times)
+        self.reporter.steps_ended(step, kind, first, times)
         if first == 0 and times and isinstance(step, Step):  # what was captured was checked before
             step.check()
 
     def _go_on(self, number: int) -> bool:
-        self.tell.reach(number)
+        self.reporter.reach(number)
         return not self._cancelled()
 
     def _check_cancelled(self) -> None:
         if self._cancelled():
-            raise _Cancelled
+            raise Cancelled
 
 
 def _free_memory(device: torch.device) -> None:

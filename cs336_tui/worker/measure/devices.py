@@ -23,7 +23,7 @@ class DeviceEvent(Protocol):
         """Milliseconds on the device from this event to a later one."""
 
 
-class Mark(Protocol):
+class Stamp(Protocol):
     """A moment to be taken once or again and again; `host_s` is the host's clock when it last was."""
 
     host_s: float
@@ -34,7 +34,7 @@ class Mark(Protocol):
         """Seconds from this moment to a later one; both taken, and the device waited for since."""
 
 
-class HostMark:
+class HostStamp:
     """A moment on the host's clock."""
 
     def __init__(self) -> None:
@@ -43,11 +43,11 @@ class HostMark:
     def take(self) -> None:
         self.host_s = perf_counter()
 
-    def until(self, later: HostMark) -> float:
+    def until(self, later: HostStamp) -> float:
         return later.host_s - self.host_s
 
 
-class EventMark:
+class EventStamp:
     """A moment in the device's queue. Taking it only queues it; `host_s` is when the host had got this far."""
 
     def __init__(self, event: DeviceEvent, record: Callable[[], None]) -> None:
@@ -59,18 +59,18 @@ class EventMark:
         self._record()
         self.host_s = perf_counter()
 
-    def until(self, later: EventMark) -> float:
+    def until(self, later: EventStamp) -> float:
         return self._event.elapsed_time(later._event) / 1e3
 
 
-class MetalMark(EventMark):
+class MetalStamp(EventStamp):
     """A moment in Metal's queue, which may be asked for once per taking as the later of two.
 
     torch stamps it when a callback runs on the host, so two moments with next to nothing between them can come out in
     the wrong order; torch refuses that, and it counts as 0. Asked twice, torch's releases before 2.14 wait for ever.
     """
 
-    def until(self, later: EventMark) -> float:
+    def until(self, later: EventStamp) -> float:
         try:
             return super().until(later)
         except RuntimeError:
@@ -80,7 +80,7 @@ class MetalMark(EventMark):
 class Clock:
     """One device's clock: `mark` makes a moment to be taken later, `synchronize` waits for all queued work."""
 
-    def __init__(self, mark: Callable[[], Mark], synchronize: Callable[[], None]) -> None:
+    def __init__(self, mark: Callable[[], Stamp], synchronize: Callable[[], None]) -> None:
         self.mark = mark
         self.synchronize = synchronize
 
@@ -89,19 +89,19 @@ def clock_for(device: torch.device) -> Clock:
     if device.type == "cuda":
         stream = torch.cuda.current_stream(device)
 
-        def cuda_mark() -> EventMark:
+        def cuda_mark() -> EventStamp:
             event = torch.cuda.Event(enable_timing=True)
-            return EventMark(event, partial(event.record, stream))
+            return EventStamp(event, partial(event.record, stream))
 
         return Clock(cuda_mark, partial(torch.cuda.synchronize, device))
     if device.type == "mps":
 
-        def mps_mark() -> EventMark:
+        def mps_mark() -> EventStamp:
             event = torch.mps.Event(enable_timing=True)
-            return MetalMark(event, event.record)
+            return MetalStamp(event, event.record)
 
         return Clock(mps_mark, torch.mps.synchronize)
-    return Clock(HostMark, _nothing_to_wait_for)
+    return Clock(HostStamp, _nothing_to_wait_for)
 
 
 def _nothing_to_wait_for() -> None:

@@ -14,18 +14,16 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ReportRequest, ToyDtypes
-from cs336_tui.worker.measure.devices import device_label
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.measure.module_dtypes import DtypeWatch, collapsed, dtypes_of, gradient_dtypes
-from cs336_tui.worker.measure.report_parts import Enter
-from cs336_tui.worker.workload.building import build, make, settle_torch
+from cs336_tui.worker.measure.report_parts import Enter, header, joined, left_out
+from cs336_tui.worker.workload.building import build, configure_torch, make
 from cs336_tui.worker.workload.passes import PHASES, logits_of
-from cs336_tui.worker.workload.precision import autocast_in_force, dtype_name
-from cs336_tui.worker.workload.ranges import left_out
+from cs336_tui.worker.workload.precision import dtype_name, effective_autocast
 from cs336_tui.worker.workload.transformer import Transformer
 
 _FEW_LAYERS, _FEW_TOKENS = 2, 128
-"""Of the model that is read where the cell's own does not fit: a dtype depends on neither depth nor size."""
+"""Size of the model that is read if the cell's own does not fit: no dtype depends on depth or length."""
 
 
 class _Read(NamedTuple):
@@ -35,40 +33,37 @@ class _Read(NamedTuple):
 
 
 def read_dtypes(request: ReportRequest, enter: Enter) -> PrecisionReport:
-    """Accumulate on the CPU; run the toy model under each autocast, and the cell's model once, on the cell's device.
+    """Accumulate on the CPU, run the toy model under each autocast, and run the cell's model once on its device.
 
-    The model runs forward and loss, and backward where the cell's pass has one, in the cell's precision. Where it does
-    not fit, one of two layers is read, and `note` says so. Raises ValueError for a precision that the device lacks.
+    The model runs forward and loss, and backward if the cell's pass has one, in the cell's precision. If it does not
+    fit, a model of two layers is read, and `note` says so. Raises ValueError for a precision that the device lacks.
     """
     spec = request.spec
     enter("accumulating")
     accumulation = accumulate()
-    device = settle_torch(spec)
+    device = configure_torch(spec)
     enter("toy model")
     toy, notes = toy_dtypes(device)
     read, more = _read_what_fits(spec, device, enter)
     return PrecisionReport(
-        spec=spec,
-        device_name=device_label(device),
-        torch=str(torch.__version__),
+        **header(spec, device),
         accumulation=accumulation,
         toy=toy,
         modules=read.modules,
         logits=read.logits,
         loss=read.loss,
-        note=" ".join((*notes, *_pass_notes(spec), *left_out(spec), *more)),
+        note=joined(*notes, *_pass_notes(spec), *left_out(spec), *more),
     )
 
 
 def _pass_notes(spec: CellSpec) -> tuple[str, ...]:
-    phases = PHASES[spec.pass_]
-    if "backward" in phases:
+    if "backward" in PHASES[spec.pass_]:
         return ()
     return (f"Pass {spec.pass_} has no backward, so there are no gradients; its loss was computed for this report.",)
 
 
 def _read_what_fits(spec: CellSpec, device: torch.device, enter: Enter) -> tuple[_Read, tuple[str, ...]]:
-    """What the cell's model shows, else what a small one of its widths does, and then a note."""
+    """The dtypes of the cell's model; if it does not fit, of a small one of its widths, with a note."""
     if not _too_large_for_host(spec):
         enter("reading the model")
         try:
@@ -95,7 +90,7 @@ def _read_what_fits(spec: CellSpec, device: torch.device, enter: Enter) -> tuple
 
 
 def _too_large_for_host(spec: CellSpec) -> bool:
-    """Whether a cell on the CPU may need more memory than is free: there nothing raises, the kernel kills."""
+    """True if a cell on the CPU may need more memory than is free: the system then kills instead of raising."""
     if spec.device != "cpu":
         return False
     import psutil
@@ -104,9 +99,8 @@ def _too_large_for_host(spec: CellSpec) -> bool:
 
 
 def bytes_at_most(spec: CellSpec) -> int:
-    """A rough count, on the large side, of what forward and backward hold: parameters and gradients in fp32 with a copy
-    in 16 bits, and in fp32 what each layer keeps for backward. A user's model is taken for one that keeps as much as
-    the reference."""
+    """A rough upper estimate of the bytes that forward and backward hold: parameters and gradients in fp32 with a
+    16-bit copy, and each layer's activations in fp32. A user's model is assumed to keep as much as the reference."""
     if spec.workload == "attention":
         return 4 * spec.tokens_per_step * (6 * spec.context_length + 20 * spec.d_model)
     layers = 1 if spec.pass_ == "inference" else spec.num_layers
@@ -119,14 +113,13 @@ def _num_params(spec: CellSpec) -> int:
         try:
             model = make(spec, torch.device("meta")).model
             return sum(parameter.numel() for parameter in model.parameters())
-        except Exception:  # one that cannot be made without data is as large as the reference, as far as is known
+        except Exception:  # it cannot be built without data: assume the reference's size
             gc.collect()
     return Transformer(spec.dims, arch=spec.arch, context_length=spec.context_length, device="meta").num_params
 
 
 def _without_optimizer(spec: CellSpec) -> CellSpec:
-    """The same cell with a pass that ends with backward, where it has one: an optimizer step shows no dtype more, nor
-    do activations that are computed again."""
+    """The same cell without optimizer step and checkpointing, which show no further dtype."""
     once = msgspec.structs.replace(spec, checkpoint=0)
     return msgspec.structs.replace(once, pass_="forward+backward") if "backward" in PHASES[spec.pass_] else once
 
@@ -161,7 +154,7 @@ _VARIANTS = (
 
 
 def accumulate() -> tuple[Accumulation, ...]:
-    """Add 0.01 a thousand times, one after another on the CPU, in the four variants of the assignment."""
+    """Add 0.01 a thousand times on the CPU, in the four variants of the assignment."""
     return tuple(
         Accumulation(dtype_name(variant.accumulator), dtype_name(variant.addend), variant.converted, _sum(variant))
         for variant in _VARIANTS
@@ -196,7 +189,7 @@ class ToyModel(nn.Module):
 
 
 def toy_dtypes(device: torch.device) -> tuple[tuple[ToyDtypes, ...], tuple[str, ...]]:
-    """The toy model's dtypes under each autocast that the device can do, and of the others why it cannot."""
+    """The toy model's dtypes under each autocast that the device supports, and notes on the others."""
     found: list[ToyDtypes] = []
     missing: list[str] = []
     for dtype in AUTOCASTS:
@@ -214,9 +207,9 @@ def toy_dtypes(device: torch.device) -> tuple[tuple[ToyDtypes, ...], tuple[str, 
 
 
 def _under(dtype: torch.dtype, device: torch.device) -> ToyDtypes | None:
-    """What hooks see in one forward and backward; None where torch leaves autocast off. The loss is cross-entropy."""
+    """The dtypes of one forward and backward, read by hooks; None if torch leaves autocast off."""
     autocast = partial(torch.autocast, device.type, dtype=dtype)
-    if autocast_in_force(autocast, device.type) is not dtype:
+    if effective_autocast(autocast, device.type) is not dtype:
         return None
     model = ToyModel(WIDTH_IN, WIDTH_OUT).to(device)
     x = torch.randn(BATCH, WIDTH_IN, device=device)

@@ -1,4 +1,4 @@
-"""Telling a cell that ran out of memory, which is a result, from one that failed."""
+"""Ends of a cell or a report: cancelled, out of memory (a result), or failed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import Literal
 
 import torch
 
-from cs336_tui.worker.workload.imported.problems import ImportProblem, print_traceback, said_by, text_of, told
+from cs336_tui.worker.workload.imported.problems import ImportProblem, message_line, message_of, print_traceback, told
+
+
+class Cancelled(Exception):
+    """The user asked to stop."""
+
 
 _OUT_OF_MEMORY = re.compile(
     "|".join(
@@ -35,44 +40,43 @@ _OUT_OF_MEMORY = re.compile(
     ),
     re.MULTILINE,
 )
-"""What torch's RuntimeErrors say when memory ran out where it has no exception of its own for that."""
+"""Messages of torch's RuntimeErrors for lack of memory, for which it has no own exception there."""
 
 _MAY_BE_OUT_OF_MEMORY = re.compile(
     r"CUBLAS_STATUS_NOT_INITIALIZED when calling `?cublas(Lt)?Create"
     r"|CUDNN_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR)\b"
     r"|unable to find an engine to execute this computation"
 )
-"""What they say when a library found too little memory for its handles, kernels or workspaces, but also for other
-reasons: it is the former where next to nothing is free."""
+"""Messages of a library that found too little memory for its handles, kernels or workspaces, or failed for another
+reason. They count as out of memory only if less than `LITTLE_BYTES` are free."""
 LITTLE_BYTES = 512 * 2**20
-"""More than what a library takes of a device's memory when it is first used."""
+"""More than a library takes of a device's memory at its first use."""
 
 _ALLOCATOR_PREFIX = re.compile(r"^\[enforce fail at [^\]]*\] err == 0\. ")
-"""Where in torch's source its CPU allocator gave up, which tells a reader nothing."""
+"""The place in torch's source at which its CPU allocator gave up."""
 
 _TRIED = re.compile(r"tried to allocate (?P<number>\d+(\.\d+)?) ?(?P<unit>bytes|[KMGT]i?B)", re.IGNORECASE)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: the device's, the host's, or any that could be addressed; also where another error was
-    raised from that one, as by a compiler or by our own code."""
+    """True if memory ran out on device or host, or if the error was raised from one that says so."""
     return says_out_of_memory(_behind(error))
 
 
 def says_out_of_memory(error: BaseException) -> bool:
-    """As `is_out_of_memory`, by the error itself."""
+    """As `is_out_of_memory`, for the error itself, not those behind it."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     if not isinstance(error, RuntimeError):
         return False
-    said = text_of(error)
+    said = message_of(error)
     return bool(_OUT_OF_MEMORY.search(said) or (_MAY_BE_OUT_OF_MEMORY.search(said) and _little_is_free()))
 
 
 def _little_is_free() -> bool:
-    """Of the memory of the CUDA device in use; False where it does not answer."""
+    """True if the CUDA device in use has little free memory; False if it does not answer."""
     try:
         return torch.cuda.is_initialized() and torch.cuda.mem_get_info()[0] < LITTLE_BYTES
     except Exception:
@@ -80,9 +84,9 @@ def _little_is_free() -> bool:
 
 
 def failed_allocation(error: BaseException) -> int | None:
-    """Bytes that could not be allocated, where torch's message says; None for any other error."""
+    """Bytes that could not be allocated, as torch's message gives them; None for any other error."""
     error = _behind(error)
-    found = _TRIED.search(text_of(error)) if is_out_of_memory(error) else None
+    found = _TRIED.search(message_of(error)) if is_out_of_memory(error) else None
     if found is None:
         return None
     unit = found["unit"][0].upper()
@@ -91,12 +95,12 @@ def failed_allocation(error: BaseException) -> int | None:
 
 
 def outcome_of(error: BaseException) -> tuple[Literal["oom", "failed"], str]:
-    """Status and one line for a cell that ended in `error`, with the user's own frame if it came through one.
+    """Status and one line for a cell that ended in `error`, with the user's own frame if there is one.
 
-    A failure's traceback goes to standard error. SystemExit is a failure: a model has no business to end the program.
+    Prints a failure's traceback to standard error. SystemExit is a failure: a model may not end the program.
     """
     if is_out_of_memory(error):
-        said = said_by(_behind(error), _OUT_OF_MEMORY.search)
+        said = message_line(_behind(error), _OUT_OF_MEMORY.search)
         return "oom", _ALLOCATOR_PREFIX.sub("", said) or "out of memory"
     if not isinstance(error, ImportProblem):
         print_traceback(error)
@@ -107,7 +111,7 @@ def outcome_of(error: BaseException) -> tuple[Literal["oom", "failed"], str]:
 
 
 def chain_of(error: BaseException | None) -> Iterator[Exception]:
-    """The error and those from which it was raised, down to the first."""
+    """The error, and those from which it was raised, down to the first."""
     seen: set[int] = set()
     while isinstance(error, Exception) and id(error) not in seen:
         seen.add(id(error))
@@ -116,8 +120,7 @@ def chain_of(error: BaseException | None) -> Iterator[Exception]:
 
 
 def _behind(error: BaseException) -> BaseException:
-    """Of the error and those from which it was raised the first that tells that memory ran out; else the error of the
-    user's code that an `ImportProblem` tells of, any other as it is."""
+    """The first error of the chain that reports lack of memory; else the cause of an `ImportProblem`, or the error."""
     if (found := next(filter(says_out_of_memory, chain_of(error)), None)) is not None:
         return found
     return error.__cause__ if isinstance(error, ImportProblem) and error.__cause__ is not None else error

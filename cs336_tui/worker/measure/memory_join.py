@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cs336_tui.events.reports import CATEGORIES, Category, PhaseSpan, Site, TensorForm
-from cs336_tui.worker.estimate.timeline import Allocation
+from cs336_tui.worker.estimate.timeline import TrackedAllocation
 from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.measure.allocator_events import AllocatorEvent, Recording
 
@@ -84,13 +84,13 @@ class Life:
         self.known = False
         """Whether an operation returned it."""
 
-    def belongs_to(self, record: Allocation) -> None:
+    def belongs_to(self, record: TrackedAllocation) -> None:
         """Take over what the tracker knows."""
         self.category, self.site, self.known = record.category, record.site, True
         self.form = TensorForm(record.shape, record.dtype)
 
 
-def lives_of(records: Iterable[Allocation]) -> list[Life]:
+def lives_of(records: Iterable[TrackedAllocation]) -> list[Life]:
     """What the tracker alone has seen."""
     lives = []
     for record in records:
@@ -100,7 +100,7 @@ def lives_of(records: Iterable[Allocation]) -> list[Life]:
     return lives
 
 
-def join(recording: Recording, operations: Iterable[Operation], records: Sequence[Allocation]) -> list[Life]:
+def join(recording: Recording, operations: Iterable[Operation], records: Sequence[TrackedAllocation]) -> list[Life]:
     """Every allocation of a recording, in order of birth; recorded event `i` is event ``i + 1``, 0 is what was before.
 
     An allocation belongs to the operation in which it was made. One that the operation returned is what the tracker
@@ -151,7 +151,7 @@ class _Walk:
                 self.add(event.address, event.bytes, msgspec.structs.replace(site, op=event.op or site.op), place + 1)
         self._next = max(self._next, end)
 
-    def returned(self, record: Allocation) -> None:
+    def returned(self, record: TrackedAllocation) -> None:
         life = self._live.get(record.address)
         if life and not life.known:
             life.belongs_to(record)

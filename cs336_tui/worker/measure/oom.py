@@ -1,7 +1,7 @@
-"""Why a cell ran out of memory: what was live when it did, seen in a second attempt or predicted where that is unsafe.
+"""The out-of-memory report: what was live at that moment, seen in a second attempt or, if that is unsafe, predicted.
 
-Asking a GPU for more than it has ends in an error. A host may instead end processes, its own shell among them, so that
-a cell is tried again on one only where it is expected to fit or has been refused memory before.
+A GPU that is asked for too much raises an error. A host may instead kill processes, the user's shell among them, so a
+cell on a host is tried again only if it is expected to fit or was refused memory before.
 """
 
 from __future__ import annotations
@@ -18,19 +18,16 @@ from torch.nn.modules.module import (
 )
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, OomReport, ReportRequest
-from cs336_tui.worker.estimate.timeline import Timeline
+from cs336_tui.events.reports import CATEGORIES, MemoryBlock, Category, OomReport, ReportRequest
+from cs336_tui.worker.estimate.timeline import TrackedTimeline
 from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.measure.failures import failed_allocation, is_out_of_memory
 from cs336_tui.worker.measure.memory_record import (
-    MOST_WARMUP_STEPS,
-    no_prediction,
     optimizer_state,
-    predicted,
     run_phases,
 )
-from cs336_tui.worker.measure.report_parts import Enter
-from cs336_tui.worker.workload.building import Workload, build, settle_torch
+from cs336_tui.worker.measure.report_parts import MOST_WARMUP_STEPS, Enter, joined, no_prediction, predicted
+from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.imported.problems import is_interrupt
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_parts
@@ -45,13 +42,13 @@ CANNOT_BEGIN = "What lives between two steps is more than the device's memory: n
 
 
 def explain_oom(request: ReportRequest, enter: Enter) -> OomReport:
-    """Try the cell once more and say what was live when it ran out of memory, or at which moment it was bound to.
+    """Try the cell again and report what was live when it ran out of memory, or the predicted moment.
 
-    Raises what building and running raise, other than for lack of memory.
+    Raises what building and running raise, except for lack of memory.
     """
     spec = request.spec
     enter("predicting")
-    device = settle_torch(spec)
+    device = configure_torch(spec)
     prediction, note = predicted(spec, device)
     moment: _Moment | None = None
     notes = [UNSAFE]
@@ -78,22 +75,24 @@ def explain_oom(request: ReportRequest, enter: Enter) -> OomReport:
         observed=observed,
         capacity_bytes=request.capacity_bytes,
         prediction=prediction,
-        note=" ".join(filter(None, (*notes, note))),
+        note=joined(*notes, note),
     )
 
 
 def may_try(request: ReportRequest, device: torch.device, needed_bytes: int | None) -> bool:
-    """Whether a second attempt ends in an error at worst."""
+    """True if a second attempt ends in an error at worst."""
     if device.type == "cuda":
         return True
     if request.failed_phase is None and request.failed_request_bytes is None:
-        return False  # ended by the kernel, not by a refused allocation
+        return False  # killed by the system, not refused an allocation
     if request.capacity_bytes is None:
         return True
     return needed_bytes is not None and needed_bytes <= request.capacity_bytes
 
 
 class _Moment(NamedTuple):
+    """A moment of the step; None for a phase or a request that is not known."""
+
     phase: str | None
     request_bytes: int | None
     live_bytes: int
@@ -102,9 +101,9 @@ class _Moment(NamedTuple):
 
 
 def attempt(spec: CellSpec, device: torch.device) -> _Moment | None:
-    """Build the cell and run its first step, for a training step the second too; what was live when memory ran out.
+    """Build the cell and run its first step, of a training step the second too: what was live when memory ran out.
 
-    None when it did not. All is given back.
+    None if it did not run out. Frees everything.
     """
     tracker = MemoryTracker(device_type=device.type)
     moment: _Moment | None = None
@@ -118,30 +117,30 @@ def attempt(spec: CellSpec, device: torch.device) -> _Moment | None:
             tracker.claim("buffers", workload.batch)
             step = workload.step(spec)
             for _ in range(MOST_WARMUP_STEPS if step.back_to_back else 1):
-                had_state = any(True for _ in _moments(workload))
+                had_state = any(True for _ in _large_state(workload))
                 run_phases(step, workload.model, spec, tracker)
-                tracker.claim("optimizer_state", _moments(workload))
+                tracker.claim("optimizer_state", _large_state(workload))
                 if had_state:
-                    break  # a whole step after one that the optimizer took, not skipped for float16's overflow
+                    break  # one whole step after one whose optimizer step was not skipped
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        # The error holds the frames that hold the tensors: what they are for must be asked before it goes.
+        # The error holds the frames that hold the tensors: claim them before it goes.
         if step is not None:
             tracker.claim("gradients", (p.grad for p in workload.model.parameters() if p.grad is not None))
-            tracker.claim("optimizer_state", _moments(workload))
+            tracker.claim("optimizer_state", _large_state(workload))
         moment = _observed(tracker, step.failed_in if step else BUILDING, failed_allocation(error))
     return moment
 
 
-def _moments(workload: Workload) -> Iterator[torch.Tensor]:
-    """The optimizer's state without its counts of steps, a few bytes that no operation makes."""
+def _large_state(workload: Workload) -> Iterator[torch.Tensor]:
+    """The optimizer's state without its step counts, a few bytes that no operation makes."""
     return (tensor for tensor in optimizer_state(workload) if tensor.dim())
 
 
 @contextmanager
 def _claimed_as_registered(tracker: MemoryTracker) -> Iterator[None]:
-    """Count a module's parameters and buffers as such from the moment it has them: it may never be finished."""
+    """Claim a module's parameters and buffers when they are registered: it may never be finished."""
 
     def parameter(_module: nn.Module, _name: str, value: nn.Parameter | None) -> None:
         if value is not None:
@@ -165,7 +164,7 @@ def _observed(tracker: MemoryTracker, phase: str | None, request_bytes: int | No
     return _at(timeline, event, phase, request_bytes)
 
 
-def _at(timeline: Timeline, event: int, phase: str | None, request_bytes: int | None) -> _Moment:
+def _at(timeline: TrackedTimeline, event: int, phase: str | None, request_bytes: int | None) -> _Moment:
     by_category = timeline.by_category(event)
     return _Moment(phase, request_bytes, timeline.totals[event], by_category, timeline.largest(event, TOP))
 
@@ -176,18 +175,18 @@ def _predicted_moment(request: ReportRequest, device: torch.device) -> tuple[_Mo
     known = {"capability": torch.cuda.get_device_capability(device)} if device.type == "cuda" else {}
     try:
         timeline = rehearse(request.spec, **known).timeline
-    except BaseException as error:  # what happened is known without it
+    except BaseException as error:  # the report is valid without it
         if is_interrupt(error):
             raise
         return _Moment(request.failed_phase, None, 0, dict.fromkeys(CATEGORIES, 0), ()), no_prediction(error)
     return predicted_moment(timeline, request.capacity_bytes)
 
 
-def predicted_moment(timeline: Timeline, capacity_bytes: int | None) -> tuple[_Moment, str]:
-    """The first allocation for which there is no room, and what is live before it.
+def predicted_moment(timeline: TrackedTimeline, capacity_bytes: int | None) -> tuple[_Moment, str]:
+    """The first allocation that does not fit and what is live before it; if all fit, the peak.
 
-    Without one, the peak. A step that cannot even begin has run out of memory before: in building, if the parameters
-    alone do not fit, else in the first step, whose optimizer makes its state.
+    A step that cannot begin ran out of memory earlier: in building if the parameters alone do not fit, else in the
+    first step, whose optimizer makes its state.
     """
     capacity = capacity_bytes or max(timeline.totals)
     if timeline.totals[0] > capacity:
@@ -197,12 +196,12 @@ def predicted_moment(timeline: Timeline, capacity_bytes: int | None) -> tuple[_M
     )
 
 
-def _at_the_peak(timeline: Timeline) -> _Moment:
+def _at_the_peak(timeline: TrackedTimeline) -> _Moment:
     peak = timeline.peak_event()
     return _at(timeline, peak, timeline.phase_at(peak), None)
 
 
-def _first_without_room(timeline: Timeline, capacity: int) -> _Moment | None:
+def _first_without_room(timeline: TrackedTimeline, capacity: int) -> _Moment | None:
     event = next((event for event, live in enumerate(timeline.totals) if live > capacity), None)
     if event is None:
         return None
@@ -210,9 +209,9 @@ def _first_without_room(timeline: Timeline, capacity: int) -> _Moment | None:
     return _at(timeline, event - 1, born.site.phase, born.bytes)
 
 
-def _in_the_first_step(timeline: Timeline, capacity: int) -> _Moment:
-    """Where what lives between two steps has no room: in building, else in the first step, which has no gradients of
-    a step before and no optimizer state until its optimizer makes that."""
+def _in_the_first_step(timeline: TrackedTimeline, capacity: int) -> _Moment:
+    """The moment if tensors that live between two steps do not fit: in building, else in the first step, which has no
+    earlier gradients and no optimizer state until its optimizer runs."""
     live: list[MemoryBlock] = []
     by_category = dict.fromkeys(CATEGORIES, 0)
     order: tuple[Category, ...] = ("parameters", "buffers", "temporary", "activations")
@@ -224,9 +223,9 @@ def _in_the_first_step(timeline: Timeline, capacity: int) -> _Moment:
         live.append(block)
         by_category[block.category] += block.bytes
     left = tuple(each for each in timeline.allocations if each.born or each.category in order)
-    first = Timeline(left, timeline.events, timeline.phases)
+    first = TrackedTimeline(left, timeline.events, timeline.phases)
     if found := _first_without_room(first, capacity):
         return found
     optimizer = first.phase("optimizer")
-    assert optimizer is not None  # only a training step leaves anything for the next
+    assert optimizer is not None  # only a training step leaves tensors for the next
     return _at(first, optimizer.first - 1, "optimizer", None)

@@ -25,7 +25,7 @@ from cs336_tui.worker.workload.precision import (
     check_capability,
     check_precision,
     dtype_name,
-    matmul_in_force,
+    effective_matmul,
     set_matmul,
     tf32_allowed,
 )
@@ -142,7 +142,7 @@ def measure_peak(
             device_name=device_label(place),
             precision=precision,
             dtype=dtype_name(_dtype(precision)),
-            matmul_precision=matmul_in_force(place.type),
+            matmul_precision=effective_matmul(place.type),
             allow_tf32=tf32_allowed() if place.type == "cuda" else None,
             threads=torch.get_num_threads(),
             torch=str(torch.__version__),

@@ -48,7 +48,7 @@ def keep_freed_memory() -> None:
         _keeps_freed_memory = answers == [1, 1]
 
 
-def malloc_in_force() -> str | None:
+def effective_malloc() -> str | None:
     """Whose malloc this process uses and how it is set, in words; None where that cannot be known.
 
     That of torch for Linux on Arm: from 2.6 on it may be an allocator of torch's own, mimalloc, which does not show.
@@ -94,27 +94,27 @@ def _library_of(symbol: str) -> str | None:
 _TASKS = Path("/proc/self/task")
 
 
-class Waited(NamedTuple):
+class RunQueueDelay(NamedTuple):
     """How long threads of this process waited for a core, in seconds: all added up, and the one that waited longest."""
 
     sum_s: float
     longest_s: float
 
 
-class CpuWait:
+class RunQueueMeter:
     """Counts from when it is made; reading takes tens of microseconds a thread, so not within a timed region."""
 
     def __init__(self) -> None:
         self._before = _run_delays()
 
-    def read(self) -> Waited | None:
+    def read(self) -> RunQueueDelay | None:
         """How long threads waited since; None where the system does not tell. One that has ended since is not counted,
         one that was begun since is."""
         after = _run_delays()
         if not self._before or not after:
             return None
         waits_s = [max(delay - self._before.get(thread, 0), 0) / 1e9 for thread, delay in after.items()]
-        return Waited(sum(waits_s), max(waits_s))
+        return RunQueueDelay(sum(waits_s), max(waits_s))
 
 
 def usable_cores() -> int | None:

@@ -30,14 +30,19 @@ from cs336_tui.worker.measure.cell_memory import Peaks
 from cs336_tui.worker.measure.devices import device_label
 from cs336_tui.worker.measure.failures import failed_allocation, outcome_of
 from cs336_tui.worker.measure.preparing import Preparation, ReadyStep, Recompilations, why_not_cold
-from cs336_tui.worker.measure.process import Waited, malloc_in_force, settings_of, usable_cores
+from cs336_tui.worker.measure.process import RunQueueDelay, effective_malloc, settings_of, usable_cores
 from cs336_tui.worker.measure.timing import StepTime
 from cs336_tui.worker.workload.building import Workload
-from cs336_tui.worker.workload.compiling import compiler_in_force
-from cs336_tui.worker.workload.float8 import float8_in_words
+from cs336_tui.worker.workload.compiling import effective_compiler
+from cs336_tui.worker.workload.float8 import float8_description
 from cs336_tui.worker.workload.imported.problems import ImportProblem
 from cs336_tui.worker.workload.passes import Training
-from cs336_tui.worker.workload.precision import autocast_in_force, dtype_name, matmul_in_force, tf32_allowed
+from cs336_tui.worker.workload.precision import (
+    dtype_name,
+    effective_autocast,
+    effective_matmul,
+    tf32_allowed,
+)
 
 _LABELS = {
     "variables": "environment variables",
@@ -47,7 +52,7 @@ _LABELS = {
 }
 
 
-class Teller:
+class CellReporter:
     """Tells the events of one cell, and knows how far it has got. Nothing of it is called within a timed region."""
 
     def __init__(self, cell: int, emit: Callable[[Event], None]) -> None:
@@ -57,7 +62,7 @@ class Teller:
         """Of the finished steps."""
         self.remarks: list[str] = []
         self.measured_for_s: float | None = None
-        self.waited: Waited | None = None
+        self.waited: RunQueueDelay | None = None
         """For a core, while it measured."""
         self.before_backward_bytes: int | None = None
         self.recompilations: Recompilations | None = None
@@ -82,7 +87,7 @@ class Teller:
 
     def built(self, workload: Workload) -> None:
         self.remarks += workload.facts.remarks
-        self._tell_in_force(workload, read_in_force(workload))
+        self._tell_in_force(workload, read_effective_settings(workload))
 
     def _tell_in_force(self, workload: Workload, found: InForce) -> None:
         self._in_force = found
@@ -96,9 +101,9 @@ class Teller:
             )
         )
 
-    def look_again(self, workload: Workload, since: str) -> None:
+    def report_changed_settings(self, workload: Workload, since: str) -> None:
         """Say what the model itself changed of that, where it did, and from here on what is in force now."""
-        before, now = self._in_force, read_in_force(workload)
+        before, now = self._in_force, read_effective_settings(workload)
         if before is None or before == now:
             return
         changes = (
@@ -247,28 +252,28 @@ _MPS_VARIABLES = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK
 """Environment variables that set torch's allocators ("CUDA semantics" and "MPS Environment Variables" of its notes)."""
 
 
-def read_in_force(workload: Workload) -> InForce:
+def read_effective_settings(workload: Workload) -> InForce:
     """What torch itself says now; the dtype of the logits is not known before the first step.
 
     Never raises: what cannot be told, as where a model mixed names of one setting or made warnings errors, is unknown.
     """
     model, training = workload.model, workload.training
     device = workload.batch.targets.device
-    autocast_dtype = _told(lambda: autocast_in_force(workload.autocast, device.type), UNKNOWN)
+    autocast_dtype = _told(lambda: effective_autocast(workload.autocast, device.type), UNKNOWN)
     return InForce(
-        matmul_precision=_told(lambda: matmul_in_force(device.type), UNKNOWN),
+        matmul_precision=_told(lambda: effective_matmul(device.type), UNKNOWN),
         allow_tf32=_told(tf32_allowed, None) if device.type == "cuda" else None,
         parameter_dtype=_told(lambda: "+".join(sorted({dtype_name(p.dtype) for p in model.parameters()})), UNKNOWN),
         autocast_dtype=dtype_name(autocast_dtype) if isinstance(autocast_dtype, torch.dtype) else autocast_dtype,
-        float8=_told(lambda: float8_in_words(model), None),
+        float8=_told(lambda: float8_description(model), None),
         grad_scaler=training.scales_gradients if training is not None else False,
         optimizer=training.name if training is not None else None,
         threads=_told(torch.get_num_threads, None),
         interop_threads=_told(torch.get_num_interop_threads, None),
         attention=workload.facts.attention,
-        compiler=_told(lambda: compiler_in_force(workload.runs), None),
+        compiler=_told(lambda: effective_compiler(workload.runs), None),
         variables=set_variables(device.type, os.environ),
-        allocator=_told(lambda: allocator_in_force(device), None),
+        allocator=_told(lambda: effective_allocator(device), None),
         device_name=_told(lambda: device_label(device), None),
         model_revision=workload.facts.revision,
     )
@@ -282,7 +287,7 @@ def _told(question: Callable[[], _Told], otherwise: _Other) -> _Told | _Other:
         return otherwise
 
 
-def allocator_in_force(device: torch.device) -> str | None:
+def effective_allocator(device: torch.device) -> str | None:
     """The allocator of the device's memory and how it is set, in words; None where that cannot be known."""
     match device.type:
         case "cuda":
@@ -290,5 +295,5 @@ def allocator_in_force(device: torch.device) -> str | None:
         case "mps":
             return ", ".join(["torch's MPS allocator", *settings_of(_MPS_VARIABLES)])
         case "cpu":
-            return malloc_in_force()
+            return effective_malloc()
     return None

@@ -133,7 +133,7 @@ def restored_settings() -> Iterator[None]:
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
     """Collect once, then keep Python's collector away from everything: one collection can outlast a step. What a step
-    leaves is collected by `collect_what_steps_leave`."""
+    leaves is collected by `collect_step_garbage`."""
     enabled = gc.isenabled()
     gc.collect()
     gc.freeze()
@@ -146,13 +146,13 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def set_aside_what_is_there() -> None:
+def freeze_existing_objects() -> None:
     """Before the first step: collect, and keep later collections away from all that was built."""
     gc.collect()
     gc.freeze()
 
 
-def collect_what_steps_leave() -> None:
+def collect_step_garbage() -> None:
     """Between two steps, never within a timed region: free what only reference cycles keep alive, as a function that
     calls itself inside a model does, with the activations that it refers to. A training loop's collector would, too.
 

@@ -42,7 +42,7 @@ def warmup_looks(most: int) -> Iterator[int]:
     yield most
 
 
-def still_warming(times_s: Sequence[float]) -> str:
+def why_not_warm(times_s: Sequence[float]) -> str:
     """Why the last of these warm-up steps, in order, cannot be taken for steady; empty when they can.
 
     Steady they are when the detector (`steadiness.steady`) knows how many first ones are warm-up, sees no drift, and
@@ -73,7 +73,7 @@ def step_looks(most: int) -> Iterator[int]:
     yield most
 
 
-def are_enough(times_s: Sequence[float], share: float) -> bool:
+def enough_measured(times_s: Sequence[float], share: float) -> bool:
     """Whether these measured steps, in order, are enough: 20 steps and 0.5 s at least, and one of two.
 
     The whole 95 % interval of the mean is narrower than `share` of it (`is_narrow`); or, from 50 steps on, the noise
@@ -90,7 +90,7 @@ def why_stopped(times_s: Sequence[float], share: float) -> str:
     interval, stopped = mean_interval(times_s), f"stopped after {len(times_s)} steps"
     known = f"the mean is known to ± {_half(interval.half_share)} ({interval.level * 100:g} %)" if interval else ""
     missed = "" if is_narrow(times_s, share) else f", not at the ± {_half(share / 2)} asked for"
-    if not are_enough(times_s, share):
+    if not enough_measured(times_s, share):
         return f"{stopped}{missed}, the most that was allowed{': ' if known else ''}{known}"
     return f"{stopped}{missed}: {known}{', and its noise no longer changes' if missed else ''}"
 

@@ -8,7 +8,7 @@ from math import fsum
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
-from cs336_tui.worker.measure.devices import Clock, Mark
+from cs336_tui.worker.measure.devices import Clock, Stamp
 
 
 class Timeable(Protocol):
@@ -81,7 +81,7 @@ def time_window(step: Timeable, clock: Clock, count: int, go_on: Callable[[int],
     `go_on` is asked before each step, by its number; at the first no, the steps so far are returned. Raises
     `WindowBroken` with the steps so far when one fails and the device still answers.
     """
-    rows: list[list[Mark]] = []
+    rows: list[list[Stamp]] = []
     for _ in range(count):
         first = rows[-1][-1] if rows and step.back_to_back else clock.mark()
         rows.append([first, *(clock.mark() for _ in step.phases)])
@@ -109,7 +109,7 @@ def time_window(step: Timeable, clock: Clock, count: int, go_on: Callable[[int],
     return _times(rows[:done])
 
 
-def _times(rows: list[list[Mark]]) -> list[StepTime]:
+def _times(rows: list[list[Stamp]]) -> list[StepTime]:
     times = []
     for marks in rows:
         phases = _between(marks)
@@ -117,10 +117,10 @@ def _times(rows: list[list[Mark]]) -> list[StepTime]:
     return times
 
 
-def _between(marks: list[Mark]) -> tuple[float, ...]:
+def _between(marks: list[Stamp]) -> tuple[float, ...]:
     """Time of each phase. No interval is asked for twice, which not every device's events bear."""
     return tuple(earlier.until(later) for earlier, later in pairwise(marks))
 
 
-def _host(marks: list[Mark]) -> tuple[float, ...]:
+def _host(marks: list[Stamp]) -> tuple[float, ...]:
     return tuple(later.host_s - earlier.host_s for earlier, later in pairwise(marks))

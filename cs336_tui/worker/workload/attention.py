@@ -45,7 +45,7 @@ class AttentionCore(Protocol):
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
 
-    def in_words(self) -> str:
+    def description(self) -> str:
         """What it is, and which kernel it really runs, such as ``sdpa: flash``."""
         ...
 
@@ -108,7 +108,7 @@ class FusedAttention:
         with sdpa_kernel(self._backend):
             return F.scaled_dot_product_attention(q, k, v, is_causal=self._causal)
 
-    def in_words(self) -> str:
+    def description(self) -> str:
         return self._words
 
 
@@ -128,7 +128,7 @@ class OwnAttention:
             return self._function(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)).unflatten(0, q.shape[:2])
         return self._function(q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)).squeeze(1)
 
-    def in_words(self) -> str:
+    def description(self) -> str:
         return self.name
 
 

@@ -74,7 +74,7 @@ class AttentionOnly(nn.Module):
     @property
     def attention_method(self) -> str:
         """How attention is computed, in words."""
-        return Attention.METHOD if self._core is None else self._core.in_words()
+        return Attention.METHOD if self._core is None else self._core.description()
 
 
 def attention_batch(spec: CellSpec, device: torch.device) -> Batch:

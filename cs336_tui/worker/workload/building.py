@@ -65,7 +65,7 @@ class Made(NamedTuple):
     """Dimensions that a user's own model did not ask for."""
 
 
-def settle_torch(spec: CellSpec) -> torch.device:
+def configure_torch(spec: CellSpec) -> torch.device:
     """Set torch's device, threads and matmul precision as the spec asks. Raises ValueError for what cannot be had."""
     device = torch.device(spec.device)
     check_precision(spec.precision, device.type)

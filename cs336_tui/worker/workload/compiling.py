@@ -149,7 +149,7 @@ def forget_sizes() -> None:
         pgo.reset_code_state()
 
 
-def compiler_in_force(model: nn.Module) -> str | None:
+def effective_compiler(model: nn.Module) -> str | None:
     """The backend of a compiled model and what its mode set in it, in words; None for a model as it is written."""
     context = getattr(model, "dynamo_ctx", None)
     if context is None:

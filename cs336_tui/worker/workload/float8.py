@@ -112,7 +112,7 @@ def use_float8(model: nn.Module, vocab_size: int) -> None:
         layer.__class__ = _IN_FLOAT8[type(layer)]
 
 
-def float8_in_words(model: nn.Module) -> str | None:
+def float8_description(model: nn.Module) -> str | None:
     """How many of the linear layers multiply in float8, read from the model; None where none does."""
     small, all_of_them = 0, 0
     for module in model.modules():

@@ -83,7 +83,7 @@ def tf32_allowed() -> bool:
     return bool(torch.backends.cuda.matmul.allow_tf32) if newer is None else newer == "tf32"
 
 
-def matmul_in_force(device_type: str) -> str:
+def effective_matmul(device_type: str) -> str:
     """torch's float32 matmul precision as it is for this kind of device: ``highest``, ``high`` or ``medium``.
 
     From torch 2.9 on each backend has a setting of its own, ``fp32_precision``, which is what its kernels obey.
@@ -117,7 +117,7 @@ def autocast_for(recipe: Recipe, device_type: str) -> Callable[[], AbstractConte
     return partial(torch.autocast, device_type, dtype=recipe.autocast)
 
 
-def autocast_in_force(autocast: Callable[[], AbstractContextManager[object]], device_type: str) -> torch.dtype | None:
+def effective_autocast(autocast: Callable[[], AbstractContextManager[object]], device_type: str) -> torch.dtype | None:
     """The dtype that operations are cast to inside the context; None when torch has left autocast off."""
     with autocast():
         return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else None

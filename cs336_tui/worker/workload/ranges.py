@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd import Function
 
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import RANGES, Range
 from cs336_tui.worker.workload.attention_only import AttentionOnly
 from cs336_tui.worker.workload.imported.finding import missing
@@ -74,7 +73,7 @@ def annotated_functions(
     return _Scope(places).entered
 
 
-def usual_annotations(modules: Iterable[nn.Module]) -> Iterator[Annotation]:
+def default_annotations(modules: Iterable[nn.Module]) -> Iterator[Annotation]:
     """Functions that are named for what they do in the files of these modules, and torch's own fused attention."""
     homes = dict.fromkeys(type(module).__module__ for module in modules)
     for home in homes:
@@ -188,7 +187,7 @@ def name_parts(model: nn.Module, around: Around, annotations: Sequence[Annotatio
     """
     own = isinstance(model, Transformer | AttentionOnly)
     parts = list(_parts(model) if own else _parts_by_name(model))
-    functions = [*annotations, *(() if own else usual_annotations(module for module, _, _ in parts))]
+    functions = [*annotations, *(() if own else default_annotations(module for module, _, _ in parts))]
     if functions:
         # A block too, as the model does not run where a checkpointed one is computed again.
         scope = annotated_functions(model, functions, around)
@@ -249,14 +248,6 @@ def _wrap(owner: nn.Module, method: str, around: Callable[[], AbstractContextMan
 
 PHASE, RANGE = "phase/", "range/"
 """What the names of phases and of ranges begin with."""
-COMPILE_LEFT_OUT = "Shown is the model as it is written, not what torch.compile makes of it."
-GRAPH_LEFT_OUT = "The step ran as it is launched without its CUDA graph."
-
-
-def left_out(spec: CellSpec) -> tuple[str, ...]:
-    """What a look into the model as it is written says of a cell that runs in another form."""
-    compiled = (COMPILE_LEFT_OUT,) if spec.compile != "off" else ()
-    return (*compiled, GRAPH_LEFT_OUT) if spec.cuda_graph != "off" else compiled
 
 
 def name_step(step: Step, model: nn.Module | None, around: Around, annotations: Sequence[Annotation] = ()) -> None:

@@ -277,7 +277,7 @@ class Transformer(nn.Module):
     def attention_method(self) -> str:
         """How the layers compute attention, in words."""
         parts = [module for module in self.modules() if isinstance(module, Attention)]
-        return " + ".join(sorted({part.METHOD if part.core is None else part.core.in_words() for part in parts}))
+        return " + ".join(sorted({part.METHOD if part.core is None else part.core.description() for part in parts}))
 
     @property
     def num_params(self) -> int:

@@ -14,7 +14,7 @@ from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.estimate.meta_device import _GENERATOR
 from cs336_tui.worker.estimate.predict import predict
-from cs336_tui.worker.workload.building import build, settle_torch
+from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.imported.finding import look_in
 from tests.worker.measure.cells import small_spec
 
@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Iterator[str]:
 
 def counted(spec: CellSpec) -> dict[str, int]:
     """FLOPs that torch's own counter counts in each phase of a real step."""
-    step = build(spec, settle_torch(spec)).step(spec)
+    step = build(spec, configure_torch(spec)).step(spec)
     found = {}
     for phase in step.phases:
         with FlopCounterMode(display=False) as counter:

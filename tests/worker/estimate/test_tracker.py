@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cs336_tui.events.reports import CATEGORIES
-from cs336_tui.worker.estimate.timeline import Timeline
+from cs336_tui.worker.estimate.timeline import TrackedTimeline
 from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.ranges import name_parts
@@ -18,7 +18,7 @@ SPEC = small_spec(pass_="train-step")
 KIB = torch.float32.itemsize * 256
 
 
-def track(workload: Workload, tracker: MemoryTracker) -> Timeline:
+def track(workload: Workload, tracker: MemoryTracker) -> TrackedTimeline:
     """One step of a workload that has run a step before."""
     name_parts(workload.model, tracker.range)
     step = workload.step(SPEC)
@@ -39,7 +39,7 @@ def track(workload: Workload, tracker: MemoryTracker) -> Timeline:
 
 
 @pytest.fixture(scope="module")
-def timeline() -> Timeline:
+def timeline() -> TrackedTimeline:
     return track(build(SPEC, torch.device("cpu")), MemoryTracker())
 
 
@@ -112,14 +112,14 @@ def test_gradients_are_added_up_in_place_as_without_a_tracker() -> None:
     assert not added
 
 
-def test_categories_add_up_to_the_total_at_every_event(timeline: Timeline) -> None:
+def test_categories_add_up_to_the_total_at_every_event(timeline: TrackedTimeline) -> None:
     for event in range(timeline.events):
         by_category = timeline.by_category(event)
         assert tuple(by_category) == CATEGORIES
         assert sum(by_category.values()) == timeline.totals[event]
 
 
-def test_phases_cover_every_event_after_the_first(timeline: Timeline) -> None:
+def test_phases_cover_every_event_after_the_first(timeline: TrackedTimeline) -> None:
     assert [span.phase for span in timeline.phases] == ["zero_grad", "forward", "loss", "backward", "optimizer"]
     assert timeline.phases[0].first == 1
     assert [span.end for span in timeline.phases[:-1]] == [span.first for span in timeline.phases[1:]]
@@ -127,7 +127,7 @@ def test_phases_cover_every_event_after_the_first(timeline: Timeline) -> None:
     assert max(span.peak_bytes for span in timeline.phases) == max(timeline.totals)
 
 
-def test_a_gradient_counts_as_one_from_its_birth(timeline: Timeline) -> None:
+def test_a_gradient_counts_as_one_from_its_birth(timeline: TrackedTimeline) -> None:
     backward = timeline.phase("backward")
     assert backward is not None
     parameters = timeline.by_category(0)["parameters"]
@@ -138,7 +138,7 @@ def test_a_gradient_counts_as_one_from_its_birth(timeline: Timeline) -> None:
     assert growing[-1] == parameters
 
 
-def test_what_forward_leaves_is_activations_and_backward_takes_it_away(timeline: Timeline) -> None:
+def test_what_forward_leaves_is_activations_and_backward_takes_it_away(timeline: TrackedTimeline) -> None:
     loss, backward = timeline.phase("loss"), timeline.phase("backward")
     assert loss is not None
     assert backward is not None
@@ -149,7 +149,7 @@ def test_what_forward_leaves_is_activations_and_backward_takes_it_away(timeline:
     assert timeline.by_category(backward.end - 1)["activations"] == logits_and_loss
 
 
-def test_a_backward_operation_has_the_range_and_the_frame_of_its_forward_one(timeline: Timeline) -> None:
+def test_a_backward_operation_has_the_range_and_the_frame_of_its_forward_one(timeline: TrackedTimeline) -> None:
     sites = {(a.site.op, a.site.backward): a.site for a in timeline.allocations}
     forward, backward = sites["_softmax", False], sites["_softmax_backward_data", True]
     assert forward.range == backward.range == "softmax"
@@ -163,7 +163,7 @@ def test_a_backward_operation_has_the_range_and_the_frame_of_its_forward_one(tim
     assert sites["_log_softmax_backward_data", True].frame.startswith("passes.py:")
 
 
-def test_every_allocation_of_forward_backward_and_optimizer_has_a_range(timeline: Timeline) -> None:
+def test_every_allocation_of_forward_backward_and_optimizer_has_a_range(timeline: TrackedTimeline) -> None:
     seed = "ones_like"  # the loss's own gradient, which no operation of the model asked for
     unnamed = {a.site.op for a in timeline.allocations if a.born and not a.site.range}
     assert unnamed <= {seed}

@@ -14,7 +14,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.cell_memory import before_backward_bytes
 from cs336_tui.worker.measure.preparing import fresh_compiler
-from cs336_tui.worker.workload.building import build, settle_torch
+from cs336_tui.worker.workload.building import build, configure_torch
 from tests.attention_cells import attention_spec
 from tests.worker.measure.cells import run
 
@@ -24,7 +24,7 @@ SCALARS = 16
 
 
 def held(spec: CellSpec) -> int | None:
-    settle_torch(spec)
+    configure_torch(spec)
     workload = build(spec, CPU)
     return before_backward_bytes(workload.step(spec), workload, CPU)
 
@@ -66,7 +66,7 @@ def test_the_scores_are_what_makes_naive_attention_large() -> None:
 @pytest.mark.usefixtures("warm_cache")
 def test_compiled_code_is_seen_too() -> None:
     spec = attention_spec(compile="default", causal=False, context_length=96)
-    settle_torch(spec)
+    configure_torch(spec)
     with fresh_compiler("default"):
         workload = build(spec, CPU)
         step = workload.step(spec)
@@ -86,7 +86,7 @@ def test_a_pass_without_a_backward_holds_nothing_for_one() -> None:
 @pytest.mark.parametrize("pass_", ["backward", "forward+backward"])
 def test_nothing_is_left_and_the_step_can_go_on(pass_: str) -> None:
     spec = attention_spec(pass_=pass_)
-    settle_torch(spec)
+    configure_torch(spec)
     workload = build(spec, CPU)
     step = workload.step(spec)
     assert before_backward_bytes(step, workload, CPU) == before_backward_bytes(step, workload, CPU)
@@ -99,7 +99,7 @@ def test_nothing_is_left_and_the_step_can_go_on(pass_: str) -> None:
 
 def test_running_out_of_memory_there_costs_only_the_number() -> None:
     spec = attention_spec()
-    settle_torch(spec)
+    configure_torch(spec)
     workload = build(spec, CPU)
     step = workload.step(spec)
 

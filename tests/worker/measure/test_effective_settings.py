@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cs336_tui.runner.bench import Bench
-from cs336_tui.worker.measure.reporter import allocator_in_force, read_in_force
+from cs336_tui.worker.measure.reporter import effective_allocator, read_effective_settings
 from cs336_tui.worker.workload.building import build, facts_of
 from cs336_tui.worker.workload.transformer import Attention
 from tests.watching import Watch
@@ -22,7 +22,7 @@ from tests.worker.measure.cells import run, small_spec
 
 CPU = torch.device("cpu")
 on_glibc = pytest.mark.skipif(
-    platform.libc_ver()[0] != "glibc" or allocator_in_force(CPU) is None,
+    platform.libc_ver()[0] != "glibc" or effective_allocator(CPU) is None,
     reason="only glibc's malloc is told what to keep",
 )
 
@@ -49,7 +49,7 @@ def test_attention_that_is_said_to_materialise_its_scores_does(arch: str) -> Non
 
     with Watched():
         workload.model(workload.batch.inputs)
-    in_force = read_in_force(workload)
+    in_force = read_effective_settings(workload)
     assert in_force.attention == "naive (scores materialised)"
     scores = (spec.batch_size, spec.num_heads, spec.context_length, spec.context_length)
     assert softmaxed == [scores] * spec.num_layers
@@ -62,7 +62,7 @@ def test_attention_is_told_by_the_layers_that_are_there() -> None:
 
     workload = build(spec := small_spec(num_layers=2), CPU)
     workload.model.layers[1].attention.__class__ = Other
-    in_force = read_in_force(workload._replace(facts=facts_of(workload.model, spec)))
+    in_force = read_effective_settings(workload._replace(facts=facts_of(workload.model, spec)))
     assert in_force.attention == "another + naive (scores materialised)"
 
 
@@ -86,7 +86,7 @@ def test_memory_that_is_said_to_be_kept_is_not_faulted_in_again() -> None:
     """In a process of its own, as it cannot be undone."""
     code = """
 import ctypes, resource
-from cs336_tui.worker.measure.process import keep_freed_memory, malloc_in_force
+from cs336_tui.worker.measure.process import keep_freed_memory, effective_malloc
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
 
@@ -98,7 +98,7 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 keep_freed_memory()
-print(malloc_in_force(), faults(), faults(), sep="|")
+print(effective_malloc(), faults(), faults(), sep="|")
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     said, first, again = run.stdout.split("|")
@@ -109,7 +109,7 @@ print(malloc_in_force(), faults(), faults(), sep="|")
 @on_glibc
 def test_what_the_environment_sets_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
-    said = allocator_in_force(CPU)
+    said = effective_allocator(CPU)
     assert said is not None
     assert said.endswith(", MALLOC_TRIM_THRESHOLD_=65536")
 
@@ -123,7 +123,7 @@ def test_a_malloc_loaded_in_place_of_the_c_librarys_is_named(tmp_path: Path) -> 
         "#include <stddef.h>\nvoid *__libc_malloc(size_t);\nvoid *malloc(size_t n) { return __libc_malloc(n); }\n"
     )
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
-    code = "from cs336_tui.worker.measure.process import *; keep_freed_memory(); print(malloc_in_force())"
+    code = "from cs336_tui.worker.measure.process import *; keep_freed_memory(); print(effective_malloc())"
     run = subprocess.run(
         [sys.executable, "-c", code], env={"LD_PRELOAD": str(library)}, capture_output=True, text=True, timeout=60
     )
@@ -136,13 +136,13 @@ def test_the_cuda_allocator_and_its_settings(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
     cuda = torch.device("cuda:0")
-    assert allocator_in_force(cuda) == "native, default settings"
+    assert effective_allocator(cuda) == "native, default settings"
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
-    assert allocator_in_force(cuda) == (
+    assert effective_allocator(cuda) == (
         "native, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, PYTORCH_NO_CUDA_MEMORY_CACHING=1"
     )
 
 
 def test_a_device_whose_allocator_nobody_knows_has_none() -> None:
-    assert allocator_in_force(torch.device("meta")) is None
+    assert effective_allocator(torch.device("meta")) is None

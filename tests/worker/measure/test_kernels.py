@@ -20,7 +20,7 @@ from cs336_tui.worker.estimate import predict
 from cs336_tui.worker.measure.kernel_events import operators_of
 from cs336_tui.worker.measure.kernels import profile_kernels, raw_events
 from cs336_tui.worker.measure.report import make_report
-from cs336_tui.worker.workload.building import build, settle_torch
+from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.passes import PHASES, Step
 from cs336_tui.worker.workload.ranges import name_step
 from tests.worker.measure.cells import small_spec
@@ -42,7 +42,7 @@ def profiled(spec: CellSpec, *, folder: str | None = None) -> KernelReport:
 def no_prediction() -> Iterator[None]:
     """Most of these tests are not about FLOPs, which take a second to work out."""
 
-    def predict_nothing(spec: CellSpec) -> NoReturn:
+    def predict_nothing(spec: CellSpec, **_: object) -> NoReturn:
         raise NotImplementedError(f"no prediction of {spec.size}")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -58,7 +58,7 @@ def reports() -> dict[str, KernelReport]:
 
 def warm_step(spec: CellSpec) -> Step:
     """A named step that has run once."""
-    workload = build(spec, settle_torch(spec))
+    workload = build(spec, configure_torch(spec))
     step = workload.step(spec)
     name_step(step, workload.model, record_function)
     for phase in step.phases:

@@ -13,7 +13,7 @@ import torch
 
 from cs336_tui.analysis.memory import Timeline
 from cs336_tui.events.reports import CATEGORIES, RANGES, MemoryReport, ReportRequest, Site
-from cs336_tui.worker.estimate.timeline import Allocation
+from cs336_tui.worker.estimate.timeline import TrackedAllocation
 from cs336_tui.worker.measure import memory_record
 from cs336_tui.worker.measure.allocator_events import (
     AllocatorEvent,
@@ -264,9 +264,9 @@ def test_an_allocation_belongs_to_the_operation_that_it_was_made_in() -> None:
     sites = [Site("mm", "a.py:1 f", "head", "forward"), Site("mul", "a.py:2 f", "loss", "loss")]
     operations = [Operation(1, 2, 0, 1, sites[0]), Operation(3, 4, 2, 3, sites[1])]
     records = [
-        Allocation(32, "parameters", Site(""), 0, 2, (8,), "float32", 10),
-        Allocation(64, "activations", sites[0], 1, None, (16,), "float32", 50),
-        Allocation(16, "gradients", sites[1], 3, None, (4,), "float32", 70),
+        TrackedAllocation(32, "parameters", Site(""), 0, 2, (8,), "float32", 10),
+        TrackedAllocation(64, "activations", sites[0], 1, None, (16,), "float32", 50),
+        TrackedAllocation(16, "gradients", sites[1], 3, None, (4,), "float32", 70),
     ]
     lives = join(recording, operations, records)
     found = [(life.bytes, life.category, life.born, life.died, life.site.op) for life in lives]

@@ -17,7 +17,7 @@ from cs336_tui.events.events import Event, ModelBuilt
 from cs336_tui.worker.measure.ab import run_round
 from cs336_tui.worker.measure.settings import read_settings, restore
 from cs336_tui.worker.workload.imported.finding import look_in
-from cs336_tui.worker.workload.precision import matmul_in_force, tf32_allowed
+from cs336_tui.worker.workload.precision import effective_matmul, tf32_allowed
 from tests.worker.measure.cells import Report, run, small_spec
 
 newer = pytest.mark.skipif(
@@ -71,14 +71,14 @@ def own(folder: Path, *, at_first: str = "pass", later: str = "pass", name: str 
 @newer
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("when", ["at_first", "later"])
-@pytest.mark.parametrize(("setting", "in_words"), SETTINGS.items())
-def test_a_model_that_sets_them_is_measured(folder: Path, setting: str, in_words: str, when: str) -> None:
+@pytest.mark.parametrize(("setting", "description"), SETTINGS.items())
+def test_a_model_that_sets_them_is_measured(folder: Path, setting: str, description: str, when: str) -> None:
     before = read_settings()
     report = run(small_spec(**own(folder, **{when: setting})))
     assert report.finished.status == "ok", report.finished.error
     assert len(report.times_s()) == 3
     last = [event for event in report.events if isinstance(event, ModelBuilt)][-1].in_force
-    assert last.matmul_precision == in_words
+    assert last.matmul_precision == description
     assert read_settings() == before
 
 
@@ -104,11 +104,23 @@ def test_what_is_in_force_is_the_devices_own_setting() -> None:
     before = read_settings()
     try:
         torch.backends.cuda.matmul.fp32_precision = "tf32"
-        assert (matmul_in_force("cuda"), matmul_in_force("cpu"), tf32_allowed()) == ("high", "highest", True)
+        assert (effective_matmul("cuda"), effective_matmul("cpu"), tf32_allowed()) == (
+            "high",
+            "highest",
+            True,
+        )
         torch.set_float32_matmul_precision("medium")
-        assert (matmul_in_force("cuda"), matmul_in_force("cpu"), tf32_allowed()) == ("medium", "medium", True)
+        assert (effective_matmul("cuda"), effective_matmul("cpu"), tf32_allowed()) == (
+            "medium",
+            "medium",
+            True,
+        )
         torch.backends.cuda.matmul.fp32_precision = "ieee"
-        assert (matmul_in_force("cuda"), matmul_in_force("cpu"), tf32_allowed()) == ("highest", "medium", False)
+        assert (effective_matmul("cuda"), effective_matmul("cpu"), tf32_allowed()) == (
+            "highest",
+            "medium",
+            False,
+        )
     finally:
         restore(before)
 

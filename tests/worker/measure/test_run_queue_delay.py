@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.worker.measure import process
-from cs336_tui.worker.measure.process import CpuWait, usable_cores
+from cs336_tui.worker.measure.process import RunQueueMeter, usable_cores
 from tests.worker.measure.cells import run, small_spec
 
 
-def seconds(wait: CpuWait) -> float | None:
+def seconds(wait: RunQueueMeter) -> float | None:
     waited = wait.read()
     return None if waited is None else waited.sum_s
 
 
-counted = pytest.mark.skipif(seconds(CpuWait()) is None, reason="this system does not count waiting for a core")
+counted = pytest.mark.skipif(seconds(RunQueueMeter()) is None, reason="this system does not count waiting for a core")
 
 CONTEST = """
 import os, subprocess, sys, threading, time
-from cs336_tui.worker.measure.process import CpuWait
+from cs336_tui.worker.measure.process import RunQueueMeter
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 # It inherits the core, and ends by itself should nobody end it.
@@ -31,7 +31,7 @@ code = "import time\\nprint(flush=True)\\nwhile time.process_time() < 20: pass"
 rival = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
 try:
     rival.stdout.readline()
-    waited, began, used = CpuWait(), time.perf_counter(), time.process_time()
+    waited, began, used = RunQueueMeter(), time.perf_counter(), time.process_time()
 
     def spin():
         while time.process_time() - used < 0.3:
@@ -73,8 +73,8 @@ def test_a_rival_on_the_same_core_makes_a_busy_process_wait(where: str) -> None:
 
 @counted
 def test_nothing_has_been_waited_for_before_it_was_made() -> None:
-    first = CpuWait()
-    second = CpuWait()
+    first = RunQueueMeter()
+    second = RunQueueMeter()
     assert 0 <= seconds(second) <= seconds(first)
 
 
@@ -84,7 +84,7 @@ def test_a_thread_that_ends_while_it_is_read_costs_itself_only(tmp_path: Path, m
     (tmp_path / "1/schedstat").write_text("500 2000000000 3\n")
     (tmp_path / "2").mkdir()  # its files have gone
     monkeypatch.setattr(process, "_TASKS", tmp_path)
-    wait = CpuWait()
+    wait = RunQueueMeter()
     (tmp_path / "1/schedstat").write_text("900 3500000000 4\n")
     assert seconds(wait) == pytest.approx(1.5)
 
@@ -99,7 +99,7 @@ def test_the_thread_that_waited_longest_is_told_beside_the_sum(tmp_path: Path, m
 
     monkeypatch.setattr(process, "_TASKS", tmp_path)
     waits(a=1.0, b=50.0)
-    wait = CpuWait()
+    wait = RunQueueMeter()
     waits(a=1.25, b=50.5, c=0.75)
     assert wait.read() == pytest.approx((1.5, 0.75))
 
@@ -152,4 +152,4 @@ def test_a_system_that_does_not_count_says_so(
     if text is not None:
         (tmp_path / str(os.getpid())).mkdir()
         (tmp_path / str(os.getpid()) / "schedstat").write_text(text)
-    assert seconds(CpuWait()) is None
+    assert seconds(RunQueueMeter()) is None

@@ -7,12 +7,12 @@ import pytest
 
 from cs336_tui.stats.intervals import mean_interval
 from cs336_tui.worker.measure.stopping_rule import (
-    are_enough,
+    enough_measured,
     is_narrow,
     noise_has_settled,
     step_looks,
-    still_warming,
     warmup_looks,
+    why_not_warm,
     why_stopped,
 )
 
@@ -38,11 +38,11 @@ def warming(n: int, tau: float, seed: int, excess: float = 0.5) -> list[float]:
 
 def warmup_of(times_s: list[float]) -> int | None:
     """After how many steps warming up would end; None when it would not."""
-    return next((count for count in warmup_looks(len(times_s)) if not still_warming(times_s[:count])), None)
+    return next((count for count in warmup_looks(len(times_s)) if not why_not_warm(times_s[:count])), None)
 
 
 def steps_of(times_s: list[float], share: float) -> int:
-    return next((count for count in step_looks(len(times_s)) if are_enough(times_s[:count], share)), len(times_s))
+    return next((count for count in step_looks(len(times_s)) if enough_measured(times_s[:count], share)), len(times_s))
 
 
 @pytest.mark.parametrize("looks", [warmup_looks, step_looks])
@@ -80,11 +80,11 @@ def test_a_slow_warm_up_is_waited_for() -> None:
 
 def test_what_never_settles_is_said_to() -> None:
     falling = [STEP_S * (2 - 0.01 * step) for step in range(100)]
-    assert still_warming(falling) == "still falling"
+    assert why_not_warm(falling) == "still falling"
     assert warmup_of(falling) is None
     rising = [STEP_S * (1 + 0.01 * step) for step in range(100)]
-    assert still_warming(rising) == "still not steady"
-    assert still_warming(falling[:5]) == "too few steps to tell whether they are steady"
+    assert why_not_warm(rising) == "still not steady"
+    assert why_not_warm(falling[:5]) == "too few steps to tell whether they are steady"
 
 
 def test_measuring_ends_when_the_interval_is_narrow() -> None:
@@ -124,7 +124,7 @@ def test_equal_steps_are_enough_at_the_first_look() -> None:
 
 def test_short_steps_go_on_for_half_a_second() -> None:
     times_s = noisy(10_000, 0.001, 1, step_s=0.001)
-    assert not are_enough(times_s[:499], 0.01)
+    assert not enough_measured(times_s[:499], 0.01)
     assert 500 <= steps_of(times_s, 0.01) < 500 * 1.25
 
 

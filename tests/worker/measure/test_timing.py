@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from cs336_tui.events import events as told_of
-from cs336_tui.worker.measure.devices import Clock, EventMark, HostMark, MetalMark
-from cs336_tui.worker.measure.reporter import Teller
+from cs336_tui.worker.measure.devices import Clock, EventStamp, HostStamp, MetalStamp
+from cs336_tui.worker.measure.reporter import CellReporter
 from cs336_tui.worker.measure.timing import StepTimer, WindowBroken, time_window
 
 
@@ -33,8 +33,8 @@ class Device:
     def event(self) -> Event:
         return Event(self)
 
-    def clock(self, mark: type[EventMark] = EventMark) -> Clock:
-        def new_mark() -> EventMark:
+    def clock(self, mark: type[EventStamp] = EventStamp) -> Clock:
+        def new_mark() -> EventStamp:
             event = self.event()
             return mark(event, event.record)
 
@@ -120,7 +120,7 @@ def test_the_hosts_time_in_each_phase_is_told_where_the_device_has_its_own_clock
         events: list[told_of.Event] = []
         step = SimpleNamespace(phases=tuple(phases), logits_dtype=torch.float32)
         timed = StepTimer(Step(Device(), phases), clock).time()
-        Teller(0, events.append).steps_ended(step, "measured", 0, [timed])  # type: ignore[arg-type]
+        CellReporter(0, events.append).steps_ended(step, "measured", 0, [timed])  # type: ignore[arg-type]
         return [event for event in events if isinstance(event, told_of.StepsTimed)]
 
     two, one = {"forward": 30.0, "backward": 50.0}, {"forward": 30.0}
@@ -129,7 +129,7 @@ def test_the_hosts_time_in_each_phase_is_told_where_the_device_has_its_own_clock
     assert event.host_phases_s.keys() == two.keys()
     assert sum(times[0] for times in event.host_phases_s.values()) == pytest.approx(event.host_s[0])
     assert told(device.clock(), one)[0].host_phases_s == {}
-    assert told(Clock(HostMark, device.wait), two)[0].host_phases_s == {}
+    assert told(Clock(HostStamp, device.wait), two)[0].host_phases_s == {}
 
 
 def test_a_window_leaves_out_what_lies_between_steps() -> None:
@@ -183,7 +183,7 @@ def test_a_window_in_which_a_step_fails_tells_the_steps_before_it() -> None:
 
 def test_metals_misordered_moments_count_as_nothing() -> None:
     device = Device()
-    clock = device.clock(MetalMark)
+    clock = device.clock(MetalStamp)
     first, second = clock.mark(), clock.mark()
     device.work(2.0)
     first.take()
@@ -197,6 +197,6 @@ def test_metals_misordered_moments_count_as_nothing() -> None:
 
 def test_on_a_cpu_the_hosts_clock_serves_for_everything() -> None:
     device = Device()
-    timed = StepTimer(Step(device, {"forward": 1.0, "backward": 1.0}), Clock(HostMark, device.wait)).time()
+    timed = StepTimer(Step(device, {"forward": 1.0, "backward": 1.0}), Clock(HostStamp, device.wait)).time()
     assert sum(timed.phases_s) == pytest.approx(timed.host_s)
     assert timed.host_s <= timed.total_s

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cs336_tui.worker.workload.building import Workload, build, make, settle_torch
+from cs336_tui.worker.workload.building import Workload, build, configure_torch, make
 from tests.attention_cells import attention_spec
 
 CPU = torch.device("cpu")
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 def built(**changes: object) -> Workload:
     spec = attention_spec(**changes)
-    settle_torch(spec)
+    configure_torch(spec)
     return build(spec, CPU)
 
 
@@ -79,7 +79,7 @@ def test_a_step_runs_in_the_dtypes_of_its_precision(
     attention: str, precision: str, parameters: str, output: str
 ) -> None:
     spec = attention_spec(attention=attention, precision=precision)
-    settle_torch(spec)
+    configure_torch(spec)
     workload = build(spec, CPU)
     step = workload.step(spec)
     step.prepare()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from cs336_tui.config.spec import ModelDims
 from cs336_tui.worker.workload.checkpointing import checkpoint_blocks
-from cs336_tui.worker.workload.float8 import FORMAT, GRADIENT_FORMAT, float8_in_words, linear, to_float8, use_float8
+from cs336_tui.worker.workload.float8 import FORMAT, GRADIENT_FORMAT, float8_description, linear, to_float8, use_float8
 from cs336_tui.worker.workload.transformer import Transformer
 from tests.worker.measure.cells import multiplies_float8
 
@@ -98,7 +98,7 @@ def test_every_layer_of_the_reference_but_the_head_is_changed_and_nothing_else(a
     head = type(model.head)
     use_float8(model, VOCAB)
     linears = 2 * (7 if arch == "swiglu-rope" else 6)
-    assert float8_in_words(model) == f"float8_e4m3fn and float8_e5m2 in {linears} of {linears + 1} linear layers"
+    assert float8_description(model) == f"float8_e4m3fn and float8_e5m2 in {linears} of {linears + 1} linear layers"
     assert type(model.head) is head
     assert [name for name, _ in model.named_parameters()] == names
     assert all(now is then for now, then in zip(model.parameters(), before, strict=True))
@@ -170,7 +170,7 @@ class OwnLinear(nn.Linear):
 def test_a_users_layers_are_changed_where_they_can_be() -> None:
     model = Own(32)
     use_float8(model, VOCAB)
-    assert float8_in_words(model) == "float8_e4m3fn and float8_e5m2 in 2 of 5 linear layers"
+    assert float8_description(model) == "float8_e4m3fn and float8_e5m2 in 2 of 5 linear layers"
     assert type(model.gate) is type(model.head) is nn.Linear
     assert type(model.own) is OwnLinear
     assert isinstance(model.up, nn.Linear), "whoever looks for linear layers still finds them"
@@ -194,7 +194,7 @@ def test_a_model_without_such_a_layer_is_refused_instead_of_run_in_bfloat16(mode
         use_float8(model, VOCAB)
     assert str(raised.value).startswith("precision fp8-mixed: ")
     assert str(raised.value).endswith("choose bf16-mixed")
-    assert float8_in_words(model) is None
+    assert float8_description(model) is None
 
 
 def test_the_reference_with_odd_sides_is_refused() -> None:

@@ -9,9 +9,9 @@ from cs336_tui.config.spec import PRECISIONS
 from cs336_tui.worker.workload.precision import (
     RECIPES,
     autocast_for,
-    autocast_in_force,
     check_capability,
     check_precision,
+    effective_autocast,
     set_matmul,
     tf32_allowed,
     why_no_float8,
@@ -58,14 +58,14 @@ def test_autocast_is_read_from_torch() -> None:
         ("fp16-mixed", torch.float16),
         ("fp8-mixed", torch.bfloat16),
     ):
-        assert autocast_in_force(autocast_for(RECIPES[precision], "cpu"), "cpu") == dtype
+        assert effective_autocast(autocast_for(RECIPES[precision], "cpu"), "cpu") == dtype
 
 
 def test_autocast_that_torch_leaves_off_is_not_in_force() -> None:
     def refused() -> torch.autocast:
         return torch.autocast("cpu", torch.bfloat16, enabled=False)
 
-    assert autocast_in_force(refused, "cpu") is None
+    assert effective_autocast(refused, "cpu") is None
 
 
 @pytest.mark.parametrize("precision", ["tf32", "fp8-mixed"])

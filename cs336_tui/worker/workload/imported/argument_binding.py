@@ -101,7 +101,7 @@ def _hands_all_on(parameters: Mapping[str, inspect.Parameter]) -> bool:
     return tuple(p.kind for p in parameters.values()) == _ANY
 
 
-def signature_in_words(name: str, parameters: Mapping[str, inspect.Parameter]) -> str:
+def signature_text(name: str, parameters: Mapping[str, inspect.Parameter]) -> str:
     """``LM(vocab_size, d_model, dropout=0.1)``."""
     words = []
     for p in parameters.values():
@@ -131,7 +131,7 @@ def _fill(
             filled[p.name] = _config(name, kind, p, values, given)
         elif p.default is p.empty:
             if p.name not in _USUAL:
-                raise ImportProblem(f"{signature_in_words(name, parameters)} needs {p.name}; {_how_to_give(p)}")
+                raise ImportProblem(f"{signature_text(name, parameters)} needs {p.name}; {_how_to_give(p)}")
             filled[p.name] = _USUAL[p.name]
     return filled
 
@@ -190,7 +190,7 @@ def _check_given(name: str, parameters: Mapping[str, inspect.Parameter], asked: 
             near = difflib.get_close_matches(argument, asked, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
             raise ImportProblem(
-                f"--model-arg {argument}={text}: {signature_in_words(name, parameters)} has no such argument{meant}"
+                f"--model-arg {argument}={text}: {signature_text(name, parameters)} has no such argument{meant}"
             )
 
 

@@ -18,18 +18,18 @@ from cs336_tui.worker.workload.imported.argument_binding import (
     dims_not_taken,
     names_unseen,
     parameters_of,
-    signature_in_words,
+    signature_text,
     values_of,
 )
 from cs336_tui.worker.workload.imported.finding import find
 from cs336_tui.worker.workload.imported.problems import (
     ImportProblem,
-    a_kind,
     explained,
     in_one_line,
     is_interrupt,
+    kind_of,
+    message_of,
     of_code,
-    text_of,
 )
 from cs336_tui.worker.workload.random_data import Batch
 
@@ -48,16 +48,18 @@ def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> Im
     name = short(spec.model)
     with of_code(spec.model):
         if not callable(factory) or isinstance(factory, nn.Module):
-            raise ImportProblem(f"{spec.model} is {a_kind(factory)}, expected a class or a function that makes a model")
+            raise ImportProblem(
+                f"{spec.model} is {kind_of(factory)}, expected a class or a function that makes a model"
+            )
     values = values_of(spec, device, dtype)
     torch.manual_seed(spec.seed)
     with of_code(spec.model), explained(name, _hint(factory, device)), torch.device(device):
         made = call(spec.model, factory, values, spec.model_args)
     model, make_batch = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
-        raise ImportProblem(f"{name} made {a_kind(model)}, expected a torch.nn.Module, or that and a batch function")
+        raise ImportProblem(f"{name} made {kind_of(model)}, expected a torch.nn.Module, or that and a batch function")
     if make_batch is not None and not callable(make_batch):
-        raise ImportProblem(f"{name} made a model and {a_kind(make_batch)}, expected a function that makes a batch")
+        raise ImportProblem(f"{name} made a model and {kind_of(make_batch)}, expected a function that makes a batch")
     with explained(name):
         settle(model, device, dtype)
         model.train(spec.pass_ != "inference")  # in which dropout does nothing
@@ -102,7 +104,7 @@ def _batch(
             return None
         raise
     if not (isinstance(made, tuple | list) and len(made) == 2 and all(isinstance(part, Tensor) for part in made)):
-        raise ImportProblem(f"{what} made {a_kind(made)}, expected two tensors: inputs and targets")
+        raise ImportProblem(f"{what} made {kind_of(made)}, expected two tensors: inputs and targets")
     expected = (spec.batch_size, spec.context_length)
     for part, tensor in zip(("inputs", "targets"), made, strict=True):
         if tuple(tensor.shape) != expected:
@@ -114,9 +116,9 @@ def _batch(
 
 def _hint(factory: Callable[..., Any], device: torch.device) -> Callable[[BaseException], str]:
     def hint(error: BaseException) -> str:
-        if device.type != "cuda" and ("CUDA" in text_of(error) or "NVIDIA driver" in text_of(error)):
+        if device.type != "cuda" and ("CUDA" in message_of(error) or "NVIDIA driver" in message_of(error)):
             return f"; it asks for CUDA itself, though this cell runs on {device}: let it take device as an argument"
-        if isinstance(error, TypeError) and "missing" in text_of(error) and names_unseen(factory):
+        if isinstance(error, TypeError) and "missing" in message_of(error) and names_unseen(factory):
             return "; what it hands on by ** cannot be seen: let it name the dimensions that it wants"
         return ""
 
@@ -219,7 +221,7 @@ def _call(parameters: list[inspect.Parameter], chosen: inspect.Parameter | None)
 
 
 def _words(name: str, parameters: list[inspect.Parameter]) -> str:
-    return signature_in_words(name, {p.name: p for p in parameters})
+    return signature_text(name, {p.name: p for p in parameters})
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -243,13 +245,13 @@ def imported_loss(name: str, paths: tuple[str, ...]) -> Loss:
         wanted = parameters_of(found) or {}
         if needed := _required(wanted):
             raise ImportProblem(
-                f"{signature_in_words(name, wanted)} needs {needed[0]}, which has no default; a loss is a function of "
+                f"{signature_text(name, wanted)} needs {needed[0]}, which has no default; a loss is a function of "
                 f"logits and targets, or a class made without arguments whose objects are one"
             )
         with explained(short(name)):
             found = found()
     if not callable(found):
-        raise ImportProblem(f"{name} is {a_kind(found)}, expected a function of logits and targets")
+        raise ImportProblem(f"{name} is {kind_of(found)}, expected a function of logits and targets")
     loss: Loss = found
 
     def of_flat(logits: Tensor, targets: Tensor) -> Tensor:
@@ -290,7 +292,7 @@ def _tried(name: str, loss: Loss, logits: Tensor, targets: Tensor) -> tuple[floa
         problem.__cause__ = error
         return None, problem
     if not isinstance(found, Tensor):
-        return None, ImportProblem(f"loss {short(name)} returned {a_kind(found)}, expected a tensor")
+        return None, ImportProblem(f"loss {short(name)} returned {kind_of(found)}, expected a tensor")
     if found.numel() != 1:
         return None, ImportProblem(f"loss {short(name)} returned shape {tuple(found.shape)}, expected one number")
     return float(found), None
@@ -303,20 +305,20 @@ def imported_optimizer(name: str, paths: tuple[str, ...], parameters: Iterable[n
     """
     found = find(name, paths)
     if not callable(found):
-        raise ImportProblem(f"{name} is {a_kind(found)}, expected a class of torch.optim.Optimizer")
+        raise ImportProblem(f"{name} is {kind_of(found)}, expected a class of torch.optim.Optimizer")
     wanted = parameters_of(found) or {}
     required = _required(wanted)
     others = [argument for argument in required[1:] if argument != "lr"]
     if others:
         raise ImportProblem(
-            f"{signature_in_words(name, wanted)} needs {others[0]}, which has no default; name a function of the "
+            f"{signature_text(name, wanted)} needs {others[0]}, which has no default; name a function of the "
             f"parameters that gives it"
         )
     options = {"lr": _LEARNING_RATE} if "lr" in required else {}
     with explained(short(name)):
         optimizer = found(list(parameters), **options)
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ImportProblem(f"{name} made {a_kind(optimizer)}, expected a torch.optim.Optimizer")
+        raise ImportProblem(f"{name} made {kind_of(optimizer)}, expected a torch.optim.Optimizer")
     return optimizer
 
 

@@ -82,7 +82,7 @@ def look_in(paths: Iterable[str]) -> None:
     importlib.invalidate_caches()
 
 
-class Aside(NamedTuple):
+class UserModules(NamedTuple):
     """What was imported from a user's folders, while another version of it may be imported and run in this process."""
 
     path: tuple[str, ...]
@@ -90,18 +90,18 @@ class Aside(NamedTuple):
     modules: dict[str, ModuleType]
 
 
-def put_aside() -> Aside:
-    """Have this process as if nothing had been looked for in a user's folders; `take_up` undoes that."""
+def detach_user_modules() -> UserModules:
+    """Have this process as if nothing had been looked for in a user's folders; `attach_user_modules` undoes that."""
     path, entered = tuple(sys.path), dict(_entered)
     modules: dict[str, ModuleType] = {}
     for folder, loaded_before in entered.items():
         modules |= _forget(folder, loaded_before)
     _entered.clear()
     offer_metadata(())
-    return Aside(path, entered, modules)
+    return UserModules(path, entered, modules)
 
 
-def take_up(aside: Aside) -> None:
+def attach_user_modules(aside: UserModules) -> None:
     """Have the modules and folders that were put aside in place again, for whatever is imported from now on.
 
     Nothing else may be in their place: put that aside first.

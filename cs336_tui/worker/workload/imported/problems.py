@@ -81,14 +81,14 @@ def is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
-def text_of(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """What the error says, as text that can be encoded, its first 65,536 characters."""
     return _encodable(lambda: str(error))
 
 
-def said_by(error: BaseException, telling: Callable[[str], object] = bool) -> str:
+def message_line(error: BaseException, telling: Callable[[str], object] = bool) -> str:
     """The first line of what the error says for which `telling` holds, else the first; at most 1,000 characters."""
-    lines = text_of(error).strip().splitlines() or [""]
+    lines = message_of(error).strip().splitlines() or [""]
     return _shortened(next(filter(telling, lines), lines[0]))
 
 
@@ -113,8 +113,8 @@ def in_one_line(error: BaseException) -> str:
         return f"{type(error).__name__}: {error.msg}{_in_brackets(place)}"
     if isinstance(error, OwnWords):  # the user's line is what helps, and stands where nothing cuts it off
         own_line = _place(error)
-        return f"{own_line}: {said_by(error)}" if own_line else said_by(error)
-    said = said_by(error)
+        return f"{own_line}: {message_line(error)}" if own_line else message_line(error)
+    said = message_line(error)
     return f"{type(error).__name__}{f': {said}' if said else ''}{_in_brackets(_place(error))}"
 
 
@@ -170,7 +170,7 @@ def of_code(name: str) -> Iterator[None]:
         raise
 
 
-def a_kind(thing: object) -> str:
+def kind_of(thing: object) -> str:
     """``a list`` or ``an int``, for a sentence; ``nothing`` for None."""
     kind = thing.__name__ if isinstance(thing, type) else type(thing).__name__
     return "nothing" if thing is None else f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
