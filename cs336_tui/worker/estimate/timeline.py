@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from cs336_tui.events.reports import CATEGORIES, MemoryBlock, Category, PhaseSpan, Site
+from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, PhaseSpan, Site
 
 
 class TrackedAllocation(NamedTuple):

@@ -18,7 +18,7 @@ from torch.nn.modules.module import (
 )
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import CATEGORIES, MemoryBlock, Category, OomReport, ReportRequest
+from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, OomReport, ReportRequest
 from cs336_tui.worker.estimate.timeline import TrackedTimeline
 from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.measure.failures import failed_allocation, is_out_of_memory
