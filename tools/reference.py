@@ -64,12 +64,16 @@ def pages() -> Mapping[str, str]:
 
 def commands() -> Mapping[str, click.Command]:
     """Every command by what is typed, the app itself as ``cs336-tui``."""
-    found: dict[str, click.Command] = {"cs336-tui": cli}
-    for name, command in sorted(cli.commands.items()):
-        found[f"cs336-tui {name}"] = command
+    found: dict[str, click.Command] = {}
+    waiting: list[tuple[str, click.Command]] = [("cs336-tui", cli)]
+    while waiting:
+        title, command = waiting.pop(0)
+        found[title] = command
         if isinstance(command, click.Group):
-            found |= {f"cs336-tui {name} {inner}": each for inner, each in sorted(command.commands.items())}
-    return found
+            context = click.Context(command)
+            inner = {name: command.get_command(context, name) for name in command.list_commands(context)}
+            waiting += [(f"{title} {name}", each) for name, each in inner.items() if each is not None]
+    return dict(sorted(found.items()))
 
 
 _Help = tuple[str, str]

@@ -28,6 +28,7 @@ WRITTEN = {
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "themes" / "README.md")
     if not path.name.startswith(("gpu-report", "cs336-tui-summary"))
 }
+COMMANDS = reference.commands()
 OTHERS_OPTIONS = {"--help", "--target"} | {
     option for path in (ROOT / "benchmarks").glob("*.py") for option in re.findall(r'"(--[a-z-]+)', path.read_text())
 }
@@ -94,14 +95,14 @@ def check_command(line: str) -> None:
     if "cs336-tui" not in words:
         return
     words = words[words.index("cs336-tui") + 1 :]
-    command: click.Command = reference.commands()["cs336-tui"]
-    while isinstance(command, click.Group) and words and words[0] in command.commands:
-        command = command.commands[words.pop(0)]
+    name = "cs336-tui"
+    while words and f"{name} {words[0]}" in COMMANDS:
+        name += f" {words.pop(0)}"
     options = {
-        name: option
-        for option in command.params
+        each: option
+        for option in COMMANDS[name].params
         if isinstance(option, click.Option)
-        for name in (*option.opts, *option.secondary_opts)
+        for each in (*option.opts, *option.secondary_opts)
     }
     for word, value in zip_longest(words, words[1:], fillvalue=""):
         if word.startswith("-") and not word.lstrip("-").isdigit() and " " not in word:
@@ -119,7 +120,7 @@ def test_commands_options_and_values_exist(page: str) -> None:
     for line in (*shell_lines(text), *(each for each in spoken if each.startswith("cs336-tui "))):
         check_command(line)
     known = set(OTHERS_OPTIONS)
-    for command in reference.commands().values():
+    for command in COMMANDS.values():
         for option in command.params:
             known.update((*option.opts, *option.secondary_opts))
     for said in spoken:
@@ -148,7 +149,7 @@ def test_files_modules_and_targets_exist(page: str) -> None:
 
 def test_the_reference_has_every_option_key_and_verdict() -> None:
     made = reference.pages()
-    for command in reference.commands().values():
+    for command in COMMANDS.values():
         for option in command.params:
             if isinstance(option, click.Option):
                 assert f"`{option.opts[-1]}" in made["options.md"] or f", {option.opts[-1]}" in made["options.md"]
