@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from textual.binding import Binding
+from textual.keys import format_key
+
+from cs336_tui.tui.keys import APP_KEYS
+from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.widgets.lines import Line, line
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.verdicts import VerdictName
 
-_KEYS = (
-    ("r", "run the chosen cells; while cells run, add them behind those that wait"),
-    ("s", "stop what runs and what waits, cells and reports"),
-    ("e", "export the results table and the session summary to files"),
-    ("c", "copy the results table to the clipboard (OSC 52, also over SSH)"),
-    ("w", "save the choices as a preset of your own"),
-    ("1 to 8", "Configure, Live, Results, Log, Device, Queue, Sessions, Compare"),
-    ("9  0  p  i  l", "Kernels, Memory, Precision, Estimate, Roofline"),
-    ("b", "from an opened session back to the one that this app runs"),
+ACTIONS = {
+    "app.run": "run the chosen cells; while cells run, add them behind those that wait",
+    "app.stop": "stop what runs and what waits, cells and reports",
+    "app.export": "export the results table and the session summary to files",
+    "app.copy": "copy the results table to the clipboard (OSC 52, also over SSH)",
+    "app.save_preset": "save the choices as a preset of your own",
+    "app.help": "keys, and what each number means",
+    "app.quit": "quit; asks while something runs",
+}
+"""The app's keys that have a name in the command palette, too."""
+_MORE = (
+    ("app.back", "from an opened session back to the one that this app runs"),
     ("Tab  Shift+Tab", "next and previous field"),
     ("arrows  Space", "move within a field and choose; on a line with ▸ show what is folded away"),
     ("Esc", "from the fields to the buttons; out of a dialog"),
-    ("t", "next theme"),
-    (":  Ctrl+P", "command palette: presets, themes, every action"),
-    ("q  Ctrl+C", "quit; asks while something runs"),
-    ("Ctrl+Q", "quit at once; finished steps are in the session log"),
+    ("app.theme", "next theme"),
+    ("app.commands app.commands_too", "command palette: presets, themes, every action"),
+    ("app.quit app.interrupt", ACTIONS["app.quit"]),
+    ("app.quit_now", "quit at once; finished steps are in the session log"),
+)
+_REPLAY = (
+    ("replay.pause", "pause and go on"),
+    ("replay.faster replay.slower", "faster and slower"),
 )
 _TABS = {
-    "Configure (1)": (
+    ("configure",): (
         ("preset", "Enter: ready sweeps. What this machine cannot run of one is left out and told; * says: changed"),
         (
             "variants",
@@ -38,66 +51,69 @@ _TABS = {
         ("recent", "Enter: your own models that were run before"),
         ("a, b=1, c='2,3'", "several with commas; in quotes what holds a comma"),
     ),
-    "Results (3)": (
+    ("results",): (
         ("Enter", "everything known of that cell"),
-        ("m", "mark the cell; Compare sets two of them against each other"),
+        ("results.mark", "mark the cell; Compare sets two of them against each other"),
     ),
-    "Queue (6)": (
-        ("K  J", "the cell under the cursor runs a place earlier or later (also Shift+arrows)"),
-        ("<  >", "it runs first or last"),
-        ("x  Space", "do not run it, or let it wait again"),
-        ("P", "hold the cells that wait, once the running one is over; again: go on"),
-        ("f", "let all cells that failed wait again"),
-        ("o", "after a cell that ran out of memory: skip larger ones, or try all"),
+    ("queue",): (
+        ("queue.earlier queue.later", "the cell under the cursor runs a place earlier or later (also Shift+arrows)"),
+        ("queue.first queue.last", "it runs first or last"),
+        ("queue.skip", "do not run it, or let it wait again"),
+        ("queue.hold", "hold the cells that wait, once the running one is over; again: go on"),
+        ("queue.retry", "let all cells that failed wait again"),
+        ("queue.oom", "after a cell that ran out of memory: skip larger ones, or try all"),
     ),
-    "Sessions (7)": (
-        ("Enter", "show that session in every pane; b goes back"),
-        ("c  Space", "mark it; Compare puts the marked ones together"),
-        ("u", "run what has no result yet, into that session"),
-        ("n  a  d", "name it, annotate it, delete it"),
+    ("sessions",): (
+        ("sessions.open", "show that session in every pane; b goes back"),
+        ("sessions.mark", "mark it; Compare puts the marked ones together"),
+        ("sessions.resume", "run what has no result yet, into that session"),
+        ("sessions.rename sessions.annotate sessions.delete", "name it, annotate it, delete it"),
     ),
-    "Compare (8)": (
-        ("v", "next view: pivot, pairs, warm-up, reference points"),
-        ("← →", "another value: mean, std, median, speed-up, memory, tokens/s"),
-        ("[ ]", "what a speed-up is over"),
-        ("Enter", "choose rows, columns and cells; of a pair, the reason of its verdict"),
-        ("x", "swap rows and columns"),
-        ("<  >", "other columns, where not all fit"),
-        ("+", "reference points: keep these cells as your own"),
+    ("compare",): (
+        ("compare.view", "next view: pivot, pairs, warm-up, reference points"),
+        ("compare.value", "another value: mean, std, median, speed-up, memory, tokens/s"),
+        ("compare.baseline", "what a speed-up is over"),
+        ("compare.choose", "choose rows, columns and cells; of a pair, the reason of its verdict"),
+        ("compare.swap", "swap rows and columns"),
+        ("compare.left compare.right", "other columns, where not all fit"),
+        ("compare.keep", "reference points: keep these cells as your own"),
     ),
-    "Kernels (9), Memory (0), Precision (p)": (
-        ("n", "make the report of this cell; it comes before the next cell, and never while one is timed"),
-        ("[ ]", "the cell before, the next one"),
+    ("kernels", "memory", "precision"): (
+        ("report.make", "make the report of this cell; it comes before the next cell, and never while one is timed"),
+        ("report.next_cell", "the cell before, the next one"),
     ),
-    "Kernels (9)": (
-        ("v", "next view: kernels, kinds, parts of the model, attention"),
-        ("<  >  o", "sort by another column; the other way round"),
-        ("f  m  K  /", "of one phase, part of the model or kind; search; Esc: all"),
-        ("y", "copy the table that is shown (OSC 52)"),
+    ("kernels",): (
+        ("kernels.view", "next view: kernels, kinds, parts of the model, attention"),
+        ("kernels.sort kernels.order", "sort by another column; the other way round"),
+        (
+            "kernels.phase kernels.part kernels.kind kernels.search",
+            "of one phase, part of the model or kind; search; Esc: all",
+        ),
+        ("kernels.copy", "copy the table that is shown (OSC 52)"),
         ("Enter", "the full name and all figures of that kernel"),
     ),
-    "Memory (0)": (
-        ("v", "next view: timeline, peaks, largest, saved for backward, out of memory"),
-        ("← →  ,  .", "move along the timeline by one column, by ten"),
-        ("+  -  P", "zoom, and to the peak"),
-        ("<  >", "largest: another detail level"),
+    ("memory",): (
+        ("memory.view", "next view: timeline, peaks, largest, saved for backward, out of memory"),
+        ("memory.right memory.further_left memory.further_right", "move along the timeline by one column, by ten"),
+        ("memory.zoom_in memory.peak", "zoom, and to the peak"),
+        ("memory.level", "largest: another detail level"),
     ),
-    "Estimate (i)": (
-        ("Enter", "everything predicted of that cell"),
-        ("g", "whether the cells fit a GPU that is not here; empty: this machine"),
-        ("v", "the cells of Configure's choices, or those of the session"),
+    ("estimate",): (
+        ("estimate.detail", "everything predicted of that cell"),
+        ("estimate.gpu", "whether the cells fit a GPU that is not here; empty: this machine"),
+        ("estimate.switch", "the cells of Configure's choices, or those of the session"),
     ),
-    "Roofline (l)": (
-        ("n", "measure what the device does at best, between cells; what is missing, else this precision again"),
+    ("roofline",): (
+        (
+            "roofline.measure",
+            "measure what the device does at best, between cells; what is missing, else this precision again",
+        ),
         ("up  down", "another cell, and the ceilings of its precision"),
         ("Enter", "everything known of that cell"),
-        ("c", "copy the table (OSC 52)"),
+        ("roofline.copy", "copy the table (OSC 52)"),
     ),
 }
-_REPLAY_KEYS = (
-    ("Space", "pause and go on"),
-    ("+  -", "faster and slower"),
-)
+"""The keys of tabs, by the ids of their bindings, and what can be entered there."""
 _NUMBERS = (
     ("mean ± std", "over the measured steps; warm-up steps are shown but never counted. std is the sample standard "
      "deviation (n-1) unless ddof says otherwise."),
@@ -143,6 +159,7 @@ _NUMBERS = (
     ("n/a", "this device or driver does not report the figure."),
 )  # fmt: skip
 
+_NAMED = ("space", "enter", "delete")
 VERDICTS: tuple[tuple[VerdictName, str], ...] = (
     ("steady", "no trend, no levels, no spikes: nothing in the steps speaks against the mean."),
     ("still-warming", "the first measured steps are slower: more warm-up was needed."),
@@ -162,20 +179,40 @@ VERDICTS: tuple[tuple[VerdictName, str], ...] = (
 
 def help_lines(width: int, *, replaying: bool) -> list[Line]:
     """The help text for a window of `width` columns."""
-    lines = [line(("Keys", "title"))]
-    for keys, meaning in (*_KEYS, *(_REPLAY_KEYS if replaying else ())):
-        lines += _entry(keys, meaning, width)
-    for tab, entries in _TABS.items():
-        lines += [(), line((tab, "title"))]
-        for keys, meaning in entries:
-            lines += _entry(keys, meaning, width)
-    lines += [(), line(("Verdicts on a cell", "title"))]
-    for verdict, meaning in VERDICTS:
-        lines += _entry(verdict, meaning, width)
-    lines += [(), line(("What the numbers mean", "title"))]
-    for name, meaning in _NUMBERS:
-        lines += _entry(name, meaning, width)
+    at_start, later = ([tab for tab in TABS.values() if tab.at_start == first] for first in (True, False))
+    tabs = (
+        (f"{at_start[0].key} to {at_start[-1].key}", ", ".join(tab.label for tab in at_start)),
+        ("  ".join(tab.key for tab in later), ", ".join(tab.label for tab in later)),
+    )
+    ours = [(id, about) for id, about in ACTIONS.items() if id not in ("app.help", "app.quit")]
+    sections: dict[str, Iterable[tuple[str, str]]] = {"Keys": (*ours, *tabs, *_MORE, *(_REPLAY if replaying else ()))}
+    for ids, found in _TABS.items():
+        sections[", ".join(f"{TABS[id].label} ({TABS[id].key})" for id in ids)] = found
+    sections |= {"Verdicts on a cell": VERDICTS, "What the numbers mean": _NUMBERS}
+    bindings = bindings_by_id()
+    lines: list[Line] = []
+    for title, entries in sections.items():
+        lines += [*([()] if lines else []), line((title, "title"))]
+        for name, about in entries:
+            keys = "  ".join(printed(bindings[id]) for id in name.split()) if name.split()[0] in bindings else name
+            lines += _entry(keys, about, width)
     return lines
+
+
+def bindings_by_id() -> dict[str, Binding]:
+    """The keys of the app and of every tab."""
+    from cs336_tui.tui.tabs.estimate import EstimateList
+
+    panes = (cls for tab in TABS.values() for cls in tab.pane().__mro__)
+    of_panes = (each for cls in (*panes, EstimateList) for each in cls.__dict__.get("BINDINGS", ()))
+    return {each.id: each for each in (*APP_KEYS, *of_panes) if isinstance(each, Binding) and each.id}
+
+
+def printed(binding: Binding) -> str:
+    """The keys of a binding, such as ``K``, ``x  Space``, ``Ctrl+C``."""
+    if binding.key_display:
+        return binding.key_display
+    return "  ".join(key.title() if "+" in key or key in _NAMED else format_key(key) for key in binding.key.split(","))
 
 
 def _entry(name: str, meaning: str, width: int) -> list[Line]:

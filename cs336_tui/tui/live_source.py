@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from textual.message import Message
 
@@ -72,6 +72,7 @@ class PeakView(NamedTuple):
     """Why a peak could not be measured."""
 
 
+_T = TypeVar("_T")
 TellPeak = Callable[[WantedPeak, DevicePeak | PeakError], object]
 """Is told what came of a peak, on whichever thread measured it."""
 
@@ -123,34 +124,40 @@ class LiveSource:
 
     def run(self, sweep: Sweep, options: RunOptions) -> None:
         """Let the sweep's cells wait behind those that do, and run them; `RunEnded` is posted when all are over."""
-        self._bench.ddof, self._bench.timeout_s = options.ddof, options.timeout_s
-        self._bench.skip_after_oom = options.skip_after_oom
-        with self._asking:
-            self._asked += 1
-        thread("run", lambda: self._work(lambda: self._add(sweep, options)))
+        bench = self._bench
+        bench.ddof, bench.timeout_s, bench.skip_after_oom = options.ddof, options.timeout_s, options.skip_after_oom
+
+        def resolve() -> tuple[tuple[tuple[CellSpec, int], ...], str]:
+            resolved = bench.resolve(sweep)
+            return in_rounds(in_order(resolved.cells()), options.repeats), resolved.command(bench.ddof)
+
+        self._begin("run", resolve, lambda resolved: bench.add(*resolved))
 
     def resume(self, *, failed: bool = False) -> None:
         """Run what the session that the bench was made for has no result of."""
-        with self._asking:
-            self._asked += 1
-        thread("run", lambda: self._work(lambda: self._resume(failed)))
-
-    def work(self) -> None:
-        """Run what waits in the queue, if nobody does."""
-        thread("run", lambda: self._work(lambda: None))
+        self._begin("run", lambda: self._bench.resume(failed=failed), lambda _: None, self._bench.cancel)
 
     def ask(self, kind: ReportKind, spec: CellSpec, cell: int | None) -> None:
         """Have a report made before the next cell is run; `RunEnded` is posted when nothing waits any more."""
-        with self._asking:
-            self._asked += 1
-        thread("report", lambda: self._work(lambda: self._ask(kind, spec, cell)))
+        self._begin("report", self._bench.probe, lambda _: self._bench.ask_report(kind, spec, cell))
 
     def measure_peaks(self, wanted: Sequence[WantedPeak], tell: TellPeak) -> None:
         """Have peaks measured before the next cell is run; `tell` is given each, on another thread. `RunEnded` is
         posted when nothing waits any more."""
-        with self._asking:
-            self._asked += 1
-        thread("peak", lambda: self._work(lambda: self._ask_peaks(wanted, tell)))
+
+        def ask(_: object) -> None:
+            for each in wanted:
+                self._bench.ask_peak(each.device, each.precision, each.threads, partial(tell, each))
+
+        def stopped() -> None:
+            for each in wanted:
+                tell(each, PeakError("it was stopped"))
+
+        self._begin("peak", self._bench.probe, ask, stopped)
+
+    def work(self) -> None:
+        """Run what waits in the queue, if nobody does."""
+        thread("run", lambda: self._work(lambda: None))
 
     def predict(self, specs: Sequence[CellSpec]) -> None:
         """Have it worked out what these need, instead of what was asked before; answers come as events."""
@@ -184,52 +191,35 @@ class LiveSource:
         except Exception as error:  # the person must hear of it, whatever it was
             self._post(Trouble(f"this machine could not be examined: {error or type(error).__name__}"))
 
-    def _add(self, sweep: Sweep, options: RunOptions) -> None:
-        with self._once_asked():
-            resolved = self._bench.resolve(sweep)
-            cells = in_rounds(in_order(resolved.cells()), options.repeats)
-        with self._asking:  # a stop comes before this and is heeded, or after it and finds the cells in the queue
-            if self._asked:
-                self._asked -= 1
-                self._bench.add(cells, resolved.command(self._bench.ddof))
+    def _begin(
+        self,
+        name: str,
+        prepare: Callable[[], _T],
+        add: Callable[[_T], object],
+        stopped: Callable[[], object] = lambda: None,
+    ) -> None:
+        """On a thread: call `prepare`, which may take long, `add` its result to the queue, and run what waits there.
 
-    def _ask(self, kind: ReportKind, spec: CellSpec, cell: int | None) -> None:
-        with self._once_asked():
-            self._bench.probe()
-        with self._asking:  # as in `_add`
-            if self._asked:
-                self._asked -= 1
-                self._bench.ask_report(kind, spec, cell)
+        A stop comes before `add`, and `stopped` is called instead, or after it and finds the cells in the queue.
+        """
 
-    def _ask_peaks(self, wanted: Sequence[WantedPeak], tell: TellPeak) -> None:
-        with self._once_asked():
-            self._bench.probe()
-        with self._asking:  # as in `_add`
-            asked, self._asked = self._asked, max(self._asked - 1, 0)
-            for each in wanted:
-                if asked:
-                    self._bench.ask_peak(each.device, each.precision, each.threads, partial(tell, each))
-                else:
-                    tell(each, PeakError("it was stopped"))
-
-    def _resume(self, failed: bool) -> None:
-        with self._once_asked():
-            self._bench.resume(failed=failed)
-        with self._asking:
-            if self._asked:
-                self._asked -= 1
-            else:
-                self._bench.cancel()
-
-    @contextlib.contextmanager
-    def _once_asked(self) -> Iterator[None]:
-        """What fails in here is asked for no more, so that it is not taken for a run that is about to begin."""
-        try:
-            yield
-        except Exception:
+        def begin() -> None:
+            try:
+                prepared = prepare()
+            except Exception:
+                with self._asking:  # else it would be taken for a run that is about to begin
+                    self._asked = max(self._asked - 1, 0)
+                raise
             with self._asking:
-                self._asked = max(self._asked - 1, 0)
-            raise
+                if self._asked:
+                    self._asked -= 1
+                    add(prepared)
+                else:
+                    stopped()
+
+        with self._asking:
+            self._asked += 1
+        thread(name, lambda: self._work(begin))
 
     def _work(self, begin: Callable[[], None]) -> None:
         error: str | None = None

@@ -52,10 +52,10 @@ class MainScreen(Screen[None]):
         yield Lines(id="header")
         with Horizontal(id="panes"):
             yield ConfigurePane(self._preset, self._options, id="configure")
-            yield from (tab.make() for tab in _ABOVE if tab.make)
+            yield from (tab.make() for tab in _ABOVE if tab.id != "configure")
         yield TabBar(id="tabs")
         with Container(id="content"):
-            yield from (tab.make() for tab in _BELOW if tab.make and tab.at_start)
+            yield from (tab.make() for tab in _BELOW if tab.at_start)
         yield KeyBar(id="keys")
 
     @property
@@ -85,7 +85,7 @@ class MainScreen(Screen[None]):
         """Bring a pane into sight."""
         tab = TABS[pane]
         content = self.query_one("#content")
-        if tab.make and not tab.at_start and pane not in (child.id for child in content.children):
+        if not tab.at_start and pane not in (child.id for child in content.children):
             self._mounting[pane] = content.mount(tab.make())
         if tab.place == "below":
             self.open_tab = pane

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from textual.widget import Widget
 
 from cs336_tui.events.reports import ReportKind
+from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.frame import Frame
 from cs336_tui.tui.tabs.compare.pane import ComparePane
 from cs336_tui.tui.tabs.device import DevicePane
@@ -21,7 +22,6 @@ from cs336_tui.tui.tabs.sessions import SessionsPane
 from cs336_tui.tui.widgets.bars import Tab
 
 if TYPE_CHECKING:
-    from cs336_tui.tui.configure.pane import ConfigurePane
     from cs336_tui.tui.tabs.estimate import EstimatePane
     from cs336_tui.tui.tabs.roofline import RooflinePane
 
@@ -33,12 +33,16 @@ class PaneTab(Tab):
     place: Literal["above", "below"]
     show: Callable[[Any, Frame], None]
     """Bring the pane, which is in sight, up to date."""
-    make: Callable[[], Widget] | None = None
-    """Make the pane; None for the form, which the screen makes from what the app was started with."""
+    pane: Callable[[], type[Widget]]
+    """The class of the pane; a function, as the app starts without those that are not made `at_start`."""
     at_start: bool = True
-    """Whether the pane is made with the screen, else when the tab is first opened: the app starts without it."""
+    """Whether the pane is made with the screen, else when the tab is first opened."""
     reports: tuple[ReportKind, ...] = ()
     """The reports that the tab shows; the first is the one it asks for."""
+
+    def make(self) -> Widget:
+        """The pane of the tab. Not for the form, which is made from what the app was started with."""
+        return self.pane()(id=self.id)
 
 
 def _show_configure(pane: ConfigurePane, frame: Frame) -> None:
@@ -102,47 +106,47 @@ def _show_roofline(pane: RooflinePane, frame: Frame) -> None:
     pane.show(frame.shown.state, frame.shown.cell, frame.peaks)
 
 
-def _kernels() -> Widget:
+def _kernels() -> type[Widget]:
     from cs336_tui.tui.tabs.kernels.pane import KernelsPane
 
-    return KernelsPane(id="kernels")
+    return KernelsPane
 
 
-def _memory() -> Widget:
+def _memory() -> type[Widget]:
     from cs336_tui.tui.tabs.memory.pane import MemoryPane
 
-    return MemoryPane(id="memory")
+    return MemoryPane
 
 
-def _precision() -> Widget:
+def _precision() -> type[Widget]:
     from cs336_tui.tui.tabs.precision import PrecisionPane
 
-    return PrecisionPane(id="precision")
+    return PrecisionPane
 
 
-def _estimate() -> Widget:
+def _estimate() -> type[Widget]:
     from cs336_tui.tui.tabs.estimate import EstimatePane
 
-    return EstimatePane(id="estimate")
+    return EstimatePane
 
 
-def _roofline() -> Widget:
+def _roofline() -> type[Widget]:
     from cs336_tui.tui.tabs.roofline import RooflinePane
 
-    return RooflinePane(id="roofline")
+    return RooflinePane
 
 
 TABS = {
     tab.id: tab
     for tab in (
-        PaneTab("configure", "Configure", "1", "above", _show_configure),
-        PaneTab("live", "Live", "2", "above", _show_live, lambda: LivePane(id="live")),
-        PaneTab("results", "Results", "3", "below", _show_results, lambda: ResultsPane(id="results")),
-        PaneTab("log", "Log", "4", "below", _show_log, lambda: LogPane(id="log")),
-        PaneTab("device", "Device", "5", "above", _show_device, lambda: DevicePane(id="device")),
-        PaneTab("queue", "Queue", "6", "below", _show_queue, lambda: QueuePane(id="queue")),
-        PaneTab("sessions", "Sessions", "7", "below", _show_sessions, lambda: SessionsPane(id="sessions")),
-        PaneTab("compare", "Compare", "8", "below", _show_compare, lambda: ComparePane(id="compare")),
+        PaneTab("configure", "Configure", "1", "above", _show_configure, lambda: ConfigurePane),
+        PaneTab("live", "Live", "2", "above", _show_live, lambda: LivePane),
+        PaneTab("results", "Results", "3", "below", _show_results, lambda: ResultsPane),
+        PaneTab("log", "Log", "4", "below", _show_log, lambda: LogPane),
+        PaneTab("device", "Device", "5", "above", _show_device, lambda: DevicePane),
+        PaneTab("queue", "Queue", "6", "below", _show_queue, lambda: QueuePane),
+        PaneTab("sessions", "Sessions", "7", "below", _show_sessions, lambda: SessionsPane),
+        PaneTab("compare", "Compare", "8", "below", _show_compare, lambda: ComparePane),
         PaneTab("kernels", "Kernels", "9", "below", _show_report, _kernels, at_start=False, reports=("kernels",)),
         PaneTab("memory", "Memory", "0", "below", _show_report, _memory, at_start=False, reports=("memory", "oom")),
         PaneTab(

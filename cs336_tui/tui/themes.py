@@ -21,40 +21,25 @@ from cs336_tui.config.reading import TomlError, parse_toml, read_text
 
 DEFAULT_THEME = "cs336-dark"
 
-VARIABLE_DEFAULTS: dict[str, str] = {
-    "warmup": "#7d8794",
-    "measured": "#2f86c9",
-    "phase-1": "#2f86c9",
-    "phase-2": "#b8762a",
-    "phase-3": "#3d9459",
-    "phase-4": "#9b6fd0",
-    "phase-5": "#c2608f",
-    "memory": "#2f86c9",
-    "utilisation": "#3d9459",
-    "axis": "#7d8794",
-    "ok": "#3d9459",
-    "caution": "#a8801f",
-    "bad": "#d5534e",
+_VARIABLES = {
+    "warmup": ("#7d8794", "secondary"),
+    "measured": ("#2f86c9", "primary"),
+    "phase-1": ("#2f86c9", "primary"),
+    "phase-2": ("#b8762a", "accent"),
+    "phase-3": ("#3d9459", "success"),
+    "phase-4": ("#9b6fd0", "secondary"),
+    "phase-5": ("#c2608f", "warning"),
+    "memory": ("#2f86c9", "primary"),
+    "utilisation": ("#3d9459", "success"),
+    "axis": ("#7d8794", "secondary"),
+    "ok": ("#3d9459", "success"),
+    "caution": ("#a8801f", "warning"),
+    "bad": ("#d5534e", "error"),
 }
-"""Every variable that our styles use beyond Textual's own, with mid-tones readable on dark and on light:
-what `App.get_theme_variable_defaults` returns, so that Textual's built-in themes work too."""
-
-_DERIVED = {
-    "warmup": "secondary",
-    "measured": "primary",
-    "phase-1": "primary",
-    "phase-2": "accent",
-    "phase-3": "success",
-    "phase-4": "secondary",
-    "phase-5": "warning",
-    "memory": "primary",
-    "utilisation": "success",
-    "axis": "secondary",
-    "ok": "success",
-    "caution": "warning",
-    "bad": "error",
-}
-"""The colour that a file's missing variable of ours is taken from."""
+"""The variables that our styles use beyond Textual's own: a mid-tone, readable on dark and on light, and the colour of
+a theme file that stands for the variable where the file has none."""
+VARIABLE_DEFAULTS = {name: default for name, (default, _) in _VARIABLES.items()}
+"""The result of `App.get_theme_variable_defaults`, so that Textual's built-in themes work too."""
 
 _ANSI_VARIABLES = {
     "ansi-background": "ansi_default",
@@ -123,7 +108,7 @@ def parse_theme(text: str, default_name: str) -> Theme:
     _known_keys("variable", given, known, listed=VARIABLE_DEFAULTS)
     for variable, value in given.items():
         _check_variable(variable, value, ansi)
-    derived = {variable: colors[color] for variable, color in _DERIVED.items()}
+    derived = {variable: colors[color] for variable, (_, color) in _VARIABLES.items()}
     theme.variables = (_ANSI_VARIABLES if ansi else {}) | derived | given
     return theme
 

@@ -11,9 +11,9 @@ from textual import events
 
 from benchmarks import fuzz_keys
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.controllers.commands import Palette
 from cs336_tui.tui.dialogs.export import ExportDialog
 from cs336_tui.tui.dialogs.questions import ChoiceList, Confirm
-from cs336_tui.tui.dialogs.window import Palette
 from cs336_tui.tui.terminal import Parser
 from tests.samples import START, mixed_session
 from tests.tui.watched import SMALL, WIDE, Benches, comes, log_of, screen_text, until

@@ -12,6 +12,7 @@ from cs336_tui.events.events import CellFinished, ChildOutput, Notice
 from cs336_tui.session.log import LogError
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.form import RunOptions
+from cs336_tui.tui.help import bindings_by_id, help_lines, printed
 from cs336_tui.tui.tabs.log import LogPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.widgets.rows import Rows
@@ -263,6 +264,22 @@ async def test_help_explains_keys_and_numbers(size: tuple[int, int]) -> None:
         assert isinstance(app.screen.query_one(Rows), Rows)
         await pilot.press("escape")
         assert len(app.screen_stack) == 1
+
+
+def test_the_help_names_every_key_of_the_app_and_its_tabs_that_is_shown() -> None:
+    told = "\n".join("".join(span.text for span in line) for line in help_lines(400, replaying=True))
+    keys = " ".join(row[:17] for row in told.splitlines()).split()
+    for binding in bindings_by_id().values():
+        if binding.show and binding.id != "app.help":
+            assert set(printed(binding).split()) <= set(keys), binding
+
+
+def test_an_entry_of_the_help_names_bindings_that_there_are() -> None:
+    told = "\n".join("".join(span.text for span in line) for line in help_lines(400, replaying=True))
+    assert not [id for id in bindings_by_id() if id in told.split()]
+    assert not [word for word in told.split() if word.startswith(("app.", "queue.", "kernels.", "memory."))]
+    assert "\nq  Ctrl+C " in told
+    assert "\nx  Space " in told
 
 
 async def test_the_theme_key_goes_through_our_themes_and_back() -> None:

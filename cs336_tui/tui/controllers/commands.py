@@ -11,21 +11,18 @@ from textual.command import CommandList, CommandPalette
 
 from cs336_tui.config.presets import all_presets
 from cs336_tui.tui.controllers.protocol import Host
+from cs336_tui.tui.help import ACTIONS
 from cs336_tui.tui.keys import APP_KEYS
 from cs336_tui.tui.tab_list import TABS, PaneTab
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.terminal import SteadyCompositor
 
-_OF_KEYS = ("run_cells", "stop_cells", "export", "copy_table", "save_preset", "help", "ask_quit")
-"""Actions of the app's keys that have a name in the palette."""
-
 
 def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
     """Actions, tabs, reports, presets and these themes."""
     for key in APP_KEYS:
-        if key.action in _OF_KEYS and key.tooltip and not (app.replaying and key.action == "save_preset"):
-            about = f"{key.tooltip[0].upper()}{key.tooltip[1:]} ({key.key_display or key.key})"
-            yield SystemCommand(key.description, about, getattr(app, f"action_{key.action}"))
+        if key.id in ACTIONS and not (app.replaying and key.id == "app.save_preset"):
+            yield SystemCommand(key.description, f"{ACTIONS[key.id]} ({key.key})", getattr(app, f"action_{key.action}"))
     for tab in TABS.values():
         yield SystemCommand(f"Tab {tab.label}", f"Bring it into sight ({tab.key})", partial(app.action_open, tab.id))
     for tab in TABS.values():

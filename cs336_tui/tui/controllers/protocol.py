@@ -42,14 +42,6 @@ class Host(Protocol):
         """Whether there is a screen: not before the app starts, nor when it has ended."""
 
     @property
-    def is_running(self) -> bool:
-        """Whether the app runs: no longer as soon as it closes."""
-
-    @property
-    def screen(self) -> Screen[Any]:
-        """The main screen, or the dialog over it."""
-
-    @property
     def replaying(self) -> bool:
         """Whether the app plays a log instead of running cells."""
 
@@ -72,6 +64,9 @@ class Host(Protocol):
     def open_dialog(self, dialog: Screen[_T], then: Callable[[_T | None], object] | None = None) -> None:
         """Open a dialog; `then` is given its answer."""
 
+    def report(self, text: str) -> None:
+        """Tell the person of a failure, and keep it in the Log tab."""
+
     def paint(self) -> None:
         """Show the newest state now."""
 
@@ -81,12 +76,17 @@ class Host(Protocol):
     def refresh_panes(self) -> None:
         """Show the newest state as soon as what was asked for has been laid out."""
 
-    def refresh_bindings(self) -> None:
-        """Ask anew which keys do something."""
+    # As Textual's.
 
-    def report(self, text: str) -> None:
-        """Tell the person of a failure, and keep it in the Log tab."""
-
+    @property
+    def screen(self) -> Screen[Any]: ...
+    @property
+    def is_running(self) -> bool: ...
+    def refresh_bindings(self) -> None: ...
+    def copy_to_clipboard(self, text: str) -> None: ...
+    def call_later(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool: ...
+    def set_timer(self, delay: float, callback: Callable[[], Any] | None = None) -> Timer: ...
+    def exit(self) -> None: ...
     def notify(
         self,
         message: str,
@@ -95,17 +95,4 @@ class Host(Protocol):
         severity: Literal["information", "warning", "error"] = "information",
         timeout: float | None = None,
         markup: bool = True,
-    ) -> None:
-        """Tell the person something in a toast."""
-
-    def copy_to_clipboard(self, text: str) -> None:
-        """Send a text to the terminal's clipboard."""
-
-    def call_later(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
-        """Call a function among the app's messages; may be asked for from any thread."""
-
-    def set_timer(self, delay: float, callback: Callable[[], Any] | None = None) -> Timer:
-        """Call a function after `delay` seconds."""
-
-    def exit(self) -> None:
-        """End the app."""
+    ) -> None: ...
