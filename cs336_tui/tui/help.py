@@ -10,7 +10,7 @@ from textual.binding import Binding
 from textual.keys import format_key
 
 from cs336_tui.tui.keys import APP_KEYS
-from cs336_tui.tui.tab_list import TABS
+from cs336_tui.tui.tab_list import REPORT_TABS, TABS
 from cs336_tui.tui.widgets.lines import Line, line
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ _TABS = {
         ("compare.left compare.right", "other columns, where not all fit"),
         ("compare.keep", "reference points: keep these cells as your own"),
     ),
-    ("kernels", "memory", "precision"): (
+    (): (  # of all tabs that make reports
         ("report.make", "make the report of this cell; it comes before the next cell, and never while one is timed"),
         ("report.next_cell", "the cell before, the next one"),
     ),
@@ -187,7 +187,7 @@ def help_lines(width: int, *, replaying: bool) -> list[Line]:
     ours = [(id, about) for id, about in ACTIONS.items() if id not in ("app.help", "app.quit")]
     sections: dict[str, Iterable[tuple[str, str]]] = {"Keys": (*ours, *tabs, *_MORE, *(_REPLAY if replaying else ()))}
     for ids, found in _TABS.items():
-        sections[", ".join(f"{TABS[id].label} ({TABS[id].key})" for id in ids)] = found
+        sections[", ".join(f"{TABS[id].label} ({TABS[id].key})" for id in ids or REPORT_TABS)] = found
     sections |= {"Verdicts on a cell": VERDICTS, "What the numbers mean": _NUMBERS}
     bindings = bindings_by_id()
     lines: list[Line] = []

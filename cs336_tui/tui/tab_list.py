@@ -1,4 +1,4 @@
-"""The tabs of the app: one row each says its key, its place, its pane, what it shows and which reports are its own."""
+"""The tabs of the app: one row each says its key, its place, its pane and what it shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from textual.widget import Widget
 
-from cs336_tui.events.reports import ReportKind
+from cs336_tui.events.reports import ASKED_FOR, REPORTS
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.frame import Frame
 from cs336_tui.tui.tabs.compare.pane import ComparePane
@@ -37,8 +37,6 @@ class PaneTab(Tab):
     """The class of the pane; a function, as the app starts without those that are not made `at_start`."""
     at_start: bool = True
     """Whether the pane is made with the screen, else when the tab is first opened."""
-    reports: tuple[ReportKind, ...] = ()
-    """The reports that the tab shows; the first is the one it asks for."""
 
     def make(self) -> Widget:
         """The pane of the tab. Not for the form, which is made from what the app was started with."""
@@ -58,7 +56,7 @@ def _show_live(pane: LivePane, frame: Frame) -> None:
 def _invitation(frame: Frame) -> str:
     """What the Live tab says while there is no cell."""
     if frame.shown.state.reports and (frame.replaying or not frame.is_live):
-        made = ", ".join(f"{tab.label} ({tab.key})" for tab in TABS.values() if tab.reports)
+        made = ", ".join(f"{tab.label} ({tab.key})" for tab in REPORT_TABS.values())
         return f"This session has no cells, but reports: {made}."
     if frame.replaying:
         return "The log has not come to its first cell."
@@ -147,17 +145,12 @@ TABS = {
         PaneTab("queue", "Queue", "6", "below", _show_queue, lambda: QueuePane),
         PaneTab("sessions", "Sessions", "7", "below", _show_sessions, lambda: SessionsPane),
         PaneTab("compare", "Compare", "8", "below", _show_compare, lambda: ComparePane),
-        PaneTab("kernels", "Kernels", "9", "below", _show_report, _kernels, at_start=False, reports=("kernels",)),
-        PaneTab("memory", "Memory", "0", "below", _show_report, _memory, at_start=False, reports=("memory", "oom")),
-        PaneTab(
-            "precision", "Precision", "p", "below", _show_report, _precision, at_start=False, reports=("precision",)
-        ),
+        PaneTab("kernels", "Kernels", "9", "below", _show_report, _kernels, at_start=False),
+        PaneTab("memory", "Memory", "0", "below", _show_report, _memory, at_start=False),
+        PaneTab("precision", "Precision", "p", "below", _show_report, _precision, at_start=False),
         PaneTab("estimate", "Estimate", "i", "below", _show_estimate, _estimate, at_start=False),
         PaneTab("roofline", "Roofline", "l", "below", _show_roofline, _roofline, at_start=False),
     )
 }
-
-
-def tab_of_report(kind: ReportKind) -> PaneTab:
-    """The tab that shows reports of this kind."""
-    return next(tab for tab in TABS.values() if kind in tab.reports)
+REPORT_TABS = {kind: TABS[REPORTS[kind].tab] for kind in ASKED_FOR}
+"""The tabs that make a report, by its kind."""

@@ -13,7 +13,7 @@ from cs336_tui.config.presets import all_presets
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.help import ACTIONS
 from cs336_tui.tui.keys import APP_KEYS
-from cs336_tui.tui.tab_list import TABS, PaneTab
+from cs336_tui.tui.tab_list import REPORT_TABS, TABS, PaneTab
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.terminal import SteadyCompositor
 
@@ -25,10 +25,9 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
             yield SystemCommand(key.description, f"{ACTIONS[key.id]} ({key.key})", getattr(app, f"action_{key.action}"))
     for tab in TABS.values():
         yield SystemCommand(f"Tab {tab.label}", f"Bring it into sight ({tab.key})", partial(app.action_open, tab.id))
-    for tab in TABS.values():
-        if tab.reports:
-            about = f"{tab.label} of the cell under the cursor, made between two cells (n in its tab)"
-            yield SystemCommand(f"Report {tab.reports[0]}", about, partial(_make_report, app, tab))
+    for kind, tab in REPORT_TABS.items():
+        about = f"{tab.label} of the cell under the cursor, made between two cells (n in its tab)"
+        yield SystemCommand(f"Report {kind}", about, partial(_make_report, app, tab))
     about = "Whether the cells fit a GPU that is not here"
     yield SystemCommand("Estimate for another GPU", about, partial(_name_gpu, app))
     if not app.replaying:

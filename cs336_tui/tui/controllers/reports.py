@@ -8,11 +8,11 @@ from functools import partial
 
 from cs336_tui.events.events import ReportFinished
 from cs336_tui.events.peaks import DevicePeak, PeakError, peak_key
-from cs336_tui.events.reports import report_key
+from cs336_tui.events.reports import REPORTS, report_key
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.live_source import PeakView, WantedPeak
 from cs336_tui.tui.session import Session
-from cs336_tui.tui.tab_list import tab_of_report
+from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.tabs.report import About, ReportPane
 from cs336_tui.tui.tabs.results import ResultsPane
 
@@ -99,7 +99,7 @@ class ReportController:
         report = self._app.live.state.reports.get(event.report)
         if report is None or event.status == "cancelled" or event.at < self._app.live.news_since:
             return
-        tab = tab_of_report(report.kind)
+        tab = TABS[REPORTS[report.kind].tab]
         if self._app.main.shows(tab.id) and self._app.shown is self._app.live and event.status == "ok":
             return
         if event.status != "ok":
