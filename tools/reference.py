@@ -24,9 +24,8 @@ from cs336_tui.cli.main import cli
 from cs336_tui.events.events import SCHEMA, Event, Status
 from cs336_tui.events.gpus import find_gpu
 from cs336_tui.events.reports import Prediction, Report
-from cs336_tui.export.data import to_csv
-from cs336_tui.export.fitting import Fitted, fit_document
-from cs336_tui.export.record import SessionDocument
+from cs336_tui.export.estimates import Fitted, fit_document
+from cs336_tui.export.record import SessionDocument, to_csv
 from cs336_tui.export.reports import document_of_report
 from cs336_tui.export.results import COLUMNS
 from cs336_tui.export.writeups import LAYOUTS

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import fsum
 from typing import NamedTuple
 
-from cs336_tui.analysis.window import milliseconds, percent
+from cs336_tui.analysis.contention import milliseconds, percent
 from cs336_tui.config.timing_variables import BLOCKING, slowing
 from cs336_tui.session.cell_state import CellState
 

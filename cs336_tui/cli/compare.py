@@ -14,7 +14,7 @@ from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, shown_of
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.cli.flags import session_dir_option
 from cs336_tui.config.sweep import warmup_words
-from cs336_tui.export.trust import trust_notes
+from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError, default_session_dir
 from cs336_tui.session.state import SessionState

@@ -18,7 +18,7 @@ from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predictin
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Prediction, prediction_key
-from cs336_tui.export.fitting import Fitted, fit_document, fit_table
+from cs336_tui.export.estimates import Fitted, fit_document, fit_table
 from cs336_tui.export.formats import page, plain_text, render_all
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.state import SessionState

@@ -32,7 +32,7 @@ from cs336_tui.events.events import (
     StepsTimed,
 )
 from cs336_tui.export.files import ExportError, LivingFile, NoRoom
-from cs336_tui.export.trust import get_ready, judgement_of
+from cs336_tui.export.verdicts import get_ready, judgement_of
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.log import LogError, NoRoomForLog
@@ -198,9 +198,9 @@ def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs:
 
 
 def _renderer(format_: str) -> Render:
-    from cs336_tui.export.data import to_csv, to_json
+    from cs336_tui.export.record import to_csv, to_json
+    from cs336_tui.export.results import results_markdown
     from cs336_tui.export.summary import summary_markdown
-    from cs336_tui.export.table import results_markdown
 
     return {"json": to_json, "csv": to_csv, "markdown": results_markdown, "summary": summary_markdown}[format_]
 

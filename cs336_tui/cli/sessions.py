@@ -40,7 +40,7 @@ def list_command(session_dir: Path | None, *, as_json: bool) -> str:
 
 def show_command(session: str, session_dir: Path | None) -> str:
     """One session: what it is, then its results."""
-    from cs336_tui.export.table import results_markdown
+    from cs336_tui.export.results import results_markdown
 
     with _bad_usage():
         path = store.find(session, session_dir or default_session_dir())

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from cs336_tui.analysis.grouping import groups, telling
 from cs336_tui.analysis.merge import Result, ddof_of, pooled
 from cs336_tui.config.attention_accounting import Accounting, accounting_of
 from cs336_tui.config.spec import PASSES, CellSpec
-from cs336_tui.export.grouping import groups, telling
 from cs336_tui.export.layout import LayoutColumn, Row, setting, tables_of
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table, Value
-from cs336_tui.export.trust import trust_notes
+from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.stats.quantities import NONE, Notation
 from cs336_tui.stats.summaries import Summary
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import Literal, NamedTuple
 
+from cs336_tui.analysis.grouping import groups, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.footnotes import Signs
-from cs336_tui.export.grouping import groups, telling
 from cs336_tui.export.layout import LayoutColumn, Row, not_timed, tables_of
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table, Value

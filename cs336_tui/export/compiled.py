@@ -9,9 +9,9 @@ from statistics import fmean
 import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, values
+from cs336_tui.analysis.grouping import groups, label, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled, runs_of
 from cs336_tui.events.events import ModelPrepared
-from cs336_tui.export.grouping import groups, label, telling
 from cs336_tui.export.layout import PLACES, LayoutColumn, Row, not_timed, setting, tables_of
 from cs336_tui.export.results import LEFT, TableError
 from cs336_tui.export.tables import Table, Value

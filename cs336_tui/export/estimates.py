@@ -1,16 +1,18 @@
-"""What cells will need, as tables: with a device what it means there, without one the predictions themselves."""
+"""What cells will need and the largest that fits, as tables and as data."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cs336_tui.analysis.estimates import Estimate, Target, duration_range, timed_flops, total_s
 from cs336_tui.analysis.fields import size_label
+from cs336_tui.analysis.fitting import FIELD, STEP, Fit
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Prediction
-from cs336_tui.export.tables import Align, Column, Table, Value
+from cs336_tui.export.tables import Column, T, Table, Value, as_text
+from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import gigabytes
 
 PREDICTED = (
@@ -24,142 +26,134 @@ CATEGORIES_MEAN = (
 )
 
 
-class _Row(NamedTuple):
+class _Need(NamedTuple):
     """A prediction and the cell that it is for, which may be another one that needs the same."""
 
     prediction: Prediction
     spec: CellSpec
+    estimate: Estimate | None = None
 
 
-class _Source(NamedTuple):
-    """A column: its header, what it shows, and the same as data, under its name there."""
+class _Moment(NamedTuple):
+    """A moment of a predicted step, and what memory is held for then."""
 
-    header: str
-    show: Callable[[_Row], str]
+    need: _Need
     name: str
-    read: Callable[[_Row], Value]
-    align: Align = "right"
+    phase: str
+    by_category: dict[str, int]
+    total: int
 
 
-def _choice(header: str, name: str, attribute: str, align: Align = "right") -> _Source:
-    return _Source(
-        header,
-        lambda row: str(getattr(row.spec, attribute)),
-        name,
-        lambda row: getattr(row.spec, attribute),
-        align,
-    )
+def _choice(key: str, attribute: str, title: str | None = None, *, left: bool = False) -> Column[_Need]:
+    return Column(key, title, left, read=lambda need: getattr(need.spec, attribute))
 
 
-def _amount(header: str, name: str, show: Callable[[float], str]) -> _Source:
-    def read(row: _Row) -> int:
-        found: int = getattr(row.prediction, name)
-        return found
-
-    return _Source(header, lambda row: show(read(row)), name, read)
+def _amount(key: str, title: str, show: Callable[[float], str]) -> Column[_Need]:
+    return Column(key, title, read=lambda need: getattr(need.prediction, key), show=show)
 
 
 _AS_WRITTEN = "as written"
-
-
-def _variant(spec: CellSpec) -> str:
-    return ", ".join(spec.variants) or _AS_WRITTEN
-
-
-_VARIANTS = _Source("variant", lambda row: _variant(row.spec), "variants", lambda row: _variant(row.spec), "left")
-_CELL = (
-    _Source("size", lambda row: size_label(row.spec), "size", lambda row: size_label(row.spec), "left"),
-    _choice("context", "context", "context_length"),
-    _choice("batch", "batch", "batch_size"),
-    _choice("pass", "pass", "pass_", "left"),
-    _choice("precision", "precision", "precision", "left"),
+_VARIANTS: Column[_Need] = Column(
+    "variants", "variant", left=True, read=lambda need: ", ".join(need.spec.variants) or _AS_WRITTEN
+)
+_CELL: tuple[Column[_Need], ...] = (
+    Column("size", left=True, read=lambda need: size_label(need.spec)),
+    _choice("context", "context_length"),
+    _choice("batch", "batch_size"),
+    _choice("pass", "pass_", left=True),
+    _choice("precision", "precision", left=True),
 )
 _MAY_VARY = (
-    _choice("edition", "edition", "edition", "left"),
-    _choice("arch", "arch", "arch", "left"),
-    _choice("vocabulary", "vocab", "vocab_size"),
-    _choice("warm-up", "warmup", "warmup_steps"),
+    _choice("edition", "edition", left=True),
+    _choice("arch", "arch", left=True),
+    _choice("vocab", "vocab_size", "vocabulary"),
+    _choice("warmup", "warmup_steps", "warm-up"),
     _VARIANTS,
 )
-
-
-_NEEDS = (
-    _amount("parameters (M)", "num_params", lambda value: f"{value / 1e6:.2f}"),
-    _amount("less head (M)", "num_params_without_head", lambda value: f"{value / 1e6:.2f}"),
-    _Source(
-        "TFLOP per step",
-        lambda row: f"{timed_flops(row.prediction) / 1e12:.4g}",
+_NEEDS: tuple[Column[_Need], ...] = (
+    _amount("num_params", "parameters (M)", lambda value: f"{value / 1e6:.2f}"),
+    _amount("num_params_without_head", "less head (M)", lambda value: f"{value / 1e6:.2f}"),
+    Column(
         "flops",
-        lambda row: timed_flops(row.prediction),
+        "TFLOP per step",
+        read=lambda need: timed_flops(need.prediction),
+        show=lambda flops: f"{flops / 1e12:.4g}",
     ),
-    _amount("forward peak (GB)", "forward_peak_bytes", gigabytes),
-    _amount("end of forward (GB)", "forward_end_bytes", gigabytes),
-    _amount("peak (GB)", "peak_bytes", gigabytes),
-    _amount("residual stream (MiB)", "residual_stream_bytes", lambda value: f"{value / 2**20:.4g}"),
+    _amount("forward_peak_bytes", "forward peak (GB)", gigabytes),
+    _amount("forward_end_bytes", "end of forward (GB)", gigabytes),
+    _amount("peak_bytes", "peak (GB)", gigabytes),
+    _amount("residual_stream_bytes", "residual stream (MiB)", lambda value: f"{value / 2**20:.4g}"),
+)
+_ANSWERS: tuple[Column[_Need], ...] = (
+    Column("fits", left=True, text=lambda need: need.estimate.verdict if need.estimate else ""),
+    Column("time", "time per step", text=lambda need: need.estimate.step_time if need.estimate else ""),
 )
 
 
 def estimate_table(estimates: Sequence[Estimate], caption: str = "") -> Table:
     """A row a cell: what it is, what it needs, whether it fits and how long a step takes. All are for one target."""
-    rows = [_Row(estimate.prediction, estimate.spec) for estimate in estimates]
-    sources = (*_cell_sources(rows), *_NEEDS)
+    needs = _needs_of(estimates)
+    columns = (*_cell_columns(needs), *_NEEDS)
     device = f" on {estimates[0].target.name}" if estimates else ""
-    return Table(
-        columns=(*_columns(sources), Column("fits", left=True), Column("time per step")),
-        rows=tuple(
-            (*_shown(sources, row), estimate.verdict, estimate.step_time)
-            for row, estimate in zip(rows, estimates, strict=True)
-        ),
-        records=tuple(_record(sources, row) | _judged(each) for row, each in zip(rows, estimates, strict=True)),
+    return Table.of(
+        needs,
+        (*columns, *_ANSWERS),
+        record=lambda need: _values(columns, need) | (_judged(need.estimate) if need.estimate else {}),
         caption=caption or f"What cells need{device}",
-        footnotes=tuple(estimate_notes(estimates)),
+        footnotes=estimate_notes(estimates),
         label="estimates",
     )
 
 
 def category_table(estimates: Sequence[Estimate], caption: str = "") -> Table:
     """What memory is held for, two rows a cell: at the end of its forward and at the peak of its step."""
-    return _category_table([_Row(estimate.prediction, estimate.spec) for estimate in estimates], caption)
+    return _category_table(_needs_of(estimates), caption)
 
 
 def prediction_tables(predictions: Sequence[Prediction]) -> tuple[Table, Table]:
     """Predictions without a device: what cells need, and what for."""
-    rows = [_Row(prediction, prediction.spec) for prediction in predictions]
-    sources = (*_cell_sources(rows), *_NEEDS)
-    needs = Table(
-        columns=_columns(sources),
-        rows=tuple(_shown(sources, row) for row in rows),
-        records=tuple(_record(sources, row) for row in rows),
+    needs = [_Need(prediction, prediction.spec) for prediction in predictions]
+    table = Table.of(
+        needs,
+        (*_cell_columns(needs), *_NEEDS),
         caption="What cells need",
-        footnotes=(PREDICTED, FLOPS, *_notes_of(rows)),
+        footnotes=(PREDICTED, FLOPS, *_notes_of(needs)),
         label="predictions",
     )
-    return needs, _category_table(rows)
+    return table, _category_table(needs)
 
 
-def _category_table(rows: Sequence[_Row], caption: str = "") -> Table:
-    sources = _cell_sources(rows)
-    texts: list[tuple[str, ...]] = []
-    records: list[dict[str, Value]] = []
-    for row in rows:
-        found = row.prediction
-        for moment, phase, total, by_category in (
-            ("end of forward", "forward", found.forward_end_bytes, found.forward_end_by_category),
-            ("peak", found.peak_phase, found.peak_bytes, found.by_category),
-        ):
-            sizes = [by_category.get(category, 0) for category in CATEGORIES]
-            when = f"peak, in {phase}" if moment == "peak" else moment
-            texts.append((*_shown(sources, row), when, *map(gigabytes, sizes), gigabytes(total)))
-            sized = {f"{category}_bytes": size for category, size in zip(CATEGORIES, sizes, strict=True)}
-            records.append(_record(sources, row) | {"moment": moment, "phase": phase} | sized | {"total_bytes": total})
-    categories = (Column(f"{category.replace('_', ' ')} (GB)") for category in CATEGORIES)
-    return Table(
-        columns=(*_columns(sources), Column("moment", left=True), *categories, Column("total (GB)")),
-        rows=tuple(texts),
-        records=tuple(records),
+def _category_table(needs: Sequence[_Need], caption: str = "") -> Table:
+    cell = _cell_columns(needs)
+
+    def size(category: str) -> Column[_Moment]:
+        title = f"{category.replace('_', ' ')} (GB)"
+        return Column(f"{category}_bytes", title, read=lambda m: m.by_category.get(category, 0), show=gigabytes)
+
+    def of_need(column: Column[_Need]) -> Column[_Moment]:
+        return Column(column.key, column.title, column.left, text=lambda m: column.cell(m.need))
+
+    sizes = (*map(size, CATEGORIES), Column("total_bytes", "total (GB)", read=lambda m: m.total, show=gigabytes))
+    columns: tuple[Column[_Moment], ...] = (
+        *map(of_need, cell),
+        Column("moment", left=True, text=lambda m: f"peak, in {m.phase}" if m.name == "peak" else m.name),
+        *sizes,
+    )
+    return Table.of(
+        (moment for need in needs for moment in _moments(need)),
+        columns,
+        record=lambda m: _values(cell, m.need) | {"moment": m.name, "phase": m.phase} | _values(sizes, m),
         caption=caption or "What memory is held for",
-        footnotes=(PREDICTED, CATEGORIES_MEAN, *_notes_of(rows)),
+        footnotes=(PREDICTED, CATEGORIES_MEAN, *_notes_of(needs)),
         label="predicted-memory",
+    )
+
+
+def _moments(need: _Need) -> tuple[_Moment, _Moment]:
+    found = need.prediction
+    return (
+        _Moment(need, "end of forward", "forward", found.forward_end_by_category, found.forward_end_bytes),
+        _Moment(need, "peak", found.peak_phase, found.by_category, found.peak_bytes),
     )
 
 
@@ -174,7 +168,7 @@ def estimate_notes(estimates: Sequence[Estimate]) -> Iterator[str]:
         yield f"time per step{of}: {basis}"
     if len(estimates) > 1:
         yield sweep_note(estimates)
-    yield from _notes_of([_Row(estimate.prediction, estimate.spec) for estimate in estimates])
+    yield from _notes_of(_needs_of(estimates))
 
 
 def sweep_note(estimates: Sequence[Estimate]) -> str:
@@ -210,28 +204,137 @@ def _judged(estimate: Estimate) -> dict[str, Value]:
     }
 
 
-def _cell_sources(rows: Sequence[_Row]) -> tuple[_Source, ...]:
-    """What names a cell, and what else tells these apart."""
-    return (*_CELL, *(source for source in _MAY_VARY if _is_telling(source, rows)))
+def _needs_of(estimates: Iterable[Estimate]) -> list[_Need]:
+    return [_Need(estimate.prediction, estimate.spec, estimate) for estimate in estimates]
 
 
-def _is_telling(source: _Source, rows: Sequence[_Row]) -> bool:
-    """Whether the column is to be shown: its values differ, or the one that all have is not as usual."""
-    found = {source.read(row) for row in rows}
-    return len(found) > 1 or (source is _VARIANTS and found not in (set(), {_AS_WRITTEN}))
+def _cell_columns(needs: Sequence[_Need]) -> tuple[Column[_Need], ...]:
+    """The columns that name a cell, and those whose values differ or are unusual."""
+    return (*_CELL, *(column for column in _MAY_VARY if _is_shown(column, needs)))
 
 
-def _columns(sources: Iterable[_Source]) -> tuple[Column, ...]:
-    return tuple(Column(source.name, source.header, source.align == "left") for source in sources)
+def _is_shown(column: Column[_Need], needs: Sequence[_Need]) -> bool:
+    found = {column.value(need) for need in needs}
+    return len(found) > 1 or (column is _VARIANTS and found not in (set(), {_AS_WRITTEN}))
 
 
-def _shown(sources: Iterable[_Source], row: _Row) -> tuple[str, ...]:
-    return tuple(source.show(row) for source in sources)
+def _values(columns: Iterable[Column[T]], item: T) -> dict[str, Value]:
+    return {column.key: column.value(item) for column in columns}
 
 
-def _record(sources: Iterable[_Source], row: _Row) -> dict[str, Value]:
-    return {source.name: source.read(row) for source in sources}
+def _notes_of(needs: Iterable[_Need]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(need.prediction.note for need in needs if need.prediction.note))
 
 
-def _notes_of(rows: Iterable[_Row]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(row.prediction.note for row in rows if row.prediction.note))
+class Fitted(NamedTuple):
+    """What was found for one cell, with the predictions of the largest that fits and the next larger one, and how
+    both went where they were run."""
+
+    asked: CellSpec
+    fit: Fit
+    target: Target
+    found: Prediction | None
+    following: Prediction | None
+    ran: CellState | None = None
+    ran_next: CellState | None = None
+
+
+def fit_table(results: Sequence[Fitted]) -> Table:
+    """A row a cell; all are searched by the same."""
+    by = results[0].fit.by
+    other = "context" if by == "batch" else "batch"
+    columns: list[Column[Fitted]] = [
+        Column("size", left=True, text=lambda row: " · ".join((size_label(row.asked), *row.asked.variants))),
+        Column(other),
+        Column("pass", left=True),
+        Column("precision", left=True),
+        Column("device", left=True),
+        Column("largest", f"largest {by}", show=lambda value: "none" if value is None else str(value)),
+        Column("tokens", "tokens per step", read=lambda row: row.fit.spec.tokens_per_step if row.fit.spec else None),
+        Column("peak_bytes", "peak (GB)", show=gigabytes),
+        Column(
+            "next",
+            f"next larger {by}",
+            text=lambda row: as_text(_next(row)) if row.fit.next_spec else f"not tried (limit {row.fit.limit})",
+        ),
+        Column("next_peak_bytes", "its peak (GB)", show=gigabytes),
+    ]
+    if any(result.ran for result in results):
+        columns.append(Column("outcome", left=True, text=_how_it_went))
+    return Table.of(
+        results,
+        columns,
+        record=_fit_record,
+        caption=f"The largest {by} that fits",
+        footnotes=_notes(results),
+        label="fit",
+    )
+
+
+def fit_document(result: Fitted) -> dict[str, Any]:
+    """One result as data: bytes, None for what there is not."""
+    return {"asked": result.asked, "spec": result.fit.spec} | _fit_record(result)
+
+
+def _next(result: Fitted) -> int | None:
+    """The next larger batch or context."""
+    found: int | None = getattr(result.fit.next_spec, FIELD[result.fit.by]) if result.fit.next_spec else None
+    return found
+
+
+def _fit_record(result: Fitted) -> dict[str, Value]:
+    spec, fit, target = result.asked, result.fit, result.target
+    return {
+        "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
+        "variants": ", ".join(spec.variants), "precision": spec.precision, "device": target.name,
+        "by": fit.by, "largest": fit.largest,
+        "peak_bytes": result.found.peak_bytes if result.found else None,
+        "next": _next(result),
+        "next_peak_bytes": result.following.peak_bytes if result.following else None,
+        "free_bytes": target.free_bytes, "capacity_bytes": target.capacity_bytes, "context_bytes": target.context_bytes,
+        "limit": fit.limit, "predictions": fit.predictions,
+        "status": result.ran.status if result.ran else None,
+        "measured_peak_bytes": _measured(result.ran),
+        "next_status": result.ran_next.status if result.ran_next else None,
+        "next_measured_peak_bytes": _measured(result.ran_next),
+    }  # fmt: skip
+
+
+def _how_it_went(result: Fitted) -> str:
+    """How the largest and the next larger one went."""
+    if result.ran is None:
+        return "not run"
+    said: str = "ran" if result.ran.status == "ok" else result.ran.status
+    if measured := _measured(result.ran):
+        said += f", peak allocated {gigabytes(measured)} GB"
+    if result.ran_next is not None:
+        value = getattr(result.ran_next.spec, FIELD[result.fit.by])
+        status = result.ran_next.status
+        said += (
+            f"; {value} ran too" if status == "ok" else f"; {value}: {'out of memory' if status == 'oom' else status}"
+        )
+    return said
+
+
+def _measured(cell: CellState | None) -> int | None:
+    return cell.finished.peak_allocated_bytes if cell and cell.finished else None
+
+
+def _notes(results: Sequence[Fitted]) -> list[str]:
+    targets = {result.target.name: target_note(result.target) for result in results}
+    by = results[0].fit.by
+    notes = [*targets.values(), PREDICTED]
+    if STEP[by] > 1:
+        notes.append(f"{by}s are looked at in multiples of {STEP[by]}")
+    notes.append(
+        f"the largest leaves no room for what a caching allocator reserves and does not hand out: "
+        f"a {by} a little smaller is safer, --confirm runs it"
+    )
+    for result in results:
+        if result.fit.largest is None and result.following and result.target.free_bytes is not None:
+            short = result.following.peak_bytes + result.target.context_bytes - result.target.free_bytes
+            smallest = getattr(result.fit.next_spec, FIELD[by])
+            asked = result.asked
+            title = ", ".join((size_label(asked), asked.pass_, asked.precision, *asked.variants))
+            notes.append(f"{title}: not even {by} {smallest} fits, by {gigabytes(short)} GB")
+    return notes

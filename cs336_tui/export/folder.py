@@ -27,7 +27,7 @@ from cs336_tui.export.results import TableError, results_table
 from cs336_tui.export.roofline import left_out, roofline_figure
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.export.tables import Table
-from cs336_tui.export.verdict_table import verdict_table
+from cs336_tui.export.verdicts import verdict_table
 from cs336_tui.export.writeups import LAYOUTS, layout_tables
 from cs336_tui.session.state import SessionState
 

@@ -9,7 +9,7 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.export import provenance
 from cs336_tui.export.cells import ending_of, has_result, progress, title_of
-from cs336_tui.export.trust import trust_notes
+from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import MILLISECONDS, Notation

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from cs336_tui.analysis.fields import FIELDS
+from cs336_tui.analysis.grouping import SHARED, TELLING, groups, label, shared, shown, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.export.footnotes import provenance_notes
-from cs336_tui.export.grouping import SHARED, TELLING, groups, label, shared, shown, telling
 from cs336_tui.export.results import data_value
 from cs336_tui.export.settings import settings_of
 from cs336_tui.export.tables import Align, Column, Table, Value

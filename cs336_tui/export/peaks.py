@@ -7,8 +7,8 @@ from datetime import datetime
 
 import msgspec
 
+from cs336_tui.analysis.contention import threads
 from cs336_tui.analysis.roofline import doubt, sheet_ceiling
-from cs336_tui.analysis.window import threads
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.peaks import WRONG_PEAK, DevicePeak

@@ -33,9 +33,8 @@ from cs336_tui.export.kernels import kernel_document, kernel_tables
 from cs336_tui.export.memory import memory_document, memory_tables, oom_table, peaks_table
 from cs336_tui.export.memory_figures import memory_figure
 from cs336_tui.export.precision import precision_document, precision_tables, speedup_table
-from cs336_tui.export.results import TableError
+from cs336_tui.export.results import TableError, results_of
 from cs336_tui.export.roofline import left_out, roofline_table
-from cs336_tui.export.table import results_of
 from cs336_tui.export.tables import Table
 from cs336_tui.session.state import SessionState
 

@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from cs336_tui.analysis.energy import Energy, energy_of
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, num_params, varies
-from cs336_tui.analysis.limits import Limit, limit_of
-from cs336_tui.analysis.merge import Result
-from cs336_tui.analysis.roofline import PeakLookup, why_unknown
+from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.analysis.roofline import Limit, PeakLookup, limit_of, why_unknown
 from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.cells import has_result, shows_allocated, shows_rss, status_of
 from cs336_tui.export.footnotes import machine_marks, results_notes
+from cs336_tui.export.formats import render
 from cs336_tui.export.peaks import UNSTATED, percent_of_measured
 from cs336_tui.export.provenance import SETTINGS
 from cs336_tui.export.roofline import ACHIEVED, NOT_MEASURED, ceiling_notes
 from cs336_tui.export.tables import Align, Column, Table, Value
-from cs336_tui.export.trust import half_width, judgement_of, trust_notes, without_numbers
+from cs336_tui.export.verdicts import half_width, judgement_of, trust_notes, without_numbers
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, Rate, bandwidth, count, gigabytes, percent
 from cs336_tui.stats.summaries import Summary
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.verdicts import Judgement
     from cs336_tui.stats.intervals import MeanInterval
+
 
 LEFT = frozenset(
     ("size", "pass", "precision", "device", "machine", "session", "edition", "arch", "vocab", "sync", "seed", "threads",
@@ -351,3 +355,30 @@ def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
         *("rss",) * shows_rss(cells),
         "status",
     )
+
+
+NO_RESULTS = "No cell has a result yet."
+
+
+def results_markdown(state: SessionState) -> str:
+    """The results table of a session and its footnotes, as GitHub-flavoured markdown."""
+    table = _results_of_session(state)
+    return render(table, "markdown") if table else f"{NO_RESULTS}\n"
+
+
+def results_rows(state: SessionState) -> str:
+    """A row per cell that is over or has a timed step, in the order in which they were queued; no footnotes."""
+    table = _results_of_session(state)
+    return render(msgspec.structs.replace(table, footnotes=()), "markdown").rstrip() if table else NO_RESULTS
+
+
+def results_of(state: SessionState) -> tuple[Result, ...]:
+    """The cells of one session, for what takes those of several."""
+    return merge([(title_of(state), state)])
+
+
+def _results_of_session(state: SessionState) -> Table | None:
+    try:
+        return results_table(results_of(state))
+    except TableError:
+        return None

@@ -8,11 +8,11 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS
+from cs336_tui.analysis.grouping import SHARED, TELLING, label, shared, telling
 from cs336_tui.analysis.merge import Result, measured
 from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, why_unknown
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.figures import Absent, Drawing
-from cs336_tui.export.grouping import SHARED, TELLING, label, shared, telling
 from cs336_tui.export.peaks import UNSTATED, percent_of_measured
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import UNKNOWN, Rate, bandwidth, percent

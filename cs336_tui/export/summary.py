@@ -10,10 +10,10 @@ from cs336_tui.export.cells import cells_with_results, ending_of, failed_cells, 
 from cs336_tui.export.footnotes import machine_marks
 from cs336_tui.export.formats import render
 from cs336_tui.export.reports import LIMIT, report_sections
-from cs336_tui.export.table import NO_RESULTS, results_of, results_table
+from cs336_tui.export.results import NO_RESULTS, results_of, results_rows
 from cs336_tui.export.tables import Align
-from cs336_tui.export.verdict_table import CAPTION as TRUST
-from cs336_tui.export.verdict_table import verdict_table
+from cs336_tui.export.verdicts import CAPTION as TRUST
+from cs336_tui.export.verdicts import verdict_table
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import fixed_milliseconds, gigabytes, millisecond_decimals, milliseconds, sparkline
@@ -83,7 +83,7 @@ def _results(state: SessionState) -> str:
     if not cells:
         return NO_RESULTS
     notes = (*provenance.reading_notes(state, cells), *machine_marks(results_of(state)).notes)
-    return f"{results_table(state)}\n\n{markdown.bullets(map(markdown.escape, notes))}"
+    return f"{results_rows(state)}\n\n{markdown.bullets(map(markdown.escape, notes))}"
 
 
 def _trust(state: SessionState) -> str:

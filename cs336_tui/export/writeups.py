@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from cs336_tui.analysis.fields import num_params
+from cs336_tui.analysis.grouping import groups, label, shown, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.analysis.warmup import Trace, array, trace
 from cs336_tui.export.attention import attention_tables
 from cs336_tui.export.checkpointing import checkpointing_tables
 from cs336_tui.export.compiled import compiled_tables
-from cs336_tui.export.grouping import groups, label, shown, telling
 from cs336_tui.export.layout import PLACES, Layout, LayoutColumn, Row, not_timed, setting, statistic, tables_of
 from cs336_tui.export.optimizers import optimizers_tables
 from cs336_tui.export.results import TableError

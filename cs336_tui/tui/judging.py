@@ -27,7 +27,7 @@ from cs336_tui.tui.background import in_background
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.energy import Energy
-    from cs336_tui.analysis.limits import Limit
+    from cs336_tui.analysis.roofline import Limit
     from cs336_tui.analysis.verdicts import Judgement
 
 WAIT_S = 2.0
@@ -193,7 +193,7 @@ def _made_of(cell: CellState) -> tuple[object, ...] | None:
 
 def _load() -> None:
     import cs336_tui.analysis.energy
-    import cs336_tui.analysis.limits
+    import cs336_tui.analysis.roofline
     import cs336_tui.analysis.verdicts  # noqa: F401
 
 
@@ -214,8 +214,7 @@ def _assess_safely(state: SessionState, cell: CellState, peaks: PeakCache) -> As
 
 def assess(state: SessionState, cell: CellState, peaks: PeakCache) -> Assessment:
     """What can be found out about a cell that has ended, or that runs and whose model is built."""
-    from cs336_tui.analysis.limits import limit_of
-    from cs336_tui.analysis.roofline import measured_ceiling, precision_in_force, sheet_ceiling
+    from cs336_tui.analysis.roofline import limit_of, measured_ceiling, precision_in_force, sheet_ceiling
     from cs336_tui.events.peaks import peak_key
 
     limit = limit_of(Result(0, "", state, cell), peaks.get)

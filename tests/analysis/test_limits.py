@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cs336_tui.analysis.limits import Limit, limit_of
+from cs336_tui.analysis.roofline import Limit, limit_of
 from cs336_tui.config.flops import step_flops
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.peaks import DevicePeak, PeakKey, peak_key

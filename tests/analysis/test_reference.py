@@ -8,15 +8,16 @@ import msgspec
 import pytest
 
 from cs336_tui.analysis.reference import (
+    COLUMNS,
     Published,
     ReferenceFileError,
     add_from,
     matching,
     own,
+    parse,
     published,
     sentence,
 )
-from cs336_tui.analysis.reference_file import COLUMNS, parse
 from cs336_tui.config.sizes import dims_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import InForce

@@ -17,7 +17,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from cs336_tui.analysis.verdicts import VerdictName
-from cs336_tui.export.data import to_csv
+from cs336_tui.export.record import to_csv
 from cs336_tui.export.results import COLUMNS
 from cs336_tui.session.state import SessionState
 from tools import reference

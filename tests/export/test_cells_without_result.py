@@ -19,7 +19,7 @@ from cs336_tui.events.events import (
     Event,
     ModelBuilt,
 )
-from cs336_tui.export.table import results_of
+from cs336_tui.export.results import results_of
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session.state import SessionState
 from tests.samples import ENVIRONMENT, START, a_spec, state_of

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.events.events import Event, ModelPrepared
-from cs336_tui.export.data import to_csv, to_json
+from cs336_tui.export.record import to_csv, to_json
 from cs336_tui.session.state import SessionState
 from tests.samples import (
     MEASURED_S,

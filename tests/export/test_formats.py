@@ -104,7 +104,7 @@ def test_several_tables_make_one_csv_and_one_json() -> None:
 
 def test_what_draws_and_lays_out_is_loaded_by_the_first_export_only() -> None:
     heavy = ("pandas", "matplotlib", "numpy", "jinja2", "markdown_it")
-    assert loaded_with(["cs336_tui.cli.export", "cs336_tui.export.table"], *heavy) == set()
+    assert loaded_with(["cs336_tui.cli.export", "cs336_tui.export.results"], *heavy) == set()
 
 
 @pytest.mark.parametrize(

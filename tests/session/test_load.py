@@ -28,7 +28,7 @@ from cs336_tui.events.events import (
     StageChanged,
     StepsTimed,
 )
-from cs336_tui.export.data import to_json
+from cs336_tui.export.record import to_json
 from cs336_tui.session.load import load
 from cs336_tui.session.log import TORN, LogError, LogReader
 from cs336_tui.session.state import SessionState, fold

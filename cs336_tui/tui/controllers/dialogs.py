@@ -71,7 +71,7 @@ def export(app: Host) -> None:
 
 def copy_table(app: Host) -> None:
     """The results table to the clipboard of the terminal, also over SSH."""
-    from cs336_tui.export.table import results_markdown
+    from cs336_tui.export.results import results_markdown
 
     def copied(text: str) -> None:
         app.copy_to_clipboard(text)

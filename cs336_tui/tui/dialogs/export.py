@@ -152,8 +152,8 @@ class ExportDialog(Dialog[str]):
 
     def _text(self, name: str) -> str:
         from cs336_tui.export.formats import render_all
+        from cs336_tui.export.results import results_markdown, results_of
         from cs336_tui.export.summary import summary_markdown
-        from cs336_tui.export.table import results_markdown, results_of
         from cs336_tui.export.writeups import layout_tables
 
         if name == LAYOUT:

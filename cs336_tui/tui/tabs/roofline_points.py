@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
+from cs336_tui.analysis.grouping import TELLING, label, shown, telling
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.roofline import AGAIN, Ceiling, PeakLookup, RooflinePoint, doubt, points
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
-from cs336_tui.export.grouping import TELLING, label, shown, telling
 from cs336_tui.export.peaks import NOISY
 from cs336_tui.export.roofline import NOT_MEASURED, left_out, roofline_table
 from cs336_tui.export.tables import Column, Table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, set_cell_size
 
 from cs336_tui.events.peaks import WRONG_PEAK
-from cs336_tui.export.trust import half_width
+from cs336_tui.export.verdicts import half_width
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import count
 from cs336_tui.tui import format

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from cs336_tui.analysis.comparison import Comparison, Pair, Side, compare
 from cs336_tui.analysis.fields import shown_of, size_label
+from cs336_tui.analysis.grouping import label, telling
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.verdicts import DESCRIBING
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import warmup_words
-from cs336_tui.export.grouping import label, telling
 from cs336_tui.export.tables import Column
-from cs336_tui.export.trust import Judged, judged
+from cs336_tui.export.verdicts import Judged, judged
 from cs336_tui.tui import format
 from cs336_tui.tui.tabs.status import VERDICTS
 from cs336_tui.tui.titles import variant_columns

@@ -117,7 +117,7 @@ class Doubts(NamedTuple):
 
 def doubts_of(results: Sequence[Result]) -> Doubts:
     """The doubts about these cells; judging takes long, so call it on a thread."""
-    from cs336_tui.export.trust import doubt_notes, judged
+    from cs336_tui.export.verdicts import doubt_notes, judged
 
     doubted = (each.result for each in judged(results) if each.judgement.is_doubted)
     return Doubts(frozenset((result.source, result.cell.cell) for result in doubted), doubt_notes(results))
