@@ -23,7 +23,7 @@ ACTIONS = {
     "app.copy": "copy the results table to the clipboard (OSC 52, also over SSH)",
     "app.save_preset": "save the choices as a preset of your own",
     "app.help": "keys, and what each number means",
-    "app.quit": "quit; asks while something runs",
+    "app.quit": "leave; asks while something runs",
 }
 """The app's keys that have a name in the command palette, too."""
 _MORE = (
@@ -33,7 +33,7 @@ _MORE = (
     ("Esc", "from the fields to the buttons; out of a dialog"),
     ("app.theme", "next theme"),
     ("app.commands app.commands_too", "command palette: presets, themes, every action"),
-    ("app.quit app.interrupt", ACTIONS["app.quit"]),
+    ("app.quit app.interrupt", "quit; asks while something runs"),
     ("app.quit_now", "quit at once; finished steps are in the session log"),
 )
 _REPLAY = (

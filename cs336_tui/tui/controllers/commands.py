@@ -11,7 +11,7 @@ from textual.command import CommandList, CommandPalette
 
 from cs336_tui.config.presets import all_presets
 from cs336_tui.tui.controllers.protocol import Host
-from cs336_tui.tui.help import ACTIONS
+from cs336_tui.tui.help import ACTIONS, printed
 from cs336_tui.tui.keys import APP_KEYS
 from cs336_tui.tui.tab_list import REPORT_TABS, TABS, PaneTab
 from cs336_tui.tui.tabs.report import ReportPane
@@ -22,7 +22,8 @@ def commands(app: Host, themes: Iterable[str]) -> Iterator[SystemCommand]:
     """Actions, tabs, reports, presets and these themes."""
     for key in APP_KEYS:
         if key.id in ACTIONS and not (app.replaying and key.id == "app.save_preset"):
-            yield SystemCommand(key.description, f"{ACTIONS[key.id]} ({key.key})", getattr(app, f"action_{key.action}"))
+            about = f"{ACTIONS[key.id][0].upper()}{ACTIONS[key.id][1:]} ({printed(key)})"
+            yield SystemCommand(key.description, about, getattr(app, f"action_{key.action}"))
     for tab in TABS.values():
         yield SystemCommand(f"Tab {tab.label}", f"Bring it into sight ({tab.key})", partial(app.action_open, tab.id))
     for kind, tab in REPORT_TABS.items():
