@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from cs336_tui.config import spec, variants
+from cs336_tui.config import axes, spec, variants
 from cs336_tui.config.sizes import size_names
 from cs336_tui.config.spec import CellSpec, ModelDims
 from cs336_tui.config.sweep import FEWEST, INTERVAL, Sweep
@@ -80,7 +80,7 @@ pairs = st.lists(st.tuples(_arguments, texts.map(str.strip)), max_size=2).map(tu
 
 
 @st.composite
-def sweeps(draw: st.DrawFn, workloads: Sequence[str] = variants.WORKLOADS) -> Sweep:
+def sweeps(draw: st.DrawFn, workloads: Sequence[str] = axes.WORKLOADS) -> Sweep:
     """Sweeps whose every cell is valid: of named sizes, of raw dimensions, or of attention alone."""
     edition = draw(st.sampled_from(spec.EDITIONS))
     alone = draw(st.sampled_from(workloads)) == "attention"
@@ -106,8 +106,8 @@ def sweeps(draw: st.DrawFn, workloads: Sequence[str] = variants.WORKLOADS) -> Sw
         sync=draw(st.sampled_from(spec.SYNCS)),
         seed=draw(st.integers(0, 2**31 - 1)),
         threads=draw(st.none() | st.integers(1, 256)),
-        compiles=draw(some(st.sampled_from(["off", "default"] if graphs else variants.COMPILES), 2)),
-        cuda_graphs=draw(some(st.sampled_from(variants.CUDA_GRAPHS))) if graphs else ("off",),
+        compiles=draw(some(st.sampled_from(["off", "default"] if graphs else axes.COMPILES), 2)),
+        cuda_graphs=draw(some(st.sampled_from(axes.CUDA_GRAPHS))) if graphs else ("off",),
         model_path=draw(st.lists(folders, min_size=int(brought), max_size=2).map(tuple)),
     )
 
@@ -119,7 +119,7 @@ def _attention(draw: st.DrawFn) -> dict[str, Any]:
         "workload": "attention",
         "head_dims": draw(some(counts)),
         "causal": draw(st.booleans()),
-        "attentions": draw(some(st.sampled_from(variants.ATTENTIONS) | imported)),
+        "attentions": draw(some(st.sampled_from(axes.ATTENTIONS) | imported)),
     }
 
 
@@ -134,8 +134,8 @@ def _models(draw: st.DrawFn, edition: str) -> dict[str, Any]:
         "models": draw(some(imported | st.just(variants.REFERENCE), 2)) if own else (variants.REFERENCE,),
         "model_args": draw(pairs),
         "annotations": draw(st.lists(st.tuples(st.sampled_from(variants.RANGES), imported), max_size=2).map(tuple)),
-        "attentions": ("naive",) if own else draw(some(st.sampled_from(variants.ATTENTIONS) | imported, 2)),
-        "optimizers": draw(some(st.sampled_from(variants.OPTIMIZERS) | imported, 2)),
+        "attentions": ("naive",) if own else draw(some(st.sampled_from(axes.ATTENTIONS) | imported, 2)),
+        "optimizers": draw(some(st.sampled_from(axes.OPTIMIZERS) | imported, 2)),
         "loss": draw(st.just(variants.CROSS_ENTROPY) | imported),
         "checkpoints": draw(some(st.integers(0, 1), 2)),
     }

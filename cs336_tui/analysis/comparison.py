@@ -11,8 +11,7 @@ import msgspec
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled, runs_of
 from cs336_tui.analysis.provenance import mixed_provenance
-from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.variants import CROSS_ENTROPY, REFERENCE
+from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.stats.ratio import LEVEL, MARGIN, Outcome, Ratio, explain, outcome, ratio_of
 from cs336_tui.stats.summaries import Summary
 
@@ -129,34 +128,10 @@ def _partners(a: Sequence[CellSpec], b: Sequence[CellSpec]) -> dict[CellSpec, Ce
     return {spec: partners[spec] for spec in a if spec in partners}
 
 
-_NAMES: dict[str, Any] = {
-    "size": "",
-    "edition": "2026",
-    "measure_steps": 1,
-    "steps_auto": None,
-    "seed": 0,
-    "threads": None,
-    "model_path": (),
-    "annotations": (),
-}
-"""What changes no step's work, each with a stand-in."""
-_SETTINGS: dict[str, Any] = {
-    "device": "cpu",
-    "precision": "fp32",
-    "sync": "each-step",
-    "arch": "gelu-learned",
-    "warmup_steps": 0,
-    "warmup_auto": False,
-    "model": REFERENCE,
-    "model_args": (),
-    "attention": "naive",
-    "optimizer": "adamw",
-    "loss": CROSS_ENTROPY,
-    "compile": "off",
-    "checkpoint": 0,
-    "cuda_graph": "off",
-}
-"""What may be the very thing that two sessions compare, each with a stand-in."""
+_NAMES, _SETTINGS = (
+    {field: axis.alike for field, axis in AXES.items() if axis.compared == compared} for compared in ("name", "setting")
+)
+"""What changes no step's work, and what may be the very thing that two sessions compare, each with a stand-in."""
 
 
 def _each_has_its_own(name: str, a: Sequence[CellSpec], b: Sequence[CellSpec]) -> bool:

@@ -12,7 +12,7 @@ from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.environment import DeviceInfo, Environment, capability_pair
 from cs336_tui.events.events import DeviceSampled
 from cs336_tui.events.gpus import GpuModel, cublas_workspace_bytes, gpu_of_label
-from cs336_tui.events.reports import WORKSPACE_OP, Prediction, prediction_key
+from cs336_tui.events.reports import WORKSPACE_OP, Prediction, run_key
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import UNKNOWN, duration, gigabytes, millisecond_decimals
@@ -199,15 +199,10 @@ def _likenesses(spec: CellSpec) -> tuple[tuple[_Likeness, str], ...]:
 def _experience(cells: Iterable[MeasuredCell]) -> Experience:
     found = Experience({}, {})
     for cell in cells:
-        found.same.setdefault(_identity(cell.spec), []).append(cell)
+        found.same.setdefault(run_key(cell.spec), []).append(cell)
         for likeness, _ in _likenesses(cell.spec):
             found.alike.setdefault(likeness, []).append(cell)
     return found
-
-
-def _identity(spec: CellSpec) -> object:
-    """The same for runs of one cell; what they need is alike, and so is how they run."""
-    return prediction_key(spec), spec.threads, spec.compile, spec.cuda_graph
 
 
 def _ran_on(cell: CellState, target: Target) -> bool:
@@ -279,7 +274,7 @@ def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: Experi
     needed = prediction.peak_bytes + target.context_bytes
     margin = None if target.free_bytes is None else target.free_bytes - needed
     fits = None if margin is None else margin >= 0
-    own = known.same.get(_identity(spec), ())
+    own = known.same.get(run_key(spec), ())
     alike, unlike = _nearest(spec, known)
     low_s, high_s, basis = _measured(own) if own else _step_range(spec, prediction, target, alike, unlike)
     run = _untimed_too(prediction) * spec.total_steps

@@ -14,7 +14,7 @@ from itertools import accumulate, chain
 from statistics import fmean, median
 from typing import NamedTuple, TypeVar
 
-from cs336_tui.config.order import relative_work, variant_kind
+from cs336_tui.config.order import pace, relative_work, time_kind
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -57,16 +57,6 @@ class Counts(NamedTuple):
 T = TypeVar("T")
 Kind = tuple[object, ...]
 """What decides, beside the work, how long a step takes."""
-
-
-def _kind(spec: CellSpec) -> Kind:
-    """Cells of one kind price each other."""
-    return spec.device, spec.threads, spec.precision, spec.pass_, spec.arch, *variant_kind(spec)
-
-
-def _near_kind(spec: CellSpec) -> Kind:
-    """Cells that price each other as long as none of a kind was timed."""
-    return spec.device, spec.precision, spec.workload, spec.model, spec.attention, spec.compile, spec.cuda_graph
 
 
 class Timed(NamedTuple):
@@ -140,7 +130,7 @@ class Prices(NamedTuple):
 
     def step_of(self, spec: CellSpec) -> float | None:
         """Seconds of one of its steps."""
-        cost = self.alike.get(_kind(spec)) or self.near.get(_near_kind(spec)) or self.any
+        cost = self.alike.get(time_kind(spec)) or self.near.get(pace(spec)) or self.any
         return cost.of(_work(spec), _launches(spec)) if cost else None
 
     def compiling_of(self, spec: CellSpec) -> float | None:
@@ -156,7 +146,7 @@ def prices(state: SessionState) -> Prices:
     ahead = [cell.spec for number in state.waiting if (cell := state.cells.get(number))]
     if running := state.running_cell:
         ahead.append(running.spec)
-    wanted = set(map(_kind, ahead))
+    wanted = set(map(time_kind, ahead))
     modes = {spec.compile for spec in ahead} - {"off"}
     warmup_wanted = any(spec.warmup_auto for spec in ahead)
     measured_wanted = any(spec.steps_auto is not None for spec in ahead)
@@ -208,8 +198,8 @@ class _Found:
     def add_step(self, spec: CellSpec, step_s: float) -> None:
         timed = Timed(step_s, _work(spec), _launches(spec))
         _add(self.any, timed)
-        _add(self.alike.setdefault((_near_kind(spec), _kind(spec)), []), timed)
-        _add(self.near.setdefault(_near_kind(spec), []), timed, 2 * RECENT)
+        _add(self.alike.setdefault((pace(spec), time_kind(spec)), []), timed)
+        _add(self.near.setdefault(pace(spec), []), timed, 2 * RECENT)
 
     def prices(self, counts: Counts) -> Prices:
         least = {near: Cost.least(timed) for near, timed in self.near.items()}
@@ -259,7 +249,7 @@ def _step_of_running(cell: CellState, known: Prices) -> float | None:
         return priced or next(iter(cell.warmup_times_s), None)
     if priced is None or len(own) > 2:
         return median(own)
-    return median([*own, priced, priced]) if _kind(cell.spec) in known.alike else min(median(own), 2 * priced)
+    return median([*own, priced, priced]) if time_kind(cell.spec) in known.alike else min(median(own), 2 * priced)
 
 
 def _left_of_compiling_s(cell: CellState, known: Prices, now: float | None) -> float | None:

@@ -7,18 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from cs336_tui.analysis.merge import Result
-from cs336_tui.config.spec import ARCHES, CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, SYNCS, CellSpec
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec
 from cs336_tui.config.sweep import steps_words, warmup_words
-from cs336_tui.config.variants import (
-    ATTENTIONS,
-    COMPILES,
-    CROSS_ENTROPY,
-    CUDA_GRAPHS,
-    OPTIMIZERS,
-    REFERENCE,
-    WORKLOADS,
-    is_imported,
-)
+from cs336_tui.config.variants import REFERENCE, is_imported
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import count
 
@@ -137,7 +128,7 @@ def _with(results: Sequence[Result], key: str) -> Sequence[Result]:
 
 def shown_of(spec: CellSpec, key: str) -> str:
     """What a choice, or a dimension of the model, shows of a spec."""
-    return _WORDS[key](spec) if key in _WORDS else str(getattr(spec, _ATTRIBUTES[key]))
+    return _WORDS[key](spec) if key in _WORDS else str(getattr(spec, _OF_COLUMN[key].field))
 
 
 def warmup_done(cell: CellState) -> str:
@@ -160,17 +151,7 @@ def _warmup_steps_done(cell: CellState) -> int:
     return cell.steps_done - cell.running.n
 
 
-_SAME_NAME = (
-    "d_model", "d_ff", "num_layers", "num_heads", "precision", "device", "sync", "seed", "workload",
-    "compile", "checkpoint", "optimizer", "loss",
-)  # fmt: skip
-_ATTRIBUTES = {name: name for name in _SAME_NAME} | {
-    "vocab": "vocab_size",
-    "context": "context_length",
-    "batch": "batch_size",
-    "pass": "pass_",
-    "cuda-graph": "cuda_graph",
-}
+_OF_COLUMN = {axis.column: axis for axis in AXES.values() if axis.column}
 _WORDS: Mapping[str, Callable[[CellSpec], str]] = {
     "size": size_label,
     "warmup": lambda spec: warmup_words(spec.warmup_steps, spec.warmup_auto),
@@ -185,42 +166,27 @@ _WORDS: Mapping[str, Callable[[CellSpec], str]] = {
 """What a choice shows that is not one attribute."""
 
 
-def _choice(key: str, title: str, among: tuple[str, ...] = ()) -> Field:
-    """A field of the spec: in the order of `among`, else a number in its own."""
-    attribute = _ATTRIBUTES[key]
+def _choice(key: str) -> Field:
+    """A choice: numbers in their order, offered values in theirs, a user's own after them by name."""
+    axis = _OF_COLUMN[key]
+    is_variant = axis.group == "variants"
+    among = _AMONG.get(key, axis.values)
 
     def order(result: Result) -> Any:
-        value = getattr(result.spec, attribute)
-        return among.index(value) if among else value
-
-    return Field(key, title, "choice", lambda result: str(getattr(result.spec, attribute)), order)
-
-
-def _variant(key: str, among: tuple[str, ...] = ()) -> Field:
-    """A choice of a model or of how it is run: those of `among` in their order, a user's own after them by name."""
-
-    def order(result: Result) -> Any:
+        if axis.kind is int:
+            return getattr(result.spec, axis.field)
         shown = shown_of(result.spec, key)
         return (among.index(shown), "") if shown in among else (len(among), shown)
 
-    return Field(
-        key,
-        key.replace("cuda", "CUDA").replace("-", " "),
-        "choice",
-        lambda result: shown_of(result.spec, key),
-        order,
-        usual=shown_of(_PLAIN, key),
-    )
+    kind: Kind = "choice" if axis.sweep else "model"
+    usual = shown_of(_PLAIN, key) if is_variant else ""
+    return Field(key, axis.title, kind, lambda result: shown_of(result.spec, key), order, usual=usual)
 
 
 _PLAIN = CellSpec(
     size="tiny", edition="2026", arch="swiglu-rope", d_model=2, d_ff=1, num_layers=1, num_heads=1, vocab_size=1,
     context_length=1, batch_size=1, pass_="forward", precision="fp32", device="cpu",
 )  # fmt: skip
-
-
-def _dimension(key: str, title: str) -> Field:
-    return _choice(key, title)._replace(kind="model")
 
 
 def _size_order(result: Result) -> tuple[int, str]:
@@ -265,36 +231,24 @@ def _torch_order(result: Result) -> tuple[list[int], str]:
     return [int(number) for number in re.findall(r"\d+", _torch(result))], _torch(result)
 
 
-_ALL = (
+_AMONG: Mapping[str, tuple[str, ...]] = {"causal": ("yes", "no"), "model-args": (NO_ARGUMENTS,)}
+_FIRST = ("size", "model", "model-args", "edition", "arch")
+_DIMENSIONS = tuple(axis.column for axis in AXES.values() if not axis.sweep)
+_BEFORE_VARIANTS = ("vocab", "workload", "causal", "attention", "context", "batch", "pass", "precision")
+_LAST = ("device", "warmup", "steps", "sync", "seed", "threads")
+_OTHERS = tuple(key for key in _OF_COLUMN if key not in (*_FIRST, *_DIMENSIONS, *_BEFORE_VARIANTS, *_LAST))
+_DEVIATING = (
     Field("size", "size", "choice", lambda result: size_label(result.spec), _size_order),
-    _variant("model", (REFERENCE,)),
-    _variant("model-args", (NO_ARGUMENTS,)),
-    _variant("edition", EDITIONS)._replace(usual=""),
-    _variant("arch", ARCHES)._replace(usual=""),
-    Field("params", "parameters", "model", lambda result: count(num_params(result)), lambda r: num_params(r) or 0),
-    _dimension("d_model", "d_model"),
-    _dimension("d_ff", "d_ff"),
-    _dimension("num_layers", "layers"),
-    _dimension("num_heads", "heads"),
-    _choice("vocab", "vocabulary"),
-    _variant("workload", WORKLOADS),
-    _variant("causal", ("yes", "no")),
-    _variant("attention", ATTENTIONS),
-    _choice("context", "context"),
-    _choice("batch", "batch"),
-    _choice("pass", "pass", PASSES),
-    _choice("precision", "precision", PRECISIONS),
-    _variant("compile", COMPILES),
-    _choice("checkpoint", "checkpoint")._replace(usual="0"),
-    _variant("optimizer", OPTIMIZERS),
-    _variant("loss", (CROSS_ENTROPY,)),
-    _variant("cuda-graph", CUDA_GRAPHS),
     Field("device", "device", "choice", lambda result: result.spec.device, _device_order),
     _count("warmup", "warm-up", lambda spec: (spec.warmup_auto, spec.warmup_steps), warmup_done),
     _count("steps", "steps", lambda spec: (spec.steps_auto or 0.0, spec.measure_steps), steps_done),
-    _choice("sync", "sync", SYNCS),
-    _choice("seed", "seed"),
     Field("threads", "threads", "place", lambda result: str(_threads(result) or "unknown"), _threads),
+)
+_CHOICES = {key: _choice(key) for key in _OF_COLUMN} | {field.key: field for field in _DEVIATING}
+_ALL = (
+    *map(_CHOICES.__getitem__, _FIRST),
+    Field("params", "parameters", "model", lambda result: count(num_params(result)), lambda r: num_params(r) or 0),
+    *map(_CHOICES.__getitem__, (*_DIMENSIONS, *_BEFORE_VARIANTS, *_OTHERS, *_LAST)),
     Field("machine", "machine", "place", machine, lambda result: (_device_order(result), machine(result))),
     Field("torch", "torch", "place", _torch, _torch_order),
     Field("session", "session", "place", lambda result: result.session, lambda result: result.source),
@@ -302,8 +256,7 @@ _ALL = (
 )
 FIELDS: Mapping[str, Field] = {field.key: field for field in _ALL}
 
-VARIANTS = (
-    "workload", "causal", "model", "model-args", "attention", "compile", "checkpoint", "optimizer", "loss",
-    "cuda-graph",
-)  # fmt: skip
+VARIANTS = tuple(axis.column for axis in AXES.values() if axis.group == "variants" and axis.column)
 """Fields of what is run and how, which need be said only where it is not as usual."""
+WHOLE_NUMBERS = frozenset(key for key, axis in _OF_COLUMN.items() if axis.kind is int and key != "threads") | {"repeat"}
+"""Fields that are whole numbers."""

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from cs336_tui.config.spec import ARCHES, EDITIONS, PASSES, PRECISIONS, SYNCS, SpecError
-from cs336_tui.config.sweep import INTERVAL, USUAL_MOST, Auto, Counted, Sweep, auto_of, share_of, share_words
-from cs336_tui.config.variants import ATTENTIONS, COMPILES, CROSS_ENTROPY, CUDA_GRAPHS, OPTIMIZERS, REFERENCE, WORKLOADS
+from cs336_tui.config.axis import Axis, SpecError
+from cs336_tui.config.spec import AXES
+from cs336_tui.config.sweep import INTERVAL, USUAL_MOST, Auto, Counted, auto_of, share_of, share_words
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -94,134 +94,64 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 
-def _text(about: str, default: object) -> str:
-    """Help of a choice with the value it has when not given."""
-    words = ",".join(map(str, default)) if isinstance(default, tuple) else default
-    return f"{about.rstrip('.')}. [default: {words}]"
+def _text(axis: Axis) -> str:
+    """The help of a choice with the value it has when not given."""
+    usual = axis.sweep_default
+    words = ",".join(map(str, usual)) if isinstance(usual, tuple) else axis.hint if usual is None else usual
+    values = ", ".join(axis.values) + (f", or package.module:{axis.own}" if axis.own else "")
+    most = USUAL_MOST.get(axis.field)  # type: ignore[call-overload]
+    about = axis.help.format(values=values, default=words, most=most)
+    return about if about.endswith((".", "]")) else f"{about}. [default: {words}]"
 
 
-_DEFAULT = Sweep()
+def _type(axis: Axis) -> Any:
+    match axis.field:
+        case "warmup_steps":
+            return Count("warmup_steps", several=True)
+        case "measure_steps":
+            return Count("measure_steps")
+    if axis.kind is tuple:
+        return Pair() if axis.widget == "pairs" else click.Path()
+    numbers = axis.kind is int
+    return (NUMBERS if numbers else WORDS) if axis.several else click.INT if numbers else click.STRING
+
+
+def _option(axis: Axis) -> Callable[[F], F]:
+    name = axis.sweep or axis.field
+    if axis.kind is bool:
+        return click.option(f"--{axis.option}/--no-{axis.option}", name, default=None, help=_text(axis))
+    several = axis.kind is tuple
+    return click.option(
+        f"--{axis.option}", name, type=_type(axis), metavar=axis.metavar, multiple=several, help=_text(axis)
+    )
+
+
+def _options_of(*fields: str) -> list[Callable[[F], F]]:
+    return [_option(AXES[field]) for field in fields if AXES[field].option]
+
+
+_LAST = ("workload", "causal")
+_INTERVAL = click.option(
+    "--interval",
+    type=Share(),
+    help="With --steps auto: how wide the 95 % interval of the mean may be, as a share of it; whole width of the "
+    f"interval, so 2% is ± 1 %. [default: {share_words(INTERVAL)}]",
+)
+_HEAD_DIM = click.option(
+    "--head-dim", "head_dims", type=NUMBERS, help="With --workload attention: widths of queries, keys and values."
+)
+_PRESET = click.option(
+    "--preset", "preset_name", metavar="NAME", help="Start from this preset; other options change it."
+)
+_UNTIL_STEPS = list(AXES)[: list(AXES).index("measure_steps") + 1]
 _CHOICES = (
-    click.option("--preset", "preset_name", metavar="NAME", help="Start from this preset; other options change it."),
-    click.option(
-        "--size", "sizes", type=WORDS, help=_text("Model sizes of the edition, such as small,medium", _DEFAULT.sizes)
-    ),
-    click.option("--d-model", type=int, help="Raw dimensions replace --size."),
-    click.option("--d-ff", type=int, help="With --d-model."),
-    click.option("--num-layers", type=int, help="With --d-model."),
-    click.option("--num-heads", type=int, help="With --d-model."),
-    click.option("--vocab-size", type=int, help=_text("Vocabulary", _DEFAULT.vocab_size)),
-    click.option("--context", "contexts", type=NUMBERS, help=_text("Context lengths", _DEFAULT.contexts)),
-    click.option("--batch", "batches", type=NUMBERS, help=_text("Batch sizes", _DEFAULT.batches)),
-    click.option("--pass", "passes", type=WORDS, help=_text(", ".join(PASSES), _DEFAULT.passes)),
-    click.option("--precision", "precisions", type=WORDS, help=_text(", ".join(PRECISIONS), _DEFAULT.precisions)),
-    click.option(
-        "--device", "devices", type=WORDS, help=_text("auto, every, cpu, mps, cuda, cuda:N", _DEFAULT.devices)
-    ),
-    click.option(
-        "--warmup",
-        "warmups",
-        type=Count("warmup_steps", several=True),
-        help=_text(
-            "Warm-up steps; several values make several cells. auto: until steps are steady, at most "
-            f"{USUAL_MOST['warmup_steps']} unless said",
-            _DEFAULT.warmups,
-        ),
-    ),
-    click.option(
-        "--steps",
-        type=Count("measure_steps"),
-        help=_text(
-            "Measured steps. auto: until the mean is known to --interval or the noise has settled, at most "
-            f"{USUAL_MOST['measure_steps']} unless said",
-            _DEFAULT.steps,
-        ),
-    ),
-    click.option(
-        "--interval",
-        type=Share(),
-        help=_text(
-            "With --steps auto: how wide the 95 % interval of the mean may be, as a share of it; whole width of the "
-            "interval, so 2% is ± 1 %",
-            share_words(INTERVAL),
-        ),
-    ),
-    click.option(
-        "--edition", help=_text(f"Handout edition, which names the sizes: {', '.join(EDITIONS)}", _DEFAULT.edition)
-    ),
-    click.option("--arch", help=_text(", ".join(ARCHES), _DEFAULT.arch)),
-    click.option("--sync", help=_text(", ".join(SYNCS), _DEFAULT.sync)),
-    click.option("--seed", type=int, help=_text("Of parameters and tokens", _DEFAULT.seed)),
-    click.option("--threads", type=int, help=_text("torch's intra-op threads", "torch's own")),
-    click.option(
-        "--model",
-        "models",
-        type=WORDS,
-        metavar="package.module:Class,...",
-        help=_text(
-            f"A model of your own: a class or a function that makes one; {REFERENCE} is the one that comes along",
-            REFERENCE,
-        ),
-    ),
-    click.option(
-        "--model-arg",
-        "model_args",
-        type=Pair(),
-        multiple=True,
-        help="An argument that your model wants beside the dimensions, such as rope_theta=10000, "
-        "or Class.rope_theta=10000 for one of several; may be repeated.",
-    ),
-    click.option(
-        "--model-path",
-        "model_path",
-        type=click.Path(),
-        multiple=True,
-        metavar="FOLDER",
-        help="Where what you name is looked for; may be repeated. [default: the current folder]",
-    ),
-    click.option(
-        "--annotate",
-        "annotations",
-        type=Pair(),
-        multiple=True,
-        metavar="RANGE=package.module:function",
-        help="Of your own model: count this function's time and memory to this part, such as softmax; may be repeated.",
-    ),
-    click.option(
-        "--attention",
-        "attentions",
-        type=WORDS,
-        help=_text(
-            f"How attention is computed: {', '.join(ATTENTIONS)}, or package.module:function", _DEFAULT.attentions
-        ),
-    ),
-    click.option(
-        "--compile", "compiles", type=WORDS, help=_text(f"torch.compile: {', '.join(COMPILES)}", _DEFAULT.compiles)
-    ),
-    click.option(
-        "--checkpoint",
-        "checkpoints",
-        type=NUMBERS,
-        help=_text("Recompute activations in groups of so many blocks; 0: keep them", _DEFAULT.checkpoints),
-    ),
-    click.option(
-        "--optimizer",
-        "optimizers",
-        type=WORDS,
-        help=_text(f"Of train-step: {', '.join(OPTIMIZERS)}, or package.module:Class", _DEFAULT.optimizers),
-    ),
-    click.option("--loss", help=_text("The loss, or package.module:function", CROSS_ENTROPY)),
-    click.option(
-        "--cuda-graph",
-        "cuda_graphs",
-        type=WORDS,
-        help=_text(f"{', '.join(CUDA_GRAPHS)}; step: replay the whole step as one CUDA graph", _DEFAULT.cuda_graphs),
-    ),
-    click.option("--workload", help=_text(f"{', '.join(WORKLOADS)}; attention: that alone", _DEFAULT.workload)),
-    click.option(
-        "--head-dim", "head_dims", type=NUMBERS, help="With --workload attention: widths of queries, keys and values."
-    ),
-    click.option("--causal/--no-causal", default=None, help="With --workload attention. [default: causal]"),
+    _PRESET,
+    *_options_of(*_UNTIL_STEPS),
+    _INTERVAL,
+    *_options_of(*(field for field in AXES if field not in (*_UNTIL_STEPS, *_LAST))),
+    *_options_of("workload"),
+    _HEAD_DIM,
+    *_options_of("causal"),
 )
 
 

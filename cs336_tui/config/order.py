@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
-from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.axis import Kind
+from cs336_tui.config.spec import AXES, CellSpec
 
 Order = Literal["smallest-first", "as-given"]
 
@@ -33,12 +34,28 @@ def relative_work(spec: CellSpec) -> float:
     return spec.tokens_per_step * (weights + scores) * passes
 
 
-def variant_kind(spec: CellSpec) -> tuple[object, ...]:
-    """What decides, beside work, device, threads, precision and pass, how long a step takes: cells alike in it tell how
-    fast each other will be. An optimizer counts where there is a step of it."""
-    model = spec.workload, spec.causal, spec.model, spec.args_given, spec.model_path if spec.brings_own_code else ()
-    optimizer = spec.optimizer if spec.pass_ == "train-step" else "adamw"
-    return (*model, spec.attention, optimizer, spec.loss, spec.compile, spec.checkpoint, spec.cuda_graph)
+def _kind_of(kind: Kind, *, of_variants: bool = False) -> Callable[[CellSpec], tuple[object, ...]]:
+    """What a cell has in the choices that tell this kind apart; a choice counts where it means something."""
+    axes = [axis for axis in AXES.values() if kind in axis.kinds and (axis.group == "variants" or not of_variants)]
+    return lambda spec: tuple(getattr(spec, a.field) if a.counts_in(spec) else a.default for a in axes)
+
+
+variant_kind = _kind_of("time", of_variants=True)
+"""Beside work, device, threads, precision and pass, what decides how long a step takes: cells alike in it tell how fast
+each other will be."""
+time_kind = _kind_of("time")
+"""Cells of one kind price each other's steps."""
+pace = _kind_of("pace")
+"""Cells of one pace price each other's steps as long as none of a kind was timed."""
+_memory_kind = _kind_of("memory")
+
+
+_UNPREDICTED = [axis for axis in AXES.values() if "memory" in axis.kinds and "prediction" not in axis.kinds]
+
+
+def is_as_predicted(spec: CellSpec) -> bool:
+    """Whether nothing is chosen that predictions of memory leave out."""
+    return all(getattr(spec, axis.field) == axis.default for axis in _UNPREDICTED)
 
 
 def in_order(specs: Sequence[CellSpec], order: Order = "smallest-first") -> tuple[CellSpec, ...]:
@@ -60,11 +77,6 @@ def in_rounds(specs: Sequence[CellSpec], repeats: int) -> tuple[tuple[CellSpec, 
 def needs_at_least(spec: CellSpec, other: CellSpec) -> bool:
     """Whether `spec` surely needs as much memory as `other`: the same kind of cell, and nothing of it smaller."""
 
-    def kind(cell: CellSpec) -> tuple[object, ...]:
-        variants = cell.attention, cell.optimizer, cell.loss, cell.compile, cell.checkpoint, cell.cuda_graph
-        model = cell.workload, cell.causal, cell.model, cell.model_args, cell.model_path, cell.arch
-        return cell.device, cell.pass_, cell.precision, *model, *variants
-
     def extent(cell: CellSpec) -> tuple[int, ...]:
         dims = cell.dims
         return (
@@ -77,7 +89,9 @@ def needs_at_least(spec: CellSpec, other: CellSpec) -> bool:
             cell.batch_size,
         )
 
-    return kind(spec) == kind(other) and all(a >= b for a, b in zip(extent(spec), extent(other), strict=True))
+    return _memory_kind(spec) == _memory_kind(other) and all(
+        a >= b for a, b in zip(extent(spec), extent(other), strict=True)
+    )
 
 
 def brings_as(spec: CellSpec, code: str, other: CellSpec) -> bool:

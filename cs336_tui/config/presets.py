@@ -16,32 +16,25 @@ import msgspec
 import platformdirs
 
 from cs336_tui.config.reading import TomlError, parse_toml, read_text
-from cs336_tui.config.spec import ModelDims, SpecError
+from cs336_tui.config.spec import AXES, ModelDims, SpecError
 from cs336_tui.config.sweep import INTERVAL, UNRESOLVED, Auto, Counted, Sweep, auto_of, auto_words, share_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)*")
 _DEPTH = 3
 """Of folders in which presets are looked for, as a link may lead back to where it is."""
 _DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
-_LISTS = {
-    "size": "sizes", "context": "contexts", "batch": "batches", "pass": "passes", "precision": "precisions",
-    "device": "devices", "warmup": "warmups", "head_dim": "head_dims", "model": "models", "attention": "attentions",
-    "compile": "compiles", "checkpoint": "checkpoints", "optimizer": "optimizers", "cuda_graph": "cuda_graphs",
-    "model_path": "model_path",
-}  # fmt: skip
-_SINGLES = (
-    "steps", "edition", "arch", "sync", "seed", "threads", "vocab_size", "workload", "causal", "loss",
-)  # fmt: skip
-_PAIRS = {"model_arg": "model_args", "annotate": "annotations"}
+_GIVEN = [axis for axis in AXES.values() if axis.sweep and axis.option]
+_KEYS: dict[str, tuple[str, type, bool]] = (
+    {axis.key: (axis.sweep, axis.kind, True) for axis in _GIVEN if axis.several}
+    | {"head_dim": ("head_dims", int, True)}
+    | {axis.key: (axis.sweep, axis.kind, False) for axis in _GIVEN if not axis.several and axis.kind is not tuple}
+    | {axis.key: (axis.sweep, str, True) for axis in _GIVEN if axis.kind is tuple}
+)
+"""Each key's field of a sweep, the type of its values, and whether it may hold several, as a list."""
+_PAIRS = tuple(axis.key for axis in AXES.values() if axis.widget == "pairs")
 """Keys that hold a list of texts as ``name=value``."""
-_UNUSUAL = (
-    "head_dim", "model", "attention", "compile", "checkpoint", "optimizer", "cuda_graph", "model_path", "workload",
-    "causal", "loss",
-)  # fmt: skip
+_RARE = ("head_dim", *(axis.key for axis in AXES.values() if axis.group == "variants"))
 """Keys that a file leaves out where they are as usual."""
-_TEXTS = ("size", "pass", "precision", "device", "model", "attention", "compile", "optimizer", "cuda_graph",
-          "model_path", "edition", "arch", "sync", "workload", "loss")  # fmt: skip
-"""Keys that hold texts; others hold whole numbers, but for `causal`."""
 _COUNTED: dict[str, Counted] = {"warmup": "warmup_steps", "steps": "measure_steps"}
 """Keys that may hold ``auto``."""
 
@@ -58,7 +51,8 @@ class PresetError(Exception):
     """A preset that cannot be read or kept; one line names it, what is wrong and what is allowed."""
 
 
-QUICK = Preset("quick", "the tiny size on this machine's best device, under half a minute", Sweep())
+_PLAIN = Sweep()
+QUICK = Preset("quick", "the tiny size on this machine's best device, under half a minute", _PLAIN)
 """The defaults of every choice; has no file of its own."""
 
 
@@ -128,20 +122,14 @@ def to_toml(preset: Preset) -> str:
     fields: dict[str, Any] = {"about": preset.about}
     if sweep.dims:
         fields |= {name: getattr(sweep.dims, name) for name in (*_DIMS, "vocab_size")}
-    for key, field in _LISTS.items():
-        if key != "size" or not sweep.dims:
-            values = getattr(sweep, field)
-            fields[key] = values[0] if len(values) == 1 else list(values)
-    for key in _SINGLES:
-        if key not in fields and getattr(sweep, key) is not None:
-            fields[key] = getattr(sweep, key)
-    for key, field in _PAIRS.items():
-        if pairs := getattr(sweep, field):
-            fields[key] = [f"{name}={value}" for name, value in pairs]
-    plain = Sweep()
-    for key in _UNUSUAL:
-        if getattr(sweep, _LISTS.get(key, key)) == getattr(plain, _LISTS.get(key, key)):
-            fields.pop(key, None)
+    for key, (field, _, several) in _KEYS.items():
+        value, usual = getattr(sweep, field), getattr(_PLAIN, field)
+        if value is None or key in fields or (key in _RARE and value == usual) or (key == "size" and sweep.dims):
+            continue
+        if key in _PAIRS:
+            fields[key] = list(map("=".join, value))
+        else:
+            fields[key] = value if not several else value[0] if len(value) == 1 else list(value)
     if sweep.warmup_auto:
         fields["warmup"] = auto_words("warmup_steps", sweep.warmups[0])
     if sweep.steps_auto is not None:
@@ -155,7 +143,7 @@ def from_toml(name: str, text: str) -> Preset:
         fields = parse_toml(text)
     except TomlError as error:
         raise PresetError(f"preset {name}: {error}") from None
-    allowed = ("about", *_LISTS, *_SINGLES, *_PAIRS, "interval", *_DIMS)
+    allowed = ("about", *_KEYS, "interval", *_DIMS)
     if unknown := sorted(fields.keys() - set(allowed)):
         raise PresetError(f"preset {name}: unknown key {unknown[0]}: expected one of {', '.join(allowed)}")
     try:
@@ -166,24 +154,19 @@ def from_toml(name: str, text: str) -> Preset:
 
 def _sweep(fields: dict[str, Any]) -> Sweep:
     given = _automatic(fields)
-    for key, field in _LISTS.items():
-        if key in fields and field not in given:
-            values = fields[key] if isinstance(fields[key], list) else [fields[key]]
-            given[field] = tuple(_convert(key, value, _kind(key)) for value in values)
-    for key in _SINGLES:
-        if key in fields and key not in given:
-            given[key] = _convert(key, fields[key], _kind(key))
-    for key, field in _PAIRS.items():
-        if key in fields:
-            texts = fields[key] if isinstance(fields[key], list) else [fields[key]]
-            given[field] = tuple(_pair(key, text) for text in texts)
+    for key, (field, kind, several) in _KEYS.items():
+        if key not in fields or field in given:
+            continue
+        values = fields[key] if several and isinstance(fields[key], list) else [fields[key]]
+        found = [_pair(key, value) if key in _PAIRS else _convert(key, value, kind) for value in values]
+        given[field] = tuple(found) if several else found[0]
     raw = {key: _convert(key, fields[key], int) for key in _DIMS if key in fields}
     if raw:
         if missing := [key for key in _DIMS if key not in raw]:
             raise SpecError("raw dimensions", "incomplete", f"{', '.join(missing)} missing; give all of them")
         if "sizes" in given:
             raise SpecError("size", ",".join(given["sizes"]), "give either size or raw dimensions, not both")
-        given["dims"] = ModelDims(**raw, vocab_size=given.get("vocab_size", Sweep().vocab_size))
+        given["dims"] = ModelDims(**raw, vocab_size=given.get("vocab_size", _PLAIN.vocab_size))
     sweep = Sweep(**given)
     named = tuple(device for device in sweep.devices if device not in UNRESOLVED)
     if problems := sweep.with_devices(named or ("cpu",)).problems():
@@ -215,12 +198,6 @@ def _auto_choices(key: str, auto: Auto) -> dict[str, Any]:
     return {"steps": auto.most, "steps_auto": INTERVAL}
 
 
-def _kind(key: str) -> type[str] | type[int] | type[bool]:
-    if key == "causal":
-        return bool
-    return str if key in _TEXTS else int
-
-
 def _pair(key: str, text: Any) -> tuple[str, str]:
     name, equals, value = _convert(key, text, str).partition("=")
     if not (name.strip() and equals):
@@ -228,7 +205,7 @@ def _pair(key: str, text: Any) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _convert(key: str, value: Any, kind: type[str] | type[int] | type[bool]) -> Any:
+def _convert(key: str, value: Any, kind: type) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         or_auto = ' or "auto"' if key in _COUNTED else ""
         allowed = {str: "expected a text", int: f"expected a whole number{or_auto}", bool: "expected true or false"}

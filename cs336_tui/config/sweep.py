@@ -7,13 +7,15 @@ import math
 import re
 import shlex
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
+from cs336_tui.config.axes import Choices, canonical_device
+from cs336_tui.config.axis import MAX_COUNT, Axis, SpecError
 from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import CUSTOM_SIZE, CellSpec, ModelDims, SpecError, canonical_device
-from cs336_tui.config.variants import CROSS_ENTROPY, REFERENCE, arguments_for, is_imported, short
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RULES, CellSpec, ModelDims, Rule
+from cs336_tui.config.variants import arguments_for, is_imported, short
 
 UNRESOLVED = ("auto", "every")
 """Names that only a machine can turn into devices: its best one, and all of them."""
@@ -89,16 +91,34 @@ def _number(text: str) -> float:
     return float(f"{number}e-2" if end.endswith("%") else f"{number}{end}")
 
 
-_SHARED = (
-    "edition", "arch", "sync", "seed", "threads", "warmup_auto", "steps_auto",
-    "workload", "causal", "loss",
-)  # fmt: skip
-"""Fields that every cell of a sweep has alike, named so by both."""
 _AUTO_ALLOWED = "expected auto, or auto:MAX with the most steps, at least {}"
+_NOT_SHARED = ("vocab_size", "model_args")
+"""Fields of a sweep that its cells do not take as they are."""
+_OUTER = (
+    "device", "precision", "size", "context_length", "batch_size", "model", "attention", "checkpoint", "optimizer",
+)  # fmt: skip
+_INNER = ("warmup_steps", "pass_")
+_IN_SWEEP = {field: axis for field, axis in AXES.items() if axis.sweep}
+_SHARED = tuple(f for f, axis in _IN_SWEEP.items() if axis.sweep == f and not axis.several and f not in _NOT_SHARED)
+"""Fields that every cell of a sweep has alike, named so by both."""
+_PRODUCT = (*_OUTER, *(f for f, axis in _IN_SWEEP.items() if axis.several and f not in _OUTER + _INNER), *_INNER)
+_PLAIN = {field: axis.alike for field, axis in AXES.items()}
+_DEEP = ModelDims(d_model=2, d_ff=1, num_layers=MAX_COUNT, num_heads=1)
+
+if TYPE_CHECKING:
+    _OfAxes = msgspec.Struct
+else:
+    _OfAxes = msgspec.defstruct(
+        "_OfAxes",
+        [(axis.sweep, axis.sweep_type, axis.sweep_default) for axis in _IN_SWEEP.values()],
+        frozen=True,
+        kw_only=True,
+        rename={"passes": "pass"},
+    )
 
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}):
-    """Choices whose product is run, smallest models first.
+class Sweep(_OfAxes, frozen=True, kw_only=True):
+    """Choices whose product is run, smallest models first: a field for every axis, and those below.
 
     `sizes` are names of the edition's table; `dims`, when given, replaces them by one custom size.
     `devices` may hold ``auto`` and ``every``; they must be resolved (`with_devices`) before `cells`.
@@ -109,36 +129,36 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
     user's own, or named ``Class.name`` for one of several.
     """
 
-    sizes: tuple[str, ...] = ("tiny",)
     dims: ModelDims | None = None
-    vocab_size: int = 10_000
-    contexts: tuple[int, ...] = (128,)
-    batches: tuple[int, ...] = (4,)
-    passes: tuple[str, ...] = ("forward", "forward+backward", "train-step")
-    precisions: tuple[str, ...] = ("fp32",)
-    devices: tuple[str, ...] = ("auto",)
-    warmups: tuple[int, ...] = (5,)
-    steps: int = 10
-    edition: str = "2026"
-    arch: str = "swiglu-rope"
-    sync: str = "each-step"
-    seed: int = 0
-    threads: int | None = None
-    warmup_auto: bool = False
-    steps_auto: float | None = None
-    workload: str = "language-model"
     head_dims: tuple[int, ...] = (64,)
-    causal: bool = True
-    models: tuple[str, ...] = (REFERENCE,)
-    model_args: tuple[tuple[str, str], ...] = ()
-    model_path: tuple[str, ...] = ()
-    annotations: tuple[tuple[str, str], ...] = ()
-    attentions: tuple[str, ...] = ("naive",)
-    optimizers: tuple[str, ...] = ("adamw",)
-    loss: str = CROSS_ENTROPY
-    compiles: tuple[str, ...] = ("off",)
-    checkpoints: tuple[int, ...] = (0,)
-    cuda_graphs: tuple[str, ...] = ("off",)
+
+    if TYPE_CHECKING:  # the types of axes that code names; the fields themselves are derived
+
+        def __init__(self, **choices: Any) -> None: ...
+
+        sizes: tuple[str, ...]
+        vocab_size: int
+        contexts: tuple[int, ...]
+        batches: tuple[int, ...]
+        passes: tuple[str, ...]
+        precisions: tuple[str, ...]
+        devices: tuple[str, ...]
+        warmups: tuple[int, ...]
+        warmup_auto: bool
+        steps: int
+        steps_auto: float | None
+        edition: str
+        threads: int | None
+        workload: str
+        causal: bool
+        models: tuple[str, ...]
+        model_args: tuple[tuple[str, str], ...]
+        model_path: tuple[str, ...]
+        annotations: tuple[tuple[str, str], ...]
+        attentions: tuple[str, ...]
+        checkpoints: tuple[int, ...]
+        optimizers: tuple[str, ...]
+        loss: str
 
     def with_devices(self, devices: tuple[str, ...]) -> Sweep:
         return msgspec.structs.replace(self, devices=devices)
@@ -153,75 +173,85 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
 
     def cells(self) -> tuple[CellSpec, ...]:
         """The product, smallest models first. Raises the first `SpecError` of `problems`."""
-        cells: list[CellSpec] = []
-        for cell in self._each():
-            if isinstance(cell, SpecError):
-                raise cell
-            cells.append(cell)
-        return tuple(cells)
+        for problem in self.problems():
+            raise problem
+        axes = self._axes()
+        shared = {field: choices[0] for field, choices in self._values().items() if field not in axes}
+        return tuple(
+            self._cell(shared | dict(zip(axes, each, strict=True))) for each in itertools.product(*axes.values())
+        )
+
+    def _cell(self, values: dict[str, Any]) -> CellSpec:
+        size, dims = self._dims_of(values["size"])
+        model_args = arguments_for(values["model"], self.model_args)
+        return CellSpec(**values | msgspec.structs.asdict(dims) | {"size": size, "model_args": model_args})
 
     def problems(self) -> tuple[SpecError, ...]:
         """Everything wrong with the choices, each said once; empty when `cells` will succeed."""
-        found = {str(cell): cell for cell in self._each() if isinstance(cell, SpecError)}
+        found = {str(problem): problem for problem in self.refusals()}
+        if len(self) > MOST_CELLS:
+            problem = SpecError("cells", len(self), f"these choices make too many; expected at most {MOST_CELLS}")
+            found[str(problem)] = problem
         return tuple(found.values())
+
+    def refusals(self) -> Iterator[SpecError]:
+        """What is wrong, but for how many cells there are. Costs the sum of the choices, and of each rule the product
+        of those that it is between."""
+        for field, choices in self._axes().items():
+            if not choices:
+                yield SpecError(field.rstrip("_"), "(none)", "choose at least one")
+            if len(set(choices)) != len(choices):
+                yield SpecError(field.rstrip("_"), ",".join(map(str, choices)), "names the same value twice")
+        yield from self._ceilings()
+        yield from self._arguments_of_nobody()
+        values = self._values()
+        dims: dict[str | int, ModelDims] = {}
+        for size in self._sizes:
+            try:
+                dims[size] = self._dims_of(size)[1]
+            except SpecError as error:
+                yield error
+        for field, choices in values.items():
+            for value in choices:
+                try:
+                    AXES[field].validate(value)
+                except SpecError as error:
+                    yield error
+        values["size"] = tuple(dims)
+        for rule in RULES:
+            yield from self._broken(rule, values, dims)
+
+    def _broken(
+        self, rule: Rule, values: dict[str, tuple[Any, ...]], dims: dict[str | int, ModelDims]
+    ) -> Iterator[SpecError]:
+        """What the rule has against these values of its choices."""
+        several = [values[field] for field in rule.fields]
+        if math.prod(map(len, several)) > MOST_CELLS:  # then there are too many cells, too
+            return
+        for combination in itertools.product(*several):
+            cell = dict(zip(rule.fields, combination, strict=True))
+            cell["model_args"] = arguments_for(cell.get("model", ""), self.model_args)
+            of_size = msgspec.structs.asdict(dims.get(cell.get("size", ""), _DEEP))
+            yield from rule.refusals(Choices(**_PLAIN | {"workload": self.workload} | of_size | cell))
+
+    def _values(self) -> dict[str, tuple[Any, ...]]:
+        """The values that cells take of every choice, by the field of `CellSpec`."""
+        without = () if self.own_code else ("model_path", "annotations")
+        shared = {field: (getattr(self, field),) for field in _SHARED if field not in without}
+        return shared | self._axes() | {"measure_steps": (self.steps,), "model_args": (self.model_args,)}
+
+    def _axes(self) -> dict[str, tuple[Any, ...]]:
+        """The choices whose product is run, by the field of `CellSpec` that each gives; the last varies fastest."""
+        found = {field: getattr(self, AXES[field].sweep) for field in _PRODUCT if field != "size"}
+        return {field: found.get(field, self._sizes) for field in _PRODUCT} | {
+            "device": tuple(map(_one_spelling, self.devices))
+        }
 
     @property
     def _sizes(self) -> tuple[str | int, ...]:
         if self.workload == "attention":
             return self.head_dims
         return (CUSTOM_SIZE,) if self.dims else self.sizes
-
-    def _axes(self) -> dict[str, tuple[Any, ...]]:
-        """The choices whose product is run, by the field of `CellSpec` that each gives."""
-        return {
-            "device": tuple(map(_one_spelling, self.devices)),
-            "precision": self.precisions,
-            "size": self._sizes,
-            "context_length": self.contexts,
-            "batch_size": self.batches,
-            "model": self.models,
-            "attention": self.attentions,
-            "checkpoint": self.checkpoints,
-            "optimizer": self.optimizers,
-            "compile": self.compiles,
-            "cuda_graph": self.cuda_graphs,
-            "warmup_steps": self.warmups,
-            "pass_": self.passes,
-        }
-
-    def _each(self) -> Iterator[CellSpec | SpecError]:
-        axes = self._axes()
-        for field, values in axes.items():
-            if not values:
-                yield SpecError(field.rstrip("_"), "(none)", "choose at least one")
-            if len(set(values)) != len(values):
-                yield SpecError(field.rstrip("_"), ",".join(map(str, values)), "names the same value twice")
-        if len(self) > MOST_CELLS:  # which would take long to look at one by one
-            yield SpecError("cells", len(self), f"these choices make too many; expected at most {MOST_CELLS}")
-            return
-        yield from self._ceilings()
-        yield from self._arguments_of_nobody()
-        own = {field: getattr(self, field) for field in ("model_path", "annotations") if self.own_code}
-        for values in itertools.product(*axes.values()):
-            cell = dict(zip(axes, values, strict=True))
-            try:
-                size, dims = self._dims_of(cell.pop("size"))
-                yield CellSpec(
-                    size=size,
-                    d_model=dims.d_model,
-                    d_ff=dims.d_ff,
-                    num_layers=dims.num_layers,
-                    num_heads=dims.num_heads,
-                    vocab_size=dims.vocab_size,
-                    measure_steps=self.steps,
-                    device=canonical_device(cell.pop("device")),
-                    model_args=arguments_for(cell["model"], self.model_args),
-                    **own,
-                    **{field: getattr(self, field) for field in _SHARED},
-                    **cell,
-                )
-            except SpecError as error:
-                yield error
 
     def _dims_of(self, size: str | int) -> tuple[str, ModelDims]:
         """A size's name and dimensions; of attention alone those of one head, which has neither layers nor tokens."""
@@ -257,66 +287,55 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, rename={"passes": "pass"}
 
     def command(self, ddof: int = 1) -> str:
         """The headless command line that runs this sweep again; `ddof` is named when it is not the default."""
-
-        def comma(values: tuple[object, ...]) -> str:
-            return ",".join(map(str, values))
-
-        words = ["cs336-tui", "bench"]
-        if self.workload == "attention":
-            words += ["--workload", self.workload, "--head-dim", comma(self.head_dims)]
-            words += [] if self.causal else ["--no-causal"]
-        elif dims := self.dims:
-            for field in ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size"):
-                words += [f"--{field.replace('_', '-')}", str(getattr(dims, field))]
-        else:
-            words += ["--size", comma(self.sizes)]
-            if self.vocab_size != Sweep().vocab_size:
-                words += ["--vocab-size", str(self.vocab_size)]
-        words += ["--context", comma(self.contexts), "--batch", comma(self.batches)]
-        words += ["--pass", comma(self.passes), "--precision", comma(self.precisions)]
-        words += ["--warmup", ",".join(self.warmup_words)]
-        if self.steps_auto is None:
-            words += ["--steps", str(self.steps)]
-        else:
-            words += ["--steps", auto_words("measure_steps", self.steps), "--interval", share_words(self.steps_auto)]
-        words += ["--device", comma(self.devices), *self._variant_words()]
-        words += ["--edition", self.edition, "--arch", self.arch, "--sync", self.sync, "--seed", str(self.seed)]
-        if self.threads is not None:
-            words += ["--threads", str(self.threads)]
+        words = ["cs336-tui", "bench", *self._workload_words()]
+        for axis in sorted(_IN_SWEEP.values(), key=_place_in_command):
+            words += self._words_of(axis)
         if ddof != 1:
             words += ["--ddof", str(ddof)]
         return shlex.join(words)
 
-    def _variant_words(self) -> Iterator[str]:
-        """The options of everything about the model that is not as usual."""
-        plain = Sweep()
-        for option, field in VARIANT_OPTIONS.items():
-            if (value := getattr(self, field)) != getattr(plain, field):
-                yield from (option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value))
-        if not self.own_code:  # what is only for that does nothing
-            return
-        model_args = self.model_args if any(map(is_imported, self.models)) else ()
-        for option, pairs in (("--model-arg", model_args), ("--annotate", self.annotations)):
-            for name, value in pairs:
-                yield from (option, f"{name}={value}")
-        for path in self.model_path:
-            yield from ("--model-path", path)
+    def _workload_words(self) -> Iterator[str]:
+        """The options of attention alone, or of a model whose dimensions have no name."""
+        if self.workload == "attention":
+            yield from ("--workload", self.workload, "--head-dim", ",".join(map(str, self.head_dims)))
+            yield from () if self.causal else ("--no-causal",)
+        elif self.dims:
+            for field, value in msgspec.structs.asdict(self.dims).items():
+                yield from (f"--{AXES[field].option}", str(value))
+
+    def _words_of(self, axis: Axis) -> Iterator[str]:
+        """The option of a choice; none where that goes without saying."""
+        value = getattr(self, axis.sweep)
+        given = value if isinstance(value, tuple) else (value,)
+        match axis.field:
+            case "workload" | "causal" | "warmup_auto" | "steps_auto":
+                return
+            case "size" | "vocab_size" if self.workload == "attention" or self.dims:
+                return
+            case "model_path" | "annotations" if not self.own_code:
+                return
+            case "model_args" if not any(map(is_imported, self.models)):
+                return
+            case "warmup_steps":
+                given = self.warmup_words
+            case "measure_steps" if self.steps_auto is not None:
+                given = (auto_words("measure_steps", self.steps), "--interval", share_words(self.steps_auto))
+                yield from ("--steps", *given)
+                return
+        if axis.widget in ("pairs", "pieces"):
+            for each in given:
+                yield from (f"--{axis.option}", each if isinstance(each, str) else "=".join(each))
+        elif value is not None and not (axis.is_rare and value == axis.sweep_default):
+            yield from (f"--{axis.option}", ",".join(map(str, given)))
 
 
-VARIANT_OPTIONS = {
-    "--model": "models",
-    "--attention": "attentions",
-    "--checkpoint": "checkpoints",
-    "--optimizer": "optimizers",
-    "--loss": "loss",
-    "--compile": "compiles",
-    "--cuda-graph": "cuda_graphs",
-}
-"""Options that choose how a model is run, each with its field of `Sweep`."""
+def _place_in_command(axis: Axis) -> int:
+    """The device after the steps, then variants, and last what is seldom changed."""
+    return 1 if axis.field == "device" else {"variants": 2, "more": 3}.get(axis.group, 0)
 
 
 def _one_spelling(device: str) -> str:
-    """The canonical name, so that no device is run twice; an unknown name is kept for `CellSpec` to refuse."""
+    """The canonical name, so that no device is run twice; an unknown name is kept to be refused."""
     try:
         return canonical_device(device)
     except SpecError:

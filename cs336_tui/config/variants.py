@@ -1,21 +1,10 @@
-"""Switches on how a model is run, and names of what a user brings: spelled one way everywhere."""
+"""Names of a user's own code, of named ranges, and of what a model may be given."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 from typing import Literal, get_args
-
-Work = Literal["language-model", "attention"]
-Compile = Literal["off", "default", "reduce-overhead", "max-autotune"]
-CudaGraph = Literal["off", "step"]
-
-WORKLOADS: tuple[str, ...] = get_args(Work)
-"""``attention`` is attention alone, over random queries, keys and values without a head dimension."""
-COMPILES: tuple[str, ...] = get_args(Compile)
-"""torch.compile's modes; ``off`` is the model as it is written."""
-CUDA_GRAPHS: tuple[str, ...] = get_args(CudaGraph)
-"""``step`` replays one CUDA graph of the whole step."""
 
 Range = Literal[
     "embedding",
@@ -42,11 +31,6 @@ RANGES: tuple[str, ...] = get_args(Range)
 
 REFERENCE = "reference"
 """The model that comes with the product, as the name of a model."""
-ATTENTIONS = ("naive", "sdpa", "flash", "memory-efficient", "cudnn", "math")
-"""How the reference model computes attention: ``naive`` materialises its scores; ``sdpa`` is torch's
-scaled_dot_product_attention with the backend that torch chooses, the others are its backends by name."""
-OPTIMIZERS = ("adamw", "adamw-fused", "adamw-foreach", "adamw-for-loop")
-"""torch's AdamW: ``adamw`` with the implementation that torch chooses on the device, the others by name."""
 CROSS_ENTROPY = "cross-entropy"
 
 ALIASES: dict[str, tuple[str, ...]] = {

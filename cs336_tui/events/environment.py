@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+
 import msgspec
 
-from cs336_tui.config.spec import CellSpec, SpecError, canonical_device
-from cs336_tui.config.variants import ATTENTIONS
+from cs336_tui.config.spec import AXES, CellSpec, SpecError, canonical_device
 
 
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,20 +29,6 @@ def capability_pair(capability: str) -> tuple[int, int]:
     """``9.0`` as (9, 0), which can be compared."""
     major, minor = map(int, capability.split("."))
     return major, minor
-
-
-FLOAT8 = (8, 9)
-"""The first CUDA compute capability whose matrix products take float8."""
-
-
-def _why_not(info: DeviceInfo, precision: str) -> str:
-    """What the device can do instead, and what it lacks where that is a matter of its generation."""
-    can = f"{info.name} ({info.label}) can do {', '.join(info.precisions)}"
-    if precision != "fp8-mixed":
-        return can
-    needed = ".".join(map(str, FLOAT8))
-    has = f"{info.name} has {info.capability}" if info.capability else f"{info.name} is none"
-    return f"{can}; it needs an NVIDIA GPU of compute capability {needed} or later, {has}"
 
 
 class TorchEnvironment(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,18 +84,18 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(found)
 
     def check(self, spec: CellSpec) -> None:
-        """Raise `SpecError` when this machine lacks the cell's device or the device lacks its precision."""
-        info = self.device(spec.device)
+        """Raise `SpecError` when this machine lacks the cell's device or the device one of its choices."""
+        for problem in self.refusals(spec.device, {field: (getattr(spec, field),) for field in AXES}):
+            raise problem
+
+    def refusals(self, name: str, values: Mapping[str, Iterable[object]]) -> Iterator[SpecError]:
+        """Why the device is not here, or cannot do which of these values, by the field of a spec."""
+        info = self.device(name)
         if info is None:
             have = ", ".join(d.name for d in self.devices) or "none that torch can use"
-            raise SpecError("device", spec.device, f"this machine has {have}")
-        if spec.precision not in info.precisions:
-            raise SpecError("precision", spec.precision, _why_not(info, spec.precision))
-        if spec.attention in ATTENTIONS and info.attentions and spec.attention not in info.attentions:
-            raise SpecError(
-                "attention", spec.attention, f"{info.name} ({info.label}) can do {', '.join(info.attentions)}"
-            )
-        if spec.compile != "off" and info.cannot_compile:
-            raise SpecError("compile", spec.compile, info.cannot_compile)
-        if spec.cuda_graph != "off" and not spec.device.startswith("cuda"):
-            raise SpecError("cuda_graph", spec.cuda_graph, f"{info.name} ({info.label}) has none; only cuda has")
+            yield SpecError("device", name, f"this machine has {have}")
+            return
+        for field, axis in AXES.items():
+            for value in values[field] if axis.lacks else ():
+                if axis.lacks and (why := axis.lacks(value, info)):
+                    yield SpecError(axis.name, value, why)

@@ -10,8 +10,9 @@ from importlib.resources import files
 
 import msgspec
 
+from cs336_tui.config.axes import FLOAT8
 from cs336_tui.config.spec import Precision
-from cs336_tui.events.environment import FLOAT8, capability_pair
+from cs336_tui.events.environment import capability_pair
 
 _MEANT: dict[Precision, str] = {
     "fp32": "fp32", "tf32": "tf32", "bf16-mixed": "bf16", "bf16": "bf16", "fp16-mixed": "fp16", "fp8-mixed": "fp8",

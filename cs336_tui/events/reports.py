@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, cast, get_args
 
 import msgspec
 
-from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.variants import RANGES as RANGES
 from cs336_tui.config.variants import Range as Range
 
@@ -359,10 +359,7 @@ _OF_PASS: dict[str, str] = {
 def prediction_note(spec: CellSpec) -> str:
     """What is to be known of a prediction for this spec."""
     found = [_OF_PASS.get(spec.pass_, "")]
-    if spec.compile != "off":
-        found.append("predicted is the model as it is written; torch.compile may need less, or more")
-    if spec.cuda_graph != "off":
-        found.append("predicted is the step without its CUDA graph, which keeps what it uses for itself")
+    found += [axis.unpredicted for axis in AXES.values() if getattr(spec, axis.field) != axis.default]
     if spec.checkpoint:
         found.append("FLOPs of backward include what activation checkpointing computes again")
     return "; ".join(filter(None, found))
@@ -373,17 +370,22 @@ def predicted_for(spec: CellSpec, found: Prediction) -> Prediction:
     return msgspec.structs.replace(found, spec=spec, note=prediction_note(spec))
 
 
+_OF_NO_PREDICTION = {field: axis.alike for field, axis in AXES.items() if "prediction" not in axis.kinds}
+_OF_A_RUN = tuple(field for field in _OF_NO_PREDICTION if "time" in AXES[field].kinds)
+
+
 def prediction_key(spec: CellSpec) -> CellSpec:
     """The same spec for all cells that need the same: steps, seed, synchronisation and the like do not matter."""
-    return msgspec.structs.replace(
-        spec, size="", edition="2026", sync="each-step", warmup_steps=0, measure_steps=1, seed=0, threads=None,
-        warmup_auto=False, steps_auto=None, compile="off", cuda_graph="off",
-        device=spec.device.partition(":")[0] + (":0" if spec.device.startswith("cuda") else ""),
-    )  # fmt: skip
+    device = spec.device.partition(":")[0] + (":0" if spec.device.startswith("cuda") else "")
+    return msgspec.structs.replace(spec, **_OF_NO_PREDICTION, device=device)
+
+
+def run_key(spec: CellSpec) -> CellSpec:
+    """The same spec for all cells that need the same and run the same way: of two cells one of which is compiled needs
+    are predicted alike, but what is measured is not."""
+    return msgspec.structs.replace(prediction_key(spec), **{field: getattr(spec, field) for field in _OF_A_RUN})
 
 
 def report_key(spec: CellSpec) -> CellSpec:
-    """The same spec for all cells of which a report tells the same: as `prediction_key`, on its device and threads."""
-    return msgspec.structs.replace(
-        prediction_key(spec), device=spec.device, threads=spec.threads, compile=spec.compile, cuda_graph=spec.cuda_graph
-    )
+    """The same spec for all cells of which a report tells the same: as `run_key`, on its device."""
+    return msgspec.structs.replace(run_key(spec), device=spec.device)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from cs336_tui.analysis.energy import Energy, energy_of
-from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, num_params, varies
+from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, WHOLE_NUMBERS, num_params, varies
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.roofline import Limit, PeakLookup, limit_of, why_unknown
 from cs336_tui.events.events import CellFinished
@@ -30,29 +30,8 @@ if TYPE_CHECKING:
     from cs336_tui.analysis.verdicts import Judgement
     from cs336_tui.stats.intervals import MeanInterval
 
-
-LEFT = frozenset(
-    ("size", "pass", "precision", "device", "machine", "session", "edition", "arch", "vocab", "sync", "seed", "threads",
-     "torch", "workload", "causal", "model", "model-args", "attention", "compile", "optimizer", "loss", "cuda-graph")
-)  # fmt: skip
+LEFT = frozenset(FIELDS) - WHOLE_NUMBERS - {"params"} | {"vocab", "seed"}
 """Fields whose columns are set to the left."""
-
-_WHOLE_NUMBERS = frozenset(
-    (
-        "vocab",
-        "context",
-        "batch",
-        "warmup",
-        "steps",
-        "seed",
-        "repeat",
-        "d_model",
-        "d_ff",
-        "num_layers",
-        "num_heads",
-        "checkpoint",
-    )
-)
 _MODEL = ("size", "context", "batch", "pass", "precision", "device")
 _MAY_VARY = ("edition", "arch", "vocab", "sync", "seed", "threads", "repeat")
 _TIMES = ("warmup", "n", "mean", "std", "interval", "verdict", "median", "min", "max", "tokens")
@@ -110,7 +89,7 @@ class _Source(NamedTuple):
 
 def data_value(key: str, shown: str) -> Value:
     """What a field shows, as data: numbers as numbers."""
-    return int(shown) if key in _WHOLE_NUMBERS and shown.isdigit() else shown
+    return int(shown) if key in WHOLE_NUMBERS and shown.isdigit() else shown
 
 
 def _field(key: str) -> _Source:

@@ -7,13 +7,11 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.config.spec import CellSpec, SpecError
+from cs336_tui.config.spec import AXES, CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
 
-LEFT_OUT = {
-    "precision": "precisions", "attention": "attentions", "compile": "compiles", "cuda_graph": "cuda_graphs",
-}  # fmt: skip
+LEFT_OUT = {axis.field: axis.sweep for axis in AXES.values() if axis.lacks}
 """Fields of a cell that a device may lack a value of, each with the field of a sweep that holds its values."""
 
 
@@ -39,6 +37,17 @@ def without_impossible(
             changes[LEFT_OUT[field]] = kept
             said += [f"left out: {why}" for why in values.values()]
     return msgspec.structs.replace(sweep, **changes), tuple(said)
+
+
+def possible_here(sweep: Sweep, environment: Environment, fields: Collection[str]) -> tuple[Sweep, tuple[str, ...]]:
+    """The sweep, its devices named as they were, without those values of these fields that no cell of it can have
+    here, and a line for each that says why. What is wrong otherwise stays, to be shown where it was entered."""
+    try:
+        resolved = sweep.with_devices(environment.resolve(sweep.devices))
+        found, said = without_impossible(resolved, environment, fields)
+    except SpecError:
+        return sweep, ()
+    return msgspec.structs.replace(found, devices=sweep.devices), said
 
 
 def fields_of_preset(preset: str | None, choices: Mapping[str, object]) -> tuple[str, ...]:

@@ -17,12 +17,12 @@ from cs336_tui.config.presets import QUICK, Preset
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import Event, Notice
 from cs336_tui.events.peaks import PeakCache
+from cs336_tui.runner.capabilities import LEFT_OUT
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import themes
 from cs336_tui.tui.background import SummaryAutosave
 from cs336_tui.tui.configure.form import RunOptions
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.configure.possible import ALL
 from cs336_tui.tui.controllers import dialogs
 from cs336_tui.tui.controllers.reports import PeakController, ReportController
 from cs336_tui.tui.controllers.running import RunController
@@ -268,7 +268,7 @@ class Cs336App(SteadyApp):
         self.refresh_panes()
 
     def load_preset(self, preset: Preset) -> None:
-        self.main.query_one(ConfigurePane).load(preset, () if self.replaying else ALL)
+        self.main.query_one(ConfigurePane).load(preset, () if self.replaying else LEFT_OUT)
 
     def open_dialog(self, dialog: Screen[_T], then: Callable[[_T | None], object] | None = None) -> None:
         self.push_screen(dialog, cast(Any, then))

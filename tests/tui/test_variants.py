@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from cs336_tui.analysis.merge import merge
+from cs336_tui.config.axes import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS
 from cs336_tui.config.presets import Preset
 from cs336_tui.config.recent_models import RecentModel, recent_models, remember
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.config.variants import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS
 from cs336_tui.events.events import CellStarted, InForce, ModelBuilt, ModelPrepared, Notice, StageChanged
 from cs336_tui.tui.app import Cs336App
+from cs336_tui.tui.configure.entries import fold_label
 from cs336_tui.tui.configure.form import entries_of
+from cs336_tui.tui.configure.list_entries import RecentEntry
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.configure.recent_entry import RecentEntry
-from cs336_tui.tui.configure.variant_entries import fold_label
 from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.compare.pairs import pairs_page
 from cs336_tui.tui.tabs.compare.pane import ComparePane

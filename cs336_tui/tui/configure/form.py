@@ -1,28 +1,32 @@
-"""What is entered in the configure pane, as text and ticks, and the sweep that it makes."""
+"""The entries of the configure pane, as text and ticks, and the sweep that they make."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 import msgspec
 
+from cs336_tui.config.axis import Axis, SpecError
 from cs336_tui.config.choices import ATTENTION_USUAL, own_code_folders
 from cs336_tui.config.recent_models import RecentModel
 from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import CUSTOM_SIZE, SpecError
-from cs336_tui.config.sweep import Auto, Sweep, steps_words
-from cs336_tui.config.variants import ATTENTIONS, CROSS_ENTROPY, OPTIMIZERS, REFERENCE, WORKLOADS, is_imported
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE
+from cs336_tui.config.sweep import UNRESOLVED, Auto, Sweep, steps_words
+from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
-from cs336_tui.tui.configure.form_problems import problems_of
 from cs336_tui.tui.configure.reading import Reader, joined, names_of
-
-CONTEXTS = ("128", "256", "512", "1024")
-"""Context lengths offered as choices; others are typed."""
 
 MAX_CELLS = 10_000
 """The most cells that the app runs at once: each is a row of its table."""
 AFTER_OOM = ("skip larger", "try all")
 """What becomes of waiting cells that need at least as much memory as one that ran out of it."""
 DIMS = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
-CAUSAL = ("causal", "not causal")
+CONTEXTS, CAUSAL = AXES["context_length"].values, AXES["causal"].values
+_OPTIONS = ("ddof", "timeout_s", "repeats", "after_oom")
+"""Entries that are no part of a sweep."""
+_DIRECT = ("size", "vocab_size", "warmup_steps", "measure_steps", "causal", "model_path")
+"""Choices that are read together with others."""
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,47 +42,48 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     skip_after_oom: bool = True
 
 
-class Entries(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything as it was entered, valid or not. Fields are named as `SpecError` names them."""
+def entry_axes(workload: str | None = None) -> Iterator[Axis]:
+    """Choices that have an entry, in the form's order; of one workload those that it has."""
+    return (a for a in AXES.values() if a.group and (workload is None or a.workload in (None, workload)))
 
-    size: tuple[str, ...]
-    head_dim: str
-    d_model: str
-    d_ff: str
-    num_layers: str
-    num_heads: str
-    vocab_size: str
-    context_length: tuple[str, ...]
-    other_contexts: str
-    batch_size: str
-    pass_: tuple[str, ...]
-    precision: tuple[str, ...]
-    workload: str
-    causal: str
-    model: str
-    model_args: str
-    model_path: str
-    annotations: str
-    attention: tuple[str, ...]
-    other_attentions: str
-    compile: tuple[str, ...]
-    checkpoint: str
-    optimizer: tuple[str, ...]
-    other_optimizers: str
-    loss: str
-    cuda_graph: tuple[str, ...]
-    device: tuple[str, ...]
-    warmup_steps: str
-    measure_steps: str
-    edition: str
-    arch: str
-    sync: str
-    seed: str
-    threads: str
-    ddof: str
-    timeout_s: str
-    repeats: str
-    after_oom: str
+
+def _entry_fields() -> Iterator[str]:
+    for axis in AXES.values():
+        if axis.group or axis.field in DIMS:
+            yield from filter(None, (axis.field, axis.others, "head_dim" if axis.field == "size" else ""))
+    yield from _OPTIONS
+
+
+if TYPE_CHECKING:
+    _OfAxes = msgspec.Struct
+else:
+    _OfAxes = msgspec.defstruct("_OfAxes", [(field, Any) for field in _entry_fields()], frozen=True, kw_only=True)
+
+
+class Entries(_OfAxes, frozen=True, kw_only=True):
+    """Everything as it was entered, valid or not: a text, or a tuple of what was ticked. Fields are named as
+    `SpecError` names them; `other_...` hold values beside those that can be ticked."""
+
+    if TYPE_CHECKING:  # the types of entries that code names; the fields themselves are derived
+
+        def __init__(self, **entries: Any) -> None: ...
+
+        size: tuple[str, ...]
+        head_dim: str
+        vocab_size: str
+        workload: str
+        causal: str
+        model: str
+        model_path: str
+        loss: str
+        device: tuple[str, ...]
+        warmup_steps: str
+        measure_steps: str
+        edition: str
+        ddof: str
+        timeout_s: str
+        repeats: str
+        after_oom: str
 
     def with_value(self, field: str, value: str | tuple[str, ...]) -> Entries:
         """The same with one field changed; where one choice only is held, that of a tuple of one."""
@@ -88,8 +93,7 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_options_of(self, other: Entries) -> Entries:
         """The same with the other's entries that are no part of a sweep."""
-        kept = {name: getattr(other, name) for name in ("ddof", "timeout_s", "repeats", "after_oom")}
-        return msgspec.structs.replace(self, **kept)
+        return msgspec.structs.replace(self, **{name: getattr(other, name) for name in _OPTIONS})
 
     def with_workload(self, workload: str) -> Entries:
         """The same for another workload: what is as usual for the one before becomes what is usual for it."""
@@ -110,8 +114,8 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def own_names(self) -> tuple[str, ...]:
         """What is entered as a person's own code, finished or not."""
-        several = (self.model, self.other_attentions, self.other_optimizers, self.loss)
-        return tuple(name for text in several for name in names_of(text) if is_imported(name))
+        texts = [self.text(axis.others or axis.field) for axis in AXES.values() if axis.own]
+        return tuple(name for text in texts for name in names_of(text) if is_imported(name))
 
     def text(self, field: str) -> str:
         """What was typed in a field."""
@@ -121,6 +125,13 @@ class Entries(msgspec.Struct, frozen=True, kw_only=True):
         """What was ticked in a field."""
         value = getattr(self, _attribute(field))
         return (value,) if isinstance(value, str) else tuple(value)
+
+    def all_of(self, axis: Axis) -> tuple[str, ...]:
+        """What was ticked and what was typed of a choice."""
+        typed = names_of(self.text(axis.others)) if axis.others else ()
+        return (
+            (*self.chosen(axis.field), *typed) if axis.widget in ("chips", "one") else names_of(self.text(axis.field))
+        )
 
 
 def _attribute(field: str) -> str:
@@ -153,50 +164,69 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
     """The entries that `read` turns into this sweep and these options."""
     options = options or RunOptions()
-    contexts = tuple(str(context) for context in sweep.contexts)
+    found: dict[str, str | tuple[str, ...]] = {}
+    for axis in entry_axes():
+        found |= _shown(axis, getattr(sweep, axis.sweep))
     dims = sweep.dims or dims_of("tiny", sweep.edition, sweep.vocab_size)
-    attentions, other_attentions = _offered(sweep.attentions, ATTENTIONS)
-    optimizers, other_optimizers = _offered(sweep.optimizers, OPTIMIZERS)
     return Entries(
-        size=(CUSTOM_SIZE,) if sweep.dims else sweep.sizes,
-        head_dim=",".join(map(str, sweep.head_dims)),
-        d_model=str(dims.d_model),
-        d_ff=str(dims.d_ff),
-        num_layers=str(dims.num_layers),
-        num_heads=str(dims.num_heads),
-        vocab_size=str(dims.vocab_size),
-        context_length=tuple(context for context in contexts if context in CONTEXTS),
-        other_contexts=",".join(context for context in contexts if context not in CONTEXTS),
-        batch_size=",".join(map(str, sweep.batches)),
-        pass_=sweep.passes,
-        precision=sweep.precisions,
-        workload=sweep.workload,
-        causal=CAUSAL[0 if sweep.causal else 1],
-        model="" if sweep.models == (REFERENCE,) else ", ".join(sweep.models),
-        model_args=_pairs_words(sweep.model_args),
-        model_path=joined(sweep.model_path),
-        annotations=_pairs_words(sweep.annotations),
-        attention=attentions,
-        other_attentions=other_attentions,
-        compile=sweep.compiles,
-        checkpoint="" if sweep.checkpoints == (0,) else ",".join(map(str, sweep.checkpoints)),
-        optimizer=optimizers,
-        other_optimizers=other_optimizers,
-        loss="" if sweep.loss == CROSS_ENTROPY else sweep.loss,
-        cuda_graph=sweep.cuda_graphs,
-        device=sweep.devices,
-        warmup_steps=",".join(sweep.warmup_words),
-        measure_steps=steps_words(sweep.steps, sweep.steps_auto),
-        edition=sweep.edition,
-        arch=sweep.arch,
-        sync=sweep.sync,
-        seed=str(sweep.seed),
-        threads="" if sweep.threads is None else str(sweep.threads),
+        **found
+        | {field: str(getattr(dims, field)) for field in DIMS}
+        | {
+            "size": (CUSTOM_SIZE,) if sweep.dims else sweep.sizes,
+            "head_dim": ",".join(map(str, sweep.head_dims)),
+            "causal": CAUSAL[0 if sweep.causal else 1],
+            "warmup_steps": ",".join(sweep.warmup_words),
+            "measure_steps": steps_words(sweep.steps, sweep.steps_auto),
+        },
         ddof=str(options.ddof),
         timeout_s="" if options.timeout_s is None else str(options.timeout_s).removesuffix(".0"),
         repeats=str(options.repeats),
         after_oom=AFTER_OOM[0 if options.skip_after_oom else 1],
     )
+
+
+def _shown(axis: Axis, value: Any) -> dict[str, str | tuple[str, ...]]:
+    """What the entries of a choice hold for a sweep's value."""
+    if axis.widget == "chips":
+        words = tuple(map(str, value))
+        offered = tuple(word for word in words if word in axis.values) if axis.others else words
+        others = ("," if axis.kind is int else ", ").join(word for word in words if word not in offered)
+        return {axis.field: offered} | ({axis.others: others} if axis.others else {})
+    if axis.group == "variants" and axis.widget != "one" and value == axis.sweep_default:
+        return {axis.field: ""}
+    match axis.widget:
+        case "names":
+            return {axis.field: ", ".join(value)}
+        case "numbers":
+            return {axis.field: ",".join(map(str, value))}
+        case "pairs":
+            return {axis.field: _pairs_words(value)}
+        case "pieces":
+            return {axis.field: joined(value)}
+    return {axis.field: "" if value is None else str(value)}
+
+
+def _read(axis: Axis, entries: Entries, reader: Reader) -> Any:
+    """The sweep's value of a choice."""
+    if axis.widget == "one":
+        return entries.text(axis.field)
+    if axis.widget == "chips":
+        if axis.kind is int:
+            return reader.numbers(axis.field, ",".join((*entries.chosen(axis.field), entries.text(axis.others))))
+        return entries.all_of(axis)
+    text = entries.text(axis.field)
+    if not text.strip() and (axis.group == "variants" or axis.sweep_default is None):
+        return axis.sweep_default
+    match axis.widget:
+        case "names":
+            return names_of(text) or axis.sweep_default
+        case "numbers":
+            return reader.numbers(axis.field, text)
+        case "number":
+            return reader.number(axis.field, text, 1 if axis.default is None else axis.default)
+        case "pairs":
+            return reader.pairs(axis.field, text)
+    return text.strip()
 
 
 def read(entries: Entries, environment: Environment | None = None) -> Form:
@@ -207,29 +237,16 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     """
     reader = Reader()
     alone = entries.workload == "attention"
+    found = {a.sweep: _read(a, entries, reader) for a in entry_axes(entries.workload) if a.field not in _DIRECT}
     warmups = reader.warmups(entries.warmup_steps)
     steps, share = reader.steps(entries.measure_steps)
-    sweep = Sweep(
-        contexts=reader.numbers("context_length", ",".join((*entries.context_length, entries.other_contexts))),
-        batches=reader.numbers("batch_size", entries.batch_size),
-        passes=entries.pass_,
-        precisions=entries.precision,
-        devices=entries.device,
-        warmups=(warmups.most,) if isinstance(warmups, Auto) else warmups,
-        warmup_auto=isinstance(warmups, Auto),
-        steps=steps,
-        steps_auto=share,
-        edition=entries.edition,
-        arch=entries.arch,
-        sync=entries.sync,
-        seed=reader.number("seed", entries.seed, _PLAIN.seed),
-        threads=reader.number("threads", entries.threads, 1) if entries.threads.strip() else None,
-        workload=entries.workload,
-        attentions=(*entries.attention, *names_of(entries.other_attentions)),
-        compiles=entries.compile,
-        cuda_graphs=entries.cuda_graph,
-    )
-    sweep = _with_attention(sweep, entries, reader) if alone else _with_model(sweep, entries, reader)
+    found |= {
+        "warmups": (warmups.most,) if isinstance(warmups, Auto) else warmups,
+        "warmup_auto": isinstance(warmups, Auto),
+        "steps": steps,
+        "steps_auto": share,
+    }
+    sweep = Sweep(**found | (_of_attention if alone else _of_model)(entries, reader))
     own = (*sweep.models, *sweep.attentions, *sweep.optimizers, sweep.loss)
     folders = own_code_folders(reader.pieces("model_path", entries.model_path), own)
     sweep = msgspec.structs.replace(sweep, model_path=folders)
@@ -241,7 +258,7 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     )
     if options.repeats < 1:
         reader.add(SpecError("repeats", options.repeats, "expected a whole number, at least 1"))
-    for problem in problems_of(sweep, environment):
+    for problem in (*sweep.with_devices(("cpu",)).refusals(), *_device_problems(sweep, environment)):
         reader.add(_of_head_dim(problem) if alone else problem)
     cells = len(sweep) * options.repeats
     if not reader.problems and cells > MAX_CELLS:
@@ -250,30 +267,42 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     return Form(sweep=None if problems else sweep, options=options, problems=problems)
 
 
-def _with_attention(sweep: Sweep, entries: Entries, reader: Reader) -> Sweep:
-    """The sweep with what attention alone has."""
-    return msgspec.structs.replace(
-        sweep,
-        head_dims=reader.numbers("head_dim", entries.head_dim),
-        causal=entries.causal == CAUSAL[0],
-    )
+def _of_attention(entries: Entries, reader: Reader) -> dict[str, Any]:
+    """What only attention alone has."""
+    return {"head_dims": reader.numbers("head_dim", entries.head_dim), "causal": entries.causal == CAUSAL[0]}
 
 
-def _with_model(sweep: Sweep, entries: Entries, reader: Reader) -> Sweep:
-    """The sweep with what a language model has."""
-    custom = CUSTOM_SIZE in entries.size
-    return msgspec.structs.replace(
-        sweep,
-        sizes=_PLAIN.sizes if custom else entries.size,
-        dims=reader.dims({field: getattr(entries, field) for field in DIMS}) if custom else None,
-        vocab_size=_PLAIN.vocab_size if custom else reader.number("vocab_size", entries.vocab_size, 1),
-        models=names_of(entries.model) or (REFERENCE,),
-        model_args=reader.pairs("model_args", entries.model_args),
-        annotations=reader.pairs("annotations", entries.annotations),
-        checkpoints=reader.numbers("checkpoint", entries.checkpoint.strip() or "0"),
-        optimizers=(*entries.optimizer, *names_of(entries.other_optimizers)),
-        loss=entries.loss.strip() or CROSS_ENTROPY,
-    )
+def _of_model(entries: Entries, reader: Reader) -> dict[str, Any]:
+    """The sizes of a language model."""
+    if CUSTOM_SIZE in entries.size:
+        return {"dims": reader.dims({field: entries.text(field) for field in DIMS})}
+    return {"sizes": entries.size, "vocab_size": reader.number("vocab_size", entries.vocab_size, 1)}
+
+
+def _device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[SpecError]:
+    """What is wrong with the devices, and with what each of them cannot do where they are known."""
+    try:
+        devices = environment.resolve(sweep.devices) if environment else _any_as_cpu(sweep.devices)
+    except SpecError as error:
+        yield error
+        return
+    unresolved = next((name for name in sweep.devices if name in UNRESOLVED), None)
+    if unresolved and len(set(devices)) != len(devices):
+        here = ", ".join(environment.resolve((unresolved,)) if environment else ("one of them",))
+        yield SpecError("device", ",".join(sweep.devices), f"{unresolved} is {here} here, choose one of the two")
+    else:
+        yield from _PLAIN.with_devices(devices).problems()
+    if environment is None:
+        return
+    for device in devices:
+        values = {axis.field: getattr(sweep, axis.sweep) for axis in AXES.values() if axis.lacks}
+        yield from environment.refusals(device, values)
+
+
+def _any_as_cpu(devices: tuple[str, ...]) -> tuple[str, ...]:
+    """With one stand-in for all that is not known before the machine is."""
+    named = tuple(device for device in devices if device not in UNRESOLVED)
+    return named or ("cpu",)
 
 
 def _of_head_dim(problem: SpecError) -> SpecError:
@@ -287,25 +316,20 @@ def _pairs_words(pairs: tuple[tuple[str, str], ...]) -> str:
     return joined(f"{name}={value}" for name, value in pairs)
 
 
-def _offered(values: tuple[str, ...], offered: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
-    """Those that are offered as choices, and the others as they are typed."""
-    return tuple(v for v in values if v in offered), ", ".join(v for v in values if v not in offered)
-
-
 def _position(field: str) -> int:
     """Where in the form a field stands; what concerns several fields comes last."""
     fields = Entries.__struct_fields__
     return fields.index(_attribute(field)) if _attribute(field) in fields else len(fields)
 
 
-_PLAIN = Sweep()
+_PLAIN = Sweep(devices=("cpu",), passes=("forward",))
 _USUAL = {
     workload: {
-        "pass_": usual.passes,
-        "context_length": tuple(map(str, usual.contexts)),
-        "batch_size": ",".join(map(str, usual.batches)),
+        axis.field: getattr(entries_of(Sweep(**usual)), axis.field)
+        for axis in entry_axes()
+        if axis.sweep in ATTENTION_USUAL
     }
-    for workload, usual in zip(WORKLOADS, (_PLAIN, msgspec.structs.replace(_PLAIN, **ATTENTION_USUAL)), strict=True)
+    for workload, usual in (("language-model", {}), ("attention", ATTENTION_USUAL))
 }
 """Entries that differ between workloads where nobody says."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import ClassVar
 
 from textual import events
@@ -11,44 +11,34 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Static
 
 from cs336_tui.config.presets import QUICK, Preset
 from cs336_tui.config.recent_models import RecentModel, recent_models
 from cs336_tui.config.sizes import size_names
-from cs336_tui.config.spec import CUSTOM_SIZE, PASSES, PRECISIONS, SpecError
-from cs336_tui.config.sweep import INTERVAL, USUAL_MOST, Sweep
+from cs336_tui.config.spec import CUSTOM_SIZE, SpecError
+from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
-from cs336_tui.tui.configure.form import AFTER_OOM, CONTEXTS, Entries, RunOptions, entries_of, read
-from cs336_tui.tui.configure.possible import ALL, possible_here
-from cs336_tui.tui.configure.preset_entry import PresetEntry
+from cs336_tui.runner.capabilities import LEFT_OUT, possible_here
+from cs336_tui.tui.configure.entries import (
+    chips_of,
+    dims_entries,
+    entries_in,
+    fields_in,
+    fold_label,
+    is_shown,
+    more_entries,
+    shown_at,
+    variant_entries,
+)
+from cs336_tui.tui.configure.form import AFTER_OOM, Entries, RunOptions, entries_of, read
+from cs336_tui.tui.configure.list_entries import PresetEntry, RecentEntry
 from cs336_tui.tui.configure.preview import Choices
-from cs336_tui.tui.configure.rare_entries import MORE, chips_of, dims_entries, more_entries
-from cs336_tui.tui.configure.recent_entry import RecentEntry
-from cs336_tui.tui.configure.variant_entries import FIELDS as VARIANTS
-from cs336_tui.tui.configure.variant_entries import fold_label, is_shown, variant_entries
 from cs336_tui.tui.format import cut_to_lines
 from cs336_tui.tui.widgets.buttons import Fold, PushButton
 from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 
-_PASS_LABELS = {
-    "inference": "infer",
-    "forward": "fwd",
-    "backward": "bwd",
-    "forward+backward": "fwd+bwd",
-    "train-step": "train",
-}
-_SHOWN_AT = {
-    "context_length": "other_contexts",
-    "attention": "other_attentions",
-    "optimizer": "other_optimizers",
-}
-"""Entries that show another's problems, because they stand below it."""
-_WARMUP_TIP = f"""Steps before those that are measured: a number, or several as 0,1,5.
-auto: until steps are steady, {USUAL_MOST["warmup_steps"]} at most; auto:50 for another most."""
-_STEPS_TIP = f"""Measured steps: a number.
-auto: until the 95 % interval of the mean is {INTERVAL * 100:g} % wide or the noise has settled,
-{USUAL_MOST["measure_steps"]} at most; auto:200 for another most, auto 2% for another width."""
 _SUMMARY_LINES = 5
 """At most, of what is said about all that is entered; as high as its style lets it be."""
 _READ_S = 12.0
@@ -152,24 +142,12 @@ class ConfigurePane(Vertical):
         return Choices(self.sweep, self.options.repeats, self._environment)
 
     def compose(self) -> ComposeResult:
-        entries = self._entries
         with _Scroll(id="form"):
             with Vertical(classes="group", id="what"):
                 yield PresetEntry(self._preset)
-                yield Chips("size", "size", self._size_chips(), entries.size, alone=CUSTOM_SIZE)
-                yield TextEntry("head_dim", "head dim", entries.head_dim, hint="64, or 16,32,64")
-                yield Vertical(classes="group", id="dims")
-                yield Chips("context_length", "context", chips_of(CONTEXTS), entries.context_length)
-                yield TextEntry("other_contexts", "", entries.other_contexts, hint="other, as 64,96")
-                yield Chips("pass", "pass", chips_of(PASSES, _PASS_LABELS), entries.pass_)
-                yield Chips("precision", "precision", chips_of(PRECISIONS), entries.precision)
+                yield from self._what()
             with Vertical(classes="group", id="how"):
-                yield TextEntry("batch_size", "batch", entries.batch_size)
-                yield TextEntry(
-                    "warmup_steps", "warm-up", entries.warmup_steps, hint="5 or 0,1,5 or auto", tooltip=_WARMUP_TIP
-                )
-                yield TextEntry("measure_steps", "steps", entries.measure_steps, hint="10 or auto", tooltip=_STEPS_TIP)
-                yield Chips("device", "device", self._device_chips(), entries.device)
+                yield from entries_in("how", self._entries)
                 yield Fold("", id="fold-variants")
                 yield Vertical(classes="group", id="variants")
                 yield Fold("more", id="fold-more")
@@ -180,7 +158,18 @@ class ConfigurePane(Vertical):
             yield PushButton("Stop", id="stop", disabled=True)
             yield PushButton("Export", id="export")
 
+    def _what(self) -> Iterator[Widget]:
+        """The entries of what is run, the dimensions below the size."""
+        for entry in entries_in("what", self._entries):
+            yield entry
+            if isinstance(entry, Chips) and entry.field == "size":
+                entry.alone = CUSTOM_SIZE
+                yield TextEntry("head_dim", "head dim", self._entries.head_dim, hint="64, or 16,32,64")
+                yield Vertical(classes="group", id="dims")
+
     def on_mount(self) -> None:
+        self.query_one("#entry-size", Chips).chips = self._size_chips()
+        self.query_one("#entry-device", Chips).chips = self._device_chips()
         self._show()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -277,7 +266,7 @@ class ConfigurePane(Vertical):
 
     def on_preset_entry_chosen(self, event: PresetEntry.Chosen) -> None:
         event.stop()
-        self.load(event.preset, ALL)
+        self.load(event.preset, LEFT_OUT)
 
     def on_fold_turned(self, event: Fold.Turned) -> None:
         event.stop()
@@ -328,7 +317,7 @@ class ConfigurePane(Vertical):
         rare = custom or entries.vocab_size != str(Sweep().vocab_size)
         self._group("dims", rare and not alone, lambda: dims_entries(self._entries))
         self._show_folds({problem.field for problem in problems})
-        wrong = {_SHOWN_AT.get(p.field, p.field): f"{p.value}: {p.allowed}" for p in reversed(problems)}
+        wrong = {shown_at(p.field): f"{p.value}: {p.allowed}" for p in reversed(problems)}
         for entry in self.query(Entry):
             entry.problem = wrong.get(entry.field, "")
         for entry in self.query("#dims > Entry").results(Entry):
@@ -347,9 +336,9 @@ class ConfigurePane(Vertical):
         self._group("variants", variants.open, lambda: variant_entries(self._entries, self._recent))
         self._group("more", more.open, lambda: more_entries(self._entries))
         label = fold_label(self._entries, is_open=variants.open)
-        variants.label = f"✗ {label}" if wrong & set(VARIANTS) else label
+        variants.label = f"✗ {label}" if wrong & fields_in("variants") else label
         label = "more" if more.open else "more: edition, arch, seed…"
-        more.label = f"✗ {label}" if wrong & set(MORE) else label
+        more.label = f"✗ {label}" if wrong & fields_in("more") else label
 
     def _show_summary(self) -> None:
         """How much would run and what that needs, or what is wrong."""

@@ -6,24 +6,18 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-import msgspec
 from textual.message_pump import MessagePump
 
 from cs336_tui.config.order import in_order, in_rounds, rough_peak_bytes
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.reports import prediction_key
+from cs336_tui.events.reports import prediction_key, run_key
 from cs336_tui.tui.background import in_background
 
 needs_of = lru_cache(maxsize=1 << 14)(prediction_key)
 """`prediction_key`, for many cells at every refresh."""
-
-
-def run_alike(spec: CellSpec) -> CellSpec:
-    """The same spec for all cells that need the same and run it the same way: of two cells one of which is compiled
-    needs are predicted alike, but what is measured is not."""
-    return msgspec.structs.replace(needs_of(spec), compile=spec.compile, cuda_graph=spec.cuda_graph)
+run_alike = lru_cache(maxsize=1 << 14)(run_key)
 
 
 MOST = 200

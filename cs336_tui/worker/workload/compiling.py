@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from cs336_tui.config.variants import Compile
+from cs336_tui.config.axes import Compile
 
 _OFF = "or choose --compile off"
 _CAPTURING: tuple[Compile, ...] = ("reduce-overhead", "max-autotune")

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 
+from cs336_tui.config.axes import FLOAT8
 from cs336_tui.config.spec import Precision
-from cs336_tui.events.environment import FLOAT8
 
 
 class Recipe(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.predicted_peak import cpu_peak
+from cs336_tui.config.axes import OPTIMIZERS
 from cs336_tui.config.flops import step_flops
 from cs336_tui.config.spec import ARCHES, CellSpec
-from cs336_tui.config.variants import OPTIMIZERS
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.measure.memory_record import record_memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from cs336_tui.config.order import is_as_predicted
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
 from cs336_tui.events.reports import MemoryReport, Prediction
@@ -122,7 +123,7 @@ def _difference(row: Peaks) -> str:
     """Predicted to measured peak; a prediction is of the model as it is written, neither compiled nor captured."""
     recorded, predicted = row.recorded, row.predicted
     measured = row.timed_bytes or (recorded and (recorded.allocator or recorded.step)) or 0
-    as_written = row.spec.compile == row.spec.cuda_graph == "off"
+    as_written = is_as_predicted(row.spec)
     return (
         difference(predicted.peak_bytes, measured).text.strip("()") if predicted and measured and as_written else NONE
     )

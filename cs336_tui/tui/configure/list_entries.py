@@ -1,4 +1,4 @@
-"""The preset: one line in the form, and the list that it opens."""
+"""Entries of one line that open a list: the preset, and the models that were run before."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from cs336_tui.config.presets import QUICK, Preset, all_presets
+from cs336_tui.config.recent_models import RecentModel
 from cs336_tui.tui.dialogs.questions import ChoiceList
 from cs336_tui.tui.widgets.entries import Entry
 
@@ -57,3 +58,46 @@ class PresetEntry(Entry, can_focus=True):
 
     def on_click(self) -> None:
         self.action_choose()
+
+
+class RecentEntry(Entry, can_focus=True):
+    """Says how many models of one's own were run before. Enter opens the list of them, newest first."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space,enter", "choose", "Choose a recent model", show=False, id="recent.choose"),
+    ]
+
+    models: reactive[tuple[RecentModel, ...]] = reactive(())
+
+    class Chosen(Message):
+        def __init__(self, model: RecentModel) -> None:
+            super().__init__()
+            self.model = model
+
+    def __init__(self, models: tuple[RecentModel, ...]) -> None:
+        super().__init__("recent", "recent", tooltip="Your own models that were run before, with their arguments")
+        self.set_reactive(RecentEntry.models, models)
+
+    def content_rows(self, width: int) -> list[list[Segment]]:
+        del width
+        count = len(self.models)
+        text = f"{count} model{'s' * (count != 1)} run before ▾"
+        return [[Segment(text, self.style_of("title") + Style(reverse=self.has_focus))]]
+
+    def action_choose(self) -> None:
+        models = self.models
+
+        def chosen(place: int | None) -> None:
+            if place is not None:
+                self.post_message(self.Chosen(models[place]))
+
+        self.app.push_screen(ChoiceList("Recent models", [(model.model, _about(model)) for model in models]), chosen)
+
+    def on_click(self) -> None:
+        self.action_choose()
+
+
+def _about(model: RecentModel) -> str:
+    """What it was run with."""
+    args = ", ".join(f"{name}={value}" for name, value in model.args)
+    return " · ".join(filter(None, [args, f"in {', '.join(model.path)}" if model.path else ""]))

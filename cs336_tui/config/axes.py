@@ -1,0 +1,293 @@
+"""The choices of a cell, each declared once: a field of `Choices` with its `Axis`.
+
+Derived from them are the checks of a value, `Sweep`, the options of `cs336-tui bench`, the keys of presets, the form,
+the columns, filters and pivots of tables, and which cells count as alike. Rules between choices stand in `config.spec`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, get_args
+
+import msgspec
+
+from cs336_tui.config.axis import Axis, Device, Kind, SpecError, axes_of
+from cs336_tui.config.variants import CROSS_ENTROPY, RANGES, REFERENCE, is_imported, is_well_formed, short
+
+Pass = Literal["inference", "forward", "backward", "forward+backward", "train-step"]
+Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed"]
+Arch = Literal["swiglu-rope", "gelu-learned"]
+Sync = Literal["each-step", "pipelined"]
+Edition = Literal["2024", "2025", "2026"]
+Work = Literal["language-model", "attention"]
+Compile = Literal["off", "default", "reduce-overhead", "max-autotune"]
+CudaGraph = Literal["off", "step"]
+
+PASSES: tuple[str, ...] = get_args(Pass)
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+ARCHES: tuple[str, ...] = get_args(Arch)
+SYNCS: tuple[str, ...] = get_args(Sync)
+EDITIONS: tuple[str, ...] = get_args(Edition)
+WORKLOADS: tuple[str, ...] = get_args(Work)
+"""``attention`` is attention alone, over random queries, keys and values without a head dimension."""
+COMPILES: tuple[str, ...] = get_args(Compile)
+"""Modes of torch.compile; ``off`` runs the model as it is written."""
+CUDA_GRAPHS: tuple[str, ...] = get_args(CudaGraph)
+"""``step`` replays one CUDA graph of the whole step."""
+ATTENTIONS = ("naive", "sdpa", "flash", "memory-efficient", "cudnn", "math")
+"""Attention of the reference model: ``naive`` materialises its scores; ``sdpa`` is torch's
+scaled_dot_product_attention with the backend that torch chooses, the others are its backends by name."""
+OPTIMIZERS = ("adamw", "adamw-fused", "adamw-foreach", "adamw-for-loop")
+"""torch's AdamW: ``adamw`` with the implementation that torch chooses on the device, the others by name."""
+
+FLOAT8 = (8, 9)
+"""The first CUDA compute capability whose matrix products take float8."""
+_AS_VARIANT: tuple[Kind, ...] = ("prediction", "memory", "time")
+
+_USUAL_NAMES = {
+    "float32": "fp32", "float": "fp32", "fp32-true": "fp32", "32": "fp32", "tensorfloat32": "tf32",
+    "bfloat16": "bf16 or bf16-mixed", "bf16-true": "bf16", "fp16": "fp16-mixed", "float16": "fp16-mixed",
+    "half": "fp16-mixed", "fp16-true": "fp16-mixed", "amp": "bf16-mixed or fp16-mixed", "mixed": "bf16-mixed",
+    "fp8": "fp8-mixed", "float8": "fp8-mixed", "e4m3": "fp8-mixed", "hybrid": "fp8-mixed", "fp64": "fp32",
+    "float64": "fp32", "double": "fp32",
+}  # fmt: skip
+"""Other tools' names of precisions, each with ours, or the nearest."""
+_NO_TRAINING = ("int8", "int4", "fp4", "nvfp4", "mxfp4", "mxfp6", "mxfp8", "fp6", "nf4")
+"""Formats in which torch has no training step."""
+
+
+def canonical_device(name: str) -> str:
+    """``cpu``, ``mps`` or ``cuda:N`` for any accepted spelling (``cuda`` is ``cuda:0``).
+
+    Raises `SpecError` for anything else, ``auto`` included: that is resolved before a cell exists.
+    """
+    if name in ("cpu", "mps"):
+        return name
+    if match := re.fullmatch(r"cuda(?::(\d{1,3}))?", name):
+        return f"cuda:{int(match[1] or 0)}"
+    raise SpecError("device", name, "expected auto, cpu, mps, cuda or cuda:N")
+
+
+def _check_device(name: str) -> None:
+    if canonical_device(name) != name:
+        raise SpecError("device", name, f"expected {canonical_device(name)}")
+
+
+def _check_precision(name: str) -> None:
+    named = f"expected one of {', '.join(PRECISIONS)}"
+    if name.lower() in _NO_TRAINING:
+        raise SpecError("precision", name, f"not offered: torch has no training step in it; {named}")
+    if name not in PRECISIONS:
+        near = _USUAL_NAMES.get(name.lower())
+        raise SpecError("precision", name, f"choose {near}; {named}" if near else named)
+
+
+def _check_share(share: float | None) -> None:
+    if share is not None and not 0 < share < 1:
+        raise SpecError("steps_auto", share, "expected a share of the mean between 0 and 1")
+
+
+def _check_annotations(pairs: tuple[tuple[str, str], ...]) -> None:
+    for part, function in pairs:
+        if part not in RANGES:
+            raise SpecError("annotations", part, f"expected one of {', '.join(RANGES)}")
+        if not is_well_formed(function):
+            raise SpecError("annotations", f"{part}={function}", "expected RANGE=package.module:function")
+
+
+def _lacks_precision(precision: str, device: Device) -> str:
+    if precision in device.precisions:
+        return ""
+    can = f"{device.name} ({device.label}) can do {', '.join(device.precisions)}"
+    if precision != "fp8-mixed":
+        return can
+    needed = ".".join(map(str, FLOAT8))
+    has = f"{device.name} has {device.capability}" if device.capability else f"{device.name} is none"
+    return f"{can}; it needs an NVIDIA GPU of compute capability {needed} or later, {has}"
+
+
+def _lacks_attention(attention: str, device: Device) -> str:
+    if attention not in ATTENTIONS or not device.attentions or attention in device.attentions:
+        return ""
+    return f"{device.name} ({device.label}) can do {', '.join(device.attentions)}"
+
+
+def _lacks_graphs(choice: str, device: Device) -> str:
+    can = choice == "off" or device.name.startswith("cuda")
+    return "" if can else f"{device.name} ({device.label}) has none; only cuda has"
+
+
+def _own_words(name: str) -> tuple[str, ...]:
+    return (short(name),)
+
+
+def _pairs_words(pairs: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    return tuple(f"{name}={value}" for name, value in pairs)
+
+
+def _every(blocks: int) -> str:
+    return f"activations recomputed in groups of {blocks} block{'s' * (blocks != 1)}"
+
+
+_DIMENSION = Axis(sweep="-", help="With --d-model.", kinds=("prediction",), compared="work")
+
+
+# fmt: off
+class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"}):
+    """One cell's choices: a model, a pass, a precision and a device, timed for a number of steps.
+
+    `seed` fixes parameters and tokens. `threads` is torch's intra-op thread count, None for torch's own default.
+    With `warmup_auto` warm-up goes on until steps are steady, and `warmup_steps` is the most. With `steps_auto`, a
+    share, measuring goes on until the confidence interval of the mean is narrower than that share of the mean, and
+    `measure_steps` is the most.
+
+    `model`, `attention`, `optimizer` and `loss` are names, or ``package.module:name`` of a user's own, looked for in
+    the folders of `model_path` too; `model_args` are arguments that such a model wants beside the dimensions. Of such
+    a model, `annotations` say which functions make up which named range, as pairs of the range and
+    ``package.module:function``. `checkpoint` recomputes activations in groups of so many blocks, 0 for not at all.
+
+    With workload ``attention`` the width of queries, keys and values is `d_model`, and `context_length` the length of
+    the sequences; `causal` is whether a token sees its past only, as in a language model it always does.
+    """
+
+    size: Annotated[str, Axis(
+        sweep="sizes", several=True, usual=("tiny",), help="Model sizes of the edition, such as small,medium",
+        group="what", widget="chips", kinds=(), compared="name", stand_in="",
+    )]
+    d_model: Annotated[int, msgspec.structs.replace(_DIMENSION, title="d_model", help="Raw dimensions replace --size.")]
+    d_ff: Annotated[int, msgspec.structs.replace(_DIMENSION, title="d_ff")]
+    num_layers: Annotated[int, msgspec.structs.replace(_DIMENSION, title="layers")]
+    num_heads: Annotated[int, msgspec.structs.replace(_DIMENSION, title="heads")]
+    vocab_size: Annotated[int, Axis(
+        usual=10_000, help="Vocabulary", column="vocab", title="vocabulary", label="vocab", kinds=("prediction",),
+        compared="work", workload="language-model",
+    )]
+    context_length: Annotated[int, Axis(
+        sweep="contexts", several=True, usual=(128,), option="context", help="Context lengths", group="what",
+        widget="chips", values=("128", "256", "512", "1024"), hint="other, as 64,96",
+        kinds=("prediction",), compared="work",
+    )]
+    batch_size: Annotated[int, Axis(
+        sweep="batches", several=True, usual=(4,), option="batch", help="Batch sizes", group="how",
+        kinds=("prediction",), compared="work",
+    )]
+    pass_: Annotated[Pass, Axis(
+        sweep="passes", several=True, usual=("forward", "forward+backward", "train-step"), help="{values}",
+        group="what", compared="work",
+    )]
+    precision: Annotated[Precision, Axis(
+        sweep="precisions", several=True, usual=("fp32",), help="{values}", check=_check_precision,
+        lacks=_lacks_precision, group="what", kinds=(*_AS_VARIANT, "pace"), stand_in="fp32",
+    )]
+    device: Annotated[str, Axis(
+        sweep="devices", several=True, usual=("auto",), help="auto, every, cpu, mps, cuda, cuda:N",
+        check=_check_device, group="how", widget="chips", kinds=(*_AS_VARIANT, "pace"), stand_in="cpu",
+    )]
+    warmup_steps: Annotated[int, Axis(
+        sweep="warmups", several=True, option="warmup", least=0, title="warm-up", group="how",
+        hint="5 or 0,1,5 or auto",
+        help="Warm-up steps; several values make several cells. auto: until steps are steady, "
+        "at most {most} unless said",
+        kinds=(), stand_in=0,
+    )] = 5
+    warmup_auto: Annotated[bool, Axis(option="-", kinds=())] = False
+    measure_steps: Annotated[int, Axis(
+        sweep="steps", option="steps", group="how", kinds=(), compared="name", stand_in=1, hint="10 or auto",
+        help="Measured steps. auto: until the mean is known to --interval or the noise has settled, at most {most} "
+        "unless said",
+    )] = 10
+    steps_auto: Annotated[float | None, Axis(option="-", check=_check_share, kinds=(), compared="name")] = None
+    edition: Annotated[Edition, Axis(
+        usual="2026", help="Handout edition, which names the sizes: {values}", group="more", kinds=(), compared="name",
+        stand_in="2026",
+    )]
+    arch: Annotated[Arch, Axis(usual="swiglu-rope", help="{values}", group="more", stand_in="gelu-learned")]
+    sync: Annotated[Sync, Axis(help="{values}", group="more", kinds=())] = "each-step"
+    seed: Annotated[int, Axis(least=0, help="Of parameters and tokens", group="more", kinds=(), compared="name")] = 0
+    threads: Annotated[int | None, Axis(
+        help="torch's intra-op threads", group="more", hint="torch's own", kinds=("time",), compared="name",
+    )] = None
+    workload: Annotated[Work, Axis(
+        help="{values}; attention: that alone", group="variants", kinds=(*_AS_VARIANT, "pace"), compared="work",
+        tip="language-model: a whole model; attention: attention alone, over random queries, keys and values.",
+    )] = "language-model"
+    causal: Annotated[bool, Axis(
+        help="With --workload attention. [default: causal]", group="variants", widget="one", label="mask",
+        values=("causal", "not causal"), compared="work", workload="attention",
+        said=lambda _: ("not causal",),
+    )] = True
+    model: Annotated[str, Axis(
+        sweep="models", several=True, values=(REFERENCE,), own="Class", metavar="package.module:Class,...",
+        help="A model of your own: a class or a function that makes one; {default} is the one that comes along",
+        group="variants", widget="names", hint="reference, or yours", workload="language-model",
+        kinds=(*_AS_VARIANT, "pace"),
+        tip="Your own: package.module:ClassOrFactory; reference is the one that comes along. Several with commas.",
+        said=_own_words,
+    )] = REFERENCE
+    model_args: Annotated[tuple[tuple[str, str], ...], Axis(
+        option="model-arg", column="model-args", label="arguments", group="variants", widget="pairs",
+        help="An argument that your model wants beside the dimensions, such as rope_theta=10000, "
+        "or Class.rope_theta=10000 for one of several; may be repeated.",
+        hint="none, as dropout=0", workload="language-model",
+        applies=lambda spec: is_imported(spec.model), said=_pairs_words,
+        tip="Arguments that your model wants beside the dimensions: rope_theta=10000, dropout=0.",
+    )] = ()
+    model_path: Annotated[tuple[str, ...], Axis(
+        label="folder", column="-", group="variants", widget="pieces", metavar="FOLDER", compared="name",
+        help="Where what you name is looked for; may be repeated. [default: the current folder]",
+        hint="the current one", applies=lambda spec: spec.brings_own_code,
+        tip="Folders in which your own code is looked for, several with commas; else the current one.",
+    )] = ()
+    annotations: Annotated[tuple[tuple[str, str], ...], Axis(
+        option="annotate", column="-", group="variants", widget="pairs", metavar="RANGE=package.module:function",
+        check=_check_annotations, kinds=("prediction",), compared="name",
+        help="Of your own model: count this function's time and memory to this part, such as softmax; may be repeated.",
+        hint="part=module:name", workload="language-model",
+        applies=lambda spec: is_imported(spec.model),
+        tip="Of your own model: softmax=package.module:function counts that function to this part.",
+    )] = ()
+    attention: Annotated[str, Axis(
+        sweep="attentions", several=True, values=ATTENTIONS, own="function", help="How attention is computed: {values}",
+        lacks=_lacks_attention, group="variants", hint="or your module:name", kinds=(*_AS_VARIANT, "pace"),
+        said=_own_words,
+        tip="naive materialises the scores; sdpa lets torch choose; the others are torch's backends by name.",
+    )] = "naive"
+    compile: Annotated[Compile, Axis(
+        sweep="compiles", several=True, help="torch.compile: {values}", group="variants",
+        lacks=lambda value, device: device.cannot_compile or "" if value != "off" else "",
+        kinds=("memory", "time", "pace"),
+        unpredicted="predicted is the model as it is written; torch.compile may need less, or more",
+        tip="torch.compile and its modes; compiling is timed apart.",
+        said=lambda mode: ("compiled" if mode == "default" else f"compiled {mode}",),
+    )] = "off"
+    checkpoint: Annotated[int, Axis(
+        sweep="checkpoints", several=True, least=0, group="variants", workload="language-model",
+        hint="0, or every k blocks",
+        help="Recompute activations in groups of so many blocks; 0: keep them",
+        tip="Recompute activations in groups of so many blocks: 1, or several as 0,1,2,4; 0 keeps them all.",
+        said=lambda blocks: (f"checkpoint every {blocks}",), detail=_every,
+    )] = 0
+    optimizer: Annotated[str, Axis(
+        sweep="optimizers", several=True, values=OPTIMIZERS, own="Class", help="Of train-step: {values}",
+        group="variants", workload="language-model", hint="or your module:name",
+        applies=lambda spec: spec.pass_ == "train-step", said=_own_words,
+        tip="torch's AdamW: adamw leaves the implementation to torch, the others are chosen by name.",
+    )] = "adamw"
+    loss: Annotated[str, Axis(
+        values=(CROSS_ENTROPY,), own="function", help="The loss, or package.module:function", group="variants",
+        widget="text", hint=CROSS_ENTROPY, workload="language-model", said=_own_words,
+        tip="Your own: package.module:function of logits and targets.",
+    )] = CROSS_ENTROPY
+    cuda_graph: Annotated[CudaGraph, Axis(
+        sweep="cuda_graphs", several=True, help="{values}; step: replay the whole step as one CUDA graph",
+        lacks=_lacks_graphs, group="variants", title="CUDA graph", kinds=("memory", "time", "pace"),
+        unpredicted="predicted is the step without its CUDA graph, which keeps what it uses for itself",
+        said=lambda _: ("CUDA graph",), detail=lambda _: "of the whole step",
+        tip="step: replay the whole step as one CUDA graph.",
+    )] = "off"
+# fmt: on
+
+
+def all_axes(choices: type[Choices]) -> dict[str, Axis]:
+    """Every choice by its field, in the order of the fields."""
+    return axes_of(choices, globals())

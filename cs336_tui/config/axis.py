@@ -1,0 +1,211 @@
+"""What a choice declares of itself (`Axis`), and `SpecError`, which refuses a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from cs336_tui.config.variants import is_well_formed, likely_meant
+
+if TYPE_CHECKING:
+    from cs336_tui.config.spec import CellSpec
+
+MAX_COUNT = 2**31 - 1
+
+
+class SpecError(ValueError):
+    """A value that cannot be run: names the field, the value and what is allowed, in one line."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        self.field, self.value, self.allowed = field, value, allowed
+        name = {"annotations": "annotate"}.get(field, field.replace("_", " "))
+        super().__init__(" ".join(f"{name} {value!s}: {allowed}".splitlines()))
+
+
+class Device(Protocol):
+    """What a choice may ask of a device; see `events.environment.DeviceInfo`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def precisions(self) -> tuple[str, ...]: ...
+    @property
+    def capability(self) -> str | None: ...
+    @property
+    def attentions(self) -> tuple[str, ...]: ...
+    @property
+    def cannot_compile(self) -> str | None: ...
+
+
+Kind = Literal["prediction", "memory", "time", "pace"]
+"""A kind of cells, which share a ``prediction`` of memory and FLOPs; of which one tells that another, nothing smaller,
+runs out of ``memory``; which price each other's ``time``; which do so as long as none of that kind is timed."""
+Widget = Literal["chips", "one", "names", "numbers", "number", "pairs", "pieces", "text"]
+"""Entry of the form: ``chips`` are ticked, of ``one`` exactly one; the others are typed."""
+
+
+class Axis(msgspec.Struct, frozen=True, kw_only=True):
+    """One choice: how it is given, kept, shown and told apart.
+
+    `field`, `kind` and `default` come from its field of `Choices`; `values` do for a ``Literal``.
+    """
+
+    field: str = ""
+    kind: type = str
+    """Of one value: str, int, float or bool, or tuple where a value is several texts or pairs."""
+    sweep_type: Any = str
+    default: Any = None
+
+    values: tuple[str, ...] = ()
+    own: str = ""
+    """What a person may bring instead of one of the `values`, as ``package.module:`` and this; empty for nothing."""
+    least: int = 1
+    """Of a whole number."""
+    check: Callable[[Any], None] | None = None
+    """Raises `SpecError`; in place of the check that `values`, `own` and `least` come to."""
+    lacks: Callable[[Any, Device], str] | None = None
+    """Why a device has not this value, empty where it has; None for what every device has."""
+
+    sweep: str = ""
+    """Field of `Sweep`: the field's own name where empty, ``-`` for none."""
+    several: bool = False
+    """Whether a sweep tries several values, and does not have one for all its cells."""
+    usual: Any = None
+    """The sweep's value or values if nobody chooses; None for the default."""
+    option: str = ""
+    """Without its dashes; the key in presets is the same with underscores. The field's name where empty, ``-`` for
+    none."""
+    help: str = ""
+    metavar: str | None = None
+
+    column: str = ""
+    """Key of the column, in CSV and JSON, of the filter and of the pivot."""
+    title: str = ""
+    """Header of the column and label of the entry. The column's key where empty."""
+    said: Callable[[Any], tuple[str, ...]] | None = None
+    """Words of a cell's title for a value that is not the default; None for none."""
+    detail: Callable[[Any], str] = str
+    """The same value in a cell's details."""
+    workload: Literal["language-model", "attention"] | None = None
+    """The only workload that has this choice; None where each has."""
+    applies: Callable[[CellSpec], bool] = lambda _: True
+    """Whether the choice means anything in a cell of the workload."""
+
+    group: Literal["", "what", "how", "variants", "more"] = ""
+    """Of the form; empty for no entry."""
+    widget: Widget | None = None
+    """None for what the type and the values come to."""
+    label: str = ""
+    """Of the entry, where it is not the title."""
+    hint: str = ""
+    """In the empty entry; beside ``chips`` in the one for other values."""
+    tip: str | None = None
+
+    kinds: tuple[Kind, ...] = ("prediction", "memory", "time")
+    """Those that it tells apart."""
+    unpredicted: str = ""
+    """What a prediction says where another value than the default is chosen that it leaves out."""
+    compared: Literal["name", "setting", "work"] = "setting"
+    """What two sessions that differ in it compare: the same work under another ``name``, this ``setting``, or other
+    ``work``, which does not pair."""
+    stand_in: Any = None
+    """Takes the place of the value in keys of cells that count as alike; None for the default."""
+
+    @property
+    def name(self) -> str:
+        """As `SpecError` names it."""
+        return self.field.rstrip("_")
+
+    @property
+    def others(self) -> str:
+        """Entry of values beside those that are ticked; empty where there are no others."""
+        return f"other_{self.sweep}" if self.widget == "chips" and (self.own or self.kind is int) else ""
+
+    @property
+    def key(self) -> str:
+        """Of a preset."""
+        return self.option.replace("-", "_")
+
+    @property
+    def is_rare(self) -> bool:
+        """Whether presets and commands leave it out where it is as usual."""
+        return self.group == "variants" or self.field == "vocab_size"
+
+    @property
+    def sweep_default(self) -> Any:
+        value = self.default if self.usual is None else self.usual
+        return value if not self.several or isinstance(value, tuple) else (value,)
+
+    @property
+    def alike(self) -> Any:
+        """The value in keys of cells that count as alike."""
+        return self.default if self.stand_in is None else self.stand_in
+
+    def counts_in(self, spec: CellSpec) -> bool:
+        """Whether the choice means anything in a cell."""
+        return self.workload in (None, spec.workload) and self.applies(spec)
+
+    def validate(self, value: Any) -> None:
+        """Raise `SpecError` for a value that cannot be."""
+        if self.check:
+            self.check(value)
+        elif self.kind is str and self.values and value not in self.values:
+            self._refuse(value)
+        elif self.kind is int and value is not None and not self.least <= value <= MAX_COUNT:
+            bound = f"at most {MAX_COUNT}" if value > MAX_COUNT else f"at least {self.least}"
+            raise SpecError(self.name, value, f"expected a whole number, {bound}")
+
+    def _refuse(self, value: str) -> None:
+        named = f"expected one of {', '.join(self.values)}"
+        if not self.own:
+            raise SpecError(self.name, value, named)
+        if not is_well_formed(value):
+            meant = likely_meant(value)
+            raise SpecError(self.name, value, meant or f"{named}, or package.module:name for one of your own")
+
+
+def axes_of(choices: type[msgspec.Struct], names: Mapping[str, Any]) -> dict[str, Axis]:
+    """Every choice by its field, in the order of the fields. `names` are those that its annotations use."""
+    hints = get_type_hints(choices, dict(names), include_extras=True)
+    found: dict[str, Axis] = {}
+    for field in msgspec.structs.fields(choices):
+        kind, axis = get_args(hints[field.name])[:2]
+        found[field.name] = _axis_of(
+            field.name, kind, axis, None if field.default is msgspec.NODEFAULT else field.default
+        )
+    return found
+
+
+def _axis_of(field: str, kind: Any, axis: Axis, default: Any) -> Axis:
+    """The axis with what its field says itself."""
+    values = axis.values
+    type_ = str if get_origin(kind) is Literal else kind
+    if get_origin(kind) is Literal:
+        values, kind = values or get_args(kind), str
+    elif not isinstance(kind, type) or get_origin(kind):
+        kind = next((each for each in get_args(kind) if each in (int, float)), tuple)
+    option = axis.option or field.rstrip("_").replace("_", "-")
+    column = axis.column or (field if axis.sweep == "-" else option)
+    return msgspec.structs.replace(
+        axis,
+        field=field,
+        kind=kind,
+        sweep_type=tuple[kind, ...] if axis.several else type_,
+        default=default,
+        values=values,
+        option=option.strip("-"),
+        column=column.strip("-"),
+        sweep=(axis.sweep or field).strip("-"),
+        widget=axis.widget or _widget(kind, axis.several, bool(values)),
+        title=axis.title or column.replace("-", " "),
+    )
+
+
+def _widget(kind: type, several: bool, has_values: bool) -> Widget:
+    if has_values:
+        return "chips" if several else "one"
+    return "text" if kind is not int else "numbers" if several else "number"

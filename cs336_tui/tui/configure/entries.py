@@ -1,0 +1,125 @@
+"""Widgets of the form's entries: which are shown, and what a fold says of those in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from cs336_tui.config.axis import Axis
+from cs336_tui.config.recent_models import RecentModel
+from cs336_tui.config.spec import AXES
+from cs336_tui.config.sweep import INTERVAL, USUAL_MOST, Sweep
+from cs336_tui.config.variants import short
+from cs336_tui.tui.configure.form import AFTER_OOM, DIMS, Entries, entries_of, entry_axes
+from cs336_tui.tui.configure.list_entries import RecentEntry
+from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
+
+_LONG = 4_000
+"""The most characters of what may be a list of paths."""
+_SHORTER = {
+    "inference": "infer", "forward": "fwd", "backward": "bwd", "forward+backward": "fwd+bwd", "train-step": "train",
+}  # fmt: skip
+_TIPS = {
+    "warmup_steps": f"""Steps before those that are measured: a number, or several as 0,1,5.
+auto: until steps are steady, {USUAL_MOST["warmup_steps"]} at most; auto:50 for another most.""",
+    "measure_steps": f"""Measured steps: a number.
+auto: until the 95 % interval of the mean is {INTERVAL * 100:g} % wide or the noise has settled,
+{USUAL_MOST["measure_steps"]} at most; auto:200 for another most, auto 2% for another width.""",
+}
+
+
+def chips_of(values: Iterable[str], labels: dict[str, str] | None = None) -> tuple[Chip, ...]:
+    """A chip for each value, labelled with itself where `labels` has no other word."""
+    return tuple(Chip(value, (labels or {}).get(value, value)) for value in values)
+
+
+def entries_in(group: str, entries: Entries) -> Iterator[Entry]:
+    """The entries of a group, filled; the device last."""
+    for axis in sorted(entry_axes(), key=lambda axis: axis.field == "device"):
+        if axis.group == group:
+            yield from _of_axis(axis, entries)
+
+
+def _of_axis(axis: Axis, entries: Entries) -> Iterator[Entry]:
+    label, tip = axis.label or axis.title, axis.tip or _TIPS.get(axis.field)
+    if axis.widget not in ("chips", "one"):
+        long = _LONG if axis.group == "variants" else 200
+        text = entries.text(axis.field)
+        yield TextEntry(axis.field, label, text, hint=axis.hint, tooltip=tip, max_length=long)
+        return
+    chosen = entries.chosen(axis.field)
+    chips = chips_of(axis.values or chosen, _SHORTER)
+    yield Chips(axis.name, label, chips, chosen, multiple=axis.widget == "chips", tooltip=tip)
+    if axis.others:
+        long = _LONG if axis.own else 200
+        yield TextEntry(axis.others, "", entries.text(axis.others), hint=axis.hint, max_length=long)
+
+
+def variant_entries(entries: Entries, recent: tuple[RecentModel, ...]) -> Iterator[Entry]:
+    """Those of the model and its variants."""
+    for entry in entries_in("variants", entries):
+        yield entry
+        if entry.field == "model":
+            yield RecentEntry(recent)
+
+
+def dims_entries(entries: Entries) -> Iterator[Entry]:
+    """Those of a model that is no size of the edition, filled."""
+    for field in DIMS:
+        yield TextEntry(field, AXES[field].label or AXES[field].title, entries.text(field))
+
+
+def more_entries(entries: Entries) -> Iterator[Entry]:
+    """Those that are seldom changed, filled."""
+    yield from entries_in("more", entries)
+    yield Chips("ddof", "std ddof", chips_of(("1", "0")), (entries.ddof,), multiple=False)
+    yield TextEntry("timeout_s", "timeout s", entries.timeout_s, hint="none, per cell")
+    yield TextEntry("repeats", "repeats", entries.repeats)
+    yield Chips("after_oom", "after OOM", chips_of(AFTER_OOM), (entries.after_oom,), multiple=False)
+
+
+def shown_at(field: str) -> str:
+    """The entry that shows a choice's problems: the last of it."""
+    axis = AXES.get("pass_" if field == "pass" else field)
+    return axis.others or field if axis else field
+
+
+def fields_in(group: str) -> set[str]:
+    """Fields, as `SpecError` names them, whose entries are in this fold."""
+    options = {"ddof", "timeout_s", "repeats", "after_oom"} if group == "more" else set()
+    return {axis.name for axis in entry_axes() if axis.group == group} | options
+
+
+def is_shown(field: str, entries: Entries, recent: tuple[RecentModel, ...]) -> bool:
+    """Whether the entry means anything beside the others, or holds something that should be seen."""
+    alone = entries.workload == "attention"
+    if field == "recent":
+        return bool(recent) and not alone
+    if field == "model_path":
+        return bool(entries.own_names or entries.model_path)
+    axis = next(axis for axis in AXES.values() if field in (axis.name, axis.others))
+    here = axis.workload in (None, entries.workload)
+    return here and (axis.widget != "pairs" or bool(":" in entries.model or entries.text(field)))
+
+
+def fold_label(entries: Entries, *, is_open: bool) -> str:
+    """What the fold holds, or what in it is not as usual, so that nothing folded away surprises."""
+    if is_open:
+        return "model and variants"
+    found = ", ".join(_unusual(entries))
+    return f"variants: {found}" if found else "model, attention, compile…"
+
+
+def _unusual(entries: Entries) -> Iterator[str]:
+    """A few words for each choice that is not as usual; values that are tried one after another with slashes."""
+    usual = entries_of(Sweep())
+    if entries.workload == "attention":
+        yield "attention alone"
+    for axis in entry_axes(entries.workload):
+        values = entries.all_of(axis)
+        if not axis.said or axis.widget == "pairs" or values == usual.all_of(axis):
+            continue
+        if len(values) == 1 and not axis.own and axis.kind is not int:
+            yield axis.said(values[0])[0]
+        else:
+            title = f"{axis.title} " if not axis.own else ""
+            yield title + ("/".join(map(short, values)) or "none")
