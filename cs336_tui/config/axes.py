@@ -254,6 +254,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
     )] = "naive"
     compile: Annotated[Compile, Axis(
         sweep="compiles", several=True, help="torch.compile: {values}", group="variants",
+        long_title="torch.compile",
         lacks=lambda value, device: device.cannot_compile or "" if value != "off" else "",
         kinds=("memory", "time", "pace"),
         unpredicted="predicted is the model as it is written; torch.compile may need less, or more",

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from cs336_tui.config.variants import is_well_formed, likely_meant
-
-if TYPE_CHECKING:
-    from cs336_tui.config.spec import CellSpec
 
 MAX_COUNT = 2**31 - 1
 
@@ -39,6 +36,19 @@ class Device(Protocol):
     def attentions(self) -> tuple[str, ...]: ...
     @property
     def cannot_compile(self) -> str | None: ...
+
+
+class Cell(Protocol):
+    """What a choice may ask of the others in its cell; see `config.spec.CellSpec`."""
+
+    @property
+    def workload(self) -> str: ...
+    @property
+    def pass_(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def brings_own_code(self) -> bool: ...
 
 
 Kind = Literal["prediction", "memory", "time", "pace"]
@@ -86,13 +96,15 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     """Key of the column, in CSV and JSON, of the filter and of the pivot."""
     title: str = ""
     """Header of the column and label of the entry. The column's key where empty."""
+    long_title: str = ""
+    """Label in a cell's details, where it is not the title."""
     said: Callable[[Any], tuple[str, ...]] | None = None
     """Words of a cell's title for a value that is not the default; None for none."""
     detail: Callable[[Any], str] = str
     """The same value in a cell's details."""
     workload: Literal["language-model", "attention"] | None = None
     """The only workload that has this choice; None where each has."""
-    applies: Callable[[CellSpec], bool] = lambda _: True
+    applies: Callable[[Cell], bool] = lambda _: True
     """Whether the choice means anything in a cell of the workload."""
 
     group: Literal["", "what", "how", "variants", "more"] = ""
@@ -145,9 +157,9 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
         """The value in keys of cells that count as alike."""
         return self.default if self.stand_in is None else self.stand_in
 
-    def counts_in(self, spec: CellSpec) -> bool:
+    def counts_in(self, cell: Cell) -> bool:
         """Whether the choice means anything in a cell."""
-        return self.workload in (None, spec.workload) and self.applies(spec)
+        return self.workload in (None, cell.workload) and self.applies(cell)
 
     def validate(self, value: Any) -> None:
         """Raise `SpecError` for a value that cannot be."""

@@ -1,18 +1,18 @@
-"""From choices given by name, as flags give them, to a sweep."""
+"""From choices given by name, as flags give them, or from the cells of a run, to a sweep."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from cs336_tui.config.presets import preset
-from cs336_tui.config.spec import ModelDims, SpecError
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec, ModelDims, SpecError
 from cs336_tui.config.sweep import INTERVAL, UNRESOLVED, Auto, Sweep, share_words
-from cs336_tui.config.variants import is_imported
+from cs336_tui.config.variants import is_imported, short
 
 _RAW_DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 
@@ -147,3 +147,30 @@ def _counts(
     if interval is not None and share is None:
         raise SpecError("interval", share_words(interval), "--interval is only used with --steps auto")
     return fields | {"steps_auto": share if interval is None else interval}
+
+
+def sweep_of(specs: Sequence[CellSpec]) -> Sweep:
+    """The choices whose product these cells are."""
+    first, plain = specs[0], Sweep()
+    found = {
+        axis.sweep: tuple(dict.fromkeys(getattr(spec, field) for spec in specs))
+        if axis.several
+        else getattr(first, field)
+        for field, axis in AXES.items()
+        if axis.sweep
+    }
+    found["model_args"] = _arguments(specs)
+    if first.warmup_auto:
+        found["warmups"] = (first.warmup_steps,)
+    if first.workload == "attention":
+        widths = tuple(dict.fromkeys(spec.d_model for spec in specs))
+        found |= {"sizes": plain.sizes, "vocab_size": plain.vocab_size, "head_dims": widths}
+    return Sweep(**found, dims=first.dims if first.size == CUSTOM_SIZE else None)
+
+
+def _arguments(specs: Sequence[CellSpec]) -> tuple[tuple[str, str], ...]:
+    """The arguments of a person's own models; where these were given different ones, each for its model alone."""
+    given = dict.fromkeys((spec.model, spec.model_args) for spec in specs if is_imported(spec.model))
+    if len({arguments for _, arguments in given}) <= 1:
+        return next((arguments for _, arguments in given), ())
+    return tuple((f"{short(model)}.{name}", value) for model, arguments in given for name, value in arguments)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from cs336_tui.config.choices import sweep_of
 from cs336_tui.config.presets import Preset
 from cs336_tui.events.events import (
     CellFinished,
@@ -26,7 +27,7 @@ from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.controllers.sessions import SessionController
 from cs336_tui.tui.dialogs.reader import Reader
 from cs336_tui.tui.frame import Frame
-from cs336_tui.tui.replay_source import ReplaySource, sweep_of
+from cs336_tui.tui.replay_source import ReplaySource
 from cs336_tui.tui.session import Inbox, Session
 
 if TYPE_CHECKING:

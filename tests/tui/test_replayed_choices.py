@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cs336_tui.config.choices import sweep_from
+from cs336_tui.config.choices import sweep_from, sweep_of
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.pane import ConfigurePane
-from cs336_tui.tui.replay_source import sweep_of
 from tests.samples import session_start
 from tests.tui.watched import WIDE, log_of, until
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.sweep import INTERVAL, steps_words, warmup_words
-from cs336_tui.config.variants import CROSS_ENTROPY, is_imported
+from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import InForce
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -241,18 +241,10 @@ def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:
 
 def _variants(spec: CellSpec) -> Iterator[tuple[str, str]]:
     """The unusual settings."""
-    if spec.attention != "naive" or spec.workload == "attention":
-        yield "attention", spec.attention
-    if spec.compile != "off":
-        yield "torch.compile", spec.compile
-    if spec.checkpoint:
-        yield "checkpoint", f"activations recomputed in groups of {spec.checkpoint} block{'s' * (spec.checkpoint != 1)}"
-    if spec.optimizer != "adamw":
-        yield "optimizer", spec.optimizer
-    if spec.loss != CROSS_ENTROPY:
-        yield "loss", spec.loss
-    if spec.cuda_graph != "off":
-        yield "CUDA graph", "of the whole step"
+    for field, axis in AXES.items():
+        value, always = getattr(spec, field), field == "attention" and spec.workload == "attention"
+        if axis.said and field not in ("causal", "model", "model_args") and (value != axis.default or always):
+            yield axis.long_title or axis.title, axis.detail(value)
     if spec.model_path and spec.brings_own_code:
         yield "looked for in", ", ".join(spec.model_path)
 
