@@ -154,6 +154,11 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         sweep="sizes", several=True, usual=("tiny",), help="Model sizes of the edition, such as small,medium",
         group="what", widget="chips", kinds=(), compared="name", stand_in="",
     )]
+    edition: Annotated[Edition, Axis(
+        usual="2026", help="Handout edition, which names the sizes: {values}", group="more", kinds=(), compared="name",
+        stand_in="2026",
+    )]
+    arch: Annotated[Arch, Axis(usual="swiglu-rope", help="{values}", group="more", stand_in="gelu-learned")]
     d_model: Annotated[int, msgspec.structs.replace(_DIMENSION, title="d_model", help="Raw dimensions replace --size.")]
     d_ff: Annotated[int, msgspec.structs.replace(_DIMENSION, title="d_ff")]
     num_layers: Annotated[int, msgspec.structs.replace(_DIMENSION, title="layers")]
@@ -183,6 +188,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         sweep="devices", several=True, usual=("auto",), help="auto, every, cpu, mps, cuda, cuda:N",
         check=_check_device, group="how", widget="chips", kinds=(*_AS_VARIANT, "pace"), stand_in="cpu",
     )]
+    sync: Annotated[Sync, Axis(help="{values}", group="more", kinds=())] = "each-step"
     warmup_steps: Annotated[int, Axis(
         sweep="warmups", several=True, option="warmup", least=0, title="warm-up", group="how",
         hint="5 or 0,1,5 or auto",
@@ -190,23 +196,17 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         "at most {most} unless said",
         kinds=(), stand_in=0,
     )] = 5
-    warmup_auto: Annotated[bool, Axis(option="-", kinds=())] = False
     measure_steps: Annotated[int, Axis(
         sweep="steps", option="steps", group="how", kinds=(), compared="name", stand_in=1, hint="10 or auto",
         help="Measured steps. auto: until the mean is known to --interval or the noise has settled, at most {most} "
         "unless said",
     )] = 10
-    steps_auto: Annotated[float | None, Axis(option="-", check=_check_share, kinds=(), compared="name")] = None
-    edition: Annotated[Edition, Axis(
-        usual="2026", help="Handout edition, which names the sizes: {values}", group="more", kinds=(), compared="name",
-        stand_in="2026",
-    )]
-    arch: Annotated[Arch, Axis(usual="swiglu-rope", help="{values}", group="more", stand_in="gelu-learned")]
-    sync: Annotated[Sync, Axis(help="{values}", group="more", kinds=())] = "each-step"
     seed: Annotated[int, Axis(least=0, help="Of parameters and tokens", group="more", kinds=(), compared="name")] = 0
     threads: Annotated[int | None, Axis(
         help="torch's intra-op threads", group="more", hint="torch's own", kinds=("time",), compared="name",
     )] = None
+    warmup_auto: Annotated[bool, Axis(option="-", kinds=())] = False
+    steps_auto: Annotated[float | None, Axis(option="-", check=_check_share, kinds=(), compared="name")] = None
     workload: Annotated[Work, Axis(
         help="{values}; attention: that alone", group="variants", kinds=(*_AS_VARIANT, "pace"), compared="work",
         tip="language-model: a whole model; attention: attention alone, over random queries, keys and values.",
@@ -252,22 +252,6 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         said=_own_words,
         tip="naive materialises the scores; sdpa lets torch choose; the others are torch's backends by name.",
     )] = "naive"
-    compile: Annotated[Compile, Axis(
-        sweep="compiles", several=True, help="torch.compile: {values}", group="variants",
-        long_title="torch.compile",
-        lacks=lambda value, device: device.cannot_compile or "" if value != "off" else "",
-        kinds=("memory", "time", "pace"),
-        unpredicted="predicted is the model as it is written; torch.compile may need less, or more",
-        tip="torch.compile and its modes; compiling is timed apart.",
-        said=lambda mode: ("compiled" if mode == "default" else f"compiled {mode}",),
-    )] = "off"
-    checkpoint: Annotated[int, Axis(
-        sweep="checkpoints", several=True, least=0, group="variants", workload="language-model",
-        hint="0, or every k blocks",
-        help="Recompute activations in groups of so many blocks; 0: keep them",
-        tip="Recompute activations in groups of so many blocks: 1, or several as 0,1,2,4; 0 keeps them all.",
-        said=lambda blocks: (f"checkpoint every {blocks}",), detail=_every,
-    )] = 0
     optimizer: Annotated[str, Axis(
         sweep="optimizers", several=True, values=OPTIMIZERS, own="Class", help="Of train-step: {values}",
         group="variants", workload="language-model", hint="or your module:name",
@@ -279,6 +263,22 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         widget="text", hint=CROSS_ENTROPY, workload="language-model", said=_own_words,
         tip="Your own: package.module:function of logits and targets.",
     )] = CROSS_ENTROPY
+    compile: Annotated[Compile, Axis(
+        sweep="compiles", several=True, before="optimizer", help="torch.compile: {values}", group="variants",
+        long_title="torch.compile",
+        lacks=lambda value, device: device.cannot_compile or "" if value != "off" else "",
+        kinds=("memory", "time", "pace"),
+        unpredicted="predicted is the model as it is written; torch.compile may need less, or more",
+        tip="torch.compile and its modes; compiling is timed apart.",
+        said=lambda mode: ("compiled" if mode == "default" else f"compiled {mode}",),
+    )] = "off"
+    checkpoint: Annotated[int, Axis(
+        sweep="checkpoints", several=True, before="optimizer", least=0, group="variants", workload="language-model",
+        hint="0, or every k blocks",
+        help="Recompute activations in groups of so many blocks; 0: keep them",
+        tip="Recompute activations in groups of so many blocks: 1, or several as 0,1,2,4; 0 keeps them all.",
+        said=lambda blocks: (f"checkpoint every {blocks}",), detail=_every,
+    )] = 0
     cuda_graph: Annotated[CudaGraph, Axis(
         sweep="cuda_graphs", several=True, help="{values}; step: replay the whole step as one CUDA graph",
         lacks=_lacks_graphs, group="variants", title="CUDA graph", kinds=("memory", "time", "pace"),

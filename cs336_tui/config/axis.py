@@ -111,6 +111,8 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     """Of the form; empty for no entry."""
     widget: Widget | None = None
     """None for what the type and the values come to."""
+    before: str = ""
+    """Field before which it stands in options, forms and tables, where that is not its place in the group."""
     label: str = ""
     """Of the entry, where it is not the title."""
     hint: str = ""
@@ -181,15 +183,17 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def axes_of(choices: type[msgspec.Struct], names: Mapping[str, Any]) -> dict[str, Axis]:
-    """Every choice by its field, in the order of the fields. `names` are those that its annotations use."""
+    """Every choice by its field, in the order in which people see them. `names` are those that annotations use."""
     hints = get_type_hints(choices, dict(names), include_extras=True)
-    found: dict[str, Axis] = {}
+    found: list[Axis] = []
     for field in msgspec.structs.fields(choices):
         kind, axis = get_args(hints[field.name])[:2]
-        found[field.name] = _axis_of(
-            field.name, kind, axis, None if field.default is msgspec.NODEFAULT else field.default
-        )
-    return found
+        found.append(_axis_of(field.name, kind, axis, None if field.default is msgspec.NODEFAULT else field.default))
+    found.sort(key=lambda axis: {"more": 1, "variants": 2}.get(axis.group, 0))
+    for axis in [axis for axis in found if axis.before]:
+        found.remove(axis)
+        found.insert([other.field for other in found].index(axis.before), axis)
+    return {axis.field: axis for axis in found}
 
 
 def _axis_of(field: str, kind: Any, axis: Axis, default: Any) -> Axis:

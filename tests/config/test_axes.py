@@ -1,0 +1,112 @@
+"""A choice is declared once: everything that lists choices is derived from its axis."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import cs336_tui
+from cs336_tui.config.axes import Choices
+from cs336_tui.config.spec import AXES, RULES, CellSpec
+from cs336_tui.config.sweep import Sweep
+from cs336_tui.tui.configure.form import Entries
+
+PACKAGE = Path(cs336_tui.__file__).parent
+VALUES = ["plain", "salted", "sweet"]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Where a choice appears that is declared in a process of its own, before anything is derived."""
+    words = (sys.executable, "-m", "tests.config.throw_away_axis", str(tmp_path_factory.mktemp("axis")))
+    result = subprocess.run(words, capture_output=True, text=True, cwd=PACKAGE.parent, timeout=100, check=False)
+    assert result.returncode == 0, result.stderr
+    made: dict[str, Any] = json.loads(result.stdout)
+    return made
+
+
+def test_a_new_choice_is_an_option_of_bench(found: dict[str, Any]) -> None:
+    assert re.search(r"--flavour LIST +Flavour of a step: plain, salted, sweet\.\s+\[default:\s+plain\]", found["help"])
+    assert found["option"] == ["salted"]
+    assert "--flavour plain,salted" in found["command"]
+
+
+def test_a_new_choice_is_kept_in_a_preset(found: dict[str, Any]) -> None:
+    assert re.search(r'flavour = \[\s*"plain",\s*"salted",\s*\]', found["preset"])
+    assert found["preset_read"] == ["plain", "salted"]
+
+
+def test_a_new_choice_has_an_entry_in_the_form(found: dict[str, Any]) -> None:
+    form = found["form"]
+    assert form["offered"] == VALUES
+    assert form["sweep"] == ["plain", "salted"]
+    assert form["problem"] == "sweet: cuda:0 has no sugar"
+    assert "flavour plain/salted" in form["fold"]
+
+
+def test_a_new_choice_makes_cells_and_is_logged(found: dict[str, Any]) -> None:
+    assert found["cells"] == found["sweep_of_cells"] == ["plain", "salted"]
+    assert found["logged"] == ["plain", "salted"] * 2
+    assert found["title"].endswith(" · salted")
+    assert "flavour         salted" in found["details"]
+    assert not found["same_time"]
+    assert not found["same_prediction"]
+
+
+def test_a_new_choice_is_refused_where_it_cannot_be(found: dict[str, Any]) -> None:
+    assert found["refused"] == "flavour bitter: expected one of plain, salted, sweet"
+    assert found["lacking"] == "flavour sweet: cpu has no sugar"
+
+
+def test_a_new_choice_is_a_column_a_pivot_and_a_filter(found: dict[str, Any]) -> None:
+    assert [row["flavour"] for row in csv.DictReader(io.StringIO(found["csv"]))] == ["plain", "salted"] * 2
+    assert "| flavour |" in found["table"]
+    assert "flavour plain | flavour salted" in re.sub(" +", " ", found["pivot"])
+    assert [row["flavour"] for row in csv.DictReader(io.StringIO(found["filtered"]))] == ["salted"] * 2
+
+
+def files_naming(field: str) -> set[str]:
+    """Files of the package that spell a choice, but for what acts on it in a cell's process."""
+    named = re.compile(rf"\b({field}|{AXES[field].option})\b")
+    sources = (path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+    return {name for name in sources if not name.startswith("worker/") and named.search((PACKAGE / name).read_text())}
+
+
+def test_a_choice_is_named_where_it_is_declared_and_where_it_acts() -> None:
+    declared, rules, verdict = "config/axes.py", "config/spec.py", "analysis/launching.py"
+    assert files_naming("cuda_graph") == {declared, rules, verdict}
+
+
+def test_every_choice_is_in_the_cell_the_sweep_and_the_form() -> None:
+    assert set(AXES) == set(CellSpec.__struct_fields__) == set(Choices.__struct_fields__)
+    assert {axis.sweep for axis in AXES.values()} - {""} | {"dims", "head_dims"} == set(Sweep.__struct_fields__)
+    assert {axis.field for axis in AXES.values() if axis.group} <= set(Entries.__struct_fields__)
+
+
+def test_rules_look_at_no_choice_but_those_they_name() -> None:
+    """Asked of cells of which only the named choices are known, each rule answers."""
+    always = {"workload", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size"}
+    for rule in RULES:
+        for cell in (an_odd_cell("language-model"), an_odd_cell("attention")):
+            whole = [str(each) for each in rule.refusals(cell)]
+            blank = {field: axis.alike for field, axis in AXES.items() if field not in (*rule.fields, *always)}
+            assert [str(each) for each in rule.refusals(msgspec.structs.replace(cell, **blank))] == whole
+
+
+def an_odd_cell(workload: str) -> Choices:
+    """One with as much against it as can be."""
+    return Choices(
+        size="odd", edition="2026", arch="swiglu-rope", d_model=9, d_ff=9, num_layers=1, num_heads=3, vocab_size=1,
+        context_length=1, batch_size=1, pass_="train-step", precision="fp16-mixed", device="cuda:0", sync="pipelined",
+        steps_auto=0.01, workload=workload, model="a:B", model_args=(("d_model", "1"),), attention="sdpa",
+        optimizer="c:D", loss="e:f", compile="max-autotune", checkpoint=2, cuda_graph="step",
+    )  # fmt: skip

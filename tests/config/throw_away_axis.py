@@ -1,0 +1,122 @@
+"""Declares a choice that no other code knows and prints, as JSON, where it appears. Run in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from cs336_tui.config import axes
+from cs336_tui.config.axis import Axis, Device
+
+
+def lacks(value: str, device: Device) -> str:
+    return f"{device.name} has no sugar" if value == "sweet" else ""
+
+
+FLAVOUR = Axis(
+    sweep="flavours",
+    several=True,
+    help="Flavour of a step: {values}",
+    group="variants",
+    said=lambda value: (value,),
+    lacks=lacks,
+)
+axes.Choices = msgspec.defstruct(
+    "Choices",
+    [("flavour", Annotated[Literal["plain", "salted", "sweet"], FLAVOUR], "plain")],
+    bases=(axes.Choices,),
+    frozen=True,
+    kw_only=True,
+)
+
+from click.testing import CliRunner  # noqa: E402  # everything is derived as soon as it is imported
+
+from cs336_tui.cli.main import cli  # noqa: E402
+from cs336_tui.config.choices import sweep_from, sweep_of  # noqa: E402
+from cs336_tui.config.order import time_kind  # noqa: E402
+from cs336_tui.config.presets import Preset, from_toml, to_toml  # noqa: E402
+from cs336_tui.config.spec import SpecError  # noqa: E402
+from cs336_tui.config.sweep import Sweep  # noqa: E402
+from cs336_tui.events.codec import to_line  # noqa: E402
+from cs336_tui.events.reports import prediction_key  # noqa: E402
+from cs336_tui.session.log import LogReader  # noqa: E402
+from cs336_tui.tui.tabs.cell_detail import asked  # noqa: E402
+from cs336_tui.tui.widgets.entries import Chips  # noqa: E402
+from tests.export.grids import by, grid_events  # noqa: E402
+from tests.samples import ENVIRONMENT, a_spec  # noqa: E402
+from tests.tui.configuring import opened  # noqa: E402
+
+BOTH = Sweep(flavours=("plain", "salted"), devices=("cpu",), passes=("forward",))
+PLAIN, SALTED = BOTH.cells()
+
+
+def output(*words: str) -> str:
+    result = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refusal(make: Callable[[], object]) -> str:
+    try:
+        make()
+    except SpecError as error:
+        return str(error)
+    return ""
+
+
+async def form() -> dict[str, Any]:
+    """What its entry offers, what ticking a value makes of the sweep, and what is said of it."""
+    async with opened((80, 60)) as hand:
+        await hand.unfold("variants")
+        chips = hand.entry("flavour", Chips)
+        await hand.tick("flavour", "sweet")
+        assert hand.pane.sweep is None
+        problem = chips.problem
+        await hand.tick("flavour", "sweet")
+        await hand.tick("flavour", "salted")
+        assert hand.pane.sweep is not None
+        await hand.unfold("variants")
+        return {
+            "offered": [chip.value for chip in chips.chips],
+            "sweep": hand.pane.sweep.flavours,
+            "problem": problem,
+            "fold": hand.seen(hand.fold("variants")),
+        }
+
+
+def found(folder: Path) -> dict[str, Any]:
+    preset = to_toml(Preset("mine", "", BOTH))
+    log = folder / "log.jsonl"
+    log.write_bytes(b"".join(map(to_line, grid_events(by(flavour=["plain", "salted"])))))
+    given = ("export", str(log))
+    return {
+        "help": output("bench", "--help"),
+        "option": sweep_from(flavours=("salted",)).flavours,
+        "command": BOTH.command(),
+        "preset": preset,
+        "preset_read": from_toml("mine", preset).sweep.flavours,
+        "cells": [cell.flavour for cell in (PLAIN, SALTED)],
+        "sweep_of_cells": sweep_of((PLAIN, SALTED)).flavours,
+        "title": SALTED.title,
+        "details": ["".join(span.text for span in line) for line in asked(SALTED, 80)],
+        "refused": refusal(lambda: a_spec(flavour="bitter")),
+        "lacking": refusal(lambda: ENVIRONMENT.check(a_spec(device="cpu", flavour="sweet"))),
+        "form": asyncio.run(form()),
+        "logged": [spec.flavour for event in LogReader(log) for spec in getattr(event, "specs", ())],
+        "csv": output(*given, "--format", "csv"),
+        "table": output(*given),
+        "pivot": output(*given, "--pivot", "size:flavour"),
+        "filtered": output(*given, "--format", "csv", "--where", "flavour=salted"),
+        "same_time": time_kind(PLAIN) == time_kind(SALTED),
+        "same_prediction": prediction_key(PLAIN) == prediction_key(SALTED),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(found(Path(sys.argv[1]))))
