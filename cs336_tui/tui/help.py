@@ -73,7 +73,7 @@ _TABS = {
         ("compare.view", "next view: pivot, pairs, warm-up, reference points"),
         ("compare.value", "another value: mean, std, median, speed-up, memory, tokens/s"),
         ("compare.baseline", "what a speed-up is over"),
-        ("compare.choose", "choose rows, columns and cells; of a pair, the reason of its verdict"),
+        ("compare.choose", "choose rows, columns and cells; of a pair, the reason of its outcome"),
         ("compare.swap", "swap rows and columns"),
         ("compare.left compare.right", "other columns, where not all fit"),
         ("compare.keep", "reference points: keep these cells as your own"),

@@ -73,11 +73,6 @@ def as_shown(variants: Mapping[str, Iterable[str]]) -> dict[str, dict[str, str]]
     return {key: {value: value for value in values} for key, values in variants.items()}
 
 
-def variant_columns(specs: Iterable[CellSpec]) -> dict[str, Column]:
-    """A column for each of the `told_variants`, by its field."""
-    return {key: Column(key, FIELDS[key].title, key != "checkpoint", 1) for key in told_variants(specs)}
-
-
 def told_variants(specs: Iterable[CellSpec]) -> dict[str, set[str]]:
     """The values of each variant in which the cells differ, or in which all are unusual; variants that follow from the
     model are left out."""

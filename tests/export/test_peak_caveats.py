@@ -19,7 +19,7 @@ from cs336_tui.export.roofline import roofline_table
 from cs336_tui.export.summary import summary_markdown
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.judging import assess
-from cs336_tui.tui.tabs.verdicts import judgement_lines
+from cs336_tui.tui.tabs.status import judgement_lines
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, a_spec
 from tests.session.made import Cell, session_of

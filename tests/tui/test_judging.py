@@ -20,7 +20,7 @@ from cs336_tui.tui.judging import NOTHING, Assessment, Judging
 from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.live import detail_of, live_lines
 from cs336_tui.tui.tabs.results import ResultsPane
-from cs336_tui.tui.tabs.verdicts import judgement_lines, verdict
+from cs336_tui.tui.tabs.status import judgement_lines, verdict
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT, START, a_spec, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, events_of, session_of

@@ -23,8 +23,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_of, run_alike
 from cs336_tui.tui.controllers.protocol import Host
-from cs336_tui.tui.tabs.estimate import Estimated, Whose
-from cs336_tui.tui.tabs.estimate_detail import EstimateRow, target_text
+from cs336_tui.tui.tabs.estimate import Estimated, EstimateRow, Whose, target_text
 
 _KEPT_S = 5.0
 """For so long a device's free memory is taken to be what it was: margins that flicker tell nobody anything."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 from cs336_tui.config.spec import AXES, CellSpec
@@ -16,7 +15,7 @@ from cs336_tui.tui.charts.bars import phase_bars
 from cs336_tui.tui.judging import Assessment
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.live import phase_means
-from cs336_tui.tui.tabs.verdicts import all_checks, energy_words, half_width_words, too_much, verdict
+from cs336_tui.tui.tabs.status import all_checks, energy_words, half_width_words, too_much, verdict
 from cs336_tui.tui.titles import title_rows
 from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
 
@@ -53,17 +52,11 @@ def _titled(title: str, lines: list[Line]) -> list[Line]:
 
 def _error(cell: CellState, width: int) -> list[Line]:
     if cell.status == "skipped":
-        return [line(row) for row in _wrapped(cell.skipped_because or "", width)]
+        return wrapped(cell.skipped_because or "", width)
     problem = status.how_it_ended(cell)
     if not problem or cell.finished is None:
         return []
-    rows = [wrapped for row in (cell.finished.error or "").splitlines() for wrapped in _wrapped(row, width)]
-    return [line((f"✗ {problem}", "bad")), *map(line, rows)]
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """The text over several rows; options such as --model-arg stay whole."""
-    return textwrap.wrap(format.plain(text), max(width, 10), break_on_hyphens=False)
+    return [line((f"✗ {problem}", "bad")), *status.error_lines(cell, width)]
 
 
 def _statistics(state: SessionState, cell: CellState, found: Assessment | None, width: int) -> list[Line]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import textwrap
 from typing import NamedTuple
 
 from cs336_tui.analysis.eta import remaining_s
@@ -17,7 +15,7 @@ from cs336_tui.tui.charts.bars import SHORT_NAMES, phase_bars, phase_line, progr
 from cs336_tui.tui.charts.step_chart import step_chart
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.tabs.verdicts import judgement_lines
+from cs336_tui.tui.tabs.status import judgement_lines
 from cs336_tui.tui.titles import title_rows
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, line, wrapped
 
@@ -101,7 +99,10 @@ def live_lines(
         _rates(state, cell, found),
     ]
     if problem := status.how_it_ended(cell):
-        lines += [line((f"✗ {problem}", "bad")), *_error(cell, width, 6 if airy or not cell.steps_done else 2)]
+        lines += [
+            line((f"✗ {problem}", "bad")),
+            *status.error_lines(cell, width)[: 6 if airy or not cell.steps_done else 2],
+        ]
     lines += judgement_lines(cell, found, width, max(height - len(lines) - _CHART_ROWS, 1))
     rest = height - len(lines)
     bars = phase_bars(means, width=width)
@@ -196,14 +197,6 @@ def _rates(state: SessionState, cell: CellState, found: Assessment | None) -> Li
     if cell.num_params is not None:
         parts.append(f"{quantities.count(cell.num_params)} parameters")
     return line((" · ".join(parts), "text"))
-
-
-def _error(cell: CellState, width: int, height: int) -> list[Line]:
-    error = cell.finished.error if cell.finished else None
-    rows = itertools.chain.from_iterable(
-        textwrap.wrap(format.plain(row), max(width, 10), break_on_hyphens=False) for row in (error or "").splitlines()
-    )
-    return [line(row) for row in itertools.islice(rows, height)]
 
 
 def _steps(cell: CellState, ddof: int, count: int, width: int, height: int) -> list[Line]:

@@ -21,7 +21,7 @@ from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.reader import text_reader
 from cs336_tui.tui.tabs.report import ReportPane, Subject
-from cs336_tui.tui.tabs.status import VERDICTS, settled_of
+from cs336_tui.tui.tabs.status import OUTCOMES, settled_of
 from cs336_tui.tui.titles import cell_columns
 from cs336_tui.tui.widgets.columns import shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
@@ -120,13 +120,13 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
             "precision in Configure (1) and run them."
         )
         return Page((), (*rows, *wrapped(text, width, "muted")))
-    counted = {of: sum(each.verdict == of for each in speedups if each.ratio) for of in VERDICTS}
+    counted = {of: sum(each.verdict == of for each in speedups if each.ratio) for of in OUTCOMES}
     rows[0] += tuple(Span(f" · {number} {of}", "strong") for of, number in counted.items() if number)
     rows += table_lines(shown_table(speedups, _columns()), width, [_mark(each) for each in speedups])
     details = {2 + place: _detail(each) for place, each in enumerate(speedups)}
     about = (
         f"speed-up: fp32's mean step time over the other's, above 1 is faster; {LEVEL * 100:g} % interval. "
-        "memory: peak allocated over fp32's. Enter: the reason of a verdict."
+        "memory: peak allocated over fp32's. Enter: the reason of an outcome."
     )
     return Page((), (*rows, *wrapped(about, width, "muted", "  ")), details)
 
@@ -195,7 +195,7 @@ def _peak(side: Side) -> str:
 def _mark(each: SpeedUp) -> Span:
     """The outcome; of a side without a timing, why."""
     missing = [f"{side.precision}: {side.note}" for side in (each.fp32, each.other) if side.note]
-    return Span(", ".join(missing), "caution") if missing else VERDICTS[each.verdict]
+    return Span(", ".join(missing), "caution") if missing else OUTCOMES[each.verdict]
 
 
 def _detail(each: SpeedUp) -> str:

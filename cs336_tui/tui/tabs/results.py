@@ -17,7 +17,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.tabs import status
-from cs336_tui.tui.tabs.verdicts import verdict
+from cs336_tui.tui.tabs.status import verdict
 from cs336_tui.tui.titles import CELL_KEYS, cell_columns, told_variants, unique_names
 from cs336_tui.tui.widgets.columns import Layout, lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line

@@ -1,12 +1,27 @@
-"""How a cell stands and how a comparison ended, in the words of every pane."""
+"""A cell's status, verdicts, interval, limit, energy and settings in words, and a comparison's outcome."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+
+from cs336_tui.events.peaks import WRONG_PEAK
+from cs336_tui.export.verdicts import half_width
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
+from cs336_tui.stats.quantities import count
 from cs336_tui.stats.ratio import Outcome
-from cs336_tui.tui.widgets.lines import Span
+from cs336_tui.tui import format
+from cs336_tui.tui.judging import Assessment
+from cs336_tui.tui.widgets.lines import Line, Span, fit, line, wrapped
+
+if TYPE_CHECKING:
+    from cs336_tui.analysis.energy import Energy
+    from cs336_tui.analysis.verdicts import Check, Judgement
 
 _STATUS = {
     "queued": Span("· queued", "muted"),
@@ -63,6 +78,12 @@ def settled_of(state: SessionState) -> int:
     return hash(tuple(cell.finished.at if cell.finished else cell.status == "skipped" for cell in state.cells.values()))
 
 
+def error_lines(cell: CellState, width: int, most: int | None = None) -> list[Line]:
+    """The error of a cell, at most `most` rows; options such as --model-arg stay whole."""
+    error = cell.finished.error if cell.finished else None
+    return [*islice((row for text in (error or "").splitlines() for row in wrapped(text, width)), most)]
+
+
 def how_it_ended(cell: CellState) -> str:
     """Status, stage and step of a cell that did not end well, for one line."""
     finished = cell.finished
@@ -79,9 +100,198 @@ def how_it_ended(cell: CellState) -> str:
     return text
 
 
-VERDICTS: dict[Outcome, Span] = {
+OUTCOMES: dict[Outcome, Span] = {
     "faster": Span("▼ faster", "good"),
     "slower": Span("▲ slower", "bad"),
     "same": Span("= same", "text"),
     "ambiguous": Span("? ambiguous", "caution"),
 }
+
+
+_INDENT = "  "
+_ALWAYS = 2
+"""Rows that long verdicts leave for what could not be observed."""
+
+
+def too_much(share: float) -> str:
+    """The remark beside a share of the measured peak above 100 %."""
+    return f"{'the peak is wrong' if share > WRONG_PEAK else 'more than it'}: measure the peak again"
+
+
+def judgement_lines(cell: CellState, found: Assessment | None, width: int, height: int) -> list[Line]:
+    """At most `height` rows: verdicts, the first ones in full; what could not be observed; then the rest."""
+    if cell.status != "ok" or not cell.running.n:
+        return []
+    if found is None:
+        return [line(("… judging", "muted"))][:height]
+    if found.problem:
+        return wrapped(f"! this cell could not be judged: {found.problem}", width, "bad", _INDENT)[:height]
+    if found.judgement is None:
+        return []
+    checks = doubts_first(found.judgement)
+    short = [fit(line(_short(found, width)), width)] if height > 1 else []
+    height -= len(short)
+    rest = [wrapped(text, width, role, _INDENT) for text, role in _rest(cell, found)]
+    said = [_verdict(check, width) for check in checks]
+    room = height - min(sum(map(len, rest)), _ALWAYS)
+    for place in reversed(range(len(checks))):
+        if sum(map(len, said)) > room:
+            said[place] = [fit(_on_one_row(checks[place]), width)]
+    rows = [*short, *(row for rows in said for row in rows)][: height + len(short)]
+    return [*rows, *_as_many(rest, height + len(short) - len(rows), width)]
+
+
+def _as_many(entries: Sequence[list[Line]], room: int, width: int) -> list[Line]:
+    """As many entries as fit; the last one ends with an ellipsis if it is cut."""
+    rows: list[Line] = []
+    for entry in entries:
+        left = room - len(rows)
+        if len(entry) > left:
+            if left > 0:
+                *whole, last = entry[:left]
+                cut = set_cell_size(last[0].text, min(cell_len(last[0].text), max(width - 2, 0)))
+                rows += [*whole, line((f"{cut.rstrip(' ,;·')} …", last[0].role))]
+            break
+        rows += entry
+    return rows
+
+
+def _short(found: Assessment, width: int) -> str:
+    """The interval of the mean and the share of the peak, in one row."""
+    assert found.judgement is not None
+    limit = found.limit
+    rates = []
+    if limit is not None and limit.flops_per_s is not None:
+        rates.append(f"{format.flops(limit.flops_per_s)}FLOP/s")
+        if limit.share_of_measured is not None:
+            peak = "a wrong peak" if limit.share_of_measured > WRONG_PEAK else "peak"
+            rates.append(f"{limit.share_of_measured * 100:.3g} % of {peak}")
+        elif limit.share_of_sheet is not None:
+            rates.append(f"{limit.share_of_sheet * 100:.3g} % of data sheet")
+        else:
+            rates.append("peak not measured (Roofline, l)")
+    interval = half_width_words(found.judgement)
+    level = found.judgement.interval.level * 100 if found.judgement.interval else 0
+    whole = " · ".join([*([f"mean {interval} ({level:g} % interval)"] if interval else []), *rates])
+    return whole if cell_len(whole) <= width else " · ".join([*filter(None, [interval]), *rates])
+
+
+def half_width_words(judgement: Judgement) -> str:
+    """Half the interval of the mean over the mean: ``± 0.42 %``; empty without an interval."""
+    return f"± {half_width(judgement.interval)} %" if judgement.interval else ""
+
+
+def all_checks(judgement: Judgement, width: int) -> list[Line]:
+    """Every check with its evidence, for a window."""
+    lines = []
+    for check in judgement.checks:
+        if check.holds:
+            lines += _verdict(check, width)
+        else:
+            unseen = "" if check.unknown_because else "not observable: "
+            sign, words = ("?", unseen) if check.holds is None else ("·", "")
+            lines += wrapped(f"{sign} {check.name}: {words}{check.evidence}", width, "muted", _INDENT)
+    return [*lines, *(row for note in judgement.notes for row in wrapped(note, width, "text", _INDENT))]
+
+
+def _mark(check: Check) -> Span:
+    from cs336_tui.analysis.verdicts import DESCRIBING
+
+    good = check.name in DESCRIBING
+    return Span(f"{'✓' if good else '!'} {check.name}", "good" if good else "caution")
+
+
+def _verdict(check: Check, width: int) -> list[Line]:
+    """A verdict with its evidence and advice, over several rows."""
+    mark = _mark(check)
+    advice = f" → {check.advice}" if check.advice else ""
+    first, *more = wrapped(f"{mark.text}: {check.evidence}{advice}", width, "text", _INDENT)
+    text = first[0].text
+    begin = min(len(mark.text), len(text))
+    return [(Span(text[:begin], mark.role), Span(text[begin:])), *more]
+
+
+def _on_one_row(check: Check) -> Line:
+    return (_mark(check), Span(f": {check.evidence}"))
+
+
+def _rest(cell: CellState, found: Assessment) -> Iterator[tuple[str, str]]:
+    """Texts with their roles, the most important first."""
+    judgement = found.judgement
+    assert judgement is not None
+    unknown: dict[str, list[str]] = {}
+    for check in judgement.not_observable:
+        unknown.setdefault(check.unknown_because, []).append(check.name)
+    for because, names in sorted(unknown.items()):  # the device first
+        why = because or f"not observable on {cell.spec.device.partition(':')[0]}"
+        yield f"{why}: {', '.join(names)}", "muted"
+    if judgement.warmup_advice:
+        yield judgement.warmup_advice, "text"
+    if parts := [*_limit(found), *(energy_words(found.energy) if found.energy else ())]:
+        yield " · ".join(parts), "text"
+    yield from ((note, "muted") for note in judgement.notes)
+    if parts := [*_in_force(cell)]:
+        yield f"in force: {', '.join(parts)}", "muted"
+
+
+def _limit(found: Assessment) -> Iterator[str]:
+    """What the short row does not say about the limit."""
+    limit = found.limit
+    if limit is None or limit.flops_per_s is None:
+        return
+    measured, sheet = limit.share_of_measured, limit.share_of_sheet
+    if measured is not None and measured > 1:
+        yield f"{measured * 100:.3g} % of the measured peak ({too_much(measured)})"
+    if measured is not None and sheet is not None:
+        yield f"{sheet * 100:.3g} % of the data sheet's peak"
+    if limit.share_of_bandwidth is not None:
+        yield f"at least {limit.share_of_bandwidth * 100:.3g} % of the bandwidth, which bounds it"
+
+
+def energy_words(energy: Energy) -> Iterator[str]:
+    """The energy of a step, and tokens per joule; nothing if unknown."""
+    if energy.joules_per_step is not None:
+        yield f"{energy.joules_per_step:.3g} J a step"
+        if energy.tokens_per_joule is not None:
+            yield f"{count(energy.tokens_per_joule)} tokens/J"
+
+
+def _in_force(cell: CellState) -> Iterator[str]:
+    real, seen = cell.in_force, cell.surroundings
+    if real is not None:
+        yield f"float32 matmul {real.matmul_precision}"
+        if real.autocast_dtype:
+            yield f"autocast {real.autocast_dtype}"
+        if real.float8:
+            yield real.float8
+        if real.attention:
+            yield f"attention {real.attention}"
+        if real.threads is not None:
+            yield f"{real.threads} thread{'s' * (real.threads != 1)}"
+    clocks = [clock for clock in (seen.clock_before_mhz, seen.clock_after_mhz) if clock is not None]
+    if clocks:
+        yield "SM clock " + " → ".join(dict.fromkeys(f"{clock} MHz" for clock in clocks))
+
+
+def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) -> Span:
+    """The verdicts, as ``drifting, contended``; not `whole`: the first and the number of others, as ``drifting +1``.
+
+    ``…`` while the cell is judged; ``–`` if it has no verdict. The colour says whether its number is in doubt.
+    """
+    if found is None:
+        return Span("…" if cell.is_over else "–", "muted")
+    if found.problem:
+        return Span("not judged", "bad")
+    judgement = found.judgement
+    if judgement is None:
+        return Span("–", "muted")
+    names = doubts_first(judgement)
+    text = judgement.label if whole or len(names) < 2 else f"{names[0].name} +{len(names) - 1}"
+    return Span(text, "caution" if judgement.is_doubted else "good")
+
+
+def doubts_first(judgement: Judgement) -> tuple[Check, ...]:
+    """The verdicts that hold; those that doubt the number come before those that describe it."""
+    from cs336_tui.analysis.verdicts import DESCRIBING  # it loads numpy, which is there when there is a judgement
+
+    return tuple(sorted(judgement.holding, key=lambda check: check.name in DESCRIBING))
