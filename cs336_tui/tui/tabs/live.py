@@ -101,7 +101,7 @@ def live_lines(
     if problem := status.how_it_ended(cell):
         lines += [
             line((f"✗ {problem}", "bad")),
-            *status.error_lines(cell, width)[: 6 if airy or not cell.steps_done else 2],
+            *status.error_lines(cell, width, 6 if airy or not cell.steps_done else 2),
         ]
     lines += judgement_lines(cell, found, width, max(height - len(lines) - _CHART_ROWS, 1))
     rest = height - len(lines)
