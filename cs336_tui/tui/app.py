@@ -35,7 +35,6 @@ from cs336_tui.tui.replay_source import Replayed, ReplaySource
 from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.signals import EndOnSignals
-from cs336_tui.tui.tabs.compare.pane import ComparePane
 from cs336_tui.tui.tabs.live import LivePane
 from cs336_tui.tui.tabs.queue import QueuePane
 from cs336_tui.tui.tabs.report import ReportPane
@@ -48,6 +47,7 @@ from cs336_tui.tui.widgets.rows import Rows
 
 if TYPE_CHECKING:
     from cs336_tui.tui.live_source import BenchFactory
+    from cs336_tui.tui.tabs.compare.pane import ComparePane
     from cs336_tui.tui.tabs.estimate import EstimatePane
     from cs336_tui.tui.tabs.roofline import RooflinePane
 

@@ -11,7 +11,6 @@ from textual.widget import Widget
 from cs336_tui.events.reports import ASKED_FOR, REPORTS
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.frame import Frame
-from cs336_tui.tui.tabs.compare.pane import ComparePane
 from cs336_tui.tui.tabs.device import DevicePane
 from cs336_tui.tui.tabs.live import LivePane
 from cs336_tui.tui.tabs.log import LogPane
@@ -22,6 +21,7 @@ from cs336_tui.tui.tabs.sessions import SessionsPane
 from cs336_tui.tui.widgets.bars import Tab
 
 if TYPE_CHECKING:
+    from cs336_tui.tui.tabs.compare.pane import ComparePane
     from cs336_tui.tui.tabs.estimate import EstimatePane
     from cs336_tui.tui.tabs.roofline import RooflinePane
 
@@ -104,6 +104,12 @@ def _show_roofline(pane: RooflinePane, frame: Frame) -> None:
     pane.show(frame.shown.state, frame.shown.cell, frame.peaks)
 
 
+def _compare() -> type[Widget]:
+    from cs336_tui.tui.tabs.compare.pane import ComparePane
+
+    return ComparePane
+
+
 def _kernels() -> type[Widget]:
     from cs336_tui.tui.tabs.kernels.pane import KernelsPane
 
@@ -144,7 +150,7 @@ TABS = {
         PaneTab("device", "Device", "5", "above", _show_device, lambda: DevicePane),
         PaneTab("queue", "Queue", "6", "below", _show_queue, lambda: QueuePane),
         PaneTab("sessions", "Sessions", "7", "below", _show_sessions, lambda: SessionsPane),
-        PaneTab("compare", "Compare", "8", "below", _show_compare, lambda: ComparePane),
+        PaneTab("compare", "Compare", "8", "below", _show_compare, _compare, at_start=False),
         PaneTab("kernels", "Kernels", "9", "below", _show_report, _kernels, at_start=False),
         PaneTab("memory", "Memory", "0", "below", _show_report, _memory, at_start=False),
         PaneTab("precision", "Precision", "p", "below", _show_report, _precision, at_start=False),

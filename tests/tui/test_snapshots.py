@@ -41,7 +41,7 @@ async def judged(pilot: Pilot[None]) -> None:
     app = pilot.app
     assert isinstance(app, Cs336App)
     for _ in range(2):  # what is found may bring more rows into sight
-        await until(pilot, lambda _: app.judging.is_settled and app.query_one(ComparePane).is_settled)
+        await until(pilot, lambda _: app.judging.is_settled and all(pane.is_settled for pane in app.query(ComparePane)))
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -4,40 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import msgspec
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from cs336_tui.analysis.merge import Result, merge
+from cs336_tui.analysis.pivot import PivotError, varying
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.background import in_background
+from cs336_tui.tui.dialogs.questions import AskText
 from cs336_tui.tui.dialogs.reader import text_reader
+from cs336_tui.tui.frame import Compared
 from cs336_tui.tui.judging import give_way
+from cs336_tui.tui.tabs.compare import pivot
+from cs336_tui.tui.tabs.compare.measured import reference_page, warmup_page
+from cs336_tui.tui.tabs.compare.pivot import PivotChoice, doubts_of, next_baseline, pivot_page, rows_and_columns
 from cs336_tui.tui.tabs.status import settled_of
 from cs336_tui.tui.widgets.lines import views_line
 from cs336_tui.tui.widgets.rows import Page, Rows, message
-
-if TYPE_CHECKING:
-    from cs336_tui.tui.tabs.compare.pivot import PivotChoice
-
-# The modules of the pages are imported with the first page: the app starts without them.
 
 View = Literal["pivot", "pairs", "warm-up", "reference"]
 VIEWS: tuple[View, ...] = ("pivot", "pairs", "warm-up", "reference")
 _AT_ONCE = 300
 """Most cells that are tabulated within a frame; more are tabulated on a thread."""
-
-Source = tuple[str, SessionState]
-
-
-class Compared(NamedTuple):
-    """What is compared: sessions with their titles, or the two marked cells."""
-
-    sessions: tuple[Source, ...]
-    cells: tuple[tuple[Source, CellState], ...] = ()
 
 
 class ComparePane(Rows):
@@ -69,7 +61,8 @@ class ComparePane(Rows):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(cursor=True, id=id)
         self.view: View = "pivot"
-        self._chosen: PivotChoice | None = None
+        self.choice = PivotChoice()
+        """The pivot that is asked for."""
         self._compared = Compared(())
         self._results: tuple[Result, ...] = ()
         self._made_of: tuple[object, ...] = ()
@@ -77,19 +70,12 @@ class ComparePane(Rows):
         self._judged_later = 0
         """Pivots whose cells threads are judging."""
 
-    @property
-    def choice(self) -> PivotChoice:
-        """The pivot that is asked for."""
-        from cs336_tui.tui.tabs.compare.pivot import PivotChoice
-
-        return self._chosen or PivotChoice()
-
     def show(self, compared: Compared) -> None:
         """Paint; the page is made again only if it may have changed."""
         known = tuple((id(state), title) for title, state in self._compared.sessions)
         if known != tuple((id(state), title) for title, state in compared.sessions):
             self.cursor = 0
-            self._chosen = msgspec.structs.replace(
+            self.choice = msgspec.structs.replace(
                 self.choice, rows=None, columns=None, where={}, baseline="", first_column=0
             )
         self._compared = compared
@@ -112,9 +98,6 @@ class ComparePane(Rows):
 
     def _maker(self, width: int) -> Callable[[], Page]:
         """A function that makes the page; it touches nothing of this widget, so that a thread may call it."""
-        from cs336_tui.tui.tabs.compare.measured import reference_page, warmup_page
-        from cs336_tui.tui.tabs.compare.pivot import pivot_page
-
         results, choice = self._results, self.choice
         match self.view:
             case "pivot":
@@ -187,16 +170,13 @@ class ComparePane(Rows):
 
     def action_value(self, by: int) -> None:
         """The next value in the pivot."""
-        self._chosen = self.choice.next_value(by)
+        self.choice = self.choice.next_value(by)
         self._ask()
 
     def action_baseline(self, by: int) -> None:
         """The next baseline of speed-ups."""
-        from cs336_tui.analysis.pivot import PivotError
-        from cs336_tui.tui.tabs.compare.pivot import next_baseline
-
         try:
-            self._chosen = next_baseline(self.choice, self._results, by)
+            self.choice = next_baseline(self.choice, self._results, by)
         except PivotError as error:
             self._page = message(f"! {error}", self.content_size.width, "caution")
             self._paint_page()
@@ -205,15 +185,13 @@ class ComparePane(Rows):
 
     def action_swap(self) -> None:
         """Swap rows and columns."""
-        from cs336_tui.tui.tabs.compare.pivot import rows_and_columns
-
         rows, columns = rows_and_columns(self.choice, self._results)
-        self._chosen = msgspec.structs.replace(self.choice, rows=columns, columns=rows, first_column=0)
+        self.choice = msgspec.structs.replace(self.choice, rows=columns, columns=rows, first_column=0)
         self._ask()
 
     def action_columns(self, by: int) -> None:
         """Scroll by columns."""
-        self._chosen = msgspec.structs.replace(self.choice, first_column=max(self.choice.first_column + by, 0))
+        self.choice = msgspec.structs.replace(self.choice, first_column=max(self.choice.first_column + by, 0))
         self._ask()
 
     def action_choose(self) -> None:
@@ -227,10 +205,6 @@ class ComparePane(Rows):
         self.post_message(self.KeepWanted(self._results))
 
     def _ask_table(self) -> None:
-        from cs336_tui.analysis.pivot import PivotError, varying
-        from cs336_tui.tui.dialogs.questions import AskText
-        from cs336_tui.tui.tabs.compare import pivot
-
         results, choice = self._results, self.choice
         if not results:
             return
@@ -244,7 +218,7 @@ class ComparePane(Rows):
 
         def entered(text: str | None) -> None:
             if text is not None:
-                self._chosen = pivot.from_text(text, self.choice)
+                self.choice = pivot.from_text(text, self.choice)
                 self._ask()
 
         about = f"Rows by columns, perhaps where field=value and ...; fields that vary: {', '.join(varying(results))}"
@@ -257,8 +231,6 @@ class ComparePane(Rows):
 def _judged_pivot(choice: PivotChoice, results: Sequence[Result], width: int) -> Page:
     """The pivot with its cells judged; for a thread."""
     give_way()
-    from cs336_tui.tui.tabs.compare.pivot import doubts_of, pivot_page
-
     return pivot_page(choice, results, width, doubts_of(results))
 
 
