@@ -160,6 +160,8 @@ _NUMBERS = (
 )  # fmt: skip
 
 _NAMED = ("space", "enter", "delete")
+_IN_ORDER = "12345678"
+"""Keys of tabs that one row of the help sums up."""
 VERDICTS: tuple[tuple[VerdictName, str], ...] = (
     ("steady", "no trend, no levels, no spikes: nothing in the steps speaks against the mean."),
     ("still-warming", "the first measured steps are slower: more warm-up was needed."),
@@ -179,10 +181,10 @@ VERDICTS: tuple[tuple[VerdictName, str], ...] = (
 
 def help_lines(width: int, *, replaying: bool) -> list[Line]:
     """The help text for a window of `width` columns."""
-    at_start, later = ([tab for tab in TABS.values() if tab.at_start == first] for first in (True, False))
+    in_order, others = ([tab for tab in TABS.values() if (tab.key in _IN_ORDER) == first] for first in (True, False))
     tabs = (
-        (f"{at_start[0].key} to {at_start[-1].key}", ", ".join(tab.label for tab in at_start)),
-        ("  ".join(tab.key for tab in later), ", ".join(tab.label for tab in later)),
+        (f"{in_order[0].key} to {in_order[-1].key}", ", ".join(tab.label for tab in in_order)),
+        ("  ".join(tab.key for tab in others), ", ".join(tab.label for tab in others)),
     )
     ours = [(id, about) for id, about in ACTIONS.items() if id not in ("app.help", "app.quit")]
     sections: dict[str, Iterable[tuple[str, str]]] = {"Keys": (*ours, *tabs, *_MORE, *(_REPLAY if replaying else ()))}
