@@ -46,7 +46,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
     b: Side
     rounds: tuple[Round, ...]
     ratio: Ratio | None
-    verdict: Outcome
+    outcome: Outcome
     explanation: str
     differs: tuple[str, ...]
     a_judged: dict[str, int]
@@ -77,7 +77,7 @@ def turns_of(results: Sequence[tuple[Result, Result]], *, level: float = LEVEL, 
         b=pair.b,
         rounds=rounds,
         ratio=ratio,
-        verdict=outcome(ratio, margin),
+        outcome=outcome(ratio, margin),
         explanation=explain(ratio, margin, more=_MORE) if counted else _why_none(rounds),
         differs=(*comparison.notes, *pair.differs),
         a_judged=_judged(sides[0]),

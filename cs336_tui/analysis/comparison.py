@@ -35,7 +35,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Pair(msgspec.Struct, frozen=True, kw_only=True):
+class Pair(msgspec.Struct, frozen=True, kw_only=True, rename={"outcome": "verdict"}):
     """Cells of A and of B that did the same; `ratio` is A's mean step time over B's.
 
     `differs` names what was not the same, as ``precision: fp32 | bf16-mixed``, where that is not so of every pair.
@@ -44,7 +44,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     a: Side
     b: Side
     ratio: Ratio | None
-    verdict: Outcome
+    outcome: Outcome
     explanation: str
     differs: tuple[str, ...]
 
@@ -67,8 +67,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     mixed: tuple[str, ...] = ()
 
     def count(self, of: Outcome) -> int:
-        """Pairs with a ratio and this verdict."""
-        return sum(pair.verdict == of for pair in self.pairs if pair.ratio)
+        """Pairs with a ratio and this outcome."""
+        return sum(pair.outcome == of for pair in self.pairs if pair.ratio)
 
 
 def compare(a: Sequence[Result], b: Sequence[Result], *, margin: float = MARGIN, level: float = LEVEL) -> Comparison:
@@ -155,7 +155,7 @@ def _pair(a: Sequence[Result], b: Sequence[Result], margin: float, level: float)
         a=left,
         b=right,
         ratio=ratio,
-        verdict=outcome(ratio, margin),
+        outcome=outcome(ratio, margin),
         explanation="; ".join(missing) + "." if missing else explain(ratio, margin),
         differs=tuple(_differences(a, b)),
     )

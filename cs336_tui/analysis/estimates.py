@@ -141,7 +141,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the times rest on cells of other variants."""
 
     @property
-    def verdict(self) -> str:
+    def fit(self) -> str:
         """Whether it fits, in words."""
         if self.margin_bytes is None:
             return UNKNOWN

@@ -37,7 +37,7 @@ class SpeedUp(msgspec.Struct, frozen=True, kw_only=True):
     """One cell in another precision against the same work in fp32.
 
     `ratio` is fp32's mean step time over the other's, so that above 1 the other is faster; None where a side has not
-    the steps for it. `verdict` is of the other precision: faster, slower, same, ambiguous.
+    the steps for it. `outcome` is of the other precision: faster, slower, same, ambiguous.
     """
 
     spec: CellSpec
@@ -46,13 +46,13 @@ class SpeedUp(msgspec.Struct, frozen=True, kw_only=True):
     fp32: Side
     other: Side
     ratio: Ratio | None
-    verdict: Outcome
+    outcome: Outcome
     explanation: str
 
     @property
     def pays(self) -> bool | None:
         """Whether the other precision takes less time; None where that cannot be told."""
-        return None if self.verdict == "ambiguous" else self.verdict == "faster"
+        return None if self.outcome == "ambiguous" else self.outcome == "faster"
 
     @property
     def memory_ratio(self) -> float | None:
@@ -112,7 +112,7 @@ def _speedup(base: Sequence[Result], other: Sequence[Result]) -> SpeedUp:
         fp32=fp32,
         other=compared,
         ratio=ratio_of(fp32_times, times),
-        verdict=outcome(of_times),
+        outcome=outcome(of_times),
         explanation="; ".join(missing) + "." if missing else explain(of_times, a=compared.precision, b=fp32.precision),
     )
 

@@ -1,4 +1,4 @@
-"""`cs336-tui ab`: two cells in turns, from flags to a verdict."""
+"""`cs336-tui ab`: two cells in turns, from options to an outcome."""
 
 from __future__ import annotations
 

@@ -8,20 +8,21 @@ from pathlib import Path
 import click
 import msgspec
 
-from cs336_tui.analysis.comparison import Comparison, Pair, Side
+from cs336_tui.analysis.comparison import Comparison, Side
 from cs336_tui.analysis.comparison import compare as compared
-from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, shown_of
+from cs336_tui.analysis.fields import FIELDS, OWN, shown_of
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.cli.flags import session_dir_option
-from cs336_tui.config.sweep import warmup_words
+from cs336_tui.export.comparison import SETTINGS, cell_title, pair_columns
+from cs336_tui.export.tables import Table
 from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError, default_session_dir
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import UNKNOWN, milliseconds
+from cs336_tui.stats.quantities import UNKNOWN
 from cs336_tui.stats.ratio import Outcome
 
-_VERDICTS: Mapping[Outcome, str] = {
+_OUTCOMES: Mapping[Outcome, str] = {
     "faster": "A takes less time, and the whole interval of A / B is below 1",
     "slower": "A takes more time, and the whole interval of A / B is above 1",
     "same": "the whole interval of A / B is within 1 ± {margin:g} %",
@@ -92,7 +93,7 @@ def _lines(comparison: Comparison) -> Iterator[str]:
             f"interval: {method}"
             for method in dict.fromkeys(pair.ratio.method for pair in comparison.pairs if pair.ratio)
         )
-        for name, meaning in _VERDICTS.items():
+        for name, meaning in _OUTCOMES.items():
             if number := comparison.count(name):
                 yield f"{name} {number}: {meaning.format(margin=comparison.margin * 100)}"
     else:
@@ -105,58 +106,35 @@ def _lines(comparison: Comparison) -> Iterator[str]:
 
 
 def _table(comparison: Comparison) -> str:
+    """The size, the other settings that vary, times, ratio and outcome; a column without any text is left out."""
     from tabulate import tabulate
 
-    rows = [_row(pair) for pair in comparison.pairs]
-    header = [*(FIELDS[key].title for key in _NAMED), "A (ms)", "B (ms)", "A / B", "verdict", "differs, A | B"]
-    kept = [i for i in range(len(header)) if i == 0 or i >= len(_NAMED) or len({row[i] for row in rows}) > 1]
-    kept = [i for i in kept if any(row[i] for row in rows)]
-    return tabulate(
-        [[row[i] for i in kept] for row in rows],
-        [header[i] for i in kept],
-        tablefmt="simple",
-        disable_numparse=True,
-    )
-
-
-_NAMED = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS, "warmup", "steps")
-"""Fields of a pair that the table may show, those of A; size always, the others where they vary."""
+    columns = pair_columns()
+    columns["a"], columns["b"] = columns["a"]._replace(title="A (ms)"), columns["b"]._replace(title="B (ms)")
+    columns["ratio"] = columns["ratio"]._replace(text=lambda pair: str(pair.ratio) if pair.ratio else UNKNOWN)
+    columns["outcome"] = columns["outcome"]._replace(title="outcome")
+    keys = (*SETTINGS, "a", "b", "ratio", "outcome", "differs")
+    table = Table.of(comparison.pairs, [columns[key] for key in keys], record=lambda _: {})
+    texts = {key: table.texts(key) for key in keys}
+    gone = [key for key in SETTINGS if key != "size" and len(set(texts[key])) < 2]
+    table = table.without(*gone, *(key for key in keys if not any(texts[key])))
+    return tabulate(table.rows, [c.header for c in table.columns], tablefmt="simple", disable_numparse=True)
 
 
 def _shared(comparison: Comparison) -> str:
     """What the cells of A share that the table leaves out, in a line."""
-    taken = {key: {shown_of(pair.a.spec, key) for pair in comparison.pairs} for key in _NAMED[1:]}
+    taken = {key: {shown_of(pair.a.spec, key) for pair in comparison.pairs} for key in SETTINGS[1:]}
     found = {key: shown.pop() for key, shown in taken.items() if len(shown) == 1}
     return ", ".join(
         f"{FIELDS[key].title} {shown}" for key, shown in found.items() if shown not in (OWN, FIELDS[key].usual)
     )
 
 
-def _row(pair: Pair) -> list[str]:
-    return [
-        *(shown_of(pair.a.spec, key) for key in _NAMED),
-        _time(pair.a),
-        _time(pair.b),
-        str(pair.ratio) if pair.ratio else UNKNOWN,
-        pair.verdict if pair.ratio else "",
-        "; ".join(pair.differs),
-    ]
-
-
-def _time(side: Side) -> str:
-    """Mean ± std in ms, or why there is none."""
-    if side.summary is None:
-        return side.note
-    mean, std = milliseconds(side.summary.mean_s, side.summary.std_s)
-    return f"{mean} ± {std}"
-
-
 def _what(side: Side) -> str:
     """A cell without a partner, in a line."""
     runs = f" ({side.runs} runs)" if side.runs > 1 else ""
     ending = f": {side.note}" if side.note else ""
-    warmup = warmup_words(side.spec.warmup_steps, side.spec.warmup_auto)
-    return f"{side.spec.title} · batch {side.spec.batch_size} · warm-up {warmup}{runs}{ending}"
+    return f"{cell_title(side.spec)}{runs}{ending}"
 
 
 @click.command("compare")
@@ -165,7 +143,7 @@ def _what(side: Side) -> str:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @session_dir_option
 def compare(a: str, b: str, session_dir: Path | None, as_json: bool) -> None:
-    """Compare the step times of A with those of B: ratio, its 95 % interval and a verdict.
+    """Compare the step times of A with those of B: ratio, its 95 % interval and the outcome.
 
     Each is a session (an id, a unique prefix of one, `last` or a path) or one cell of it, SESSION:N, counted from 1.
     """

@@ -163,7 +163,7 @@ def card(estimate: Estimate) -> str:
         "parameters": f"{found.num_params / 1e6:.2f} M, {found.num_params_without_head / 1e6:.2f} M less the head",
         "TFLOP per step": f"{timed_flops(found) / 1e12:.4g}: {phases}",
         "residual stream": f"{found.residual_stream_bytes / 2**20:.4g} MiB a tensor",
-        "memory": estimate.verdict,
+        "memory": estimate.fit,
         "time per step": f"{estimate.step_time} ({estimate.basis})",
     }
     if estimate.high_s is not None:

@@ -18,7 +18,7 @@ from cs336_tui.stats.summaries import Summary
 def turns_table(turns: Turns, results: Sequence[Result], *, notation: Notation = MILLISECONDS) -> Table:
     """Each round's mean ± std of both and their ratio with its interval, then those of all rounds that count.
 
-    Below: the verdict in a sentence, what A and B are and in what they differ, how far their numbers can be trusted,
+    Below: the outcome in a sentence, what A and B are and in what they differ, how far their numbers can be trusted,
     and where they come from. Rounds that never began have a record and are counted below. `results` are the cells of
     all rounds.
     """
@@ -70,7 +70,7 @@ def _record(turns: Turns, of: Round | None) -> dict[str, Value]:
         }
     record |= {key: getattr(ratio, key) if ratio else None for key in ("ratio", "low", "high", "level", "method")}
     record |= {
-        "verdict": None if of else turns.verdict,
+        "verdict": None if of else turns.outcome,
         "explanation": None if of else turns.explanation,
         "differs": None if of else "; ".join(turns.differs),
         "a_judged": None if of else _counts(turns.a_judged, turns.a.runs),

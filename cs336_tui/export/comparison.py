@@ -5,45 +5,53 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from cs336_tui.analysis.comparison import Comparison, Pair, Side
-from cs336_tui.analysis.fields import size_label
+from cs336_tui.analysis.fields import FIELDS, VARIANTS, shown_of, size_label
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import warmup_words
 from cs336_tui.export.provenance import std_kind
+from cs336_tui.export.results import LEFT
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 from cs336_tui.stats.summaries import Summary
+
+SETTINGS = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS, "warmup", "steps")
+"""Fields of a pair that a table may show, those of A."""
+
+
+def pair_columns(
+    notation: Notation = MILLISECONDS, *, digits: str = ".4g", unknown: str = UNKNOWN
+) -> dict[str, Column[Pair]]:
+    """Every column that a comparison may have, by key; `digits` are of the ratio and its interval."""
+
+    def setting(key: str) -> Column[Pair]:
+        return Column(key, FIELDS[key].title, key in LEFT, text=lambda pair: shown_of(pair.a.spec, key))
+
+    columns: tuple[Column[Pair], ...] = (
+        Column("cell", left=True, text=lambda pair: cell_title(pair.a.spec)),
+        *map(setting, SETTINGS),
+        Column("a", f"A ± std ({notation.symbol})", text=lambda pair: _mean(pair.a, notation)),
+        Column("b", f"B ± std ({notation.symbol})", text=lambda pair: _mean(pair.b, notation)),
+        Column("ratio", "A / B", text=lambda pair: f"{pair.ratio.ratio:{digits}}" if pair.ratio else unknown),
+        Column("interval", text=lambda pair: pair.ratio.bounds(digits) if pair.ratio else ""),
+        Column("outcome", "A is", left=True, text=lambda pair: pair.outcome if pair.ratio else ""),
+        Column("differs", "differs, A | B", left=True, text=lambda pair: "; ".join(pair.differs)),
+    )
+    return {column.key: column for column in columns}
 
 
 def comparison_table(
     comparison: Comparison, *, notation: Notation = MILLISECONDS, caption: str = "", doubts: Sequence[str] = ()
 ) -> Table:
-    """Both sides' mean ± std, their ratio with its interval and the verdict; below, `doubts` about the numbers
+    """Both sides' mean ± std, their ratio with its interval and the outcome; below, `doubts` about the numbers
     of either and what differs between the sides."""
-    unit = notation.symbol
-    columns = (
-        Column("cell", left=True),
-        *(Column(header) for header in (f"A ± std ({unit})", f"B ± std ({unit})", "A / B", "interval")),
-        Column("A is", left=True),
-    )
-    return Table(
-        columns=columns,
-        rows=tuple(_row(pair, notation) for pair in comparison.pairs),
-        records=tuple(map(_record, comparison.pairs)),
+    columns = pair_columns(notation)
+    return Table.of(
+        comparison.pairs,
+        [columns[key] for key in ("cell", "a", "b", "ratio", "interval", "outcome")],
+        record=_record,
         caption=caption or f"Step times of A ({comparison.a}) over those of B ({comparison.b})",
         footnotes=(*doubts, *_notes(comparison)),
         label="comparison",
-    )
-
-
-def _row(pair: Pair, notation: Notation) -> tuple[str, ...]:
-    ratio = pair.ratio
-    return (
-        _title(pair.a.spec),
-        _mean(pair.a, notation),
-        _mean(pair.b, notation),
-        f"{ratio.ratio:.4g}" if ratio else UNKNOWN,
-        ratio.bounds(".4g") if ratio else "",
-        pair.verdict if ratio else "",
     )
 
 
@@ -68,7 +76,7 @@ def _record(pair: Pair) -> dict[str, Value]:
             f"{name}_note": side.note or None,
         }
     record |= {name: getattr(ratio, name) if ratio else None for name in ("ratio", "low", "high", "level", "method")}
-    return record | {"verdict": pair.verdict, "differs": "; ".join(pair.differs)}
+    return record | {"verdict": pair.outcome, "differs": "; ".join(pair.differs)}
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
@@ -81,16 +89,19 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     ddofs = {side.summary.ddof for pair in comparison.pairs for side in (pair.a, pair.b) if side.summary}
     yield from (f"std: {std_kind(ddof)}" for ddof in sorted(ddofs))
     yield from (f"in every pair, A | B: {note}" for note in comparison.notes)
-    yield from (f"{_title(pair.a.spec)}, A | B: {'; '.join(pair.differs)}" for pair in comparison.pairs if pair.differs)
+    yield from (
+        f"{cell_title(pair.a.spec)}, A | B: {'; '.join(pair.differs)}" for pair in comparison.pairs if pair.differs
+    )
     yield from comparison.mixed
     yield from _alone("A", comparison.only_a)
     yield from _alone("B", comparison.only_b)
 
 
 def _alone(name: str, sides: Iterable[Side]) -> Iterator[str]:
-    if titles := [_title(side.spec) for side in sides]:
+    if titles := [cell_title(side.spec) for side in sides]:
         yield f"only in {name}: {', '.join(titles)}"
 
 
-def _title(spec: CellSpec) -> str:
+def cell_title(spec: CellSpec) -> str:
+    """A side's cell in a line."""
     return f"{spec.title} · batch {spec.batch_size} · warm-up {warmup_words(spec.warmup_steps, spec.warmup_auto)}"

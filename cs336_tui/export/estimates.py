@@ -85,7 +85,7 @@ _NEEDS: tuple[Column[_Need], ...] = (
     _amount("residual_stream_bytes", "residual stream (MiB)", lambda value: f"{value / 2**20:.4g}"),
 )
 _ANSWERS: tuple[Column[_Need], ...] = (
-    Column("fits", left=True, text=lambda need: need.estimate.verdict if need.estimate else ""),
+    Column("fits", left=True, text=lambda need: need.estimate.fit if need.estimate else ""),
     Column("time", "time per step", text=lambda need: need.estimate.step_time if need.estimate else ""),
 )
 

@@ -173,7 +173,7 @@ def _speedup_row(each: SpeedUp, notation: Notation) -> tuple[str, ...]:
         _mean(each.other, notation),
         f"{ratio.ratio:.4g}" if ratio else UNKNOWN,
         ratio.bounds(".4g") if ratio else "",
-        each.verdict if ratio else "",
+        each.outcome if ratio else "",
         gigabytes(each.fp32.peak_bytes),
         gigabytes(each.other.peak_bytes),
         UNKNOWN if each.memory_ratio is None else f"{each.memory_ratio:.2f}",
@@ -204,7 +204,7 @@ def _speedup_record(each: SpeedUp) -> dict[str, Value]:
     return record | {
         "speedup": ratio.ratio if ratio else None,
         **{name: getattr(ratio, name) if ratio else None for name in ("low", "high", "level", "method")},
-        "verdict": each.verdict,
+        "verdict": each.outcome,
         "pays": each.pays,
         "memory_ratio": each.memory_ratio,
     }

@@ -20,7 +20,7 @@ def test_cells_pair_by_what_they_ran_whatever_their_order() -> None:
     a = results_of(cell(SLOW), cell(FAST, pass_="forward"), cell(SLOW, context_length=64))
     b = results_of(cell(FAST, pass_="forward"), cell(FAST), cell(FAST, context_length=256))
     found = compare(a, b)
-    assert [(pair.a.spec.pass_, pair.verdict) for pair in found.pairs] == [
+    assert [(pair.a.spec.pass_, pair.outcome) for pair in found.pairs] == [
         ("forward+backward", "slower"),
         ("forward", "same"),
     ]
@@ -41,7 +41,7 @@ def test_repeats_are_one_pair_from_run_means() -> None:
     assert pair.a.summary.n == 36
     assert pair.ratio is not None
     assert "runs" in pair.ratio.method
-    assert pair.verdict == "ambiguous"
+    assert pair.outcome == "ambiguous"
 
 
 def test_what_differs_in_every_pair_is_said_once() -> None:
@@ -89,14 +89,14 @@ def test_cells_that_could_pair_in_several_ways_do_not() -> None:
 
 def test_two_single_cells_pair_whatever_they_are() -> None:
     found = compare(results_of(cell(SLOW)), results_of(cell(FAST, precision="bf16-mixed", context_length=256)))
-    assert [pair.verdict for pair in found.pairs] == ["slower"]
+    assert [pair.outcome for pair in found.pairs] == ["slower"]
     assert found.notes[:2] == ("context: 128 | 256", "precision: fp32 | bf16-mixed")
     assert (found.a, found.b) == ("one:1", "one:1")
 
 
 def test_a_side_without_a_timing_says_why() -> None:
     (pair,) = compare(results_of(cell(FAST)), results_of(cell([0.1], status="oom"))).pairs
-    assert (pair.ratio, pair.verdict) == (None, "ambiguous")
+    assert (pair.ratio, pair.outcome) == (None, "ambiguous")
     assert pair.b.note == "OOM"
     assert pair.explanation == "B has no timing: OOM."
 

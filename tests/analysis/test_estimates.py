@@ -70,14 +70,14 @@ def test_a_cell_fits_where_its_peak_and_the_process_do() -> None:
     ample = judge(prediction, target(2 * needed))
     assert (ample.fits, ample.tight) == (True, False)
     unknown = judge(prediction, target(None))
-    assert (unknown.fits, unknown.margin_bytes, unknown.verdict) == (None, None, "n/a")
+    assert (unknown.fits, unknown.margin_bytes, unknown.fit) == (None, None, "n/a")
 
 
 def test_the_verdict_says_by_how_much() -> None:
     prediction = made_prediction(a_spec(), peak_bytes=100 * 10**9)
-    assert judge(prediction, H100).verdict == "does not fit, by 15.6 GB"
-    assert judge(made_prediction(a_spec(), peak_bytes=80 * 10**9), H100).verdict == "fits tightly, 4.40 GB to spare"
-    assert judge(made_prediction(a_spec(), peak_bytes=10**9), H100).verdict == "fits, 83.4 GB to spare"
+    assert judge(prediction, H100).fit == "does not fit, by 15.6 GB"
+    assert judge(made_prediction(a_spec(), peak_bytes=80 * 10**9), H100).fit == "fits tightly, 4.40 GB to spare"
+    assert judge(made_prediction(a_spec(), peak_bytes=10**9), H100).fit == "fits, 83.4 GB to spare"
 
 
 def test_a_named_gpu_has_all_that_torch_shows_of_its_memory() -> None:

@@ -27,7 +27,7 @@ def test_the_speed_up_is_fp32_over_the_other_with_its_interval() -> None:
     assert found.ratio == ratio_of([SLOW], [FAST])
     assert found.ratio
     assert found.ratio.low < 2.0 < found.ratio.high
-    assert (found.verdict, found.pays) == ("faster", True)
+    assert (found.outcome, found.pays) == ("faster", True)
     assert found.explanation.startswith("bf16-mixed takes 0.5000")
     assert found.spec.precision == "bf16-mixed"
     assert found.fp32.summary
@@ -38,7 +38,7 @@ def test_where_it_does_not_pay_is_visible() -> None:
     slower = only(cell(FAST), cell(SLOW, precision="bf16-mixed"))
     same = only(cell([0.1, 0.1001] * 5), cell([0.1, 0.1001] * 5, precision="bf16-mixed"))
     ambiguous = only(cell([0.08, 0.12, 0.1]), cell([0.07, 0.11, 0.09], precision="bf16-mixed"))
-    assert [(each.verdict, each.pays) for each in (slower, same, ambiguous)] == [
+    assert [(each.outcome, each.pays) for each in (slower, same, ambiguous)] == [
         ("slower", False),
         ("same", False),
         ("ambiguous", None),

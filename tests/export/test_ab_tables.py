@@ -72,7 +72,7 @@ def found(*rounds: Both) -> Turns:
 @pytest.mark.parametrize(("ratio", "verdict"), [(1.03, "slower"), (0.97, "faster"), (1.0, "same")])
 def test_a_drift_that_is_common_to_both_hides_no_difference(ratio: float, verdict: str) -> None:
     turns = found(*(a_round(ratio, base_s) for base_s in (0.010, 0.012, 0.011, 0.010, 0.013)))
-    assert turns.verdict == verdict
+    assert turns.outcome == verdict
     assert turns.ratio is not None
     assert turns.ratio.low < ratio < turns.ratio.high
     assert turns.ratio.high - turns.ratio.low < 0.01
@@ -109,7 +109,7 @@ def test_without_a_round_that_counts_there_is_no_ratio_but_a_reason() -> None:
     rounds = rounds_of(lost)
     turns = turns_of(rounds)
     assert turns.ratio is None
-    assert turns.verdict == "ambiguous"
+    assert turns.outcome == "ambiguous"
     assert turns.explanation.startswith("A and B cannot be compared: ")
     assert "B ran out of memory" in turns.explanation
     assert "B ran out of memory" in plain_text(table_of(rounds))

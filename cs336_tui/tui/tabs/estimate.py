@@ -138,7 +138,7 @@ def brief(row: EstimateRow) -> list[Line]:
             (f"peak {format.fine_size(prediction.peak_bytes)} in {prediction.peak_phase}", "strong"),
         ),
         line(
-            found.verdict + (f" · residual stream {stream / 2**20:.3g} MiB" if stream else ""),
+            found.fit + (f" · residual stream {stream / 2**20:.3g} MiB" if stream else ""),
             (f" · {categories} GB" if categories else "", "muted"),
         ),
     ]
@@ -190,7 +190,7 @@ def _fit(found: Estimate, width: int) -> list[Line]:
     return [
         *labelled("device", f"{target_text(target)} ({target.source})", width),
         *labelled("needs", f"{format.size(found.needed_bytes)}: the peak and {besides} of the process itself", width),
-        *labelled("fits", found.verdict, width, role=role),
+        *labelled("fits", found.fit, width, role=role),
     ]
 
 

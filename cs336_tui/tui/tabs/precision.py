@@ -120,7 +120,7 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
             "precision in Configure (1) and run them."
         )
         return Page((), (*rows, *wrapped(text, width, "muted")))
-    counted = {of: sum(each.verdict == of for each in speedups if each.ratio) for of in OUTCOMES}
+    counted = {of: sum(each.outcome == of for each in speedups if each.ratio) for of in OUTCOMES}
     rows[0] += tuple(Span(f" · {number} {of}", "strong") for of, number in counted.items() if number)
     rows += table_lines(shown_table(speedups, _columns()), width, [_mark(each) for each in speedups])
     details = {2 + place: _detail(each) for place, each in enumerate(speedups)}
@@ -195,7 +195,7 @@ def _peak(side: Side) -> str:
 def _mark(each: SpeedUp) -> Span:
     """The outcome; of a side without a timing, why."""
     missing = [f"{side.precision}: {side.note}" for side in (each.fp32, each.other) if side.note]
-    return Span(", ".join(missing), "caution") if missing else OUTCOMES[each.verdict]
+    return Span(", ".join(missing), "caution") if missing else OUTCOMES[each.outcome]
 
 
 def _detail(each: SpeedUp) -> str:

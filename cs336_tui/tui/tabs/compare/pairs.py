@@ -11,6 +11,7 @@ from cs336_tui.analysis.grouping import label, telling
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.verdicts import DESCRIBING
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.export.comparison import pair_columns
 from cs336_tui.export.tables import Column
 from cs336_tui.export.verdicts import Judged, judged
 from cs336_tui.tui import format
@@ -47,7 +48,7 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
     found = compare(a, b)
     doubts = _doubts_of(a), _doubts_of(b)
     columns = _columns(found, doubts)
-    marks = [OUTCOMES[pair.verdict] for pair in found.pairs]
+    marks = [OUTCOMES[pair.outcome] for pair in found.pairs]
     names, *rows = table_lines(shown_table(found.pairs, columns), width, marks)
     counted = " · ".join(f"{found.count(of)} {of}" for of in OUTCOMES if found.count(of))
     heading = (
@@ -60,7 +61,7 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
 
 
 def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]:
-    sides = _sides(found)
+    exported, sides = pair_columns(digits=".3f", unknown=format.NOT_YET), _sides(found)
     variants = told_variants(side.spec for side in (*sides[0], *sides[1]))
     ranks = {"context": 4, "batch": 6, "precision": 3, "device": 7, "warmup": 5}
     named = cell_columns(lambda pair: pair.a.spec, ranks, as_shown(variants), (*CELL_KEYS, "warmup"), size_label)
@@ -84,8 +85,8 @@ def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]
         *(both(column) if column.key in (*variants, "device") else column for column in named),
         mean("a", sides[0], doubts[0]),
         mean("b", sides[1], doubts[1]),
-        Column("ratio", "A / B", show=lambda ratio: f"{ratio.ratio:.3f}" if ratio else format.NOT_YET),
-        Column("interval", left=True, rank=1, text=lambda pair: pair.ratio.bounds(".3f") if pair.ratio else ""),
+        exported["ratio"],
+        exported["interval"]._replace(left=True, rank=1),
     ]
 
 
