@@ -1,7 +1,7 @@
-"""Confidence interval of a mean step time when neighbouring steps are alike.
+"""Confidence interval of a mean step time whose neighbours are alike, and quantiles of Student's t.
 
-Times are taken for a first-order autoregression: each deviates from the mean by r times what the one before did, and
-by something new. All of it is pure Python but the bootstrap, which loads numpy when it is first asked for.
+Times are modelled as a first-order autoregression: each deviates from the mean by r times the deviation of the one
+before, and by noise. Pure Python but for the bootstrap, which loads numpy at its first call.
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ from typing import NamedTuple
 import msgspec
 
 LEVEL = 0.95
-"""Of every confidence interval, unless another is asked for."""
+"""Default level of every confidence interval."""
 BOOTSTRAP = "bootstrap-t interval, residuals of a first-order autoregression resampled"
 FROM_EFFECTIVE_N = "t interval from the effective number of steps, first-order autoregression"
 FEWEST = 10
-"""Below this many times the autocorrelation cannot be estimated, and intervals are too narrow when it is strong."""
+"""The fewest times of which the autocorrelation can be estimated; without it intervals may be too narrow."""
 STRONGEST = 0.95
 CAUTION = 0.5
 """Standard errors added to the estimated autocorrelation: its error costs more on one side than on the other."""
 RESAMPLING_CAUTION = 1.0
-"""The same for the series that the bootstrap makes. More than `CAUTION`, or else it would take that back."""
+"""The same for the bootstrap's series; larger than `CAUTION`, or it would undo that."""
 REACH = 3.0
-"""Robust standard deviations from the median to which times are held for one of the estimates of r, and only there."""
+"""Robust standard deviations from the median to which times are held, for one of the estimates of r only."""
 FARTHEST = 2.0
-"""How many times as far as the t interval the bootstrap's may reach, to either side."""
+"""The bootstrap's interval reaches at most this many times as far as the t interval, to either side."""
 _SEED = 336
 _MANY_DF = 1e4
 _SERIES, _ROWS = 1000, 64
 
 
 class MeanInterval(msgspec.Struct, frozen=True, kw_only=True):
-    """Confidence interval of a mean, in the unit of what was averaged. `method` says in words how it was made
-    (`BOOTSTRAP`, `FROM_EFFECTIVE_N`)."""
+    """Confidence interval of a mean, in the unit of the values; `method` is `BOOTSTRAP` or `FROM_EFFECTIVE_N`."""
 
     mean: float
     low: float
@@ -46,9 +45,9 @@ class MeanInterval(msgspec.Struct, frozen=True, kw_only=True):
     level: float
     n: int
     effective_n: float
-    """How many independent values would fix the mean as well; at most `n`."""
+    """The number of independent values that would fix the mean as well; at most `n`."""
     correlation: float
-    """Of neighbouring values, as estimated; `effective_n` is worked out from a little more."""
+    """Of neighbouring values, as estimated; `effective_n` is computed from a slightly larger one."""
     method: str = BOOTSTRAP
 
     @property
@@ -58,7 +57,7 @@ class MeanInterval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(NamedTuple):
-    """What times in order say of their mean."""
+    """Mean of times in order, and its variance."""
 
     n: int
     mean: float
@@ -74,15 +73,15 @@ class Sample(NamedTuple):
 
 
 def sample_of(times: Sequence[float]) -> Sample:
-    """Mean of times in order and its variance, in whatever unit they have, neighbours taken for alike.
+    """Mean of times in order and its variance, for correlated neighbours, in the unit of the times.
 
     With correlation r of neighbours, n values of variance s² have a mean of variance s² v / n, where
     v = (1 + r)/(1 - r) - 2 r (1 - rⁿ)/(n (1 - r)²), and squares around their mean that add up to s² (n - v)
-    (Anderson 1971, section 8.2). So n/v values count. r is estimated from the times, and from them held to 3 robust
-    standard deviations (1.4826 times the median deviation) from their median, since single spikes hide how alike the
-    other times are; the larger estimate counts, mean and variance are of the times as they are. From 10 times on it is
-    freed of its bias (1 + 3 r)/n (Marriott and Pope 1954); it is raised by half its standard error √((1 - r²)/n), and
-    kept within 0 and 0.95, so that never more than n values count. Equal times have no variance.
+    (Anderson 1971, section 8.2). So n/v values count. r is the larger of two estimates: from the times, and from the
+    times held to 3 robust standard deviations (1.4826 times the median deviation) from their median, since single
+    spikes hide the correlation of the others. From 10 times on it is freed of its bias (1 + 3 r)/n (Marriott and Pope
+    1954); it is raised by half its standard error √((1 - r²)/n), and kept within 0 and 0.95, so that never more than n
+    values count. Equal times have no variance.
 
     Raises ValueError below 2 times.
     """
@@ -103,16 +102,12 @@ def sample_of(times: Sequence[float]) -> Sample:
     return Sample(n, mean, squares / (n - inflation) * inflation / n, n / inflation, correlation)
 
 
-def effective_n(times: Sequence[float]) -> float:
-    """How many independent times would fix the mean as well as these in their order; see `sample_of`."""
-    return sample_of(times).effective_n if len(times) > 1 else float(len(times))
-
-
 def t_interval(times: Sequence[float], level: float = LEVEL) -> MeanInterval | None:
     """Interval of the mean of times in order: mean ± t(level, n' - 1) · √variance, n' and variance by `sample_of`.
 
-    Quick, and about as good as `mean_interval`'s where times are not skewed. None below 2 times or when one is not
-    finite. Raises ValueError for a level outside of 0 to 1.
+    As wide as Student's (1908) for uncorrelated neighbours, wider for correlated ones. Quick, and about as good as
+    `mean_interval`'s if times are not skewed. None below 2 times or when one is not finite. Raises ValueError for a
+    level outside of 0 to 1.
     """
     upper = t_tail(level)
     if len(times) < 2 or not all(map(math.isfinite, times)):
@@ -123,20 +118,18 @@ def t_interval(times: Sequence[float], level: float = LEVEL) -> MeanInterval | N
 
 
 def mean_interval(times: Sequence[float], level: float = LEVEL) -> MeanInterval | None:
-    """Interval of the mean of times in order, by a bootstrap-t whose series are autoregressions like theirs.
+    """Interval of the mean of times in order, by a bootstrap-t of autoregressions like theirs.
 
-    The residuals that a first-order autoregression leaves are centred, scaled to the series' variance and drawn from
-    with replacement. From them 1,000 series as long as this one are made, whose mean is known to be 0 (the sieve
-    bootstrap of Bühlmann 1997, of order 1), with the estimate of r raised by a whole standard error. Each gives a t:
-    its mean over its standard error, made as in `sample_of` but with r from all times. With the 2.5 % and 97.5 %
-    quantiles of t, the 95 % interval is mean - t(97.5 %) · error to mean - t(2.5 %) · error (Efron and Tibshirani 1993,
-    section 12.5): it reaches further up where times are skewed, though never more than twice as far as `t_interval`'s:
-    of a single large spike there are series without any, and their t says little of the mean. The draws are always the
-    same, and so is the interval of the same times.
+    The residuals of a first-order autoregression are centred, scaled to the series' variance and drawn with
+    replacement. They make 1,000 series as long as this one with mean 0 (the sieve bootstrap of Bühlmann 1997, of order
+    1), with the estimate of r raised by a whole standard error. Each gives a t: its mean over its standard error, as in
+    `sample_of` but with r from all times. With the 2.5 % and 97.5 % quantiles of t, the 95 % interval is
+    mean - t(97.5 %) · error to mean - t(2.5 %) · error (Efron and Tibshirani 1993, section 12.5). It reaches further up
+    for skewed times, but at most twice as far as `t_interval`'s: a single large spike is missing from some series, and
+    their t says little of the mean. The draws, and so the interval, are the same every time.
 
-    How often it holds the mean is simulated by `benchmarks/steady_state.py`. Of equal times it is `t_interval`'s. None
-    below 10 times, which do not tell how alike neighbours are, and when one is not finite. Raises ValueError for a
-    level outside of 0 to 1.
+    `benchmarks/steady_state.py` simulates its coverage. For equal times it is `t_interval`'s. None below 10 times,
+    which do not show the correlation, and when one is not finite. Raises ValueError for a level outside of 0 to 1.
     """
     t_tail(level)
     if len(times) < FEWEST or not all(map(math.isfinite, times)):
@@ -149,7 +142,7 @@ def mean_interval(times: Sequence[float], level: float = LEVEL) -> MeanInterval 
 
 
 def t_tail(level: float) -> float:
-    """Which quantile bounds a two-sided interval of this level above. Raises ValueError outside of 0 to 1."""
+    """The quantile at the upper end of a two-sided interval of this level. Raises ValueError outside of 0 to 1."""
     if not 0 < level < 1:
         raise ValueError(f"confidence level {level}: expected a number between 0 and 1")
     return (1 + level) / 2
@@ -158,8 +151,7 @@ def t_tail(level: float) -> float:
 def _interval(
     times: Sequence[float], sample: Sample, low_t: float, high_t: float, level: float, method: str
 ) -> MeanInterval:
-    """No further than the least and the greatest time: of few times that seem alike the error is hardly known, and
-    would reach to nonsense."""
+    """The interval, held to the least and the greatest time: the error of few, similar times is hardly known."""
     error = math.sqrt(sample.variance)
     return MeanInterval(
         mean=sample.mean,
@@ -174,8 +166,7 @@ def _interval(
 
 
 def _t_of_series_like(times: Sequence[float], sample: Sample, level: float) -> tuple[float, float]:
-    """The two quantiles of t that hold `level` of the series made like `times`, 1,000 of them, 64 steps at a time so
-    that memory stays small."""
+    """The two quantiles of t that hold `level` of 1,000 series like `times`, made 64 steps at a time to save memory."""
     import numpy as np
 
     n = sample.n
@@ -213,7 +204,7 @@ def _t_of_series_like(times: Sequence[float], sample: Sample, level: float) -> t
 
 
 def _moments(times: Sequence[float]) -> tuple[float, float, float]:
-    """Of times that are not all equal: mean, squares around it added up, and the correlation of neighbours."""
+    """Mean, sum of squares around it and correlation of neighbours, for times that are not all equal."""
     mean = math.fsum(times) / len(times)
     deviations = [time - mean for time in times]
     squares = math.fsum(map(mul, deviations, deviations))
@@ -221,18 +212,17 @@ def _moments(times: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _unbiased(estimate: float, n: int) -> float:
-    """The correlation r whose estimate from n values is expected to be r - (1 + 3 r)/n; of very few values, no more
-    than the estimate."""
+    """The r whose expected estimate from n values is r - (1 + 3 r)/n; for very few values, the estimate itself."""
     return min(max((estimate + 1 / n) / (1 - 3 / n), -STRONGEST), STRONGEST) if n >= FEWEST else estimate
 
 
 def _raised(correlation: float, n: int, errors: float) -> float:
-    """The correlation and some of its standard errors, within 0 and `STRONGEST`."""
+    """The correlation plus some of its standard errors, within 0 and `STRONGEST`."""
     return min(max(correlation + errors * math.sqrt(max(1 - correlation**2, 0) / n), 0.0), STRONGEST)
 
 
 def _inflation(correlation: float, n: int) -> float:
-    """How many times larger the variance of a mean of n values is than of independent ones."""
+    """Variance of the mean of n correlated values over that of independent ones."""
     rest = 1 - correlation
     return (1 + correlation) / rest - 2 * correlation * (1 - correlation**n) / (n * rest**2)
 
@@ -241,9 +231,9 @@ def _inflation(correlation: float, n: int) -> float:
 def t_quantile(p: float, df: float) -> float:
     """The `p` quantile of Student's t distribution with `df` degrees of freedom, a whole number or not.
 
-    Newton's method on the upper tail, from the normal quantile; that lies below the root of a falling, convex
-    function, so that the steps never overshoot. The tail is I_x(df/2, 1/2) / 2 at x = df / (df + t²) (Abramowitz and
-    Stegun 26.7.1). From 10,000 degrees of freedom on: the expansion in 1/df of A&S 26.7.5. Exact to 10 digits or so.
+    Newton's method on the upper tail, from the normal quantile, which lies below the root of a falling, convex
+    function: the steps never overshoot. The tail is I_x(df/2, 1/2) / 2 at x = df / (df + t²) (Abramowitz and Stegun
+    26.7.1). From 10,000 degrees of freedom on: the expansion in 1/df of A&S 26.7.5. Exact to about 10 digits.
 
     Raises ValueError for `p` outside of 0 to 1 or `df` not above 0.
     """
@@ -266,9 +256,9 @@ def t_quantile(p: float, df: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float, y: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), with y = 1 - x given so that it loses no digits.
+    """The regularised incomplete beta function I_x(a, b); y = 1 - x is given so that no digits are lost.
 
-    By its continued fraction where that converges fast, else from the other tail.
+    By its continued fraction if that converges fast, else from the other tail.
     """
     if x <= 0 or y <= 0:
         return 0.0 if x <= 0 else 1.0

@@ -1,7 +1,4 @@
-"""Confidence intervals of mean step times and of the ratio of two, and what a ratio says.
-
-Pure Python: the lists are short, and the user interface calls this.
-"""
+"""The ratio of two mean step times, its confidence interval and outcome. Pure Python, as the lists are short."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ from typing import Literal
 
 import msgspec
 
-from cs336_tui.stats.intervals import FEWEST, Sample, sample_of, t_interval, t_quantile, t_tail
+from cs336_tui.stats.intervals import FEWEST, Sample, sample_of, t_quantile, t_tail
 from cs336_tui.stats.intervals import LEVEL as LEVEL
 
 Outcome = Literal["faster", "slower", "same", "ambiguous"]
 MARGIN = 0.01
-"""A relative difference of times smaller than this is none."""
+"""The smallest relative difference of times that counts."""
 
 FROM_RUNS = "Welch's interval of the log ratio, from the runs' means"
 FROM_STEPS = "Welch's interval of the log ratio, from the step times and the effective number of them"
@@ -26,31 +23,21 @@ FROM_ONE_ROUND = "t interval of the log ratio of neighbouring steps, from one ro
 HOLD = 2.0
 """Robust standard deviations from the mean to which `paired_ratio` holds the log ratio of a pair."""
 FAR = 4.0
-"""Robust standard deviations from its round's median beyond which a pair is a spike."""
+"""A pair this many robust standard deviations from its round's median is a spike."""
 MOST_FAR = 0.05
-"""Where more than this share of all pairs are spikes, they are a habit of a side, and none is held."""
+"""If more than this share of all pairs are spikes, they are a habit of a side, and none is held."""
 WIDEST = 4.0
-"""An interval that would reach further than this factor to either side is not given: it says nothing."""
+"""No interval is given that would reach further than this factor to either side."""
 NO_INTERVAL, _NONE = "(no interval)", "none: "
 _ROUNDING = 1e-9
-
-
-class Interval(msgspec.Struct, frozen=True):
-    """Confidence interval of a mean, in the unit of what was averaged."""
-
-    mean: float
-    low: float
-    high: float
-    level: float
-    n: int
 
 
 class Ratio(msgspec.Struct, frozen=True):
     """Mean time of A over mean time of B, with its confidence interval; below 1, A is faster.
 
-    `method` says in words how the interval was made (`FROM_RUNS`, `FROM_STEPS`, `FROM_PAIRS`, `FROM_ONE_ROUND`); of
-    pairs also how many were held, and whether the interval was widened. Where the steps fix no interval, `low` and
-    `high` are None and `method` says why.
+    `method` names the interval's method (`FROM_RUNS`, `FROM_STEPS`, `FROM_PAIRS`, `FROM_ONE_ROUND`); of pairs also how
+    many were held, and whether the interval was widened. Without an interval, `low` and `high` are None and `method`
+    says why.
     """
 
     ratio: float
@@ -64,22 +51,11 @@ class Ratio(msgspec.Struct, frozen=True):
         return f"{_digits(self.ratio)} {self.bounds()}"
 
     def bounds(self, spec: str = "") -> str:
-        """``[0.8290, 0.8335]``, each to four significant digits or by this format; ``(no interval)`` where there is
-        none."""
+        """``[0.8290, 0.8335]``, to four significant digits or in the format `spec`; else ``(no interval)``."""
         if self.low is None or self.high is None:
             return NO_INTERVAL
         low, high = (format(value, spec) if spec else _digits(value) for value in (self.low, self.high))
         return f"[{low}, {high}]"
-
-
-def interval(times_s: Sequence[float], level: float = LEVEL) -> Interval | None:
-    """Interval of the mean of times in order, by `intervals.t_interval`: as wide as Student's (1908) where neighbours
-    are unlike, wider where they are alike.
-
-    None below 2 times or when one is not finite. Raises ValueError for a level outside of 0 to 1.
-    """
-    found = t_interval(times_s, level)
-    return Interval(found.mean, found.low, found.high, found.level, found.n) if found else None
 
 
 def ratio_of(
@@ -87,10 +63,10 @@ def ratio_of(
 ) -> Ratio | None:
     """Mean time of A over mean time of B. Each side is its runs, each run its measured step times in seconds.
 
-    With two or more runs on both sides a sample is the runs' means: steps of one process share its luck (memory
-    layout, clocks), so that between runs there is more variation than within one, and only runs show it. Otherwise a
-    sample is all steps of a side in order, and the interval leaves out what differs from run to run. Neighbouring steps
-    are alike, so they count for the effective number of them (`intervals.sample_of`), not for all.
+    With two or more runs on both sides the sample is the runs' means: steps of one process share its luck (memory
+    layout, clocks), so runs differ more than steps within one. Otherwise the sample is all steps of a side in order,
+    and the interval leaves out the variation between runs. Neighbouring steps are alike, so they count for their
+    effective number (`intervals.sample_of`).
 
     With means a and b of variances p and q, the delta method gives log(a/b) the variance u + v, where u = p/a² and
     v = q/b² (Casella and Berger 2002, section 5.5.4). The interval is a/b · exp(± t · √(u + v)), with Welch and
@@ -98,7 +74,7 @@ def ratio_of(
     the effective numbers of its steps. From two runs a side it is a little wide: simulated, it holds the true ratio 97
     times in 100. It is of no width where no value varies, and swapping A and B gives its reciprocal.
 
-    No interval where a side of steps has fewer than 10 of them, which do not tell how alike neighbours are, and where
+    There is no interval if a side of steps has fewer than 10 of them, which do not show how alike neighbours are, or if
     it would reach further than a factor of 4 to either side.
 
     None when a side has fewer than 2 steps, a time is not finite or a mean is not above 0. Raises ValueError for a
@@ -131,20 +107,20 @@ def ratio_of(
 def paired_ratio(rounds: Sequence[Sequence[tuple[float, float]]], level: float = LEVEL) -> Ratio | None:
     """Time of A over time of B from rounds of pairs, each pair a step of A and its neighbour of B, in seconds.
 
-    A round is a process of its own. What drifts does so for both steps of a pair, and is gone from the log of their
-    ratio. Which step of a pair comes first should alternate, so that being second costs both sides alike.
+    A round is a process of its own. Drift affects both steps of a pair and cancels in the log of their ratio. The first
+    step of a pair should alternate between A and B, so that being second costs both alike.
 
-    A round's value is Huber's mean of these logs (1964): each counts for at most 2 robust standard deviations (1.4826
-    times the median deviation) from it, so that a single spike moves it little. But a side that is slow again and again
-    is slower: where more than 5 % of all pairs lie farther than 4 robust deviations (from their round's median, over
-    all rounds) it is the plain mean of the logs, with its variance. Nor may the result contradict the mean times: the
-    interval is widened, on one side, as far as the mean time of A over that of B, of all pairs, where this is outside.
+    A round's value is Huber's mean of these logs (1964): each is held to 2 robust standard deviations (1.4826 times the
+    median deviation) from it, so that a single spike moves it little. But a side that is often slow is slower: if more
+    than 5 % of all pairs lie farther than 4 robust deviations from their round's median, the value is the plain mean of
+    the logs, with its variance. The result may not contradict the mean times: if the mean time of A over that of B, of
+    all pairs, lies outside of the interval, the interval is widened to it.
 
-    Pairs of a round share the luck of its process (memory layout), so that only rounds show how far it goes: the
-    interval is the mean of the rounds' values ± t(level, rounds - 1) · std / √rounds. A few rounds may be alike by
-    chance, so it is never narrower than the one that the pairs alone imply, from the variance of every round's value
-    (Huber 1964) by its effective number of pairs (`intervals.sample_of`). One round has that interval only, which
-    leaves out what differs from process to process; of fewer than 10 pairs there is none.
+    Pairs of a round share the luck of its process (memory layout), so the interval comes from the rounds: the mean of
+    their values ± t(level, rounds - 1) · std / √rounds. A few rounds may be alike by chance, so it is never narrower
+    than the interval that the pairs alone imply, from the variance of every round's value (Huber 1964) by its effective
+    number of pairs (`intervals.sample_of`). One round has that interval only, without the variation between processes;
+    fewer than 10 pairs have none.
 
     Rounds without pairs do not count. None without a pair, with one round of a single pair, and when a time is not
     finite or not above 0. Raises ValueError for a level outside of 0 to 1.
@@ -174,18 +150,16 @@ def paired_ratio(rounds: Sequence[Sequence[tuple[float, float]]], level: float =
     if count == 1 and total < FEWEST:
         return without_interval(mean, level, f"{total} pairs are fewer than the {FEWEST} that one round needs")
     found = around(mean, half, level, f"{FROM_PAIRS if count > 1 else FROM_ONE_ROUND}; {kept}")
-    return _reaching(found, _of_means([pair for pairs in taken for pair in pairs]))
+    return _reaching(found, [pair for pairs in taken for pair in pairs])
 
 
 def outcome(ratio: Ratio | None, margin: float = MARGIN) -> Outcome:
-    """What the ratio of two times says of A against B.
+    """The outcome for A against B:
 
     - faster: the interval is wholly below 1 and the ratio at most 1 - margin;
     - slower: the interval is wholly above 1 and the ratio at least 1 + margin;
     - same: the interval is wholly within 1 ± margin, so that any difference is too small to matter;
-    - ambiguous: everything else. The interval holds 1 and reaches past the margin; or it leaves 1 out, but the
-      difference measured is below the margin and the interval reaches past it, so that nobody can tell whether it
-      matters. More steps or repeats narrow the interval. Without a ratio or an interval it is ambiguous too.
+    - ambiguous: everything else, also without a ratio or an interval. More steps or repeats narrow the interval.
     """
     if ratio is None or ratio.low is None or ratio.high is None:
         return "ambiguous"
@@ -201,7 +175,7 @@ def outcome(ratio: Ratio | None, margin: float = MARGIN) -> Outcome:
 def explain(
     ratio: Ratio | None, margin: float = MARGIN, a: str = "A", b: str = "B", more: str = "run more repeats"
 ) -> str:
-    """The verdict and its reason in one sentence; `more` says what would narrow the interval."""
+    """The outcome and its reason in one sentence; `more` says what would narrow the interval."""
     if ratio is None:
         return f"{a} and {b} cannot be compared: each needs at least 2 measured steps."
     takes = f"{a} takes {ratio} times as long as {b}"
@@ -224,7 +198,7 @@ def explain(
 
 
 def around(log_ratio: float, half: float, level: float, method: str) -> Ratio:
-    """The ratio whose logarithm is known to ± `half`; without an interval where that is more than `WIDEST`."""
+    """The ratio whose logarithm is known to ± `half`; without an interval if that is more than `WIDEST`."""
     if half > math.log(WIDEST):
         why = f"it would reach further than a factor of {WIDEST:g}, as the times wander or are too few"
         return without_interval(log_ratio, level, why)
@@ -243,7 +217,7 @@ def _digits(value: float) -> str:
 
 
 def _independent(values: Sequence[float]) -> Sample:
-    """Mean of two or more independent values and its variance; equal values have none, whatever rounding says."""
+    """Mean of two or more independent values and its variance, exactly 0 for equal values."""
     n = len(values)
     if min(values) == max(values):
         return Sample(n, values[0], 0.0, n, 0.0)
@@ -251,13 +225,9 @@ def _independent(values: Sequence[float]) -> Sample:
     return Sample(n, mean, math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n, n, 0.0)
 
 
-def _of_means(pairs: Sequence[tuple[float, float]]) -> float:
-    """Mean time of A over that of B."""
-    return math.fsum(a_s for a_s, _ in pairs) / math.fsum(b_s for _, b_s in pairs)
-
-
-def _reaching(found: Ratio, ratio: float) -> Ratio:
-    """With an interval that holds this ratio of mean times, too."""
+def _reaching(found: Ratio, pairs: Sequence[tuple[float, float]]) -> Ratio:
+    """With an interval that holds the ratio of the mean times of the pairs, too."""
+    ratio = math.fsum(a_s for a_s, _ in pairs) / math.fsum(b_s for _, b_s in pairs)
     if found.low is None or found.high is None or found.low * (1 - _ROUNDING) <= ratio <= found.high * (1 + _ROUNDING):
         return found
     return msgspec.structs.replace(
@@ -269,7 +239,7 @@ def _reaching(found: Ratio, ratio: float) -> Ratio:
 
 
 def _spikes(rounds: Sequence[Sequence[float]]) -> int:
-    """How many of the values of all rounds lie farther than `FAR` robust deviations from the median of their round."""
+    """Number of values of all rounds farther than `FAR` robust deviations from the median of their round."""
     deviations = [abs(value - middle) for values in rounds for middle in (median(values),) for value in values]
     reach = FAR * 1.4826 * median(deviations)
     return sum(deviation > reach for deviation in deviations)
@@ -281,9 +251,10 @@ def _plain(values: Sequence[float]) -> Sample:
 
 
 def _held(values: Sequence[float]) -> tuple[Sample, int]:
-    """Huber's mean of values in order with its variance (0 of a single value, which has none), and how many were held.
-    Where more than half are equal, the median with the variance of the plain mean: there is no deviation to hold values
-    to, and all others are held to the median."""
+    """Huber's mean of values in order with its variance (0 of a single value), and the number of values held.
+
+    If more than half are equal, all others are held to the median, with the variance of the plain mean.
+    """
     if len(values) == 1:
         return _plain(values), 0
     mean = median(values)

@@ -1,7 +1,6 @@
-"""Summaries of step times: running mean and std, and the fields that every export carries.
+"""Summaries of step times: mean, std and quantiles, at once or as a running mean.
 
-Pure Python with exact sums (`math.fsum`): the user interface calls this, and loading numpy there
-would cost memory and start-up time for lists of tens of numbers.
+Pure Python with exact sums (`math.fsum`): for tens of numbers numpy would only cost memory and start-up time.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ P95_MINIMUM_N = 20
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of a list of times, in seconds; reads as attributes or as a mapping.
 
-    `std_s` divides by ``n - ddof`` (1: the sample standard deviation; 0: numpy's default) and is None when that
-    is not positive. `p95_s` is None below 20 samples. All are None when ``n`` is 0.
+    `std_s` divides by ``n - ddof`` (1: sample standard deviation; 0: numpy's default) and is None if that is not
+    positive. `p95_s` is None below 20 samples. All are None if ``n`` is 0.
     """
 
     n: int
@@ -31,7 +30,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     p95_s: float | None = None
 
     def with_ddof(self, ddof: int) -> Summary:
-        """The same samples' summary with another divisor of the std."""
+        """This summary with another divisor of the std."""
         if ddof == self.ddof:
             return self
         squares = self.std_s**2 * (self.n - self.ddof) if self.std_s is not None else 0.0
@@ -90,7 +89,7 @@ class RunningStats:
 
     @classmethod
     def of(cls, summary: Summary) -> RunningStats:
-        """As it stands after the samples that were summarised."""
+        """The state after the samples of this summary."""
         stats = cls()
         stats.n, stats.mean = summary.n, summary.mean_s or 0.0
         stats._squares = (summary.std_s or 0.0) ** 2 * (summary.n - summary.ddof)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.steady_state import autoregression, holds, interleaved, ratio_coverage
-from cs336_tui.stats.intervals import t_quantile
+from cs336_tui.stats.intervals import t_interval, t_quantile
 from cs336_tui.stats.ratio import (
     FROM_ONE_ROUND,
     FROM_PAIRS,
@@ -20,7 +20,6 @@ from cs336_tui.stats.ratio import (
     Outcome,
     Ratio,
     explain,
-    interval,
     outcome,
     paired_ratio,
     ratio_of,
@@ -77,7 +76,7 @@ def test_a_quantile_that_does_not_exist_is_refused(p: float, df: float) -> None:
 
 
 def test_an_interval_of_a_mean_is_students() -> None:
-    found = interval([1.0, 4.0, 2.0, 5.0, 3.0])  # neighbours are unlike
+    found = t_interval([1.0, 4.0, 2.0, 5.0, 3.0])  # neighbours are unlike
     assert found is not None
     half = 2.7764451 * math.sqrt(2.5 / 5)  # t(0.975, 4) from the table to 7 digits
     assert (found.mean, found.n) == (3.0, 5)
@@ -86,11 +85,11 @@ def test_an_interval_of_a_mean_is_students() -> None:
 
 
 def test_an_interval_needs_two_finite_times() -> None:
-    assert interval([1.0]) is None
-    assert interval([1.0, math.inf]) is None
-    assert interval([0.1, 0.1, 0.1]) is not None
+    assert t_interval([1.0]) is None
+    assert t_interval([1.0, math.inf]) is None
+    assert t_interval([0.1, 0.1, 0.1]) is not None
     with pytest.raises(ValueError, match="level 95"):
-        interval([1.0, 2.0], level=95)
+        t_interval([1.0, 2.0], level=95)
 
 
 @given(step_lists, step_lists)

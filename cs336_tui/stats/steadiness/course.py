@@ -1,12 +1,12 @@
-"""The course of a series' mean under autocorrelated noise: level shifts, drift and decay.
+"""Fits the course of a series' mean under autocorrelated noise: level shifts, drift and decay.
 
-Each candidate course is a constant plus a few of these terms: a step at c, a straight ramp, a decay exp(-t/tau). The
-noise is a stationary first-order autoregression. For every correlation of a grid the series and the terms are whitened
-(Prais and Winsten 1954), which makes the fit an ordinary least squares one, and the best correlation is kept for each
-course apart: so a shift is not taken for correlation, nor correlation for a shift (the concern of Chakar et al. 2017,
-"A robust approach for estimating change-points in the mean of an AR(1) process"). Courses are compared by their
-penalised likelihood, as changepoints are in PELT (Killick et al. 2012). The search is binary segmentation's (Scott and
-Knott 1974), term by term, but earlier terms are exchanged where later ones leave a better place for them.
+A course is a constant plus a few terms: a step at c, a straight ramp, a decay exp(-t/tau). The noise is a stationary
+first-order autoregression. For every correlation of a grid the series and the terms are whitened (Prais and Winsten
+1954), so that ordinary least squares fit. Each course keeps its best correlation: so a shift is not taken for
+correlation, nor correlation for a shift (Chakar et al. 2017, "A robust approach for estimating change-points in the
+mean of an AR(1) process"). Courses are compared by their penalised likelihood, as changepoints are in PELT (Killick et
+al. 2012). The search is binary segmentation (Scott and Knott 1974), term by term; earlier terms are exchanged if later
+ones leave a better place for them.
 
 The penalties were set on simulated flat, shifted and drifting series (`benchmarks/steady_state.py` with seeds from 1000
 on), for few false alarms in 100 steps.
@@ -27,34 +27,33 @@ CORRELATIONS = np.linspace(0.0, 0.9, 10)
 DECAYS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)
 """Steps in which a decay falls to 1/e; up to a quarter of the series."""
 PENALTY: dict[TermKind, float] = {"step": 3.6, "ramp": 1.7, "decay": 2.8}
-"""In units of log n, of twice the log likelihood. A step costs most: it may be anywhere, which gives chance the most
-opportunities."""
+"""Of twice the log likelihood, in units of log n. A step costs most, as it may be anywhere."""
 SHORTEST = 5
-"""A step has at least this many times after it."""
+"""The fewest times after a step."""
 MOST_TERMS = 8
 CLEARLY = 0.8
-"""How much likelier a step must be than a ramp in its place, in the penalties' unit."""
+"""By how much a step must be likelier than a ramp in its place, in the penalties' unit."""
 PATIENCE = 2
 """Terms tried beyond the best course yet: strong correlation may explain either of two shifts, and not both."""
 LOST: dict[TermKind, int] = {"step": 10, "ramp": 10, "decay": 8}
 """See `small_sample`."""
 RESOLUTION = 1e-4
-"""Noise below this share of the level is none: clocks and printed times are not finer."""
+"""The least noise, as a share of the level: clocks and printed times are not finer."""
 SAME = 1e-12
-"""Of a column's square, what may be left of it beside the others for it to be no direction of its own."""
+"""A column with no more than this share of its square outside of the others is no direction of its own."""
 
 _OF_CORRELATION = -np.log(1 - CORRELATIONS**2) - 2 * np.log(1 - CORRELATIONS)
 """The likelihood's determinant, and a prior density that falls as 1 - correlation: almost a random walk is unusual."""
 
 
 def small_sample(n: int, lost: int = 8) -> float:
-    """What a penalty is multiplied by: ratios of variances have heavier tails when few values estimate them. `lost` is
-    how many of n values the fit uses up, so to say."""
+    """Factor of a penalty for n values, of which the fit uses up `lost`: ratios of variances have heavier tails if few
+    values estimate them."""
     return n / max(n - lost, 2.5)
 
 
 class CourseTerm(NamedTuple):
-    """One term: the index `at` of a step's first later time, or the `at` steps in which a decay falls to 1/e."""
+    """One term; `at` is the index of a step's first later time, or the steps in which a decay falls to 1/e."""
 
     kind: TermKind
     at: float
@@ -72,7 +71,7 @@ CONSTANT = CourseTerm("step", 0)
 
 
 class Course(NamedTuple):
-    """What was found: ``shape + ramp`` is the mean at each time, in the series' unit."""
+    """A fitted course: ``shape + ramp`` is the mean at each time, in the series' unit."""
 
     terms: tuple[CourseTerm, ...]
     shape: Series
@@ -84,7 +83,7 @@ class Course(NamedTuple):
     steps: tuple[tuple[int, float], ...]
     """The first time and the height of each step, in order of time."""
     cost: float
-    """Minus twice the log likelihood, less what all courses of a series share, and the penalty."""
+    """Minus twice the log likelihood, less a constant of the series, plus the penalty."""
 
     @property
     def mean(self) -> Series:
@@ -104,7 +103,7 @@ class _Fit(NamedTuple):
     basis: Series
     """Orthonormal vectors (P, k, n)."""
     mixing: Series
-    """(P, k, k): how they are mixed from the terms' columns."""
+    """(P, k, k): the basis in the terms' columns."""
     residuals: Series
     """(P, n)."""
 
@@ -112,8 +111,7 @@ class _Fit(NamedTuple):
 class _Search:
     """Penalised least squares over sets of terms, for all correlations at once (P of them, n times).
 
-    Sums along time are einsum's: matrix products start BLAS's threads, which get into the way of whatever is measured
-    meanwhile, and wait long for each other where no core is free.
+    Sums along time use einsum: matrix products would start BLAS's threads, which disturb a measurement.
     """
 
     def __init__(self, values: Series) -> None:
@@ -122,7 +120,7 @@ class _Search:
         decays = (CourseTerm("decay", tau) for tau in DECAYS if tau <= self.n / 4)
         self.smooth = (RAMP, *decays)
         self.smooth_columns = whitened(np.stack([term.values(self.n) for term in self.smooth]))
-        self.smooth_squares = _squared(self.smooth_columns)
+        self.smooth_squares = squared(self.smooth_columns)
         self._columns: dict[CourseTerm, tuple[Series, Series]] = {}
 
     def best(self) -> tuple[CourseTerm, ...]:
@@ -165,12 +163,12 @@ class _Search:
         return terms
 
     def whole_cost(self, terms: tuple[CourseTerm, ...]) -> float:
-        return float(self.cost(_squared(self.fitted(terms).residuals), terms).min())
+        return float(self.cost(squared(self.fitted(terms).residuals), terms).min())
 
     def addition(self, terms: tuple[CourseTerm, ...]) -> tuple[float, float, CourseTerm]:
         """The cost of some terms; the least cost with one more term, and that term."""
         fit = self.fitted(terms)
-        squares = _squared(fit.residuals)
+        squares = squared(fit.residuals)
         cost = self.cost(squares[:, None], terms).min()
         keep = 1 - CORRELATIONS[:, None]
 
@@ -191,7 +189,7 @@ class _Search:
         beside = np.stack([self.column(term)[1] for term in (CONSTANT, *terms)], axis=2)
         along_basis = np.einsum("pmk,pjk->pmj", beside, fit.mixing)
         gains = _gains(
-            np.einsum("pmn,pn->pm", self.smooth_columns, fit.residuals), self.smooth_squares - _squared(along_basis)
+            np.einsum("pmn,pn->pm", self.smooth_columns, fit.residuals), self.smooth_squares - squared(along_basis)
         )
         for number, term in enumerate(self.smooth):
             if term not in terms:
@@ -212,18 +210,18 @@ class _Search:
         """A term, whitened and of length 1 (P, n), and its products with the smooth columns (P, m)."""
         if term not in self._columns:
             column = whitened(term.values(self.n))
-            column /= np.sqrt(_squared(column))[:, None]
+            column /= np.sqrt(squared(column))[:, None]
             self._columns[term] = column, np.einsum("pmn,pn->pm", self.smooth_columns, column)
         return self._columns[term]
 
     def cost(self, squares: Series, terms: tuple[CourseTerm, ...]) -> Series:
-        """Minus twice the log likelihood, less what all courses share, and the penalty. `squares` is (P) or (P, m)."""
+        """The cost (`Course.cost`) of what a fit leaves; `squares` is (P) or (P, m)."""
         penalty = sum(PENALTY[term.kind] * small_sample(self.n, LOST[term.kind]) for term in terms)
         return likelihood_cost(squares, self.n) + penalty * math.log(self.n)
 
     def course(self, terms: tuple[CourseTerm, ...]) -> Course:
         """The course of these terms at the likeliest correlation."""
-        costs = self.cost(_squared(self.fitted(terms).residuals), terms)
+        costs = self.cost(squared(self.fitted(terms).residuals), terms)
         best = int(costs.argmin())
         columns = np.stack([term.values(self.n) for term in (CONSTANT, *terms)])
         heights = np.linalg.lstsq(whitened(columns)[best].T, self.values[best], rcond=None)[0]
@@ -236,15 +234,15 @@ class _Search:
 
 
 def likelihood_cost(squares: Series, n: int) -> Series:
-    """Minus twice the log likelihood of n values, less a constant, from the squares that a fit leaves of the whitened
-    ones: (P) or (P, m), for each correlation."""
+    """Minus twice the log likelihood of n values, less a constant, for each correlation; `squares`, (P) or (P, m), are
+    the squared residuals of the whitened values."""
     variances = np.maximum(squares, 0) / n + RESOLUTION**2
     cost: Series = n * np.log(variances) + _OF_CORRELATION.reshape(-1, *(1,) * (squares.ndim - 1))
     return cost
 
 
 def whitened(series: Series) -> Series:
-    """(..., n) to (P, ..., n): less correlation times the time before; the first scaled to the same variance."""
+    """(..., n) to (P, ..., n): each time less correlation times the one before; the first scaled to equal variance."""
     shape = (-1, *(1,) * series.ndim)
     whitened = np.repeat(series[None], len(CORRELATIONS), axis=0)
     whitened[..., 1:] -= CORRELATIONS.reshape(shape) * series[..., :-1]
@@ -252,7 +250,7 @@ def whitened(series: Series) -> Series:
     return whitened
 
 
-def _squared(vectors: Series) -> Series:
+def squared(vectors: Series) -> Series:
     """Squared lengths along the last axis."""
     lengths: Series = np.einsum("...n,...n->...", vectors, vectors)
     return lengths

@@ -14,24 +14,30 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cs336_tui.stats.steadiness.course import CORRELATIONS, RESOLUTION, Course, likelihood_cost, small_sample, whitened
-
-Series = npt.NDArray[np.float64]
+from cs336_tui.stats.steadiness.course import (
+    CORRELATIONS,
+    RESOLUTION,
+    Course,
+    Series,
+    likelihood_cost,
+    small_sample,
+    squared,
+    whitened,
+)
 
 LEAST_SHARE = 0.1
-"""A mode of fewer values than this share is a few outliers."""
+"""The least share of values of a mode; fewer are outliers."""
 LEAST_VALUES = 3
-"""So are fewer values than this, of however few."""
+"""The fewest values of a mode."""
 LEAST_SEPARATION = 2.5
 """Means this many standard deviations apart; below 2 two equal normals have one peak (Ashman et al. 1994)."""
 LEAST_GAIN = 2.8
-"""Twice the log likelihood gained over one normal, in units of log n, for two parameters more; more is asked of small
-samples."""
+"""Of twice the log likelihood over one normal, in units of log n, for two parameters more; larger for small samples."""
 DEEPEST_VALLEY = 0.7
-"""Values in the middle between the modes, over the mean of those at the modes, in windows of one width; nor are there
-more than at either. Flat-topped and skewed distributions gain likelihood from two normals too, but have no valley."""
+"""The most values in the middle between the modes, over the mean of those at the modes, in windows of one width.
+Flat-topped and skewed distributions gain likelihood from two normals too, but have no valley."""
 LEAST_PERIOD, LEAST_PERIODS = 3.0, 2.5
-"""A period is this many steps long at least, and the series this many periods."""
+"""The shortest period in steps, and the fewest periods of a series."""
 FEWEST = 12
 HARMONICS = (1, 2, 4)
 PENALTY, PENALTY_HARMONIC = 5.0, 1.2
@@ -43,7 +49,7 @@ LEAST_RESETS, UNEQUAL = 3, 0.2
 """Teeth have this many sudden resets, whose distances differ by this share of them at most."""
 
 LEAST_TICK, MOST_TICK = 0.015, 0.08
-"""Distances of levels that are looked for, as shares of the step time."""
+"""The least and the largest distance of levels, as shares of the step time."""
 EXACT = 1e-6
 """Times this near are one reading of a clock."""
 LEAST_CONCENTRATION, LEAST_RAYLEIGH = 0.5, 8.0
@@ -55,7 +61,7 @@ MOST_SEEN = 2000
 
 
 class Modes(NamedTuple):
-    """Two levels: their means, the share of values at the upper one, and which are there."""
+    """Two levels: their means, the share of values at the upper one, and a mask of these."""
 
     low: float
     high: float
@@ -64,18 +70,18 @@ class Modes(NamedTuple):
 
     @property
     def interleaved(self) -> bool:
-        """Whether the series goes back and forth: at least half the switches that coin tosses would make (Wald and
-        Wolfowitz 1940). A level that moves once or twice is no mode."""
+        """True if the series goes back and forth: at least half the switches of coin tosses (Wald and Wolfowitz 1940).
+        A level that moves once or twice is no mode."""
         switches = int(np.count_nonzero(self.upper[1:] != self.upper[:-1]))
         share = float(self.upper.mean())
         return switches >= 0.5 * 2 * share * (1 - share) * (len(self.upper) - 1) and switches >= 4
 
 
 def two_modes(values: Series, least_gap: float) -> Modes | None:
-    """The modes of values whose distribution has two, `least_gap` or more apart; None when it has not.
+    """The two modes of the values, `least_gap` or more apart; None if there is one.
 
     Two normals of one variance, fitted by expectation and maximisation (Dempster et al. 1977) from the split of least
-    squares, against one normal.
+    squares, are compared with one normal.
     """
     n = len(values)
     variance = float(values.var())
@@ -119,7 +125,7 @@ def _split(values: Series) -> tuple[float, float, float]:
 
 
 def _near(values: Series, centre: float, gap: float) -> int:
-    """How many values are within a sixth of the gap."""
+    """Number of values within a sixth of the gap."""
     return int(np.count_nonzero(np.abs(values - centre) <= gap / 6))
 
 
@@ -145,7 +151,7 @@ def find_wave(values: Series) -> Wave | None:
         return None
     series = whitened(values)
     best: Wave | None = None
-    none = float(likelihood_cost(_squared(series - _level(series)), n).min())
+    none = float(likelihood_cost(squared(series - _level(series)), n).min())
     for period in _periods(values):
         for harmonics in HARMONICS:
             if harmonics == 1 or period > 2 * harmonics:
@@ -155,8 +161,8 @@ def find_wave(values: Series) -> Wave | None:
 
 
 def teeth(found: Course) -> Wave | None:
-    """The wave that a course of few sudden resets makes: three or more steps of one sign and about one height, at equal
-    distances, against a ramp. A few harmonics follow such teeth badly."""
+    """The wave of a course with sudden resets: three or more steps of one sign and about one height, at equal
+    distances, against a ramp. A few harmonics fit such teeth badly."""
     if len(found.steps) < LEAST_RESETS or len(found.terms) > len(found.steps) + 1:
         return None
     at, heights = (np.array(each, dtype=float) for each in zip(*found.steps, strict=True))
@@ -175,7 +181,7 @@ def _periods(values: Series) -> list[float]:
     frequencies = np.arange(length // 2 + 1) / length
     white = np.abs(1 - CORRELATIONS[:, None] * np.exp(-2j * np.pi * frequencies)) ** 2
     gains = 2 / n * np.abs(np.fft.rfft(deviations, length)) ** 2 * white
-    squares = _squared(whitened(deviations))[:, None]
+    squares = squared(whitened(deviations))[:, None]
     tried = np.flatnonzero((frequencies <= 1 / LEAST_PERIOD) & (frequencies * n >= LEAST_PERIODS))
     if not len(tried):
         return []
@@ -208,7 +214,7 @@ def _fit(series: Series, period: float, harmonics: int) -> Wave:
         design = whitened(np.concatenate([np.ones((1, n)), columns]))
         products = np.einsum("pkn,pjn->pkj", design, design) + 1e-9 * np.eye(len(columns) + 1)
         heights = np.linalg.solve(products, np.einsum("pkn,pn->pk", design, series)[..., None])[..., 0]
-        costs = likelihood_cost(_squared(series - np.einsum("pk,pkn->pn", heights, design)), n)
+        costs = likelihood_cost(squared(series - np.einsum("pk,pkn->pn", heights, design)), n)
         likeliest = int(costs.argmin())
         cost = float(costs[likeliest]) + _penalty(harmonics, n)
         if best is None or cost < best.cost:
@@ -224,18 +230,13 @@ def _penalty(harmonics: int, n: int) -> float:
 def _level(series: Series) -> Series:
     """The whitened constant nearest to whitened values (P, n)."""
     one = whitened(np.ones(series.shape[1]))
-    height: Series = np.einsum("pn,pn->p", one, series) / _squared(one)
+    height: Series = np.einsum("pn,pn->p", one, series) / squared(one)
     return height[:, None] * one
 
 
-def _squared(vectors: Series) -> Series:
-    lengths: Series = np.einsum("...n,...n->...", vectors, vectors)
-    return lengths
-
-
 def clock_tick(values: Series) -> float | None:
-    """The tick of the clock that timed values around 1, where it is coarse: every value recurs, at exact multiples of
-    one distance. None otherwise, and of equal values."""
+    """The tick of a coarse clock that timed values around 1: every value recurs, at exact multiples of one distance.
+    None otherwise, and of equal values."""
     ordered = np.sort(values)
     gaps = np.diff(ordered)
     gaps = gaps[gaps > EXACT]
@@ -247,11 +248,11 @@ def clock_tick(values: Series) -> float | None:
 
 
 def find_levels(values: Series) -> float | None:
-    """The distance of the levels around which values near 1 lie, where they lie at equal distances; None otherwise.
+    """The distance of evenly spaced levels around which values near 1 lie; None without such levels.
 
-    For a distance g the angles 2π x/g of the values x gather where the values lie near multiples of g (Rayleigh's test,
-    as in Mardia and Jupp 2000, section 6.3). Spread over one level only they gather too, so they must spread over half
-    a distance. A device whose clock moves in large ticks makes such levels.
+    For a distance g the angles 2π x/g of the values x gather if the values lie near multiples of g (Rayleigh's test, as
+    in Mardia and Jupp 2000, section 6.3). Values at one level gather too, so they must spread over half a distance. A
+    device whose clock moves in large ticks makes such levels.
     """
     seen = values[:MOST_SEEN]
     spread = float(seen.std())

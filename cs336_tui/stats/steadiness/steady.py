@@ -1,16 +1,14 @@
-"""Whether a cell's step times are steady: warm-up, slowdown, drift, two modes, outliers, or none of them.
+"""Classifies a cell's step times: warm-up, slowdown, drift, two modes, waves, coarse clocks, outliers, or flat.
 
-The names follow Barrett et al. 2017, "Virtual machine warmup blows hot and cold", which finds by changepoints that many
-benchmarks never reach the steady state that their users assume. As there, spikes are limited before changepoints are
-sought (winsorised): a time that lies further than 3.5 robust standard deviations (1.4826 × the median absolute
+The names follow Barrett et al. 2017, "Virtual machine warmup blows hot and cold". As there, spikes are limited before
+changepoints are sought (winsorised): a time further than 3.5 robust standard deviations (1.4826 × the median absolute
 deviation) from the running median of 7 is moved to that distance (Hampel's filter; Davies and Gather 1993). So no spike
-makes a changepoint, while a shift keeps its height. Only this analysis sees the limited times; the samples themselves
-stay as they are, and outliers are sought among them.
+makes a changepoint, while a shift keeps its height. Outliers are sought among the times as they are.
 
-How changes are told from autocorrelated noise is in `course`, how two modes are in `modes`. A change is reported from
-1 % of the step time on, and only when noise does not explain it. Simulated, 1 in 100 flat series of 100 steps is called
-something else, 4 in 100 of 30 steps whose neighbours correlate by 0.5, but 12 in 100 where they do by 0.8: so few steps
-of such noise look like a drift (`benchmarks/steady_state.py`).
+`course` separates changes from autocorrelated noise; `patterns` finds modes, waves and levels. A change is reported
+from 1 % of the step time on, and only if noise does not explain it. Simulated, 1 in 100 flat series of 100 steps is
+classified as something else; of 30 steps, 4 in 100 if neighbours correlate by 0.5, and 12 in 100 by 0.8
+(`benchmarks/steady_state.py`).
 """
 
 from __future__ import annotations
@@ -31,35 +29,35 @@ Class = Literal["flat", "warm-up", "slowdown", "drift", "bimodal", "periodic", "
 Series = npt.NDArray[np.float64]
 
 FEWEST = 10
-"""Of fewer steps nothing is said."""
+"""The fewest steps that are classified."""
 WINDOW = 7
 LIMIT = 3.5
 OUTLYING, LEAST_OUTLYING = 5.0, 0.05
 """An outlier is this many robust standard deviations off, and this share of the step time."""
 MOST_OUTLYING = 0.2
-"""More steps than this share are no outliers, but part of what the steps do."""
+"""The largest share of steps that are outliers; more belong to the pattern."""
 COLD = 0.05
-"""Leading steps that are outlying and slower by this share are cold; they are set apart before anything is fitted."""
+"""Leading steps that are outlying and slower by this share are cold; they are left out of every fit."""
 LEAST_GAP = 2 * MARGIN
-"""Modes are at least this share of the step time apart."""
+"""The least distance of modes, as a share of the step time."""
 BEYOND_TICKS = 1.5
 """Two neighbouring readings of a coarse clock are not two levels."""
 CLEARER = 1.1
 """Factor by which the residual standard deviation of a wave must be below that of two levels."""
 ALTERNATING = 4
-"""A level that rises and falls this many times in all goes between two levels."""
+"""Rises and falls from which on a level alternates between two."""
 FOLLOWING = 3
-"""A slow step this soon after the warm-up belongs to it."""
+"""Slow steps within this many after the warm-up belong to it."""
 LEAST_LEVEL = 1e-3
 _SEED = 336
 _MAD_TO_STD = 1.4826
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One class that holds, with its evidence. `after` is how many steps come before it, None where it is everywhere.
+    """One class that holds, with its evidence. `after` is the number of steps before it, None if it is everywhere.
 
-    `share` is by how much, as a share of the step time: of `flat` the standard deviation, of `drift` from the first
-    step to the last (negative: faster), of `bimodal` the gap between the modes, of the others the largest excess.
+    `share` is its size as a share of the step time: for `flat` the standard deviation, for `drift` the change from the
+    first step to the last (negative: faster), for `bimodal` the gap of the modes, else the largest excess.
     """
 
     name: Class
@@ -69,23 +67,23 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Steadiness(msgspec.Struct, frozen=True, kw_only=True):
-    """What a series of step times looks like over time."""
+    """The findings on a series of step times."""
 
     n: int
     findings: tuple[Finding, ...]
     steady_after: int | None
-    """After how many steps the mean stays within 1 % of where it ends; None when it drifts, goes between two levels for
-    a while each, or changed in the last 4 steps."""
+    """Steps after which the mean stays within 1 % of its end; None if it drifts, alternates between two levels, or
+    changed in the last 4 steps."""
     warmup_steps: int | None
-    """How many first steps are warm-up, whatever comes later; None when it goes on or steps are too few to tell."""
+    """Number of first steps that are warm-up; None if it goes on or steps are too few."""
     noise: float | None
-    """Standard deviation around the mean's course, as a share of the step time, from times with spikes limited."""
+    """Standard deviation around the mean's course, as a share of the step time, with spikes limited."""
     correlation: float | None
     """Of neighbouring steps' noise, to the nearest tenth."""
     limited: int
-    """How many times were limited, for this analysis only."""
+    """Number of times that were limited, for this analysis only."""
     hidden: float | None = None
-    """The largest lasting change that the noise may hide, as a share of the step time: see `_hidden`."""
+    """The largest lasting change that the noise may hide, as a share of the step time (`_hidden`)."""
 
     @property
     def classes(self) -> tuple[Class, ...]:
@@ -99,7 +97,7 @@ class Steadiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def classify(times_s: Sequence[float]) -> Steadiness:
-    """What holds of step times in order, in seconds: measured ones, or warm-up and measured together.
+    """Classify step times in order, in seconds: measured ones, or warm-up and measured together.
 
     Raises ValueError when a time is not finite or not above 0.
     """
@@ -130,31 +128,31 @@ def enough_warmup(warmup_times_s: Sequence[float], step_times_s: Sequence[float]
 
 
 def still_falling(warmup_steps: int, measured_steps: int, needed: int | None) -> str:
-    """That so many warm-up steps were not enough, and how many would have been; None where that is not known."""
+    """A phrase: these warm-up steps were too few, and the number `needed`, None if that is not known."""
     if needed is None:
         return f"still falling after {warmup_steps + measured_steps}"
     return f"still falling after {warmup_steps}; {_steps(needed, 'warm-up ')} would have been enough"
 
 
 class _Falls(NamedTuple):
-    """Where a shape falls from its beginning, and what it rises by later."""
+    """The fall of a shape from its beginning, and its later rise."""
 
     warmup: int
-    """Steps before it is within `MARGIN` of its least; 0 when it does not fall."""
+    """Steps before it is within `MARGIN` of its least; 0 if it does not fall."""
     rise: float
     rise_after: int
     rise_until: int
-    """How many steps come before the rise, and before it is over."""
+    """Steps before the rise, and before its end."""
     turns: int
-    """How often it rises or falls, by `MARGIN` or more."""
+    """Number of rises and falls by `MARGIN` or more."""
 
 
 class _Analysis:
-    """Of times over their median."""
+    """The analysis of times divided by their median."""
 
     def __init__(self, values: Series) -> None:
         self.tick = clock_tick(values)
-        if self.tick is not None:  # what a reading leaves open, drawn always alike: readings are no levels of the steps
+        if self.tick is not None:  # spread over a tick with a fixed seed: readings of a clock are no levels
             values = values + self.tick * np.random.default_rng(_SEED).uniform(-0.5, 0.5, len(values))
         self.values = values
         self.n = len(values)
@@ -190,7 +188,7 @@ class _Analysis:
         self.warmup, self.outlying = self.set_apart()
 
     def set_apart(self) -> tuple[int, npt.NDArray[np.intp]]:
-        """Warm-up steps after the cold ones, with slow ones that follow on them; and which later steps are outliers."""
+        """The number of warm-up steps after the cold ones, slow followers included, and the indices of outliers."""
         reach = max(OUTLYING * _MAD_TO_STD * float(np.median(np.abs(self.residuals))), LEAST_OUTLYING)
         if self.wave is not None:  # a few harmonics do not follow a sudden reset
             reach = max(reach, self.wave.size / 2)
@@ -204,7 +202,7 @@ class _Analysis:
 
     @property
     def warm(self) -> bool:
-        """Whether enough steps come after the warm-up to know it as over."""
+        """True if enough steps come after the warm-up to see its end."""
         return len(self.shape) - self.warmup >= SHORTEST
 
     def steadiness(self) -> Steadiness:
@@ -228,7 +226,7 @@ class _Analysis:
 
     @property
     def drift(self) -> float:
-        """From the first step to the last; 0 where it is too small to matter."""
+        """Change from the first step to the last; 0 if it is below `MARGIN`."""
         ramp = self.course.ramp
         drift = float(ramp[-1] - ramp[0]) / self.level
         return drift if abs(drift) >= MARGIN else 0.0
@@ -313,7 +311,7 @@ class _Analysis:
 
 
 def limit_spikes(values: Series) -> Series:
-    """The values with those far from the running median of `WINDOW` moved to `LIMIT` robust standard deviations."""
+    """The values, held to `LIMIT` robust standard deviations from the running median of `WINDOW`."""
     half = WINDOW // 2
     padded = np.pad(values, half, constant_values=np.nan)
     medians = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, WINDOW), axis=1)
@@ -322,7 +320,7 @@ def limit_spikes(values: Series) -> Series:
 
 
 def _course_and_wave(values: Series, wave: Wave | None) -> tuple[Course, Wave | None]:
-    """The course, and a wave where it explains more than the course does, or something beside it."""
+    """The course, and a wave if it explains more than the course does, or something beside it."""
     found = course(values)
     if wave is None or wave.cost >= found.cost:
         wave = teeth(found) or (find_wave(values - found.mean + 1) if found.terms else None)
@@ -332,8 +330,8 @@ def _course_and_wave(values: Series, wave: Wave | None) -> tuple[Course, Wave | 
 
 
 def _hidden(values: Series) -> float:
-    """The larger of two: from the least to the greatest of the running means over a tenth of the values (of the values
-    themselves below 20), and a linear trend over all values with two standard errors of it."""
+    """The larger of two: the range of the running means over a tenth of the values (of the values themselves below
+    20), and a linear trend over all values plus two of its standard errors."""
     n = len(values)
     over = max(n // 10, 1)
     sums = np.cumsum(values)
@@ -346,24 +344,24 @@ def _hidden(values: Series) -> float:
 
 
 def _cold(values: Series) -> int:
-    """How many leading steps are far slower than what is usual, in a series whose median is 1."""
+    """Number of leading steps that are far slower than the others, in a series whose median is 1."""
     reach = max(OUTLYING * _MAD_TO_STD * float(np.median(np.abs(values - 1))), COLD)
     return _leading(values > 1 + reach)
 
 
 def _leading(holds: npt.NDArray[np.bool_]) -> int:
-    """For how many first values it holds."""
+    """Number of first values that are true."""
     return int(np.argmin(holds)) if not holds.all() else len(holds)
 
 
 def _at_one_level(values: Series, modes: Modes) -> Series:
-    """The values with the upper mode's brought down to the lower one, by their means."""
+    """The values, the upper mode's lowered by the gap of the means."""
     gap = values[modes.upper].mean() - values[~modes.upper].mean()
     return np.where(modes.upper, values - gap, values)
 
 
 def _falls(shape: Series) -> _Falls:
-    """How a shape falls and rises, where a change below `MARGIN` is none."""
+    """The falls and rises of a shape; a change below `MARGIN` is none."""
     extreme, turns, direction = shape[0], 0, 0
     least, least_end, rise, rise_after = shape[0], 0, 0.0, 0
     for index in np.flatnonzero(np.diff(shape, prepend=shape[0])):
