@@ -15,11 +15,11 @@ import msgspec
 from cs336_tui.events.events import CellFinished, Event, StepsTimed
 
 LATEST = 253_370_764_800.0
-"""The beginning of the year 9999, Unix seconds: what calendars and clocks bear."""
+"""The latest time, Unix seconds: the beginning of the year 9999, as calendars end with it."""
 LARGEST = 1e30
-"""No number of a log is larger, so that squares and products of them are numbers too."""
+"""The largest number of a log, so that squares and products of numbers are finite."""
 SHORTEST_S, LONGEST_S = 1e-12, 1e9
-"""Between these lies the time of a step or of its part, unless it is 0."""
+"""The range of the time of a step or of its part, unless it is 0."""
 _PACK = msgspec.msgpack.Encoder()
 _UNPACK: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 _JSON = msgspec.json.Encoder()
@@ -27,7 +27,7 @@ _UNJSON: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 def pack(event: Event) -> bytes:
-    """The event as it travels on the pipe: msgpack, or JSON where a number does not fit msgpack's 64 bits."""
+    """The event for the pipe: msgpack, or JSON if a number does not fit msgpack's 64 bits."""
     try:
         return _PACK.encode(event)
     except OverflowError:
@@ -50,7 +50,7 @@ def to_line(event: Event) -> bytes:
 
 
 def _encodable(event: Event) -> Event:
-    """The event with lone surrogates, which UTF-8 has no place for, written out as ``\\udc80``."""
+    """The event with lone surrogates, which UTF-8 cannot encode, written out as ``\\udc80``."""
     encodable: Event = msgspec.convert(_without_surrogates(msgspec.to_builtins(event)), Event)
     return encodable
 
@@ -66,9 +66,9 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def from_line(line: bytes) -> Event:
-    """Inverse of `to_line`, for lines from anywhere. Raises `msgspec.MsgspecError` or `UnicodeDecodeError`.
+    """Inverse of `to_line`, for lines from anywhere; its times and other numbers are within the limits above.
 
-    What it returns can be computed with: times and other numbers have a size that arithmetic and clocks bear.
+    Raises `msgspec.MsgspecError` or `UnicodeDecodeError`.
     """
     try:
         event = _UNJSON.decode(line)
@@ -85,7 +85,7 @@ _PERHAPS_LARGE = re.compile(rb"[0-9]{19}|[0-9][eE]\+?[0-9]{2}")
 
 
 def _problem(event: Event, line: bytes) -> str | None:
-    """Why the event, which this line told, cannot be computed with; None when it can."""
+    """The reason why the event of this line is out of limits; None if it is not."""
     if not 0 <= event.at <= LATEST:
         return f"at {event.at}: expected Unix seconds"
     if isinstance(event, StepsTimed):
@@ -119,7 +119,7 @@ def _numbers(value: Any) -> Iterator[int | float]:
 
 
 def coalesce(events: Iterable[Event]) -> list[Event]:
-    """The same events with runs of adjoining `StepsTimed` of one cell and kind merged into one each."""
+    """The events with adjoining `StepsTimed` of one cell and kind merged."""
     merged: list[Event] = []
     pending: list[StepsTimed] = []
 

@@ -1,4 +1,4 @@
-"""What a machine is and offers: read once per session, recorded with it, used to refuse what cannot run."""
+"""The machine of a session: its versions and devices, and the cells that it cannot run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from cs336_tui.config.spec import AXES, CellSpec, SpecError, canonical_device
 
 
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that torch can run on. `name` is torch's (``cpu``, ``mps``, ``cuda:N``); `uuid` is the GPU's,
-    as NVML spells it (``GPU-...``), None elsewhere. `memory_bytes` is the device's total memory."""
+    """A device that torch can run on. `name` is torch's (``cpu``, ``mps``, ``cuda:N``); `uuid` is the GPU's in NVML's
+    spelling (``GPU-...``). `memory_bytes` is the device's total memory."""
 
     name: str
     label: str
@@ -20,19 +20,19 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str | None = None
     capability: str | None = None
     attentions: tuple[str, ...] = ()
-    """The reference model's kinds of attention that it has, in fp32 or in any precision; empty where nobody asked."""
+    """The reference model's kinds of attention that it can run; empty if not known."""
     cannot_compile: str | None = None
-    """What torch.compile lacks here, in one line; None where nothing is known to be missing."""
+    """Why torch.compile cannot run here, one line; None if nothing is known to be missing."""
 
 
 def capability_pair(capability: str) -> tuple[int, int]:
-    """``9.0`` as (9, 0), which can be compared."""
+    """``9.0`` as (9, 0)."""
     major, minor = map(int, capability.split("."))
     return major, minor
 
 
 class TorchEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch says of this machine, asked in a child process. `threads` is its default intra-op thread count."""
+    """torch's versions and devices, read in a child process; `threads` is its default intra-op thread count."""
 
     torch: str | None = None
     cuda: str | None = None
@@ -43,7 +43,7 @@ class TorchEnvironment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """Versions and devices of the machine that a session ran on. Holds no secret of the process environment."""
+    """Versions and devices of the machine of a session. Holds no secret of the process environment."""
 
     host: str
     os: str
@@ -62,19 +62,19 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """How children are started: forkserver or spawn."""
     devices: tuple[DeviceInfo, ...] = ()
     problems: tuple[str, ...] = ()
-    """What is missing or odd, one line each, for people."""
+    """Missing or odd things, one line each."""
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """The problems less what is usual: pip's torch for Linux is built for CUDA, also where there is no driver."""
+        """The problems but for a missing driver, which is usual: pip's torch for Linux is built for CUDA."""
         return tuple(problem for problem in self.problems if "no NVIDIA driver" not in problem)
 
     def device(self, name: str) -> DeviceInfo | None:
         return next((d for d in self.devices if d.name == name), None)
 
     def resolve(self, devices: tuple[str, ...]) -> tuple[str, ...]:
-        """Device names with ``auto`` replaced by the best device here (CUDA, else MPS, else the CPU) and ``every`` by
-        all of them, the CPU first."""
+        """Device names: ``auto`` becomes the best device here (CUDA, else MPS, else the CPU), ``every`` all of them,
+        the CPU first."""
         order = sorted(self.devices, key=lambda d: ("cuda", "mps", "cpu").index(d.name.partition(":")[0]))
         best = order[0].name if order else "cpu"
         every = tuple(device.name for device in reversed(order)) or (best,)

@@ -38,14 +38,14 @@ class SessionStarted(_EventBase, frozen=True):
 
 
 class SessionResumed(_EventBase, frozen=True):
-    """The session was opened again, by another process than the one before; a cell that ran then has no result."""
+    """Another process opened the session again; a cell that ran before has no result."""
 
     app: str
     """Version of cs336-tui."""
 
 
 class SessionAnnotated(_EventBase, frozen=True):
-    """The session got a name or a note; None leaves what was, an empty text takes it away."""
+    """The session got a name or a note; None leaves it, an empty text removes it."""
 
     name: str | None = None
     note: str | None = None
@@ -60,8 +60,8 @@ class EnvironmentRead(_EventBase, frozen=True):
 class CellsQueued(_EventBase, frozen=True):
     """Cells that will run, in order, numbered from `first`; `command` repeats them headless.
 
-    `ddof` is how the session's stds are to be shown from here on. `repeats` says of each cell which run of its spec it
-    is, from 1; empty when every one is the first.
+    `ddof` holds for all stds of the session from here on. `repeats` is the number of each cell's run of its spec, from
+    1; empty if each is the first.
     """
 
     first: int
@@ -72,26 +72,26 @@ class CellsQueued(_EventBase, frozen=True):
 
 
 class QueueOrdered(_EventBase, frozen=True):
-    """The cells that wait, in the order in which they will now run."""
+    """The waiting cells, in their new order."""
 
     cells: tuple[int, ...]
 
 
 class CellSkipped(_EventBase, frozen=True):
-    """A cell that waits will not run."""
+    """A waiting cell will not run."""
 
     cell: int
     reason: str
 
 
 class CellRequeued(_EventBase, frozen=True):
-    """A cell that was skipped or is over waits again, after all others."""
+    """A cell that was skipped or is over waits again, last."""
 
     cell: int
 
 
 class CellStarted(_EventBase, frozen=True):
-    """A cell runs. One that had run before starts from nothing; what it had timed stays in the log."""
+    """A cell runs. One that had run before starts anew; its former steps stay in the log."""
 
     cell: int
     pid: int | None = None
@@ -103,7 +103,7 @@ class StageChanged(_EventBase, frozen=True):
 
 
 class InForce(msgspec.Struct, frozen=True, kw_only=True):
-    """What was really in force, read back from torch after setting it, never echoed from the spec."""
+    """Effective settings, read back from torch after setting them, never echoed from the spec."""
 
     matmul_precision: str
     """torch's float32 matmul precision: highest, high or medium."""
@@ -112,25 +112,24 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
     parameter_dtype: str = "float32"
     autocast_dtype: str | None = None
     float8: str | None = None
-    """The float8 formats of matrix products, and in how many of the linear layers; None where there are none."""
+    """The float8 formats of matrix products and the number of linear layers with them; None without."""
     logits_dtype: str | None = None
-    """dtype of the output that the steps really produced; None until `CellFinished` tells."""
+    """dtype of the steps' output; None until `CellFinished`."""
     grad_scaler: bool = False
     optimizer: str | None = None
     threads: int | None = None
     interop_threads: int | None = None
     attention: str | None = None
-    """How attention was computed, as the model says it."""
+    """The model's attention."""
     compiler: str | None = None
-    """torch.compile's backend and what its mode set in it; None for a model that runs as it is written."""
+    """torch.compile's backend and the settings of its mode; None without torch.compile."""
     allocator: str | None = None
     """The allocator of the device's memory and its settings."""
     variables: tuple[str, ...] | None = None
-    """Environment variables that are set and change step times (`config.timing_variables`), as ``NAME=value``; None
-    in logs that do not tell."""
+    """Environment variables that change step times (`config.timing_variables`), as ``NAME=value``; None in old logs."""
     device_name: str | None = None
     model_revision: str | None = None
-    """Revision of an imported model's source; None for the built-in one, which is of the app's version."""
+    """Revision of an imported model's source; None for the built-in one."""
 
 
 class ModelBuilt(_EventBase, frozen=True):
@@ -141,7 +140,7 @@ class ModelBuilt(_EventBase, frozen=True):
 
 
 class ModelPrepared(_EventBase, frozen=True):
-    """torch.compile or the capture of a CUDA graph is done, before the first warm-up step."""
+    """torch.compile or a CUDA graph's capture is done, before the first warm-up step."""
 
     cell: int
     compile_s: float | None = None
@@ -149,17 +148,16 @@ class ModelPrepared(_EventBase, frozen=True):
     graphs: int = 0
     """Graphs that torch.compile made of the model."""
     graph_breaks: tuple[str, ...] = ()
-    """Why the model fell into several graphs, a line each."""
+    """The reasons of graph breaks, a line each."""
     capture_s: float | None = None
 
 
 class StepsTimed(_EventBase, frozen=True):
     """One or more consecutive finished steps of one kind, oldest first.
 
-    `first` counts from 0 within its kind. `times_s` is the wall time of a step between two synchronisations
-    (per step of the window in pipelined mode); `phases_s` the device time of each phase; `host_s` the time the
-    host took to enqueue the step, `host_phases_s` that of each phase where the device has several and its own clock.
-    Every list is as long as `times_s`.
+    `first` counts from 0 within its kind. `times_s` is the wall time of a step between two synchronisations (per step
+    of the window in pipelined mode); `phases_s` the device time of each phase; `host_s` the host's time to enqueue the
+    step, `host_phases_s` to enqueue each of several phases on a device with its own clock. All lists have one length.
     """
 
     cell: int
@@ -172,7 +170,7 @@ class StepsTimed(_EventBase, frozen=True):
 
 
 class CellFinished(_EventBase, frozen=True):
-    """A cell is over. `stage`, `step` and the step's `phase` say how far it got when its status is not ``ok``."""
+    """A cell is over. `stage`, `step` and `phase` are its last unless its status is ``ok``."""
 
     cell: int
     status: Status
@@ -180,51 +178,49 @@ class CellFinished(_EventBase, frozen=True):
     stage: Stage | None = None
     step: int | None = None
     phase: str | None = None
-    """The phase of the step (forward, backward, ...) that raised, where one did."""
+    """The phase of the step (forward, backward, ...) that raised."""
     logits_dtype: str | None = None
-    """dtype of the output that the steps really produced; None when none was finished."""
+    """dtype of the steps' output; None if no step was finished."""
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     peak_rss_bytes: int | None = None
     num_alloc_retries: int | None = None
     before_backward_bytes: int | None = None
-    """In use by tensors between forward and backward, of attention alone: seen in a step of its own after the measured
-    ones."""
+    """Used by tensors of attention between forward and backward, in a step of its own after the measured ones."""
     recompilations: int = 0
-    """How often torch.compile compiled again during warm-up or measured steps, which these then include."""
+    """Number of compilations by torch.compile within warm-up and measured steps."""
     failed_allocation_bytes: int | None = None
-    """What could not be allocated, where torch says."""
+    """The size that could not be allocated, if torch tells."""
     unusable: str | None = None
-    """What of the user's own, as the spec names it, cannot be used in any cell; None for any other failure."""
+    """The user's own code, as in the spec, that cannot be used in any cell; None for any other failure."""
     warmup_steps_done: int = 0
     measured_for_s: float | None = None
-    """From the beginning of the first measured step to the end of the last, all that lies between included."""
+    """From the beginning of the first measured step to the end of the last."""
     cpu_wait_s: float | None = None
-    """How long threads of the cell's process stood ready meanwhile and had no core, added up; None where the system
-    does not tell."""
+    """Run queue delay of the cell's threads meanwhile, added up; None if the system does not tell."""
     longest_cpu_wait_s: float | None = None
-    """The longest that one of these threads stood so, within the same time; a step waits for its slowest thread."""
+    """The largest delay of one of these threads; a step waits for its slowest thread."""
     usable_cores: int | None = None
-    """Cores that the cell's process may run on; None where the system does not tell."""
+    """Cores that the cell's process may run on; None if the system does not tell."""
     remarks: tuple[str, ...] = ()
-    """What is to be known beside its number, such as why an automatic number of steps ended."""
+    """Notes on its number, such as why an automatic number of steps ended."""
     summary: Summary | None = None
-    """Of the measured steps, ddof 1, where the cell's process lived to say it; spares a reader the steps."""
+    """Of the measured steps, ddof 1, if the cell's process lived to tell it; spares a reader the steps."""
 
 
 class CellsPredicted(_EventBase, frozen=True):
-    """What cells will need, worked out before they run; each names its spec."""
+    """Predictions of cells; each names its spec."""
 
     predictions: tuple[Prediction, ...] = ()
     failed: tuple[CellSpec, ...] = ()
-    """Cells for which that could not be worked out."""
+    """Specs whose prediction failed."""
     why: str = ""
-    """Why that could not be, one line."""
+    """Why they failed, one line."""
 
 
 class ReportStarted(_EventBase, frozen=True):
-    """A child finds out more about a spec; reports are numbered within their session. `cell` is the session's cell
-    that it is about, None for a spec that is no cell of it."""
+    """A report of a spec begins; reports are numbered within their session. `cell` is the session's cell that it is
+    about, if there is one."""
 
     report: int
     kind: ReportKind
@@ -233,14 +229,14 @@ class ReportStarted(_EventBase, frozen=True):
 
 
 class ReportStage(_EventBase, frozen=True):
-    """How far a report has got, in words such as ``warm-up``."""
+    """The stage of a report, such as ``warm-up``."""
 
     report: int
     stage: str
 
 
 class ReportFinished(_EventBase, frozen=True):
-    """A report is over. `content` is there when its status is ``ok``."""
+    """A report is over, with its `content` if its status is ``ok``."""
 
     report: int
     status: Status
@@ -261,7 +257,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uuid: str | None = None
     name: str | None = None
     memory_used_bytes: int | None = None
-    """Used by all processes, without the driver's own reserve where the driver tells them apart."""
+    """Used by all processes, without the driver's own reserve if the driver tells it."""
     memory_total_bytes: int | None = None
     utilisation: float | None = None
     """Share of time in which any kernel ran, 0 to 1, over the last 1/6 to 1 s."""
@@ -276,13 +272,12 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     energy_j: float | None = None
     """Cumulative since the driver was loaded."""
     persistence_mode: bool | None = None
-    """Whether the driver stays loaded, and clocks stay set, while nobody uses the GPU."""
+    """True if the driver stays loaded, and clocks stay set, while nobody uses the GPU."""
     other_processes: tuple[GpuProcess, ...] | None = None
-    """Processes on the GPU that are not this app's or its children's; None where PIDs cannot be told apart, as in
-    most containers."""
+    """Processes on the GPU that are not this app's; None if PIDs cannot be told apart, as in most containers."""
     processes_age_s: float | None = None
-    """How long before the sample's `at` `other_processes` was read, at most; a list is read less often than the rest
-    and given again meanwhile. None without a list, and in logs that do not tell."""
+    """The greatest time between reading `other_processes` and the sample's `at`: a list is read less often than the
+    rest. None without a list, and in old logs."""
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -300,17 +295,16 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     child_rss_bytes: int | None = None
     """Resident memory of the running cell's process; None between cells."""
     child_cores: float | None = None
-    """Cores that the running cell's process kept busy since the sample before; None between cells and at first."""
+    """Cores that the running cell's process used since the last sample; None between cells and at first."""
     steal: float | None = None
-    """Share of all cores' time since the sample before that the hypervisor gave to others, 0 to 1; None where the
-    system does not tell."""
+    """Share of all cores' time since the last sample that the hypervisor gave to others, 0 to 1; None if unknown."""
     load_1m: float | None = None
     cpu_count: int | None = None
 
 
 class DeviceSampled(_EventBase, frozen=True):
-    """State of the device and host at one moment. `gpu` is None when there is no NVML, and has its identity only
-    (`uuid`, `name`) once lost; `why` says why."""
+    """State of the device and host. `gpu` is None without NVML, and has only `uuid` and `name` once lost; `why` says
+    why."""
 
     host: HostSample
     gpu: GpuSample | None = None
@@ -318,7 +312,7 @@ class DeviceSampled(_EventBase, frozen=True):
 
 
 class Notice(_EventBase, frozen=True):
-    """Something a person should know that belongs to no cell's result."""
+    """A line for people that belongs to no cell's result."""
 
     text: str
 

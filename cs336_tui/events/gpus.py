@@ -17,13 +17,13 @@ from cs336_tui.events.environment import capability_pair
 _MEANT: dict[Precision, str] = {
     "fp32": "fp32", "tf32": "tf32", "bf16-mixed": "bf16", "bf16": "bf16", "fp16-mixed": "fp16", "fp8-mixed": "fp8",
 }  # fmt: skip
-"""In which format the matrix products of a precision run; of fp8-mixed those of the linear layers."""
+"""The format of a precision's matrix products; for fp8-mixed of those of the linear layers."""
 _FROM_AMPERE: tuple[Precision, ...] = ("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16")
 _BEFORE_AMPERE: tuple[Precision, ...] = ("fp32", "fp16-mixed")
 _AMPERE = (8, 0)
 """The first compute capability with TF32, and with bf16 in hardware."""
 _TELLS_APART = frozenset(("laptop", "pro"))
-"""Words that make another GPU of the same number: what bears them is not meant without them."""
+"""Words that make another GPU of the same number, so that its name must have them."""
 _SAYS_NOTHING = frozenset(("nvidia", "geforce", "tesla", "gpu", "tensor", "core", "generation"))
 _CLOCK_REASONS = {
     0x001: "idle",
@@ -43,7 +43,7 @@ up, and makes a timing suspect."""
 
 
 class UnknownGpu(ValueError):
-    """A name that fits no GPU of the table; one line names the known ones."""
+    """No GPU of the table has this name; one line names the known ones."""
 
 
 HOPPER = (9, 0)
@@ -51,14 +51,14 @@ HOPPER = (9, 0)
 
 
 class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU as its data sheet has it; `tflops` are dense peaks by format (``fp32`` without tensor cores)."""
+    """A GPU's data sheet; `tflops` are dense peaks by format (``fp32`` without tensor cores)."""
 
     name: str
     words: tuple[str, ...] = ()
-    """What other names of it may say besides the words of `name`."""
+    """Words that other names of it may have besides those of `name`."""
     capability: str
     memory_gib: float
-    """What torch shows as its total memory."""
+    """Its total memory as torch shows it."""
     bandwidth_gb_per_s: float
     tflops: dict[str, float]
     source: str
@@ -73,27 +73,27 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """What its hardware can do."""
+        """The precisions of its hardware."""
         capability = capability_pair(self.capability)
         if capability < _AMPERE:
             return _BEFORE_AMPERE
         return (*_FROM_AMPERE, "fp8-mixed") if capability >= FLOAT8 else _FROM_AMPERE
 
     def peak_flops(self, precision: Precision) -> float | None:
-        """FLOP/s of dense matrix products in this precision, None where no source states them."""
+        """FLOP/s of dense matrix products in this precision, None if no source states them."""
         peak = self.tflops.get(_MEANT[precision])
         return None if peak is None else peak * 1e12
 
 
 @cache
 def known_gpus() -> tuple[GpuModel, ...]:
-    """Every GPU of the table, of the same kind the most common first."""
+    """Every GPU of the table; of one kind the most common first."""
     table = tomllib.loads(files("cs336_tui").joinpath("data/gpus.toml").read_text("utf-8"))
     return msgspec.convert(table["gpu"], tuple[GpuModel, ...])
 
 
 def find_gpu(name: str) -> GpuModel:
-    """The GPU that a person means: ``H100``, ``a100-80gb``, ``NVIDIA H100 80GB HBM3``; of several the most common.
+    """The GPU of a name such as ``H100``, ``a100-80gb`` or ``NVIDIA H100 80GB HBM3``; of several the most common.
 
     Raises `UnknownGpu`.
     """
@@ -104,7 +104,7 @@ def find_gpu(name: str) -> GpuModel:
 
 @lru_cache(maxsize=256)
 def gpu_of_label(label: str) -> GpuModel | None:
-    """The GPU that torch or NVML calls so; None for one that is not in the table, and for a slice (MIG) of one."""
+    """The GPU of torch's or NVML's name; None for one that is not in the table, and for a slice (MIG) of one."""
     said = _words(label)
     for gpu in known_gpus():
         if _model_words(gpu) <= said <= _words(gpu.name) | set(gpu.words):
@@ -113,7 +113,7 @@ def gpu_of_label(label: str) -> GpuModel | None:
 
 
 def _model_words(gpu: GpuModel) -> set[str]:
-    """The words without which no name means this GPU: ``h100``; ``4070`` and ``laptop``."""
+    """The words that every name of this GPU has: ``h100``; ``4070`` and ``laptop``."""
     words = gpu.name.lower().removeprefix("rtx ").split()
     number = next(word for word in words if word not in _TELLS_APART)
     return {number, *_TELLS_APART.intersection(words)}
@@ -131,11 +131,11 @@ Blackwell since pytorch/pytorch#175344, Thor since #189312."""
 
 
 def cublas_workspace_bytes(capability: tuple[int, int], torch: str) -> int:
-    """What this version of torch allocates for cuBLAS per handle, and there is one for each thread that multiplies.
+    """Bytes that this version of torch allocates for cuBLAS per handle, of which each thread that multiplies has one.
 
     ``parseChosenWorkspaceSize`` in aten/src/ATen/cuda/CublasHandlePool.cpp: 32 MiB on the GPUs of `_LARGE_WORKSPACES`,
-    8 MiB and 128 KiB on all others, or as ``CUBLAS_WORKSPACE_CONFIG`` says (``:KiB:count``, any number of times).
-    A version that cannot be read is taken for the newest.
+    8 MiB and 128 KiB on all others, or by ``CUBLAS_WORKSPACE_CONFIG`` (``:KiB:count``, any number of times). An
+    unreadable version counts as the newest.
     """
     if pairs := re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")):
         return sum(int(size) * 1024 * int(count) for size, count in pairs)

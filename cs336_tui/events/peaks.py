@@ -1,4 +1,4 @@
-"""What a device was measured to do at best, matrix products and copies, and the cache in which that is kept."""
+"""Measured peaks of a device, of matrix products and of copies, and their cache."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import Environment
 
 BUSY_CORES = 0.25
-"""From this many cores in use by others on, what was measured on a CPU may be less than its peak."""
+"""Cores in use by others from which on a CPU's measurement may be below its peak."""
 WRONG_PEAK = 1.05
-"""A cell that achieves more than this share of a measured peak shows that the peak is wrong."""
+"""A measured peak is wrong if a cell achieves more than this share of it."""
 _BUSY_SHARE = 0.05
-"""Where they are no larger share of the cores that were used, it is kept all the same."""
+"""The share of the used cores below which others do not count."""
 _AGREE = 0.1
-"""Two measurements further apart than this share are of no peak."""
+"""Two measurements may differ by this share."""
 
 
 class PeakError(Exception):
@@ -29,12 +29,12 @@ class PeakError(Exception):
 
 
 class MatmulTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """Products of two square matrices, timed until the noise had settled or the time was up."""
+    """Products of two square matrices, timed until the noise settled or the time was up."""
 
     size: int
     """Rows and columns of each matrix."""
     layout: str
-    """Which product of a linear layer it is: ``forward``, ``input gradient``, ``weight gradient``."""
+    """The product of a linear layer: ``forward``, ``input gradient``, ``weight gradient``."""
     median_s: float
     """Of one product."""
     fastest_s: float
@@ -44,7 +44,7 @@ class MatmulTrial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def flops_per_s(self) -> float:
-        """By the median; a product is 2 size³ operations."""
+        """By the median; a product has 2 size³ operations."""
         return 2 * self.size**3 / self.median_s
 
 
@@ -65,7 +65,7 @@ class CopyTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicePeak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The measured peak of one device in one precision; settings as they were read back."""
+    """The measured peak of one device in one precision, with its effective settings."""
 
     device: str
     """torch's name: ``cpu``, ``mps``, ``cuda:N``."""
@@ -77,7 +77,7 @@ class DevicePeak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     matmul_precision: str
     """torch's float32 matmul precision: highest, high or medium."""
     allow_tf32: bool | None
-    """Whether cuBLAS might use TF32 for float32; None off CUDA."""
+    """True if cuBLAS may use TF32 for float32; None off CUDA."""
     threads: int
     """torch's intra-op threads."""
     torch: str
@@ -87,20 +87,20 @@ class DevicePeak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A trial a size, smallest first; at least one."""
     copy: CopyTrial
     busy_cores: float | None = None
-    """How many cores other processes kept busy meanwhile, on average; None where the device is not the CPU."""
+    """Mean number of cores that other processes used meanwhile; None off the CPU."""
     note: str = ""
     """Such as why larger sizes were not tried."""
     disagreement: float | None = None
-    """By which share the slower of two measurements, some seconds apart, fell short of the faster; of products and of
-    the copy the larger. None where it was measured once."""
+    """Share by which the slower of two measurements, some seconds apart, is below the faster: for products or copy, the
+    larger one. None if measured once."""
     uuid: str | None = None
     """A GPU's."""
     others: int | None = None
-    """Processes of others on the GPU when it was measured; None where that was not observed."""
+    """Number of other processes on the GPU meanwhile; None if not observed."""
 
     @property
     def disturbance(self) -> str:
-        """Why it is no peak to be kept, in a few words; empty where the machine was quiet and it could be repeated."""
+        """Why it is not kept; empty if the machine was quiet and two measurements agree."""
         found = []
         if self.busy_cores is not None and self.busy_cores >= max(BUSY_CORES, _BUSY_SHARE * self.threads):
             found.append(f"other processes kept {self.busy_cores:.1f} cores busy meanwhile")
@@ -131,7 +131,7 @@ class DevicePeak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class PeakKey(msgspec.Struct, frozen=True, kw_only=True):
-    """For what a measured peak holds: one piece of hardware, a precision, a number of threads, a torch."""
+    """The scope of a measured peak: one piece of hardware, a precision, a number of threads, a torch."""
 
     hardware: str
     """A GPU's UUID; elsewhere host, processor, its usable cores and the device."""
@@ -142,7 +142,7 @@ class PeakKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def peak_key(environment: Environment, device: str, precision: Precision, threads: int | None = None) -> PeakKey:
-    """The key of a device of this machine; without `threads` those of torch's own choice."""
+    """The key of a device of this machine; without `threads` torch's default counts."""
     info = environment.device(device)
     if info and info.uuid:
         hardware = info.uuid
@@ -158,7 +158,7 @@ def peak_key(environment: Environment, device: str, precision: Precision, thread
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """One file of the cache; the key stands in it for people who look."""
+    """One file of the cache; the key is for people who look."""
 
     key: PeakKey
     peak: DevicePeak
@@ -167,7 +167,7 @@ class _Entry(msgspec.Struct, frozen=True):
 class PeakCache:
     """Measured peaks in memory and as small files in the user's cache folder.
 
-    None that was disturbed (`DevicePeak.disturbance`) is kept. A folder that cannot be written or read only means that
+    Keeps none that was disturbed (`DevicePeak.disturbance`). A folder that cannot be written or read only means that
     they are measured again.
     """
 
@@ -176,7 +176,7 @@ class PeakCache:
         self._known: dict[PeakKey, DevicePeak] = {}
 
     def get(self, key: PeakKey) -> DevicePeak | None:
-        """None, too, of one that was kept before it was asked whether it had been disturbed."""
+        """The peak; None without one, also for one in an old file that was disturbed."""
         if key not in self._known:
             with contextlib.suppress(*UNREADABLE):
                 entry = msgspec.json.decode(read_small(self._path(key)), type=_Entry)
@@ -185,7 +185,7 @@ class PeakCache:
         return self._known.get(key)
 
     def put(self, key: PeakKey, peak: DevicePeak) -> None:
-        """Keep it in place of one that was measured before, unless it was disturbed."""
+        """Keep it in place of an earlier one, unless it was disturbed."""
         if peak.disturbance:
             return
         self._known[key] = peak

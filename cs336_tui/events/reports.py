@@ -1,7 +1,7 @@
-"""What is found out about a cell besides its times: where time and memory go, its dtypes, what it will need.
+"""Contents of reports on a cell: kernels, memory, dtypes, out of memory; and its prediction.
 
 A report is made in a child process of its own, never while a cell is timed. Sizes are bytes, ``*_ns`` nanoseconds.
-Everything here is what was read or worked out; how it is put together for people is `cs336_tui.findings`.
+`cs336_tui.analysis` derives tables from them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ ReportKind = Literal["kernels", "memory", "precision", "oom"]
 
 Category = Literal["parameters", "gradients", "optimizer_state", "activations", "temporary", "buffers"]
 CATEGORIES: tuple[str, ...] = get_args(Category)
-"""What memory is held for. Activations are what forward and loss leave for backward; buffers the causal mask, rotary
-tables and the batch; temporary is all that is let go within its phase, gradients of activations included."""
+"""Uses of memory. Activations are kept by forward and loss for backward; buffers are the causal mask, rotary tables and
+the batch; temporary is freed within its phase, gradients of activations included."""
 
 NO_RANGE = ""
-"""What belongs to no named range."""
+"""The range of everything outside of named ranges."""
 FUSED = "fused"
-"""In place of a range: what torch.compile has fused, so that it is of several parts and cannot be told apart."""
+"""The range of kernels that torch.compile fused from several parts."""
 
 KernelKind = Literal["matrix multiply", "softmax", "elementwise", "reduction", "copy", "optimizer", "other"]
 KINDS: tuple[str, ...] = get_args(KernelKind)
@@ -34,15 +34,15 @@ lists of tensors, as only an optimizer's are."""
 
 
 WORKSPACE_OP = "cuBLAS workspace"
-"""The operation that a block of cuBLAS's own names."""
+"""The operation of cuBLAS's own blocks."""
 
 
 class Site(msgspec.Struct, frozen=True):
-    """Where memory was asked for: the operation, the first frame of the model's code, the named range, the phase."""
+    """The place of an allocation: the operation, the first frame of the model's code, the named range, the phase."""
 
     op: str
     frame: str = ""
-    """As ``transformer.py:124 scores``; of a backward operation the frame of its forward one. Empty when unknown."""
+    """As ``transformer.py:124 scores``; for a backward operation the frame of its forward one. Empty if unknown."""
     range: str = NO_RANGE
     phase: str = ""
     backward: bool = False
@@ -59,24 +59,24 @@ class MemoryBlock(msgspec.Struct, frozen=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What a cell will need, worked out on tensors without data. Independent of how much memory a device has.
+    """Memory and FLOPs of a cell, computed on tensors without data, whatever memory a device has.
 
-    Memory is what a caching allocator hands out for tensors: each allocation rounded up to its unit, without the
-    device's own context. The step is one after warm-up, so that the optimizer's state is there.
+    Memory is that of a caching allocator: each allocation rounded up to its unit, without the device's own context. The
+    step is one after warm-up, so that the optimizer's state is there.
     """
 
     spec: CellSpec
     num_params: int
     num_params_without_head: int
     flops: dict[str, int]
-    """Per phase. Multiplications and additions of matrix products, as FLOP counters count them (2 m n k)."""
+    """Per phase: multiplications and additions of matrix products (2 m n k)."""
     flops_by_range: dict[str, tuple[int, int]]
     """Forward and backward FLOPs of the matrix products of each named range."""
     softmax_flops: tuple[int, int] | None
-    """Of the attention's softmax, forward and backward, 5 and 4 operations an element. None where a user's own model
-    has its own number of layers or heads."""
+    """Of the attention's softmax, forward and backward, 5 and 4 operations an element. None for a user's own model with
+    its own number of layers or heads."""
     min_bytes_moved: int
-    """The least a step must read and write: parameters, gradients, optimizer state once each way, as its pass asks."""
+    """Bytes that a step must read and write: parameters, gradients, optimizer state once each way, as its pass asks."""
     peak_bytes: int
     peak_phase: str
     by_category: dict[str, int]
@@ -85,23 +85,23 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     forward_end_bytes: int
     forward_end_by_category: dict[str, int]
     residual_stream_bytes: int
-    """One tensor of the residual stream: batch x context x d_model in the dtype that the blocks pass on."""
+    """One tensor of the residual stream: batch x context x d_model in the blocks' output dtype."""
     largest: tuple[MemoryBlock, ...]
     """The largest live allocations at the peak, largest first; at most 20."""
     note: str = ""
     """Such as that this pass has no gradients."""
     workspaces: int = 0
-    """How many workspaces of cuBLAS are among what is temporary, all the time."""
+    """Number of cuBLAS workspaces, which are temporary all the time."""
     workspace_bytes: int = 0
-    """Of one, which differs between kinds of GPU and versions of torch."""
+    """Of one; it depends on the GPU and torch's version."""
     torch: str = ""
-    """Version of the torch whose step it is; empty in old logs."""
+    """Version of torch; empty in old logs."""
     recomputed_flops: int = 0
-    """Of `flops`, what backward computes again because forward did not keep its activations."""
+    """The part of `flops` that backward computes again, as forward did not keep its activations."""
 
 
 class KernelGroup(msgspec.Struct, frozen=True):
-    """Every launch of one kernel (on a CPU: every call of one operator, by self time) from one place of a step."""
+    """All launches of one kernel (on a CPU: all calls of one operator, by self time) from one place of a step."""
 
     name: str
     """In full."""
@@ -117,20 +117,20 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     spec: CellSpec
     activity: Literal["kernels", "operators"]
-    """What is counted: kernels of a GPU, or operators of the host by self time where no kernels can be seen."""
+    """Counted are kernels of a GPU, or operators of the host by self time if no kernels can be seen."""
     device_name: str
     torch: str
     groups: tuple[KernelGroup, ...]
     total_ns: int
-    """As the profiler itself sums up the step."""
+    """The profiler's own sum of the step."""
     span_ns: int
-    """From the first launch's begin to the last one's end, idle gaps included."""
+    """From the first launch's begin to the last one's end."""
     phase_spans_ns: dict[str, int]
     busy_ns: int
-    """Time in which at least one of them ran."""
+    """Time with at least one of them running."""
     launches: int
     host_ns: int | None = None
-    """Time the host took to enqueue the step; None on a CPU."""
+    """The host's time to enqueue the step; None on a CPU."""
     prediction: Prediction | None = None
     """For the FLOPs beside the times."""
     trace: str | None = None
@@ -140,7 +140,7 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class PhaseSpan(msgspec.Struct, frozen=True):
-    """The events of a memory report from `first` up to, not including, `end` belong to this phase."""
+    """A phase of a memory report: its events from `first` up to, not including, `end`."""
 
     phase: str
     first: int
@@ -149,7 +149,7 @@ class PhaseSpan(msgspec.Struct, frozen=True):
 
 
 class SavedTensor(msgspec.Struct, frozen=True):
-    """What one kind of operation keeps for backward within one Transformer block, counted once a storage."""
+    """Tensors that one kind of operation keeps for backward within one Transformer block, counted once a storage."""
 
     node: str
     """The autograd node, such as ``MulBackward0``."""
@@ -161,7 +161,7 @@ class SavedTensor(msgspec.Struct, frozen=True):
 
 
 class SavedBlock(msgspec.Struct, frozen=True):
-    """What a module keeps for its backward, parameters left out."""
+    """Memory that a module keeps for its backward, without parameters."""
 
     module: str
     """As ``layers.0``."""
@@ -171,7 +171,7 @@ class SavedBlock(msgspec.Struct, frozen=True):
 
 
 class TensorForm(msgspec.Struct, frozen=True):
-    """What an allocation was first seen as."""
+    """Shape and dtype with which an allocation was first seen."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -186,7 +186,7 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     spec: CellSpec
     recorder: Literal["CUDA allocator history", "CPU profiler", "tensors"]
-    """Whose events these are. ``tensors``: only what operations return is seen, workspaces are not."""
+    """The source of the events. ``tensors`` sees only what operations return, no workspaces."""
     device_name: str
     torch: str
     events: int
@@ -203,7 +203,7 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     peak_event: int
     forward_end_bytes: int
     allocator_peak_bytes: int | None = None
-    """What the allocator itself counts as its peak over the same step; None where it does not count."""
+    """The allocator's own peak over the same step; None if it does not count."""
     saved: tuple[SavedBlock, ...] = ()
     """Per Transformer block; empty when the pass has no backward."""
     prediction: Prediction | None = None
@@ -211,12 +211,12 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """File with CUDA's memory snapshot, for pytorch.org/memory_viz."""
     note: str = ""
     form_of: tuple[int, ...] = ()
-    """Of each block, its place in `forms`; -1 where nothing is known of it but its size. Empty: of all."""
+    """Of each block, its place in `forms`; -1 if only its size is known. Empty: of all."""
     forms: tuple[TensorForm, ...] = ()
 
 
 class OomReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Why a cell did not fit, found in a second attempt after its end."""
+    """The memory of a cell that did not fit, from a second attempt after its end."""
 
     spec: CellSpec
     phase: str | None
@@ -227,19 +227,19 @@ class OomReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     largest: tuple[MemoryBlock, ...]
     """At the moment of failure, largest first; at most 20."""
     observed: bool
-    """Whether the second attempt ran out of memory too, so that the blocks were seen; else they are predicted."""
+    """True if the second attempt ran out of memory too, so that the blocks were seen; else they are predicted."""
     capacity_bytes: int | None
     prediction: Prediction | None
     note: str = ""
 
 
 class Accumulation(msgspec.Struct, frozen=True):
-    """0.01 added 1,000 times: the accumulator's dtype, the addend's, and what came out instead of 10."""
+    """0.01 added 1,000 times: the dtypes of accumulator and addend, and the result, which should be 10."""
 
     accumulator: str
     addend: str
     converted: bool
-    """Whether each addend is converted to the accumulator's dtype before it is added."""
+    """True if each addend is converted to the accumulator's dtype first."""
     result: float
 
     @property
@@ -248,7 +248,7 @@ class Accumulation(msgspec.Struct, frozen=True):
 
 
 class ToyDtypes(msgspec.Struct, frozen=True, kw_only=True):
-    """dtypes inside the course's toy model under autocast, as hooks see them."""
+    """dtypes inside the course's toy model under autocast, read by hooks."""
 
     autocast: str
     parameters: str
@@ -270,7 +270,7 @@ class ModuleDtypes(msgspec.Struct, frozen=True, kw_only=True):
     inputs: str
     output: str
     gradients: str
-    """Of its parameters; empty when it has none or the pass has no backward."""
+    """Of its parameters; empty without parameters or backward."""
 
 
 class PrecisionReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -334,18 +334,18 @@ ASKED_FOR: tuple[ReportKind, ...] = tuple(cast(ReportKind, key) for key, type_ i
 
 
 class ReportRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child is asked to find out about a cell. `folder` is where it may leave files; None for nowhere."""
+    """The request of a report. `folder` is for its files; None: it leaves none."""
 
     kind: ReportKind
     spec: CellSpec
     cell: int | None = None
-    """The session's cell that it is about, where there is one."""
+    """The session's cell that it is about, if there is one."""
     folder: str | None = None
     capacity_bytes: int | None = None
     """Of the device, for `oom`."""
     failed_phase: str | None = None
     failed_request_bytes: int | None = None
-    """What the cell itself reported, for `oom`."""
+    """The cell's own report, for `oom`."""
 
 
 _OF_PASS: dict[str, str] = {
@@ -357,7 +357,7 @@ _OF_PASS: dict[str, str] = {
 
 
 def prediction_note(spec: CellSpec) -> str:
-    """What is to be known of a prediction for this spec."""
+    """Notes on a prediction of this spec."""
     found = [_OF_PASS.get(spec.pass_, "")]
     found += [axis.unpredicted for axis in AXES.values() if getattr(spec, axis.field) != axis.default]
     if spec.checkpoint:
@@ -366,7 +366,7 @@ def prediction_note(spec: CellSpec) -> str:
 
 
 def predicted_for(spec: CellSpec, found: Prediction) -> Prediction:
-    """A prediction of a spec that needs the same, as one of this spec."""
+    """The prediction of an equal need, as one of this spec."""
     return msgspec.structs.replace(found, spec=spec, note=prediction_note(spec))
 
 

@@ -1,4 +1,4 @@
-"""Two cells in turns, round after round: each round is one child process that times both, watched as a cell's is."""
+"""Runs two cells in turns, round after round; each round is one child process that times both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, StageChanged, StepsTimed
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.queue import NOT_STARTED, CellQueue, WaitingCell
+from cs336_tui.runner.queue import CellQueue, WaitingCell, unstarted
 from cs336_tui.runner.supervise import Supervisor
 
 BOTH_IN_MEMORY = "both models are in memory at once; `bench --repeats` and `compare` need one at a time"
@@ -22,7 +22,7 @@ Record = Callable[[Sequence[Event]], None]
 
 
 def check_sides(a: CellSpec, b: CellSpec) -> None:
-    """Raise `SpecError` for two cells that cannot take turns in one process, step by step."""
+    """Raises `SpecError` for two cells that cannot take turns in one process, step by step."""
     for name, spec in (("A", a), ("B", b)):
         if spec.sync != "each-step":
             raise SpecError("sync", f"{spec.sync} of {name}", "turns step by step need each-step")
@@ -39,32 +39,30 @@ def check_sides(a: CellSpec, b: CellSpec) -> None:
 
 
 def rounds_of(a: CellSpec, b: CellSpec, rounds: int) -> tuple[tuple[CellSpec, int], ...]:
-    """The cells A, B, A, B and so on, each with which run of its spec it is, from 1; A and B may be one spec."""
+    """The cells A, B, A, B and so on, each with the number of the run of its spec, from 1; A and B may be one spec."""
     if a == b:
         return tuple((a, repeat) for repeat in range(1, 2 * rounds + 1))
     return tuple((spec, number) for number in range(1, rounds + 1) for spec in (a, b))
 
 
 class RoundSetup(NamedTuple):
-    """What rounds are run with. `watch` is told which process is at which spec; `refuse` says why a cell is not even
-    tried, empty when it may be, and `refuse_both` why two are not that fit one at a time; `round_over` is called after
-    each round."""
+    """The means to run rounds. `watch` is given the spec and the PID of each round's process; `refuse` gives the reason
+    not to try one spec, or two at once, empty if there is none; `round_over` is called after each round."""
 
     launcher: Launcher
     record: Record
     watch: Callable[[CellSpec, int | None], object]
-    refuse: Callable[[CellSpec], str]
+    refuse: Callable[..., str]
     round_over: Callable[[], object]
     stop: StopSignal
     timeout_s: float | None = None
-    refuse_both: Callable[[CellSpec, CellSpec], str] = lambda _a, _b: ""
 
 
 def run_rounds(queue: CellQueue, setup: RoundSetup) -> None:
-    """Take the waiting cells two by two, the first of them A, and run each two as a round until none waits.
+    """Run the waiting cells two by two, the first of them A, each two as a round, until none waits.
 
-    A and B take turns in beginning. When one ran out of memory, or what is a user's own in it could not be built, the
-    rounds that wait are skipped.
+    A and B begin alternately. When one ran out of memory, or a user's own code could not be built, the waiting rounds
+    are skipped.
     """
     for number in itertools.count():
         a = queue.take()
@@ -72,7 +70,7 @@ def run_rounds(queue: CellQueue, setup: RoundSetup) -> None:
             return
         b = queue.take()
         if not isinstance(b, WaitingCell):  # stopped between the two
-            setup.record([_unstarted(a.cell)])
+            setup.record([unstarted(a.cell)])
             return
         endings = _run_round((a, b), setup, b_first=number % 2 == 1)
         setup.round_over()
@@ -85,7 +83,7 @@ def run_rounds(queue: CellQueue, setup: RoundSetup) -> None:
 
 
 def _cannot_be_built(side: WaitingCell, ending: CellFinished) -> bool:
-    """Whether a user's own code ended the round before any step."""
+    """True if a user's own code ended the round before any step."""
     return side.spec.brings_own_code and ending.status == "failed" and ending.stage == "building"
 
 
@@ -95,35 +93,35 @@ def _run_round(
     a, b = sides
     for name, side, other in (("A", a, b), ("B", b, a)):
         if why := setup.refuse(side.spec):
-            return _told(
+            return _record_ends(
                 setup.record,
                 a.cell,
                 CellFinished(at=time.time(), cell=side.cell, status="oom", error=why),
                 CellFinished(at=time.time(), cell=other.cell, status="failed", error=f"{name} was not tried"),
             )
-    if why := setup.refuse_both(a.spec, b.spec):
+    if why := setup.refuse(a.spec, b.spec):
         ends = [CellFinished(at=time.time(), cell=side.cell, status="oom", error=why) for side in sides]
-        return _told(setup.record, a.cell, *ends)
+        return _record_ends(setup.record, a.cell, *ends)
     started_at = time.time()
     try:
         child = setup.launcher.start_round((a.cell, b.cell), (a.spec, b.spec), b_first=b_first)
     except StartError as error:
         why = str(error)
         ends = [CellFinished(at=time.time(), cell=side.cell, status="failed", error=why) for side in sides]
-        return _told(setup.record, a.cell, *ends)
+        return _record_ends(setup.record, a.cell, *ends)
     pid = child.process.pid
     setup.record([CellStarted(at=started_at, cell=side.cell, pid=pid) for side in sides])
     setup.watch(a.spec if b.spec.device == "cpu" else b.spec, pid)
-    hearing = _Hearing((a.cell, b.cell), setup.record)
+    recorder = _RoundRecorder((a.cell, b.cell), setup.record)
     try:
-        Supervisor(child, a.cell, hearing, setup.stop, setup.timeout_s).run()
+        Supervisor(child, a.cell, recorder, setup.stop, setup.timeout_s).run()
     finally:
         child.close()
-    return _told(setup.record, a.cell, *hearing.endings())
+    return _record_ends(setup.record, a.cell, *recorder.endings())
 
 
-class _Hearing:
-    """Records what both cells tell but their ends, which it keeps: a process that dies leaves one that is of both."""
+class _RoundRecorder:
+    """Records the events of both cells and keeps their ends: a process that dies leaves one end for both."""
 
     def __init__(self, cells: tuple[int, int], record: Record) -> None:
         self._cells, self._record = cells, record
@@ -147,7 +145,7 @@ class _Hearing:
             self._record(rest)
 
     def endings(self) -> tuple[CellFinished, CellFinished]:
-        """How A and B ended, as they said, or both as their process did: the watch over it tells that of A only."""
+        """The ends of A and B as they reported them, else the end of their process, reported of A, for both."""
         a, b = self._cells
         if b in self._ends:
             return self._ends[a], self._ends[b]
@@ -165,18 +163,14 @@ class _Hearing:
         )
 
 
-def _told(record: Record, a: int, *endings: CellFinished) -> tuple[CellFinished, CellFinished]:
-    """The two ends in order, A's first, recorded; one of memory says that there were two models."""
-    first, second = sorted(map(_explained, endings), key=lambda ending: ending.cell != a)
+def _record_ends(record: Record, a: int, *endings: CellFinished) -> tuple[CellFinished, CellFinished]:
+    """Record the two ends, A's first; one out of memory says that there were two models."""
+    first, second = sorted(map(_with_both_named, endings), key=lambda ending: ending.cell != a)
     record([first, second])
     return first, second
 
 
-def _explained(ending: CellFinished) -> CellFinished:
+def _with_both_named(ending: CellFinished) -> CellFinished:
     if ending.status != "oom":
         return ending
     return msgspec.structs.replace(ending, error=f"{ending.error or 'out of memory'} ({BOTH_IN_MEMORY})")
-
-
-def _unstarted(cell: int) -> CellFinished:
-    return CellFinished(at=time.time(), cell=cell, status="cancelled", error=NOT_STARTED)

@@ -1,4 +1,4 @@
-"""A session of benchmark runs, as both front ends see it."""
+"""Runs a session of benchmarks for the app and the commands."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from cs336_tui.events.events import (
     SessionEnded,
     SessionStarted,
 )
-from cs336_tui.events.reports import ReportKind, ReportRequest
+from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.ab import RoundSetup, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.capabilities import without_impossible
-from cs336_tui.runner.cells import CellRunner, make_report, refuse_report
+from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.device.sampler import DeviceWatch
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import probe_machine
@@ -36,7 +36,7 @@ from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import CellQueue, WaitingCell, WaitingReport
 from cs336_tui.runner.resume import go_on
 from cs336_tui.runner.session_predictions import SessionPredictions
-from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, new_session_id
+from cs336_tui.session.log import LogError, LogReader, new_session_id
 from cs336_tui.session.recorder import SessionRecorder, Sink
 
 
@@ -45,14 +45,12 @@ class Bench:
 
     Call `prepare` before a user interface takes over the terminal, and `start` (or `probe`) when it has painted.
     `probe`, `add`, `resume` and `work` block and belong on a worker thread; the others may be called from any thread.
-    `sink` is called from worker threads, in the order in which things happened. What waits to run is `queue`.
+    `sink` is called from worker threads, in the order of events. `queue` holds what waits to run.
 
-    `session` is a new session's log unless `resume` goes on with it. `timeout_s` bounds a cell's whole life. When a
-    cell ran out of memory, `skip_after_oom` skips the waiting ones that surely need as much. `device_interval_s` 0
-    switches device sampling off. With `explain_oom` such a cell is tried again apart from it, to see what filled the
-    memory. With `check_fit` a cell on the host that cannot fit by prediction is out of memory without being tried. With
-    `in_process` the cells run in the thread that calls `work`, for external
-    profilers; with `nvtx` steps, phases and parts are marked for those.
+    `session` names a new log, or with `resume` an existing one. `timeout_s` limits the life of a cell's process. After
+    a cell that ran out of memory, `skip_after_oom` skips the waiting ones that need as much, and `explain_oom` tries it
+    again as a report, to see what filled the memory. `check_fit` and `nvtx`: see `CellRunner`. `device_interval_s` 0
+    switches device sampling off. With `in_process` cells run in the thread that calls `work`, for external profilers.
     """
 
     def __init__(
@@ -82,7 +80,6 @@ class Bench:
         self._predictions = SessionPredictions(
             self._launcher, self._recorder, self._capability_of, lambda: self.timeout_s
         )
-        self._reports = 0
         self._watch = DeviceWatch(self._on_sample, interval_s=device_interval_s)
         self._stop = StopSignal()
         self.queue = CellQueue(self._recorder.record, self._stop)
@@ -111,21 +108,21 @@ class Bench:
 
     @property
     def log_path(self) -> Path:
-        """Where this session's log is, or will be once something has run."""
+        """The session's log, which exists once something has run."""
         return self._recorder.path
 
     @property
     def log_problem(self) -> str | None:
-        """One line on a log that could not be written to its end; None where it could."""
+        """One line on a log that could not be written to its end, else None."""
         return self._recorder.problem
 
     def prepare(self) -> None:
-        """What must happen while the standard streams are still the terminal's; takes milliseconds."""
+        """Do what needs the terminal's own standard streams; takes milliseconds."""
         if not self._in_process:
             self._launcher.prepare()
 
     def start(self) -> None:
-        """Start the server of child processes and the device sampler; both get ready on their own time."""
+        """Start the fork server and the device sampler; returns at once."""
         with self._starting:
             if self._started or self._closed:
                 return
@@ -135,7 +132,7 @@ class Bench:
             self._watch.start()
 
     def probe(self) -> Environment:
-        """What this machine offers; asked once, then remembered. Blocks about a second while torch loads."""
+        """This machine's devices and versions; read once. Blocks about a second while torch loads."""
         self.start()
         with self._probing:
             if self._environment is None:
@@ -156,9 +153,9 @@ class Bench:
     def resolve(self, sweep: Sweep, may_leave_out: Collection[str] = ()) -> Sweep:
         """The sweep with ``auto`` replaced by this machine's best device. Blocks like `probe`.
 
-        Values of the fields in `may_leave_out` that no cell can have here are left out, and notices say so. Raises the
-        first `SpecError` of the sweep or of what else this machine cannot do, so that nothing starts in vain, and
-        `StartError` when no child process could tell what it can do.
+        Leaves out values of the fields in `may_leave_out` that no cell can have here, with a notice each. Raises the
+        first `SpecError` of a cell that is wrong or impossible here, and `StartError` when no child process could be
+        asked.
         """
         environment = self._probe_for_cells()
         resolved = sweep.with_devices(environment.resolve(sweep.devices))
@@ -172,7 +169,7 @@ class Bench:
     def run(self, specs: Sequence[CellSpec], command: str) -> None:
         """Run the cells in this order, and whatever else waits; returns when all are over or cancelled.
 
-        Raises `LogError` when the session's log cannot be made; then nothing was run.
+        Raises `LogError` when the log cannot be made; then nothing was run.
         """
         self.add([(spec, 1) for spec in specs], command)
         self.work()
@@ -187,7 +184,7 @@ class Bench:
         self._work(self._run_rounds)
 
     def add(self, cells: Sequence[tuple[CellSpec, int]], command: str | None = None) -> None:
-        """Let cells wait, each with which run of its spec it is. Raises `LogError` like `run`."""
+        """Queue cells, each with the number of the run of its spec, from 1. Raises like `run`."""
         if self._closed:
             return
         self._open_log(self.probe())
@@ -195,7 +192,7 @@ class Bench:
         self._predictions.add(spec for spec, _ in cells)
 
     def ask_report(self, kind: ReportKind, spec: CellSpec, cell: int | None = None) -> None:
-        """Let a report wait, to be made by `work` before the next cell; of `cell`, where it is one of the session's.
+        """Queue a report, which `work` makes before the next cell; `cell` is the session's cell that it is about.
 
         Raises like `add`, and like `resolve` when this machine cannot run the spec.
         """
@@ -208,36 +205,36 @@ class Bench:
         self.queue.ask(kind, spec, cell)
 
     def ask_peak(self, device: str, precision: Precision, threads: int | None, tell: Tell) -> None:
-        """Let a device's peak wait, to be measured by `work` in a child before the next cell, never while one runs.
+        """Queue the measurement of a device's peak, which `work` makes in a child before the next cell.
 
-        `tell` is given what came of it, on another thread: the peak, or a `PeakError`.
+        `tell` is given the peak or a `PeakError`, on another thread.
         """
         self._peaks.ask(device, precision, threads, tell)
         if self._closed:
             self._peaks.stop()
 
     def predict(self, specs: Sequence[CellSpec]) -> None:
-        """Have it worked out what these need, instead of what was asked before; returns at once.
+        """Predict these instead of what was asked before; returns at once.
 
-        Answers come as `CellsPredicted`, never worked out while a cell or a report runs.
+        Answers come as `CellsPredicted`. Nothing is predicted while a cell or a report runs.
         """
         self.start()
         self._predictions.predictor.ask(specs)
 
     def predict_now(self, specs: Iterable[CellSpec], say: Callable[[str], object] = lambda _: None) -> None:
-        """The same of cells that wait, but returns when all is known that can be, or none waits any more."""
+        """Predict waiting cells; returns when all is known that can be, or none waits any more."""
         self._predictions.work_out(specs, lambda: len(self.queue) > 0, say)
 
     def predict_afterwards(self, specs: Iterable[CellSpec]) -> None:
-        """The same of cells that have run, for the FLOPs beside their times, and for seconds each at most.
+        """Predict cells that have run, in seconds each at most, for the FLOPs beside their times.
 
-        With `in_process` there are no children, and nothing is worked out.
+        Does nothing with `in_process`, as there are no children.
         """
         if not self._in_process:
             self._predictions.work_out_afterwards(specs)
 
     def work(self) -> None:
-        """Run what waits until nothing does, or nothing when another thread is at it."""
+        """Run what waits until nothing does; returns at once when another thread is at it."""
         self._work(self._run_all)
         while self._peaks and not (self._closed or self.queue.busy):  # asked for when the last cell was just over
             self._work(self._run_all)
@@ -260,7 +257,7 @@ class Bench:
     def _run_all(self, environment: Environment) -> None:
         while (taken := self._take()) is not None:
             if isinstance(taken, WaitingReport):
-                self._make_report(taken, environment)
+                self._cells.make_report(taken, environment, self.timeout_s)
                 continue
             self._cells.run(taken.cell, taken.spec, environment, self.timeout_s)
             ran_out = taken.cell in self._cells.out_of_memory
@@ -274,7 +271,7 @@ class Bench:
         self._watch.point(None, None)
 
     def _take(self) -> WaitingCell | WaitingReport | None:
-        """What comes next; peaks that wait are measured before it."""
+        """The next cell or report; peaks that wait are measured before it."""
         self._peaks.measure_all()
         return self.queue.take()
 
@@ -283,11 +280,10 @@ class Bench:
             launcher=self._launcher,
             record=self._cells.record,
             watch=lambda spec, pid: self._watch.point(environment.device(spec.device), pid),
-            refuse=lambda spec: self._cells.why_not(spec, environment),
+            refuse=lambda *specs: self._cells.why_not(environment, *specs),
             round_over=lambda: self._watch.await_sample(self._stop),
             stop=self._stop,
             timeout_s=self.timeout_s,
-            refuse_both=lambda a, b: self._cells.why_not_both(a, b, environment),
         )
         run_rounds(self.queue, setup)
         self._watch.point(None, None)
@@ -295,9 +291,9 @@ class Bench:
     def resume(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
         """Go on with the session's log; returns the cells that now wait, in order.
 
-        Those are the cells without a result, and with `failed` those that failed or were killed. What the log holds
-        goes to `sink`, or to the one that takes all events. Raises `LogError` when the log cannot be read or another
-        process writes it, like `resolve` when this machine cannot run a cell; then the log is as it was.
+        Those are the cells without a result, and with `failed` those that failed or were killed. The log's events go
+        to `sink`, or to the sink of all events. Raises `LogError` when the log cannot be read or another process writes
+        it, like `resolve` when this machine cannot run a cell; then the log is unchanged.
         """
         environment = self._probe_for_cells()
         with self._opening:
@@ -312,7 +308,7 @@ class Bench:
                 raise
             self._has_begun = True
             self.ddof = state.ddof
-            self._reports = max(state.reports, default=-1) + 1
+            self._cells.reports = max(state.reports, default=-1) + 1
             self._predictions.restore(state)
             endings = (cell.finished for cell in state.cells.values() if cell.finished and cell.status == "oom")
             self._cells.out_of_memory |= {ending.cell: ending for ending in endings}
@@ -326,7 +322,7 @@ class Bench:
         self._recorder.record([SessionAnnotated(at=time.time(), name=name, note=note)])
 
     def cancel(self) -> bool:
-        """Stop the running cell, within 2 s, and run none that waits. Does nothing, and says False, between runs."""
+        """Stop the running cell within 2 s, and run none that waits; False when there was neither."""
         self._peaks.stop()
         stopped = self.queue.cancel()
         self._predictions.predictor.stop()
@@ -339,7 +335,7 @@ class Bench:
             return
         self._closed = True
         with ExitStack() as ending:
-            # The last first, and all of it even where a watcher raises, as one that is gone does.
+            # Called last to first, all of them even if a watcher that is gone raises.
             ending.callback(shutil.rmtree, self._scratch, ignore_errors=True)
             ending.callback(self._stop.close)
             ending.callback(self._close_log, interrupted=interrupted)
@@ -360,9 +356,8 @@ class Bench:
         with self._opening:  # nobody opens the log after that
             try:
                 if self._recorder.is_open:
-                    reason: Literal["interrupted", "cancelled", "finished"] = "finished"
-                    if interrupted or self._was_cancelled:
-                        reason = "interrupted" if interrupted else "cancelled"
+                    over: Literal["cancelled", "finished"] = "cancelled" if self._was_cancelled else "finished"
+                    reason = "interrupted" if interrupted else over
                     self._recorder.record([SessionEnded(at=time.time(), reason=reason)])
             finally:
                 self._recorder.close()
@@ -376,38 +371,12 @@ class Bench:
                 started = SessionStarted(at=now, schema=SCHEMA, session=self.session, app=__version__)
                 self._recorder.record([started, EnvironmentRead(at=now, environment=environment)])
 
-    def _make_report(self, asked: WaitingReport, environment: Environment) -> None:
-        device = environment.device(asked.spec.device)
-        ending = self._cells.out_of_memory.get(-1 if asked.cell is None else asked.cell)
-        request = ReportRequest(
-            kind=asked.kind,
-            spec=asked.spec,
-            cell=asked.cell,
-            folder=str(self.log_path.with_suffix(FILES_SUFFIX)),
-            capacity_bytes=device.memory_bytes if device else None,
-            failed_phase=ending.phase if ending else None,
-            failed_request_bytes=ending.failed_allocation_bytes if ending else None,
-        )
-        number, self._reports = self._reports, self._reports + 1
-        if asked.kind in ("kernels", "memory") and (why := self._cells.why_not(asked.spec, environment)):
-            refuse_report(number, request, why, record=self._recorder.record)
-            return
-        make_report(
-            number,
-            request,
-            None if self._in_process else self._launcher,
-            record=self._recorder.record,
-            watch=lambda pid: self._watch.point(device, pid),
-            stop=self._stop,
-            timeout_s=self.timeout_s,
-        )
-
     def _capability_of(self, spec: CellSpec) -> tuple[int, int] | None:
         device = self._environment.device(spec.device) if self._environment else None
         return capability_pair(device.capability) if device and device.capability else None
 
     def _on_sample(self, sample: DeviceSampled) -> None:
-        # While nothing runs samples are for the eye only; the log tells of runs.
+        # The log keeps samples of runs only.
         (self._recorder.pass_on if self.queue.current is None else self._recorder.record)([sample])
         if sample.why and sample.gpu is not None:  # of a GPU that was there
             self._recorder.say_once(sample.why)

@@ -1,4 +1,4 @@
-"""What of a preset a machine cannot run is left out, so that it runs the rest."""
+"""Leaves out of a preset what a machine cannot run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LEFT_OUT = {axis.field: axis.sweep for axis in AXES.values() if axis.lacks}
 def without_impossible(
     sweep: Sweep, environment: Environment, fields: Collection[str] = tuple(LEFT_OUT)
 ) -> tuple[Sweep, tuple[str, ...]]:
-    """The sweep, its devices resolved, without those values of these `fields` that no cell of it can have here, and a
-    line for each that says why. One of which nothing would be left stays as it is, to be refused."""
+    """The sweep without the values of these `fields` that no cell can have here, and a line on each. Its devices are
+    resolved. A field of which nothing would be left stays, to be refused."""
     problems = {spec: _problem(spec, environment) for spec in sweep.cells()}
     changes: dict[str, Any] = {}
     said: list[str] = []
@@ -51,8 +51,7 @@ def possible_here(sweep: Sweep, environment: Environment, fields: Collection[str
 
 
 def fields_of_preset(preset: str | None, choices: Mapping[str, object]) -> tuple[str, ...]:
-    """Fields whose values come from the preset, as these choices (by the sweep's fields) name none: what somebody asks
-    for must be there; of a preset, whose author knows no machine, what is not may go."""
+    """Fields whose values come from the preset and may be left out, as `choices`, by the sweep's fields, name none."""
     return tuple(field for field, values in LEFT_OUT.items() if preset and not choices.get(values))
 
 

@@ -16,19 +16,21 @@ from cs336_tui.runner.device.sampler import DeviceWatch
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionError, Predictor
+from cs336_tui.runner.queue import WaitingReport
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.runner.supervise import Supervisor
+from cs336_tui.session.log import FILES_SUFFIX
 from cs336_tui.session.recorder import SessionRecorder
 from cs336_tui.stats.quantities import gigabytes
 from cs336_tui.worker import worker_entry
 
 Predicted = Callable[[Sequence[Prediction]], object]
 _MAY_MATTER = 1 / 4
-"""From this share of the memory on, by a rough sum, a prediction is made."""
+"""The share of the memory, by a rough sum, from which on a prediction is made."""
 
 
 class CellRunner:
-    """Runs one cell at a time. Without a `launcher` cells run in the calling thread.
+    """Runs one cell or report at a time; without a `launcher` in the calling thread.
 
     With `check_fit` a cell on the host that cannot fit by prediction is out of memory without being tried. With `nvtx`
     steps, phases and parts are marked for external profilers.
@@ -49,19 +51,21 @@ class CellRunner:
         self._predictions, self._stop = predictions, stop
         self._check_fit, self._nvtx = check_fit, nvtx
         self.out_of_memory: dict[int, CellFinished] = {}
-        """How cells ended that ran out of memory, as far as they have not begun anew."""
+        """The ends of cells that ran out of memory and have not begun anew."""
         self.unusable: dict[int, str] = {}
-        """What of the user's own could not be used, by the cell that has found out."""
+        """The part of the user's own code that could not be used, by the cell that found out."""
+        self.reports = 0
+        """The number of the next report."""
 
     def run(self, cell: int, spec: CellSpec, environment: Environment, timeout_s: float | None) -> None:
-        """Run one to its end, whatever that is; `timeout_s` bounds its child's whole life."""
+        """Run a cell to its end; `timeout_s` limits the life of its child."""
         self.out_of_memory.pop(cell, None)
         try:
             environment.check(spec)
         except SpecError as error:
             self._fail(cell, str(error))
             return
-        if why := self.why_not(spec, environment):
+        if why := self.why_not(environment, spec):
             self.record([CellFinished(at=time.time(), cell=cell, status="oom", error=why)])
             return
         if self._launcher is None:
@@ -73,7 +77,7 @@ class CellRunner:
         self._watch.await_sample(self._stop)
 
     def record(self, events: Sequence[Event]) -> None:
-        """Record what the running cell tells."""
+        """Record the events of the running cell."""
         self._recorder.record(events)
         for event in events:
             if isinstance(event, CellFinished) and event.status == "oom":
@@ -83,19 +87,40 @@ class CellRunner:
             if isinstance(event, StageChanged) and event.stage == "finishing":
                 self._watch.measured()
 
-    def why_not(self, spec: CellSpec, environment: Environment) -> str:
-        """Why a cell is not even tried; empty when it may be."""
-        device = environment.device(spec.device)
-        if not self._check_fit or device is None:
+    def why_not(self, environment: Environment, *specs: CellSpec) -> str:
+        """The reason not to try a cell, or two that take turns in one process; empty if there is none."""
+        device = environment.device(specs[0].device)
+        if not self._check_fit or device is None or len({spec.device for spec in specs}) > 1:
             return ""
-        return why_not_tried(spec, device, self._predictions.predictor, self._predictions.tell)
+        return why_not_tried(specs, device, self._predictions.predictor, self._predictions.tell)
 
-    def why_not_both(self, a: CellSpec, b: CellSpec, environment: Environment) -> str:
-        """Why two cells are not even tried in turns; empty when they may be, and where each has memory of its own."""
-        device = environment.device(a.device)
-        if not self._check_fit or device is None or a.device != b.device:
-            return ""
-        return why_not_in_turns(a, b, device, self._predictions.predictor, self._predictions.tell)
+    def make_report(self, asked: WaitingReport, environment: Environment, timeout_s: float | None) -> None:
+        """Make a report and record it; one of a cell that cannot fit is refused."""
+        device = environment.device(asked.spec.device)
+        ending = None if asked.cell is None else self.out_of_memory.get(asked.cell)
+        request = ReportRequest(
+            kind=asked.kind,
+            spec=asked.spec,
+            cell=asked.cell,
+            folder=str(self._recorder.path.with_suffix(FILES_SUFFIX)),
+            capacity_bytes=device.memory_bytes if device else None,
+            failed_phase=ending.phase if ending else None,
+            failed_request_bytes=ending.failed_allocation_bytes if ending else None,
+        )
+        number, self.reports = self.reports, self.reports + 1
+        if asked.kind in ("kernels", "memory") and (why := self.why_not(environment, asked.spec)):
+            refused = ReportFinished(at=time.time(), report=number, status="oom", error=why)
+            self._recorder.record([_report_started(number, request), refused])
+            return
+        make_report(
+            number,
+            request,
+            self._launcher,
+            record=self._recorder.record,
+            watch=lambda pid: self._watch.point(device, pid),
+            stop=self._stop,
+            timeout_s=timeout_s,
+        )
 
     def _run_child(
         self, launcher: Launcher, cell: int, spec: CellSpec, environment: Environment, timeout_s: float | None
@@ -117,34 +142,12 @@ class CellRunner:
         self._recorder.record([CellFinished(at=time.time(), cell=cell, status="failed", error=error)])
 
 
-def why_not_tried(spec: CellSpec, device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
-    """Why the cell has no room on the device by prediction, in one line; empty when it may be tried, as any on CUDA.
+def why_not_tried(specs: Sequence[CellSpec], device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
+    """The reason why a cell, or two in turns, has no room on the device by prediction; empty if there is room.
 
-    Blocks for some seconds where a prediction is made; that is given to `predicted`, too.
+    Empty on CUDA, too: there, unlike on the host, running out of memory does no harm. May block for some seconds for a
+    prediction, which is also given to `predicted`.
     """
-    return _why_not([spec], device, predictor, predicted)
-
-
-def why_not_in_turns(a: CellSpec, b: CellSpec, device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
-    """The same of two cells on the device that take turns in one process, both models in memory at once."""
-    return _why_not([a, b], device, predictor, predicted)
-
-
-def resident_bytes(prediction: Prediction) -> int:
-    """What a cell holds between two of its steps: parameters, buffers and the optimizer's state; after a train-step
-    gradients, too, as large as the parameters. Every other pass lets go of its gradients when a step is over."""
-    held = prediction.by_category
-    gradients = held["parameters"] if prediction.spec.pass_ == "train-step" else 0
-    return held["parameters"] + gradients + held["optimizer_state"] + held["buffers"]
-
-
-def in_turns_bytes(a: Prediction, b: Prediction) -> int:
-    """The peak of two cells in turns: the larger of one's peak beside what the other holds, and the reverse."""
-    return max(a.peak_bytes + resident_bytes(b), b.peak_bytes + resident_bytes(a))
-
-
-def _why_not(specs: Sequence[CellSpec], device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
-    """Of one cell, or of A and B in turns."""
     capacity = None if device.name.startswith("cuda") else device.memory_bytes
     if capacity is None or sum(map(rough_peak_bytes, specs)) < capacity * _MAY_MATTER:
         return ""
@@ -161,6 +164,21 @@ def _why_not(specs: Sequence[CellSpec], device: DeviceInfo, predictor: Predictor
     return f"not tried: by prediction {who} {gigabytes(needed)} GB, and {device.name} has {have} GB"
 
 
+def resident_bytes(prediction: Prediction) -> int:
+    """Bytes that a cell holds between two steps: parameters, buffers and the optimizer's state.
+
+    After a train-step gradients, too, as large as the parameters; every other pass frees its gradients.
+    """
+    held = prediction.by_category
+    gradients = held["parameters"] if prediction.spec.pass_ == "train-step" else 0
+    return held["parameters"] + gradients + held["optimizer_state"] + held["buffers"]
+
+
+def in_turns_bytes(a: Prediction, b: Prediction) -> int:
+    """The peak of two cells in turns: the larger of one's peak beside what the other holds, and the reverse."""
+    return max(a.peak_bytes + resident_bytes(b), b.peak_bytes + resident_bytes(a))
+
+
 def make_report(
     number: int,
     request: ReportRequest,
@@ -171,12 +189,11 @@ def make_report(
     stop: StopSignal,
     timeout_s: float | None = None,
 ) -> None:
-    """Make a report and record it from `ReportStarted` to `ReportFinished`; here, where there is no launcher.
+    """Make a report and record it from `ReportStarted` to `ReportFinished`; without a launcher in this process.
 
-    `watch` is told which process is at it.
+    `watch` is given the PID of the process that makes it.
     """
-    started = ReportStarted(at=time.time(), report=number, kind=request.kind, spec=request.spec, cell=request.cell)
-    record([started])
+    record([_report_started(number, request)])
     if launcher is None:
         watch(os.getpid())
         worker_entry.make_report(request, number, lambda event: record([event]), stop.is_set)
@@ -184,8 +201,7 @@ def make_report(
     try:
         child = launcher.start_report(number, request)
     except StartError as error:
-        why = str(error)
-        record([ReportFinished(at=time.time(), report=number, status="failed", error=why)])
+        record([ReportFinished(at=time.time(), report=number, status="failed", error=str(error))])
         return
     watch(child.process.pid)
     try:
@@ -194,8 +210,5 @@ def make_report(
         child.close()
 
 
-def refuse_report(number: int, request: ReportRequest, why: str, *, record: Callable[[Sequence[Event]], None]) -> None:
-    """Record that a report was not even begun, as one of a cell that is out of memory."""
-    now = time.time()
-    started = ReportStarted(at=now, report=number, kind=request.kind, spec=request.spec, cell=request.cell)
-    record([started, ReportFinished(at=now, report=number, status="oom", error=why)])
+def _report_started(number: int, request: ReportRequest) -> ReportStarted:
+    return ReportStarted(at=time.time(), report=number, kind=request.kind, spec=request.spec, cell=request.cell)

@@ -1,4 +1,4 @@
-"""What runs in a child process before and after the measuring code: its pipes, its output, its end."""
+"""Entry points of child processes: set up pipes and output, call the worker, end."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from cs336_tui.worker import worker_entry
 EXIT_ORPHANED = 71
 _PR_SET_PDEATHSIG = 1
 _PREDICTING_NICENESS = 10
-"""A prediction is not worth slowing anything else down."""
+"""So that a prediction slows nothing else down."""
 
 _settled_as = 0
-"""The pid of the child that `_settle` made ready; a copy that a user's code forked of it has another."""
+"""The PID of the child; a copy of it that a user's code forked has another."""
 
 IMPOSSIBLE = "no device can hold it"
-"""How the reason begins for which such a cell cannot even be predicted."""
+"""Begins the reason why a cell that is too large for any device cannot be predicted."""
 
 
 class ProbeReport(msgspec.Struct, frozen=True):
-    """A child's answer to "what does this machine offer?"."""
+    """The devices and versions that a child found."""
 
     torch: TorchEnvironment | None
     forked_after_driver: bool
@@ -52,7 +52,7 @@ class ProbeReport(msgspec.Struct, frozen=True):
 
 
 class PredictionAnswer(msgspec.Struct, frozen=True):
-    """A child's answer to "what will this cell need?"; `error` says in one line why there is no prediction."""
+    """A child's prediction of a cell; `error` says in one line why there is none."""
 
     spec: CellSpec
     prediction: Prediction | None
@@ -60,7 +60,7 @@ class PredictionAnswer(msgspec.Struct, frozen=True):
 
 
 class PeakAnswer(msgspec.Struct, frozen=True):
-    """A child's answer to "what does this device do at best?"."""
+    """A child's measurement of a device's peak, or why there is none."""
 
     peak: DevicePeak | None
     error: str | None = None
@@ -92,7 +92,7 @@ def _serve(
     output: str,
     work: Callable[[Callable[[Event], None], Callable[[], bool]], None],
 ) -> NoReturn:
-    """Do the work, its events to one pipe, a stop from the other."""
+    """Call `work` with a function that sends its events and one that asks for a stop. Never returns."""
     _settle(output)
     poll = select.poll()
     poll.register(commands.fileno(), select.POLLIN | select.POLLHUP)
@@ -116,7 +116,7 @@ def _serve(
 
 
 def _is_spawned() -> bool:
-    """Whether the app itself is this process's parent, and no fork server."""
+    """True if this process's parent is the app itself, and no fork server."""
     parent = parent_process()
     return parent is not None and parent.pid == os.getppid()
 
@@ -124,7 +124,7 @@ def _is_spawned() -> bool:
 def _without_offspring(
     end: CellFinished | ReportFinished, emit: Callable[[Event], None]
 ) -> CellFinished | ReportFinished:
-    """End what was started here and still lives: once this process has ended, nobody could tell whose it was."""
+    """End the processes that were started here and live: nobody could find them once this process has ended."""
     _end_a_copy()
     left = end_offspring(offspring_of(os.getpid()))
     if not left:
@@ -137,10 +137,8 @@ def _without_offspring(
 
 
 def run_predictions(events: Connection, output: str, asked: bytes) -> None:
-    """Entry point of the process that predicts the packed specs, one answer each as it is known. Never returns.
-
-    Each comes with the compute capability of the device that it is for.
-    """
+    """Entry point of a process that predicts; sends an answer for each of `asked`, packed pairs of a spec and the
+    compute capability of its device. Never returns."""
     _settle(output)
     os.nice(_PREDICTING_NICENESS)
     for spec, capability in msgspec.msgpack.decode(asked, type=tuple[tuple[CellSpec, tuple[int, int] | None], ...]):
@@ -157,7 +155,7 @@ def run_probe(events: Connection, output: str) -> None:
     _settle(output)
     forked_after_driver = worker_entry.forked_after_driver()
     try:
-        # A driver that was initialised before the fork is unusable here; the caller asks again in a spawned child.
+        # A driver initialised before the fork is unusable here; the caller asks again in a spawned child.
         report = ProbeReport(None if forked_after_driver else worker_entry.probe(), forked_after_driver)
     except BaseException as error:
         traceback.print_exc()
@@ -179,14 +177,14 @@ def run_peak(events: Connection, output: str, device: str, precision: Precision,
 
 
 def _why_unpredictable(error: BaseException) -> str:
-    """In one line; all of it goes to the output."""
+    """The reason in one line; the traceback goes to the output."""
     if "Storage size calculation overflowed" in str(error):
         return f"{IMPOSSIBLE}: one of its tensors alone has more bytes than can be addressed"
     return worker_entry.in_one_line(error)
 
 
 def _settle(output: str) -> None:
-    """Be a quiet child: output to a file, Ctrl-C and hang-ups left to the parent, no life after the parent's."""
+    """Redirect output to a file, leave Ctrl-C and hang-ups to the parent, and end with the parent."""
     global _settled_as
     _settled_as = os.getpid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -195,10 +193,10 @@ def _settle(output: str) -> None:
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)
-    # The parent's interface may have replaced these objects; give the child plain ones on the descriptors.
+    # The parent's interface may have replaced these objects.
     sys.stdout = open(1, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
-    # What a child that is killed leaves among temporary files goes with the runner's folder.
+    # The temporary files of a killed child go with the runner's folder.
     tempfile.tempdir = os.environ["TMPDIR"] = str(Path(output).parent)
     faulthandler.enable(sys.stderr)
     worker_entry.keep_freed_memory()
@@ -208,7 +206,7 @@ def _settle(output: str) -> None:
 
 
 def _let_go_of_server() -> None:
-    """In a forked copy: close the pipe that keeps the fork server alive, which is to end with the app and its cells."""
+    """In a forked copy: close the pipe that keeps the fork server alive, which ends with the app and its cells."""
     server: Any = forkserver._forkserver
     fd, server._forkserver_alive_fd = server._forkserver_alive_fd, None
     if fd is not None:
@@ -217,27 +215,26 @@ def _let_go_of_server() -> None:
 
 
 def _end_a_copy() -> None:
-    """End here if this is a copy of the child that a user's code forked and that came back from it.
+    """End a copy of the child that a user's code forked and returned from: the work must not be done twice.
 
-    It must not do the child's work a second time, nor tell of it. Copies that work for the child, as those of a data
-    loader do, never come here.
+    Copies that work for the child, as those of a data loader do, never come here.
     """
     if os.getpid() != _settled_as:
         os._exit(0)
 
 
 def _die_with_parent() -> None:
-    """Have this process ended as soon as the app is gone, whatever it is doing then."""
+    """Have this process ended as soon as the app is gone."""
     parent = parent_process()
     if parent is None:
         return
     if sys.platform == "linux":
         import ctypes
 
-        # Our kernel parent is the fork server: when it goes, nobody is left to tell the app of our end.
+        # Our parent is the fork server: when it goes, nobody can tell the app of our end.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The server outlives the app while it has children. The app's own end closes a pipe, on which the kernel
-        # sends us a signal of our choice.
+        # The server outlives the app while it has children. The app's end closes a pipe, on which the kernel
+        # sends us a signal.
         try:
             fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
             fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
@@ -270,7 +267,7 @@ def _send(events: Connection, payload: bytes) -> None:
 
 
 def _leave(status: int) -> NoReturn:
-    """End without the interpreter's clean-up, which takes torch 0.1 s and frees nothing that exiting does not."""
+    """Exit without the interpreter's clean-up, which takes torch 0.1 s."""
     _end_a_copy()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Starting child processes: from a fork server with torch preloaded, or by spawning."""
+"""Starts child processes: from a fork server with torch preloaded, or by spawning."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 StartMethod = Literal["forkserver", "spawn"]
 SERVER_DYING_S = 2.0
-"""How long a start is tried again when the fork server does not answer."""
+"""Seconds for which a start is tried again when the fork server does not answer."""
 PRELOADED = (PRELOAD, "cs336_tui.cli.main")
 """Modules that the fork server imports; a child imports the program's main one, for an installed script the cli."""
 SERVER_OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
 SERVER_LOG = "server.log"
 _SERVER_ENDED = 255
-"""What `multiprocessing.popen_forkserver` takes for a child's exit code when its server has ended."""
+"""The exit code that `multiprocessing.popen_forkserver` makes up when its server has ended."""
 
 
 class StartError(OSError):
@@ -42,14 +42,14 @@ class StartError(OSError):
 
 
 _knowing = threading.Lock()
-"""Held while a child is started, until its pid is known, and while those that are not known are ended."""
+"""Held while a child is started, until its PID is known, and while unknown processes are ended."""
 _living: set[int] = set()
 """The children of this process, all of one fork server."""
 
 
 @dataclass(frozen=True)
 class Child:
-    """A started child: its process, the pipe it reports on, the pipe it takes a stop from, the file it prints to."""
+    """A child process: the pipe of its events, the pipe of its commands (a stop), the file that it prints to."""
 
     process: BaseProcess
     events: Connection
@@ -57,9 +57,9 @@ class Child:
     output: Path
     method: StartMethod
     _offspring: list[psutil.Process] = field(default_factory=list)
-    """What a spawned one had started when it was sent a signal."""
+    """Processes that a spawned child had started when it was sent a signal."""
     _ended: list[str] = field(default_factory=list)
-    """Names of those that are ended."""
+    """Names of those that were ended."""
 
     def frames(self) -> FrameReader:
         return FrameReader(self.events.fileno())
@@ -77,12 +77,12 @@ class Child:
 
     @property
     def has_ended(self) -> bool:
-        """Asked of the system where the sentinel may not tell, which what a spawned process forks holds open, too."""
+        """True for a spawned child that has ended; forks of it may hold its sentinel open."""
         return self.method == "spawn" and self.process.exitcode is not None
 
     @property
     def may_outlive_its_server(self) -> bool:
-        """Whether what was seen is the end of the fork server: multiprocessing then makes up an exit code."""
+        """True if the fork server ended, so that the child's own exit code is not known."""
         return self.method == "forkserver" and self.process.exitcode == _SERVER_ENDED
 
     def _end_offspring(self) -> list[str]:
@@ -95,12 +95,12 @@ class Child:
             self._offspring.extend(offspring_of(self.process.pid))
 
     def end_orphans(self) -> list[str]:
-        """End what the process, which is over, had started and left; returns names, one a process."""
+        """End the processes that this one, which is over, had left; returns their names."""
         with _knowing:
             return end_orphans(_living) if self.method == "forkserver" else self._end_offspring()
 
     def close(self) -> None:
-        """Give back pipes and the process object; a process that has not ended is killed, and what it leaves is."""
+        """Close pipes and the process object; kills a process that lives, and the processes that it leaves."""
         self.events.close()
         self.commands.close()
         if self.process.is_alive():
@@ -115,8 +115,8 @@ class Child:
 class Launcher:
     """Starts children whose output goes to files in `output_dir`.
 
-    macOS spawns, because Metal does not survive a fork; so does a machine where something initialised the CUDA
-    driver in the fork server (see `use_spawn`).
+    macOS spawns, as Metal does not survive a fork; so does a machine where something initialised the CUDA driver in
+    the fork server (`use_spawn`).
     """
 
     def __init__(self, output_dir: Path) -> None:
@@ -124,8 +124,7 @@ class Launcher:
         self.method: StartMethod = "forkserver" if sys.platform == "linux" else "spawn"
 
     def prepare(self) -> None:
-        """Start multiprocessing's resource tracker, which needs the real standard error: call it before a user
-        interface replaces the standard streams."""
+        """Start multiprocessing's resource tracker; call it before a user interface replaces the standard streams."""
         from multiprocessing import resource_tracker
 
         _import_from_safe_path()
@@ -149,42 +148,38 @@ class Launcher:
 
     def start_cell(self, cell: int, spec: CellSpec, *, nvtx: bool = False) -> Child:
         """Start a process that runs the cell. Raises `StartError` when no process can be made."""
-        output = self._output_dir / f"cell-{cell}.log"
         packed = msgspec.msgpack.encode(spec)
-        return self._start(child.run_cell, output, str(output), cell, packed, nvtx, commands=True)
+        return self._start(child.run_cell, f"cell-{cell}", cell, packed, nvtx, commands=True)
 
     def start_round(self, cells: tuple[int, int], specs: tuple[CellSpec, CellSpec], *, b_first: bool = False) -> Child:
         """Start a process that runs two cells in turns. Raises like `start_cell`."""
-        output = self._output_dir / f"cell-{cells[0]}.log"
         packed = msgspec.msgpack.encode(specs)
-        return self._start(child.run_round, output, str(output), cells, packed, b_first, commands=True)
+        return self._start(child.run_round, f"cell-{cells[0]}", cells, packed, b_first, commands=True)
 
     def start_report(self, report: int, request: ReportRequest) -> Child:
         """Start a process that makes a report. Raises like `start_cell`."""
-        output = self._output_dir / f"report-{report}.log"
         packed = msgspec.msgpack.encode(request)
-        return self._start(child.run_report, output, str(output), report, packed, commands=True)
+        return self._start(child.run_report, f"report-{report}", report, packed, commands=True)
 
     def start_predictions(self, asked: Sequence[tuple[CellSpec, tuple[int, int] | None]]) -> Child:
-        """Start a process that predicts what specs need, each on a device of a compute capability.
+        """Start a process that sends a `child.PredictionAnswer` for each spec, on a device of a compute capability.
 
-        It sends a `child.PredictionAnswer` each. Raises like `start_cell`.
+        Raises like `start_cell`.
         """
-        output = self._output_dir / "predictions.log"
         packed = msgspec.msgpack.encode(tuple(asked))
-        return self._start(child.run_predictions, output, str(output), packed, commands=False)
+        return self._start(child.run_predictions, "predictions", packed, commands=False)
 
     def start_peak(self, device: str, precision: Precision, threads: int | None) -> Child:
         """Start a process that measures a device (`child.PeakAnswer`). Raises like `start_cell`."""
-        output = self._output_dir / "peak.log"
-        return self._start(child.run_peak, output, str(output), device, precision, threads, commands=False)
+        return self._start(child.run_peak, "peak", device, precision, threads, commands=False)
 
     def start_probe(self) -> Child:
         """Start a process that reports what the machine offers (`child.ProbeReport`)."""
-        output = self._output_dir / "probe.log"
-        return self._start(child.run_probe, output, str(output), commands=False)
+        return self._start(child.run_probe, "probe", commands=False)
 
-    def _start(self, target: Callable[..., None], output: Path, *args: Any, commands: bool) -> Child:
+    def _start(self, target: Callable[..., None], name: str, *args: Any, commands: bool) -> Child:
+        """Start `target` with its pipes, the path of its output (`name`.log) and `args`."""
+        output = self._output_dir / f"{name}.log"
         give_up_at = time.monotonic() + SERVER_DYING_S
         while True:
             try:
@@ -193,7 +188,7 @@ class Launcher:
                     output.unlink(missing_ok=True)  # of an attempt before
                 return self._start_once(target, output, *args, commands=commands)
             except (EOFError, OSError) as error:
-                # A fork server that is dying still takes requests; once it is dead, the next one starts another.
+                # A dying fork server still takes requests; once it is dead, the next request starts another.
                 if time.monotonic() >= give_up_at:
                     raise StartError(f"no child process can be started: {self._why(error)}") from None
                 time.sleep(0.02)
@@ -210,7 +205,7 @@ class Launcher:
         child_commands, command_pipe = context.Pipe(duplex=False)
         enlarge(events.fileno())
         pipes = (child_events, child_commands) if commands else (child_events,)
-        process = context.Process(target=target, args=(*pipes, *args), daemon=True)
+        process = context.Process(target=target, args=(*pipes, str(output), *args), daemon=True)
         try:
             with _knowing:
                 process.start()
@@ -226,8 +221,5 @@ class Launcher:
 
 
 def _import_from_safe_path() -> None:
-    """Keep a queue.py or signal.py in the user's folder from being imported in place of Python's own.
-
-    That holds for every Python that this process starts from here on, also for those that replace one that died.
-    """
+    """Keep a queue.py in the user's folder from being imported in place of Python's own, in every later child."""
     os.environ["PYTHONSAFEPATH"] = "1"

@@ -1,4 +1,4 @@
-"""What this machine is and offers: its own facts, and what torch says of it in a child process."""
+"""Reads this machine's environment: its own facts, and torch's from a child process."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PROBE_TIMEOUT_S = 120.0
 
 
 def probe_machine(launcher: Launcher | None) -> Environment:
-    """This machine, torch asked in a child of the launcher's, or in this process where there is none.
+    """This machine; torch is asked in a child of the launcher's, without one in this process.
 
-    Has the launcher spawn where a forked child could not use CUDA.
+    Makes the launcher spawn if a forked child could not use CUDA.
     """
     problems: list[str] = []
     if launcher is None:
@@ -60,7 +60,7 @@ def _ask_child(launcher: Launcher) -> ProbeReport:
 def read_environment(
     torch: TorchEnvironment | None, *, start_method: str | None, problems: tuple[str, ...] = ()
 ) -> Environment:
-    """This machine with what torch reported and the driver's version; `problems` are added to torch's and NVML's."""
+    """This machine with torch's report and the driver's version; `problems` are added to torch's and NVML's."""
     import psutil
 
     from cs336_tui.runner.device.nvml import NO_LIBRARY, nvml_report
@@ -89,14 +89,14 @@ def read_environment(
 
 
 def usable_cpus() -> int:
-    """Processors that this process may use."""
+    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def processor_name() -> str:
-    """The processor as people know it, or its architecture where the system does not say."""
+    """The processor's model name, or its architecture if the system does not tell."""
     if sys.platform == "darwin":
         found = subprocess.run(
             ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False

@@ -1,8 +1,7 @@
-"""Ending what a child had started and left: processes that would run beside whatever is measured next.
+"""Ends the processes that a child had started and left, so that they do not run beside the next measurement.
 
-On Linux the fork server takes in every process whose own parent has ended (`worker.measure.preload`), however it was
-started and whatever session it made for itself. So what the server has for a child, and is none of ours, was left.
-Where children are spawned nobody takes them in: what a child has started can only be seen while it lives.
+On Linux the fork server adopts every process whose parent has ended (`worker.measure.preload`), so each of its children
+that is not ours was left by one. What a spawned child starts can be seen only while that child lives.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
     import psutil
 
 _GIVE_UP_S = 2.0
-"""How long the end of killed processes is waited for; one that waits for a device may not end."""
+"""Seconds to wait for the end of killed processes; one that waits for a device may not end."""
 _TORCHS_OWN = "torch/_inductor/compile_worker"
-"""In the command line of the workers in which torch compiles; they are ended like all others, and not worth a word."""
+"""In the command line of the workers in which torch compiles; they are ended without a word."""
 
 
 def end_orphans(living: Container[int]) -> list[str]:
-    """Kill what the fork server took in: its children but those in `living`, and what these leave in turn.
+    """Kill the children of the fork server that are not in `living`, and the orphans that these leave; returns names.
 
-    Returns names, one a process. Costs some 50 µs where nothing was left.
+    Takes about 50 µs if nothing was left.
     """
     known: Any = forkserver._forkserver
     server: int | None = known._forkserver_pid
@@ -43,7 +42,7 @@ def end_orphans(living: Container[int]) -> list[str]:
 
 
 def offspring_of(pid: int) -> list[psutil.Process]:
-    """What the process has started and lives, as long as that itself does."""
+    """The living descendants of a living process."""
     import psutil
 
     with contextlib.suppress(psutil.Error):
@@ -52,12 +51,12 @@ def offspring_of(pid: int) -> list[psutil.Process]:
 
 
 def end_offspring(started: Iterable[psutil.Process]) -> list[str]:
-    """Kill these; returns names, one a process."""
+    """Kill these; returns their names."""
     return [name for name in _kill([each.pid for each in started if each.is_running()]) if name]
 
 
 def told(names: Sequence[str], who: str = "the cell") -> str:
-    """What is to be known of processes that were ended, of whoever had started them."""
+    """One line on processes that `who` had left and that were ended."""
     processes = "1 process" if len(names) == 1 else f"{len(names)} processes"
     return f"ended {processes} that {who} had left: {', '.join(sorted(set(names)))}"
 
@@ -74,7 +73,7 @@ def _children_of(pid: int) -> list[int]:
 
 
 def _kill(pids: Iterable[int]) -> list[str]:
-    """Kill them and wait until they are gone; returns the name of each that lived, empty for torch's own."""
+    """Kill them and wait for their end; returns the name of each that lived, empty for torch's own."""
     import psutil
 
     killed: list[psutil.Process] = []

@@ -1,4 +1,4 @@
-"""Measuring what a device does at best, in a child process; at once, or when no cell is being timed."""
+"""Measures a device's peak in a child process, at once or when no cell is being timed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def measure_peak(
 
 
 def with_others(peak: DevicePeak, pid: int | None) -> DevicePeak:
-    """With how many processes of others NVML sees on the GPU, as soon as the one with this PID has measured."""
+    """The peak with the number of other processes on its GPU, beside that of `pid`, as NVML sees them now."""
     if peak.uuid is None:
         return peak
     from cs336_tui.runner.device.gpu import GpuMonitor
@@ -73,7 +73,7 @@ class _Wanted(NamedTuple):
 
 
 class PeakRequests:
-    """Peaks that wait to be measured: asked for and stopped from any thread, measured by the one that runs cells."""
+    """A queue of peaks to measure: filled and stopped from any thread, worked off by the one that runs cells."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
@@ -86,11 +86,11 @@ class PeakRequests:
         return len(self._waiting)
 
     def ask(self, device: str, precision: Precision, threads: int | None, tell: Tell) -> None:
-        """Let a peak wait; `tell` is given what comes of it, on the thread that measures or stops."""
+        """Queue a peak; `tell` is given the result, on the thread that measures or stops."""
         self._waiting.append(_Wanted(device, precision, threads, tell))
 
     def measure_all(self) -> None:
-        """Measure those that wait, one after another; takes some seconds each."""
+        """Measure all that wait, in some seconds each."""
         while True:
             with self._changing:
                 if not self._waiting:
@@ -110,7 +110,7 @@ class PeakRequests:
             wanted.tell(found)
 
     def stop(self) -> None:
-        """End the one that is being measured and forget those that wait."""
+        """End the measurement under way and forget those that wait."""
         with self._changing:
             forgotten, self._waiting = self._waiting, deque()
             self._stopped = True

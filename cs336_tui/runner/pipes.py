@@ -14,24 +14,24 @@ import threading
 from pathlib import Path
 
 CELL_LIMIT = 1 << 20
-"""Bytes of one child's output that are followed; a child that prints more is cut with a line that says so."""
+"""Bytes of a child's output that are followed; the rest is cut with a line that says so."""
 _HEADER = struct.Struct("<I")
 _CHUNK = 1 << 20
 
 
 def enlarge(fd: int) -> None:
-    """Let the pipe hold about a megabyte where the system allows it."""
+    """Let the pipe hold a megabyte if the system allows it."""
     if sys.platform == "linux":
         import fcntl
 
         try:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _CHUNK)
-        except OSError:  # over the user's limit: the default size only makes a very fast child wait between steps
+        except OSError:  # over the user's limit: a very fast child then waits between steps
             return
 
 
 def write_frame(fd: int, payload: bytes) -> None:
-    """Write one message. Blocks while the pipe is full; raises BrokenPipeError when nobody reads any more."""
+    """Write one message. Blocks while the pipe is full; raises BrokenPipeError when nobody reads."""
     data = memoryview(_HEADER.pack(len(payload)) + payload)
     while data:
         data = data[os.write(fd, data) :]
@@ -42,14 +42,14 @@ class FrameReader:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        # Read into one buffer for good: `os.read` would map and unmap a fresh megabyte each time.
+        # One buffer for all reads: `os.read` would map and unmap a fresh megabyte each time.
         self._arrived = memoryview(bytearray(_CHUNK))
         self._buffer = bytearray()
         self.at_end = False
-        """Whether the writer has closed its end."""
+        """True once the writer has closed its end."""
 
     def read(self) -> list[bytes]:
-        """The messages completed by one read, oldest first; blocks only when the pipe is empty and still open."""
+        """The messages completed by one read, oldest first; blocks while the pipe is empty and open."""
         size = os.readv(self._fd, [self._arrived])
         self.at_end = not size
         self._buffer += self._arrived[:size]
@@ -67,7 +67,7 @@ class FrameReader:
 
 
 class StopSignal:
-    """Like `threading.Event`, and also readable as a file descriptor, so that one wait covers pipes and this."""
+    """Like `threading.Event`, and a readable file descriptor, so that one wait covers pipes and this."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -95,7 +95,7 @@ class StopSignal:
 
 
 class OutputTail:
-    """New text of a growing file since the last look."""
+    """Follows a growing file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -103,7 +103,7 @@ class OutputTail:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def read(self) -> str:
-        """Text added since the last call, empty when there is none or no file yet."""
+        """The text added since the last call; empty without new text or without a file."""
         try:
             size = self._path.stat().st_size
             if size <= self._offset or self._offset >= CELL_LIMIT:
@@ -121,7 +121,7 @@ class OutputTail:
 
 
 def last_line(path: Path) -> str:
-    """The last line that says something in a file of output, at most 300 characters of it; empty when none does."""
+    """The last line of a file that is not blank, at most 300 characters of it; empty without one."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - (1 << 16)))

@@ -1,4 +1,4 @@
-"""The cells that wait to run: added, ordered, skipped, held back and cancelled from any thread, taken by one."""
+"""The queue of cells and reports: changed from any thread, taken from by one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ from typing import NamedTuple
 
 from cs336_tui.config.order import brings_as, needs_at_least
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import (
-    CellFinished,
-    CellRequeued,
-    CellSkipped,
-    CellsQueued,
-    Event,
-    QueueOrdered,
-)
+from cs336_tui.events.events import CellFinished, CellRequeued, CellSkipped, CellsQueued, Event, QueueOrdered
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.session.state import SessionState
@@ -25,8 +18,13 @@ NOT_STARTED = "not started: the run was stopped"
 
 
 def why_unusable(code: str, cell: int) -> str:
-    """Why a cell is skipped that brings what could not be used in another one."""
+    """The reason to skip a cell that brings code which could not be used in another."""
     return f"cell {cell + 1} could not use {code}, and this one needs it too"
+
+
+def unstarted(cell: int) -> CellFinished:
+    """The end of a cell that was stopped before it began."""
+    return CellFinished(at=time.time(), cell=cell, status="cancelled", error=NOT_STARTED)
 
 
 class WaitingCell(NamedTuple):
@@ -45,11 +43,10 @@ class WaitingReport(NamedTuple):
 
 
 class CellQueue:
-    """Cells that wait, and reports that come between them.
+    """Cells that wait, and reports that come before them.
 
-    Every change of the cells is told to `record` as an event, in the order in which the changes take effect.
-
-    `stop` is set while what was taken is to be stopped.
+    `record` is given an event for every change of the cells, in the order of the changes. `stop` is set while the
+    taken cell or report is to be stopped.
     """
 
     def __init__(self, record: Callable[[Sequence[Event]], None], stop: StopSignal) -> None:
@@ -64,7 +61,7 @@ class CellQueue:
         self._paused = False
 
     def restore(self, state: SessionState) -> None:
-        """Hold the cells of a session that goes on."""
+        """Take over the cells of a session that goes on."""
         with self._changed:
             self._specs = {number: cell.spec for number, cell in state.cells.items()}
             self._waiting = list(state.waiting)
@@ -74,30 +71,27 @@ class CellQueue:
     def add(
         self, cells: Sequence[tuple[CellSpec, int]], *, command: str | None = None, ddof: int = 1
     ) -> tuple[int, ...]:
-        """Let cells wait behind all others, each with which run of its spec it is; returns their numbers."""
+        """Queue cells last, each with the number of the run of its spec, from 1; returns the cells' numbers."""
         with self._changed:
             first = max(self._specs, default=-1) + 1
             numbers = tuple(range(first, first + len(cells)))
             self._specs |= zip(numbers, (spec for spec, _ in cells), strict=True)
             self._waiting += numbers
             repeats = tuple(repeat for _, repeat in cells)
-            self._record(
-                [
-                    CellsQueued(
-                        at=time.time(),
-                        first=first,
-                        specs=tuple(spec for spec, _ in cells),
-                        command=command,
-                        ddof=ddof,
-                        repeats=repeats if any(repeat != 1 for repeat in repeats) else (),
-                    )
-                ]
+            queued = CellsQueued(
+                at=time.time(),
+                first=first,
+                specs=tuple(spec for spec, _ in cells),
+                command=command,
+                ddof=ddof,
+                repeats=repeats if any(repeat != 1 for repeat in repeats) else (),
             )
+            self._record([queued])
             self._changed.notify_all()
             return numbers
 
     def order(self, cells: Sequence[int]) -> None:
-        """Run these of the waiting cells first, in this order; the others keep theirs behind them."""
+        """Run these of the waiting cells first, in this order; the others follow in theirs."""
         with self._changed:
             waiting = set(self._waiting)
             first = {cell: None for cell in cells if cell in waiting}
@@ -107,7 +101,7 @@ class CellQueue:
                 self._record([QueueOrdered(at=time.time(), cells=tuple(wanted))])
 
     def move(self, cell: int, by: int) -> None:
-        """Let a waiting cell run `by` places later, or earlier when negative; as far as there are places."""
+        """Move a waiting cell `by` places later, earlier if negative, within the queue."""
         with self._changed:
             if cell in self._waiting:
                 others = [other for other in self._waiting if other != cell]
@@ -115,7 +109,7 @@ class CellQueue:
                 self.order([*others[:place], cell, *others[place:]])
 
     def skip(self, cells: Iterable[int], reason: str) -> None:
-        """Do not run these of the waiting cells."""
+        """Skip these of the waiting cells."""
         with self._changed:
             wanted = set(cells)
             skipped = [cell for cell in self._waiting if cell in wanted]
@@ -124,18 +118,18 @@ class CellQueue:
                 self._record([CellSkipped(at=time.time(), cell=cell, reason=reason) for cell in skipped])
 
     def skip_larger(self, failed: CellSpec, reason: str) -> None:
-        """Do not run the waiting cells that surely need as much memory as `failed`."""
+        """Skip the waiting cells that need at least the memory of `failed`."""
         with self._changed:
             self.skip([cell for cell in self._waiting if needs_at_least(self._specs[cell], failed)], reason)
 
     def skip_bringing(self, code: str, failed: CellSpec, cell: int) -> None:
-        """Do not run the waiting cells that bring what could not be used in `cell`, of the same folders."""
+        """Skip the waiting cells that bring the code that could not be used in `cell`, from the same folders."""
         with self._changed:
             alike = [each for each in self._waiting if brings_as(self._specs[each], code, failed)]
             self.skip(alike, why_unusable(code, cell))
 
     def requeue(self, cells: Iterable[int]) -> None:
-        """Let cells that were skipped or are over wait again, behind all others."""
+        """Queue cells again, last, that were skipped or are over."""
         with self._changed:
             left_alone = {*self._waiting, self.current}
             again = [cell for cell in dict.fromkeys(cells) if cell in self._specs and cell not in left_alone]
@@ -145,7 +139,7 @@ class CellQueue:
             self._changed.notify_all()
 
     def ask(self, kind: ReportKind, spec: CellSpec, cell: int | None = None) -> None:
-        """Let a report wait; it comes before the cells that wait, and only once."""
+        """Queue a report before all cells, unless it waits already."""
         with self._changed:
             asked = WaitingReport(kind, spec, cell)
             if asked not in (*self._asked, self._taken):
@@ -158,17 +152,14 @@ class CellQueue:
         return tuple(self._asked)
 
     def cancel(self) -> bool:
-        """Stop what runs and run nothing that waits; False when there was neither."""
+        """Stop what runs and cancel what waits; False if there was neither."""
         with self._changed:
             forgotten, self._asked = self._asked, []
             cancelled, self._waiting = self._waiting, []
-            now = time.time()
             try:
                 if cancelled:
-                    self._record(
-                        [CellFinished(at=now, cell=cell, status="cancelled", error=NOT_STARTED) for cell in cancelled]
-                    )
-            finally:  # what runs is stopped even if nobody can be told any more
+                    self._record([unstarted(cell) for cell in cancelled])
+            finally:  # also if a watcher is gone
                 if self._taken is not None:
                     self._stop.set()
                 self._paused = False
@@ -176,42 +167,42 @@ class CellQueue:
             return bool(cancelled or forgotten) or self._taken is not None
 
     def close(self) -> bool:
-        """As `cancel`, and nothing will run any more."""
+        """As `cancel`, and nothing runs any more."""
         with self._changed:
             self._closed = True
             return self.cancel()
 
-    # Whoever runs them.
+    # The side that runs them.
 
     @property
     def paused(self) -> bool:
         return self._paused
 
     def pause(self, paused: bool = True) -> None:
-        """Hold the waiting cells back once the current one is over, or let them go on."""
+        """Pause the waiting cells once the current one is over, or let them go on."""
         with self._changed:
             self._paused = paused
             self._changed.notify_all()
 
     @property
     def current(self) -> int | None:
-        """The cell that was taken and is not over."""
+        """The cell that runs."""
         taken = self._taken
         return taken.cell if isinstance(taken, WaitingCell) else None
 
     @property
     def busy(self) -> bool:
-        """Whether somebody takes cells."""
+        """True while a thread takes cells."""
         return self._claimed
 
     def claim(self) -> bool:
-        """Become the one who takes; False when somebody already is. It lasts until `take` gives None."""
+        """Become the one thread that takes, until `take` gives None; False if another one is."""
         with self._changed:
             claimed, self._claimed = not self._claimed, True
             return claimed
 
     def take(self) -> WaitingCell | WaitingReport | None:
-        """The next report or cell, what was taken before being over; None when none waits. Cells block while paused."""
+        """The next report or cell, once the last is over; None when none waits. Blocks while cells are paused."""
         with self._changed:
             self._taken = None
             self._stop.clear()
@@ -227,11 +218,11 @@ class CellQueue:
             return self._taken
 
     def leave(self) -> None:
-        """Take no more, so that another may."""
+        """Take no more, so that another thread may."""
         with self._changed:
             self._taken = None
             self._claimed = self._paused = False
 
     def __len__(self) -> int:
-        """How much waits."""
+        """The number of cells and reports that wait."""
         return len(self._waiting) + len(self._asked)

@@ -1,4 +1,4 @@
-"""What it means for a session's log that somebody goes on with it."""
+"""Decides which cells of a session wait again when it is resumed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cs336_tui.session.state import SessionState, fold
 def go_on(
     history: Iterable[Event], log: Path, environment: Environment, *, failed: bool, now: float
 ) -> tuple[SessionState, list[Event]]:
-    """The session with its cells without a result waiting again, and the events that say so.
+    """The resumed session, its cells without a result waiting again, and the new events of its log.
 
-    With `failed` those that failed or were killed wait too, and those that were skipped with them. Raises `LogError`
+    With `failed` those that failed or were killed wait too, and those that were skipped for them. Raises `LogError`
     for a session whose cells cannot go on one by one, `SpecError` when this machine cannot run one of them.
     """
     state = fold(history)
@@ -40,7 +40,7 @@ def go_on(
 
 
 def _skipped_with_failed(state: SessionState) -> set[int]:
-    """The cells that were skipped since a failed one could not use what they need too."""
+    """The cells that were skipped because a failed one could not use code that they need."""
     ends = [cell.finished for cell in state.cells.values() if cell.finished and cell.status == "failed"]
     reasons = {why_unusable(end.unusable, end.cell) for end in ends if end.unusable}
     return {cell.cell for cell in state.cells.values() if cell.status == "skipped" and cell.skipped_because in reasons}

@@ -1,4 +1,4 @@
-"""Predictions in the course of a session: those of its cells go into its log, others are for the eye only."""
+"""Records the predictions of a session's cells in its log, and passes others on."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cs336_tui.session.recorder import SessionRecorder
 from cs336_tui.session.state import SessionState
 
 AFTERWARDS_WITHIN_S = 20.0
-"""How long it may take to work out what a cell needed that has run."""
+"""Limit of a prediction of a cell that has run, seconds."""
 
 
 class SessionPredictions:
-    """Tells `recorder` what cells will need. `capability_of` a spec is that of the CUDA device that it is for."""
+    """Gives `recorder` the predictions of a `Predictor`, whose arguments the others are."""
 
     def __init__(
         self,
@@ -33,16 +33,16 @@ class SessionPredictions:
             launcher, self.tell, self.give_up, capability_of=capability_of, own_code_within_s=own_code_within_s
         )
         self._cells: set[CellSpec] = set()
-        """What the session's cells need, by `prediction_key`; only their predictions go into its log."""
-        self._said: set[str] = set()
-        """Why predictions of the session's cells failed, as far as it was told."""
+        """The session's cells, by `prediction_key`; only their predictions go into its log."""
         self._told: set[CellSpec] = set()
-        """Of those, the ones whose predictions are there."""
+        """Those of them whose predictions are there."""
         self._failed: dict[CellSpec, str] = {}
-        """For what predictions failed and why, by `prediction_key`."""
+        """Reasons of failed predictions, by `prediction_key`."""
+        self._said: set[str] = set()
+        """Reasons that notices have told."""
 
     def add(self, specs: Iterable[CellSpec]) -> None:
-        """These are the session's from now on; what is known of them is told."""
+        """Add cells to the session; known predictions of them are told."""
         new = set(map(prediction_key, specs)) - self._cells
         self._cells |= new
         for key in new & self._failed.keys():
@@ -55,7 +55,7 @@ class SessionPredictions:
         self._told = set(state.predictions)
 
     def tell(self, predictions: Sequence[Prediction]) -> None:
-        """These are known now."""
+        """Record or pass on these predictions."""
         own = [found for found in predictions if prediction_key(found.spec) in self._cells]
         others = [found for found in predictions if prediction_key(found.spec) not in self._cells]
         self._told |= {prediction_key(found.spec) for found in own}
@@ -68,10 +68,9 @@ class SessionPredictions:
     def work_out(
         self, specs: Iterable[CellSpec], wanted: Callable[[], bool], say: Callable[[str], object] = lambda _: None
     ) -> None:
-        """Work out what these need and tell it; returns when all is known that can be, or nothing is `wanted` any more.
+        """Predict these and tell it; returns when all is known that can be, or nothing is `wanted` any more.
 
-        For some seconds a large model; `say` is told which. One of a user's own code may take as long as a cell, and
-        what took too long is told.
+        A large model takes some seconds, a user's own code as long as a cell; `say` is given each title.
         """
         for spec in _each_need(specs):
             if not wanted():
@@ -82,13 +81,12 @@ class SessionPredictions:
             except TookTooLong as error:
                 self.give_up(spec, error.why)
             except PredictionError:
-                pass  # what is wrong with the cell it says itself when it runs
+                pass  # the cell tells its error when it runs
 
     def work_out_afterwards(self, specs: Iterable[CellSpec]) -> None:
-        """Work out what cells that have run needed; returns when all is known or given up, after `AFTERWARDS_WITHIN_S`
-        at most for each.
+        """Predict cells that have run, in `AFTERWARDS_WITHIN_S` each; returns when all is known or given up.
 
-        Why one was given up is told, and after one that took too long others of the same code are, too.
+        After one that took too long, others of the same code are given up.
         """
         too_long: dict[tuple[str, ...], str] = {}
         for spec in _each_need(specs):
@@ -104,17 +102,17 @@ class SessionPredictions:
                     too_long[code] = f"not tried, as {spec.title} was {error.why}"
 
     def give_up(self, spec: CellSpec, why: str) -> None:
-        """What this needs will not be known."""
+        """Record or pass on that this cannot be predicted."""
         now, is_own = time.time(), prediction_key(spec) in self._cells
         self._failed[prediction_key(spec)] = why
         tell = self._recorder.record if is_own else self._recorder.pass_on
         tell([CellsPredicted(at=now, failed=(spec,), why=why)])
-        if is_own and why not in self._said:  # others are choices, perhaps half typed
+        if is_own and why not in self._said:  # others may be half typed choices
             self._said.add(why)
             text = f"{spec.title}: what it needs could not be predicted: {why}"
             self._recorder.pass_on([Notice(at=now, text=text)])
 
 
 def _each_need(specs: Iterable[CellSpec]) -> tuple[CellSpec, ...]:
-    """One of all that need the same."""
+    """One of all specs that need the same."""
     return tuple({prediction_key(spec): spec for spec in specs}.values())

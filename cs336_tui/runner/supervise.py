@@ -1,4 +1,4 @@
-"""Watching one cell's process from start to end: its events, its output, a stop, a timeout, a sudden death."""
+"""Watches the process of a cell or report to its end: events, output, a stop, a timeout, a sudden death."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from cs336_tui.runner.orphans import told
 from cs336_tui.runner.pipes import OutputTail, StopSignal
 
 PACE_S = 0.05
-"""The parent looks at a busy child at most this often, so that it takes no time from what it measures."""
+"""Seconds between two looks at a busy child, so that they take no time from its measurement."""
 POLITE_S = 0.6
-"""How long a child may take to stop between two steps before it gets SIGTERM."""
+"""Seconds in which a child may stop between two steps before SIGTERM."""
 TERM_S = 0.6
-"""How long it may take after SIGTERM before it gets SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL."""
 SPAWNED_LOOK_S = 1.0
-"""How often it is asked whether a silent spawned child lives."""
+"""Seconds between two looks at a silent spawned child."""
 EXIT_S = 5.0
-"""How long it may take to exit after its result."""
+"""Seconds in which a child may exit after its result."""
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
 
 
 class Supervisor:
-    """Runs the watch over the child of one cell or report; `record` receives its events, the last one its end.
+    """Watches the child of one cell, or with `report` of one report; `record` receives its events, the end last.
 
-    The end is exactly one `CellFinished`, or one `ReportFinished` where `report` is given; it comes when the process is
-    gone and what that had started is ended.
+    The end is exactly one `CellFinished` or `ReportFinished`. It comes when the process and all that it had started are
+    gone.
     """
 
     def __init__(
@@ -63,19 +63,19 @@ class Supervisor:
         self._pid = child.process.pid
         self._frames = child.frames()
         self._ends: list[CellFinished | ReportFinished] = []
-        """What the child told of its end: of two cells in turns it is two."""
+        """The ends that the child told: two for two cells in turns."""
         self._stage: Stage = "starting"
         self._step: int | None = None
         self._stopping = False
         self._timeout_s = timeout_s
         self._timed_out = False
         self._escalation: list[tuple[float, Callable[[], None]]] = []
-        """What to do next if the child is still there, and when (monotonic seconds)."""
+        """The next actions if the child is still there, and when (monotonic seconds)."""
         if timeout_s is not None:
             self._escalation = [(time.monotonic() + timeout_s, self._on_timeout)]
         self._tail = OutputTail(child.output)
         self._oom_kills = kernel_oom_kills()
-        # Made once: this runs beside what is being measured, and selectors made for each look cost more than the look.
+        # Made once: selectors made for each look would cost more than the look.
         self._sentinel = child.process.sentinel
         self._any, self._urgent, self._events = select.poll(), select.poll(), select.poll()
         for urgent in (self._sentinel, stop.fileno()):
@@ -84,7 +84,7 @@ class Supervisor:
         self._any.register(child.events.fileno(), select.POLLIN)
         self._events.register(child.events.fileno(), select.POLLIN)
         self._listening = True
-        """Until the child's pipe is at its end."""
+        """True until the child's pipe is at its end."""
 
     def run(self) -> None:
         """Block until the process is gone; its end was recorded then."""
@@ -95,7 +95,7 @@ class Supervisor:
             self._drain(until_empty=gone)
             self._escalate()
             if not gone and self._listening:
-                # A short rest in which only an end or a stop wakes us; steps gather in the pipe meanwhile.
+                # Only an end or a stop ends this rest; steps gather in the pipe meanwhile.
                 pause_s = PACE_S - (time.monotonic() - looked_at)
                 self._urgent.poll(max(0.0, pause_s * 1e3))
         self._child.process.join()
@@ -106,21 +106,21 @@ class Supervisor:
         self._record([*self._tell_of(left), *(_remarked(end, left) for end in ends)])
 
     def _tell_of(self, left: Sequence[str]) -> list[Event]:
-        """News of the processes that were ended."""
+        """A notice of the processes that were ended."""
         if not left:
             return []
         text = told(left, "the report") if self._cell is None else f"cell {self._cell + 1}: {told(left)}"
         return [Notice(at=time.time(), text=text)]
 
     def _wait(self) -> bool:
-        """Wait until there is something to do; whether the process is gone."""
+        """Wait until there is something to do; True if the process is gone."""
         timeout_ms = max(0.0, (self._escalation[0][0] - time.monotonic()) * 1e3) if self._escalation else None
         if self._child.method == "spawn":
             timeout_ms = min(SPAWNED_LOOK_S * 1e3, math.inf if timeout_ms is None else timeout_ms)
         return any(fd == self._sentinel for fd, _ in self._any.poll(timeout_ms)) or self._child.has_ended
 
     def _drain(self, *, until_empty: bool) -> None:
-        """Record what has arrived. Not until end of file: a process that the child started may hold the pipe open."""
+        """Record what has arrived. A process that the child started may hold the pipe open, so not to its end."""
         events: list[Event] = []
         while self._listening and self._events.poll(0):
             events += map(unpack, self._frames.read())
@@ -138,7 +138,7 @@ class Supervisor:
             self._record(coalesce(events))
 
     def _drain_until_closed(self) -> None:
-        """Record what arrives until the child is dead too, which the kernel ends a moment after its server."""
+        """Record what arrives until the child is dead, which the kernel ends a moment after its server."""
         end_at = time.monotonic() + EXIT_S
         while self._listening and self._events.poll(max(0.0, end_at - time.monotonic()) * 1e3):
             self._drain(until_empty=False)
@@ -151,7 +151,7 @@ class Supervisor:
                 self._step = event.first + len(event.times_s)
             case CellFinished() | ReportFinished():
                 self._ends.append(event)
-                self._escalation = [(time.monotonic() + EXIT_S, self._kill)]
+                self._escalation = [(time.monotonic() + EXIT_S, self._child.kill)]
 
     def _escalate(self) -> None:
         if self._stop.is_set() and not self._stopping:
@@ -162,24 +162,21 @@ class Supervisor:
                 with contextlib.suppress(BrokenPipeError):
                     os.write(self._child.commands.fileno(), b"s")
                 now = time.monotonic()
-                self._escalation = [(now + POLITE_S, self._terminate), (now + POLITE_S + TERM_S, self._kill)]
+                self._escalation = [
+                    (now + POLITE_S, self._child.terminate),
+                    (now + POLITE_S + TERM_S, self._child.kill),
+                ]
         while self._escalation and time.monotonic() >= self._escalation[0][0]:
             _, action = self._escalation.pop(0)
             action()
 
     def _on_timeout(self) -> None:
         self._timed_out = True
-        self._terminate()
-        self._escalation = [(time.monotonic() + TERM_S, self._kill)]
-
-    def _terminate(self) -> None:
         self._child.terminate()
-
-    def _kill(self) -> None:
-        self._child.kill()
+        self._escalation = [(time.monotonic() + TERM_S, self._child.kill)]
 
     def _sudden_end(self) -> CellFinished | ReportFinished:
-        """The end of a child that told of none."""
+        """The end of a child that told none."""
         status: Status
         if self._timed_out:
             status, error = "killed", f"no result within the per-cell timeout of {self._timeout_s:g} s"
@@ -198,14 +195,14 @@ class Supervisor:
 
 
 def _remarked(end: CellFinished | ReportFinished, left: Sequence[str]) -> CellFinished | ReportFinished:
-    """The end of a cell, with what is to be known of the processes that it had left."""
+    """The end of a cell, with a remark on the processes that it had left."""
     if not left or isinstance(end, ReportFinished):
         return end
     return msgspec.structs.replace(end, remarks=(*end.remarks, told(left)))
 
 
 def kernel_oom_kills() -> int | None:
-    """How many processes the kernel has killed for lack of memory since boot; None where it does not say."""
+    """Number of processes that the kernel killed for lack of memory since boot; None if it does not tell."""
     try:
         for line in Path("/proc/vmstat").read_text().splitlines():
             name, _, value = line.partition(" ")
@@ -219,8 +216,8 @@ def kernel_oom_kills() -> int | None:
 def explain_exit(exitcode: int | None, oom_kills: int | None) -> tuple[Status, str]:
     """Status and one-line error of a child that ended with `exitcode` before it reported a result.
 
-    A negative exit code is the signal that ended it. `oom_kills` counts the kernel's out-of-memory kills while the
-    child ran, None when unknown.
+    A negative exit code is the signal that ended it. `oom_kills` counts the kernel's out-of-memory kills meanwhile,
+    None if unknown.
     """
     if exitcode is None or exitcode >= 0:
         return "failed", f"the process ended with exit code {exitcode} before reporting a result; see its output"

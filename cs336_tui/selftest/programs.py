@@ -29,20 +29,20 @@ from cs336_tui.session.log import LogError, LogReader
 
 BARE, CONTROL, BENCH, UNSAMPLED, APP = "bare", "control", "bench", "bench, no sampling", "app"
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20)}
-"""Has glibc's malloc keep freed memory, as a cell's process does."""
+"""Makes glibc's malloc keep freed memory, as in a cell's process."""
 SAMPLING_S = 0.5
 _ENDLESS = 1_000_000
 _READY_TO_RUN = rb"torch \d"
-"""What the app shows once it knows the machine."""
+"""The app shows this once it knows the machine."""
 _ROWS, _COLUMNS = 40, 120
 _KEPT_BYTES = 1 << 16
 _CONTROL = re.compile(r"\x1b[\[\]PX^_][^a-zA-Z\x07]*[a-zA-Z\x07]|\x1b.|[\x00-\x08\x0b-\x1f\x7f]")
 _ENDS_IN_S = 10.0
-"""Far longer than a killed process needs."""
+"""Seconds for the end of a killed process."""
 
 
 class SelftestError(Exception):
-    """A program that could not be timed; says which, why and what it said last."""
+    """A program could not be timed; the message says which, why, and its last output."""
 
 
 class SelftestCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class SelftestCell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> list[str]:
-        """The cell as options, without an end."""
+        """The cell as options, with endless steps."""
         fields = {
             "--size": self.size, "--context": self.context, "--batch": self.batch, "--pass": self.pass_,
             "--device": self.device, "--steps": _ENDLESS,
@@ -69,7 +69,7 @@ class SelftestCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimedStep(NamedTuple):
-    """One step: when it ended (Unix time) and how long it took, seconds."""
+    """One step: its end (Unix time) and its time, seconds."""
 
     end: float
     took: float
@@ -78,7 +78,7 @@ class TimedStep(NamedTuple):
 class Program(NamedTuple):
     """A program that runs the cell until it is killed.
 
-    `steps` reads what it has timed so far, oldest first. One in a terminal is sent `keys` once it has written `prompt`.
+    `steps` reads its steps so far, oldest first. One in a terminal is sent `keys` once it has written `prompt`.
     """
 
     name: str
@@ -95,7 +95,7 @@ def programs_of(work: SelftestCell, folder: Path, *, keep_memory: bool = False) 
 
     With `keep_memory` the bare scripts keep freed memory too.
     """
-    # Without the user's folder on Python's path, whose files may be named like Python's own.
+    # The user's folder may have files named like Python's own.
     python = (sys.executable, "-P", "-m")
     cell = [*work.words, "--warmup", "0"]
 
@@ -123,7 +123,7 @@ def programs_of(work: SelftestCell, folder: Path, *, keep_memory: bool = False) 
 
 
 def read_lines(file: Path) -> list[TimedStep]:
-    """Steps as the bare script writes them; a line that is being written is left for later."""
+    """The steps of the bare script, less a line that is being written."""
     if not file.exists():
         return []
     whole, _, _ = file.read_text().rpartition("\n")
@@ -131,7 +131,7 @@ def read_lines(file: Path) -> list[TimedStep]:
 
 
 def read_session(directory: Path) -> list[TimedStep]:
-    """Steps in the directory's session logs, measured or warm-up. Raises `SelftestError` when a cell has ended."""
+    """All steps in the directory's session logs. Raises `SelftestError` when a cell has ended."""
     steps: list[TimedStep] = []
     for log in directory.glob("*.jsonl"):
         with contextlib.suppress(LogError):  # of a log that has only just been made
@@ -139,7 +139,7 @@ def read_session(directory: Path) -> list[TimedStep]:
                 if isinstance(event, CellFinished):
                     raise SelftestError(f"its cell is {event.status}: {event.error or 'no reason was given'}")
                 if isinstance(event, StepsTimed):
-                    # Merged events tell the end of their last step only; the others ended before it, back to back.
+                    # Merged events have the end of their last step only; the others ended before it, back to back.
                     end = event.at
                     for took in reversed(event.times_s):
                         steps.append(TimedStep(end, took))
@@ -148,21 +148,21 @@ def read_session(directory: Path) -> list[TimedStep]:
 
 
 class Group:
-    """A started program: the leader of a session and process group, with what else it starts."""
+    """A started program, the leader of a session and process group."""
 
     def __init__(self, process: subprocess.Popen[bytes], output: Path | None, terminal: int | None) -> None:
         self._process, self._output = process, output
         self.terminal = terminal
-        """Our side of its terminal, until it is closed; None for a program without one."""
+        """Our side of its terminal while that is open."""
         self.written = bytearray()
-        """The last that it wrote to its terminal."""
+        """Its last output to its terminal."""
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def let(self, go_on: bool) -> None:
-        """Have all its processes go on, or stop."""
+        """Continue or stop all its processes."""
         with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter is what macOS says of zombies
             os.killpg(self.pid, signal.SIGCONT if go_on else signal.SIGSTOP)
 
@@ -173,7 +173,7 @@ class Group:
 
     @property
     def ending(self) -> str | None:
-        """How it ended, in words; None while it runs."""
+        """A phrase on its end; None while it runs."""
         code = self._process.poll()
         if code is None:
             return None
@@ -188,7 +188,7 @@ class Group:
         return "\n".join([line for line in lines if line][-8:])[-2000:]
 
     def drain(self) -> None:
-        """Take what it wrote to its terminal, which else would have it wait."""
+        """Read its terminal, which would block it when full."""
         if self.terminal is None:
             return
         try:
@@ -199,7 +199,7 @@ class Group:
             self.terminal = None
 
     def close(self) -> None:
-        """Give everything back; it has been killed."""
+        """Close its terminal and wait for its end; it has been killed."""
         if self.terminal is not None:
             os.close(self.terminal)
             self.terminal = None
@@ -208,11 +208,10 @@ class Group:
 
 
 class Groups:
-    """Starts programs, and ends them all with SIGKILL when it is left.
+    """A context manager that starts programs and ends them all with SIGKILL when it is left.
 
-    They end too when this process does, however it does: each program says its group to a process that watches over
-    them (`watcher.py`) before it begins, and that one kills them once this end of its pipe is closed. `folder` is for
-    their files and goes with them. Use as a context manager.
+    They also end when this process does: before it begins, each writes its group to the pipe of `watcher.py`, a process
+    that kills them once this end of the pipe is closed. `folder` is for their files and is removed with them.
     """
 
     def __enter__(self) -> Groups:
@@ -239,7 +238,7 @@ class Groups:
     def start(
         self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None, *, terminal: bool = False
     ) -> Group:
-        """Start a program, its output going to a file in `folder` or to a terminal of its own.
+        """Start a program with its output in a file in `folder`, or on a terminal of its own.
 
         `env` is added to this process's environment; temporary files go to `folder`.
         """
@@ -281,7 +280,7 @@ class Groups:
         return self._running[-1]
 
     def wait(self, seconds: float) -> None:
-        """Let the time pass, and take what programs write to their terminals meanwhile."""
+        """Wait, and read the programs' terminals meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             watched = {group.terminal: group for group in self._running if group.terminal is not None}

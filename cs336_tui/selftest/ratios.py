@@ -1,6 +1,6 @@
-"""What step times taken in turns come to: each program's over the bare script's, with intervals, against the marks.
+"""Judges step times taken in turns: the ratio of each program to the bare script, with intervals, against tolerances.
 
-Ratios are taken round by round, so that a machine that drifts does so on both sides of each.
+Ratios are taken round by round, so that drift affects both sides of each.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Tolerances(msgspec.Struct, frozen=True, kw_only=True):
         return _judged(ratio, 0.0, self.std)
 
     def noisy(self, means: Ratio | None, stds: Ratio | None) -> tuple[bool, bool]:
-        """Whether two equal programs already differ by more than the mark, in means and in stds.
+        """True, for means and for stds, if two equal programs differ by more than the tolerance.
 
-        Neither of the two is the better one, so that a ratio of stds counts upside down too.
+        Neither of the two is the better one, so a ratio of stds counts upside down, too.
         """
         return (
             means is not None and abs(means.ratio - 1) > self.mean,
@@ -51,12 +51,12 @@ ON_GPU = Tolerances(mean=0.01, std=1.1)
 
 
 def marks_for(device: str) -> Tolerances:
-    """Those of the device that torch calls so."""
+    """The tolerances of torch's device."""
     return ON_CPU if device == "cpu" else ON_GPU
 
 
 class ProgramRatio(msgspec.Struct, frozen=True, kw_only=True):
-    """A program over the bare script. `steps` and `bare_steps` are counted steps; None is what cannot be known."""
+    """A program compared with the bare script. `steps` and `bare_steps` are counted steps; None is unknown."""
 
     name: str
     steps: int
@@ -75,9 +75,9 @@ class ProgramRatio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SelftestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of the programs that are judged, the control's, and what they come to together.
+    """Rows of the judged programs and of the control.
 
-    The control's own judgements say only how quiet the machine is. Where it is `noisy`, no program is judged.
+    The control's own judgements say only how quiet the machine is: if it is noisy, no program is judged.
     """
 
     marks: Tolerances
@@ -94,7 +94,7 @@ class SelftestResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worst(judged: Sequence[Judged]) -> Judged:
-    """A failure is one whatever else holds; a pass needs everything."""
+    """The worst of these; ``cannot tell`` without any."""
     for found in ("fail", "cannot tell"):
         if found in judged:
             return found
@@ -102,7 +102,7 @@ def worst(judged: Sequence[Judged]) -> Judged:
 
 
 def judge(starts: Sequence[Sequence[Round]], marks: Tolerances) -> SelftestResult:
-    """Every program but the bare script over that, the control apart; `starts` as in `Taken`."""
+    """Compare every program with the bare script; `starts` as in `Taken`."""
     rows = {name: _row(starts, name, marks) for name in starts[0][0] if name != BARE}
     control = rows.pop(CONTROL)
     noisy_means, noisy_stds = marks.noisy(control.means, control.stds)
@@ -126,7 +126,7 @@ def judge(starts: Sequence[Sequence[Round]], marks: Tolerances) -> SelftestResul
 def log_ratio(starts: Sequence[Sequence[float]]) -> Ratio | None:
     """The geometric mean of ratios with its 95 % interval, from the ratios of each start's rounds.
 
-    The rounds of a start share what its processes got, so a sample is the mean of a start's log ratios, and the
+    The rounds of a start share the luck of its processes, so a sample is the mean of a start's log ratios, and the
     interval Student's of these samples (1908). From one start the samples are its rounds. None below 2 samples.
     """
     logs = [[math.log(value) for value in rounds] for rounds in starts if rounds]
@@ -141,7 +141,7 @@ def log_ratio(starts: Sequence[Sequence[float]]) -> Ratio | None:
 
 
 def _judged(ratio: Ratio | None, low: float, high: float) -> Judged:
-    """Where the whole interval lies."""
+    """Pass if the whole interval lies within these bounds, fail if it lies outside."""
     if ratio is None or ratio.low is None or ratio.high is None:
         return "cannot tell"
     if low <= ratio.low and ratio.high <= high:
@@ -167,8 +167,7 @@ def _row(starts: Sequence[Sequence[Round]], name: str, marks: Tolerances) -> Pro
 
 
 def _ratios(starts: Sequence[Sequence[Round]], name: str, of: Callable[[Sequence[float]], float]) -> list[list[float]]:
-    """For each start, for each of its rounds in which both timed at least two steps: `of` the program's over `of` the
-    bare script's."""
+    """For each start and round with two steps of both: `of` the program's times over `of` the bare script's."""
     return [
         [
             own / bare
@@ -192,7 +191,7 @@ def _mean(turns: Sequence[Sequence[float]]) -> float | None:
 
 
 def _std_within(turns: Sequence[Sequence[float]]) -> float | None:
-    """The turns' pooled std, so that it holds no drift between them."""
+    """The pooled std of the turns, without drift between them."""
     long = [turn for turn in turns if len(turn) > 1]
     freedom = sum(len(turn) - 1 for turn in long)
     if not freedom:

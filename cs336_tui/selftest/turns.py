@@ -1,8 +1,7 @@
-"""Programs that run the same cell at once, of which only one at a time is let go on, a turn each, round after round.
+"""Lets programs that run the same cell take turns: one runs while the others are stopped, round after round.
 
-So a machine whose speed drifts, drifts for all of them. The order within a round is drawn anew for each. All programs
-are started afresh a few times over, because where memory comes to lie differs from one start to the next and stays for
-a process's life.
+So drift of the machine's speed affects all of them alike. Each round has a random order. All programs are restarted a
+few times, as the layout of memory differs between starts and stays for a process's life.
 """
 
 from __future__ import annotations
@@ -19,23 +18,22 @@ import msgspec
 from cs336_tui.selftest.programs import Group, Groups, Program, SelftestError, TimedStep
 
 SETTLE_S = 0.25
-"""Steps that begin sooner after their turn does are not counted: the others have had the caches."""
+"""Seconds of a turn in which steps are not counted, as the others have used the caches."""
 WARM_STEPS = 5
-"""Steps that every program has done before its first turn."""
+"""Steps of every program before its first turn."""
 PATIENCE_S = 180.0
-"""How long programs may take until they have warmed up, or for a step."""
+"""Limit of a warm-up or of a step, seconds."""
 START_S = 12.0
-"""About how long a start takes, until one was seen."""
+"""Estimate of a start's time before the first, seconds."""
 _TRIAL_STEPS = 5
 _LOOK_S = 0.1
 
 MakePrograms = Callable[[Path], Sequence[Program]]
-"""The programs, their files in a folder; the first of them tells how long a step takes."""
+"""Makes the programs with their files in a folder; the first is the one whose step is timed for the plan."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How often programs are started and take turns, and how long a turn is: at least `turn_s` seconds, and at least
-    as long as `steps` steps take."""
+    """Numbers of starts and of rounds; a turn lasts at least `turn_s` seconds and at least `steps` steps."""
 
     starts: int
     rounds: int
@@ -43,16 +41,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 20
 
     def turn_of(self, step_s: float) -> float:
-        """Seconds of a turn when a step takes this long."""
+        """Seconds of a turn, given those of a step."""
         return max(self.turn_s, SETTLE_S + self.steps * step_s)
 
     def lasts_s(self, programs: int, step_s: float) -> float:
-        """About how long it all takes."""
+        """About the seconds of all starts and turns."""
         return self.starts * (START_S + self.rounds * programs * self.turn_of(step_s))
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """Times of steps in seconds, oldest first: those that count, and those that had begun too soon."""
+    """Times of steps in seconds, oldest first: the counted ones, and those that began within `SETTLE_S`."""
 
     counted: tuple[float, ...]
     settling: tuple[float, ...]
@@ -71,7 +69,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnsProgress(NamedTuple):
-    """How far it is: `round` is 0 while programs start; `left_s` counts from its beginning. None is not known yet."""
+    """Progress: `round` is 0 while programs start; `left_s` counts from the beginning of the round; None is unknown."""
 
     start: int
     starts: int
@@ -84,9 +82,9 @@ class TurnsProgress(NamedTuple):
 def take_turns(
     make: MakePrograms, plan: Plan, say: Callable[[TurnsProgress], object], *, patience_s: float = PATIENCE_S
 ) -> Taken:
-    """Start the programs and give them turns, as often as planned.
+    """Start the programs and give them turns by the plan; no program is left behind.
 
-    Raises `SelftestError` when a program ends or does not warm up. Whatever happens, no program is left behind.
+    Raises `SelftestError` when a program ends or does not warm up.
     """
     starts: list[tuple[Round, ...]] = []
     turn_s: float | None = None
@@ -116,7 +114,7 @@ def take_turns(
 
 
 def _turn(steps: Sequence[TimedStep], begin: float, end: float) -> Turn:
-    """Of all steps of a program those that it began and ended in its turn."""
+    """The steps of a program that began and ended in its turn."""
     ended = [(step.end - step.took, step.took) for step in steps if begin < step.end <= end]
     return Turn(
         tuple(took for began, took in ended if began >= begin + SETTLE_S),
@@ -149,7 +147,7 @@ class _Stage:
             self._missing = sorted(self._programs.keys() - warm)
 
     def step_time(self, name: str) -> float:
-        """How long a step of the program takes when it runs alone and undisturbed, seconds: the least of a few."""
+        """Seconds of a step of the program running alone: the least of a few."""
         began = time.time()
         self._running[name].let(True)
         times: list[float] = []
@@ -160,7 +158,7 @@ class _Stage:
         return min(times)
 
     def turn(self, name: str, turn_s: float) -> tuple[float, float]:
-        """Let one go on for a while; from when to when that was, Unix time."""
+        """Let one program go on for `turn_s` seconds; returns begin and end, Unix time."""
         group = self._running[name]
         with _named(name, group):
             begin = time.time()
@@ -173,9 +171,9 @@ class _Stage:
         return begin, end
 
     def all_steps(self) -> dict[str, list[TimedStep]]:
-        """What every program has timed until now.
+        """The steps of every program until now.
 
-        All go on until each has told of a later step, since what was in a pipe when its reader was stopped comes first.
+        All go on until each has told a later step: those left in a pipe when its reader was stopped come first.
         """
         released = time.time()
         for group in self._running.values():
@@ -191,7 +189,7 @@ class _Stage:
             return self._programs[name].steps()
 
     def _until(self, otherwise: str) -> Iterator[None]:
-        """Once every moment until nobody is missing. Raises `SelftestError` when one has ended or patience has."""
+        """Iterate every `_LOOK_S` until no program is missing. Raises `SelftestError` if one ends or takes too long."""
         give_up_at = time.monotonic() + self._patience_s
         self._missing = sorted(self._programs)
         while self._missing:
@@ -207,7 +205,7 @@ class _Stage:
 
 @contextmanager
 def _named(name: str, group: Group) -> Iterator[None]:
-    """Has an error say whose it is, and what that program said last."""
+    """Adds the program's name and last output to a `SelftestError`."""
     try:
         yield
     except SelftestError as error:

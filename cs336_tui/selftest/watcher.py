@@ -1,7 +1,7 @@
-"""Ends process groups when whoever began them is gone. Run as a script of its own, without this package.
+"""Ends process groups when the process that began them is gone. Runs as a script, without this package.
 
-Reads process group ids from standard input, a line each, until its other end closes, however that came about. Then it
-kills the groups, stopped processes too, and removes the folder that it was given.
+Reads process group ids from standard input, a line each, until its other end closes. Then it kills the groups, stopped
+processes too, and removes a folder.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import sys
 import time
 
 PATIENCE_S = 1.0
-"""How long killed processes may take to be gone before the folder is removed under them."""
+"""Seconds to wait for killed processes before the folder is removed."""
 
 
 def main(folder: str) -> None:
-    """Wait for the end of standard input, then clear up."""
+    """Wait for the end of standard input, then kill the groups and remove the folder."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups = [int(line) for line in sys.stdin]

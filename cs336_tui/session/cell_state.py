@@ -1,4 +1,4 @@
-"""One cell as it stands: what was asked, its steps, what surrounded it, how it ended."""
+"""The state of a cell: its spec, its steps, its surroundings, its end."""
 
 from __future__ import annotations
 
@@ -48,29 +48,28 @@ class StepTimes:
 
 
 class Unread(Protocol):
-    """What a log tells of one attempt at a cell, not read yet. May be read several times, by several threads."""
+    """The part of a log on one attempt at a cell; may be read several times, by several threads."""
 
     def steps(self) -> Iterable[StepsTimed]: ...
     def samples(self) -> Iterable[tuple[DeviceSampled, Stage | None]]:
-        """Of the device while the cell ran and after, each with the cell's stage, None when it was over."""
+        """Device samples while the cell ran and after, each with the cell's stage, None if it was over."""
 
 
 class CellState:
-    """One cell: what was asked and what is known so far. Times in seconds, oldest first.
+    """One cell and what is known of it so far. Times in seconds, oldest first.
 
-    The steps and the surroundings of a cell may be read when somebody asks for them (`read_later`); the summary of a
-    finished one is known before.
+    Steps and surroundings may be read at first use (`read_later`); the summary of a finished cell is known before.
     """
 
     def __init__(self, cell: int, spec: CellSpec, repeat: int = 1) -> None:
         self.cell = cell
         self.spec = spec
         self.repeat = repeat
-        """Which run of its spec it is, from 1."""
+        """The number of the run of its spec, from 1."""
         self.status: Status | Literal["queued", "running", "skipped"] = "queued"
         self.skipped_because: str | None = None
         self.earlier: list[CellState] = []
-        """What it was when it was started again, oldest first."""
+        """Its former attempts, oldest first."""
         self._forget()
 
     def _forget(self) -> None:
@@ -79,18 +78,18 @@ class CellState:
         """Unix seconds."""
         self.pid: int | None = None
         self.in_turns = False
-        """Whether another cell ran in turns with it, in one process."""
+        """True if another cell ran in turns with it, in one process."""
         self.started_at: float | None = None
         self.finished: CellFinished | None = None
         self.environment: Environment | None = None
-        """The machine that it runs or ran on."""
+        """The machine that it runs on."""
         self.num_params: int | None = None
         self.num_params_without_head: int | None = None
         self.in_force: InForce | None = None
         self.prepared: ModelPrepared | None = None
-        """What compiling or capturing took, of a cell that did so."""
+        """The cost of compiling or capturing."""
         self.unread: Unread | None = None
-        """Where the steps and the surroundings are until they are asked for."""
+        """The source of steps and surroundings until their first use."""
         self._times: StepTimes | None = StepTimes()
         self._surroundings: Surroundings | None = Surroundings()
         self._window_began_at: float | None = None
@@ -98,7 +97,7 @@ class CellState:
         self.output = ""
 
     def start_again(self) -> None:
-        """Wait again; what was known so far goes to `earlier`."""
+        """Wait again; the attempt so far goes to `earlier`."""
         if self.started_at is not None:
             before = copy.copy(self)
             before.earlier = []
@@ -117,7 +116,7 @@ class CellState:
 
     @property
     def surroundings(self) -> Surroundings:
-        """What was seen of the device and the host."""
+        """The device and the host while it measured."""
         if self._surroundings is None:
             surroundings = Surroundings()
             surroundings.begin_window(self._window_began_at)
@@ -128,13 +127,13 @@ class CellState:
         return self._surroundings
 
     def take_sample(self, sample: DeviceSampled, stage: Stage | None) -> None:
-        """Draw in a sample of the device that was taken while the cell was at `stage`, None when it was over."""
+        """Add a device sample that was taken at this stage, None if the cell was over."""
         self.surroundings.take(self._own_part(sample), stage)
 
     def _own_part(self, sample: DeviceSampled) -> DeviceSampled:
-        """The sample without its GPU where that is not the cell's; `why` then says so to a cell on a GPU.
+        """The sample, without its GPU if that is not the cell's; `why` says so for a cell on a GPU.
 
-        Where a UUID is not known, the GPU is the cell's own if the cell runs on the machine's only CUDA device.
+        If a UUID is not known, the GPU is the cell's if the cell runs on the machine's only CUDA device.
         """
         gpu, device = sample.gpu, self.spec.device
         if gpu is None:
@@ -152,14 +151,14 @@ class CellState:
         return msgspec.structs.replace(sample, gpu=None, why=f"another GPU than {device} was sampled, {gpu.uuid}")
 
     def begin_window(self, at: float) -> None:
-        """It began to measure at this time (Unix seconds); what is said of it again does not count."""
+        """Set the time at which it began to measure (Unix seconds); the first call counts."""
         if self._window_began_at is None:
             self._window_began_at = at
             if self._surroundings is not None:
                 self._surroundings.begin_window(at)
 
     def end_window(self, at: float) -> None:
-        """It stopped measuring at this time (Unix seconds)."""
+        """Set the time at which it stopped measuring (Unix seconds)."""
         self._window_ended_at = at
         if self._surroundings is not None:
             self._surroundings.end_window(at)
@@ -170,7 +169,7 @@ class CellState:
 
     @property
     def step_times_s(self) -> list[float]:
-        """Of the measured steps."""
+        """Times of the measured steps."""
         return self.times.measured_s
 
     @property
@@ -182,21 +181,17 @@ class CellState:
         return self.times.measured_phases_s
 
     @property
-    def warmup_host_times_s(self) -> list[float]:
-        return self.times.warmup_host_s
-
-    @property
     def host_times_s(self) -> list[float]:
         return self.times.measured_host_s
 
     @property
     def host_phase_times_s(self) -> dict[str, list[float]]:
-        """Empty where the host's clock is the device's, of a step of one phase, and in logs that do not tell."""
+        """Empty if the host's clock is the device's, for a step of one phase, and in old logs."""
         return self.times.measured_host_phases_s
 
     @property
     def running(self) -> RunningStats:
-        """Over the measured steps."""
+        """Mean and std of the measured steps."""
         if self._times is None and (known := self._known_summary):
             return RunningStats.of(known)
         return self.times.running
@@ -206,19 +201,18 @@ class CellState:
         return self.finished.summary if self.finished else None
 
     def read_later(self, unread: Unread) -> None:
-        """Have steps and surroundings read when they are first asked for, instead of what was added."""
+        """Read steps and surroundings from `unread` at first use, in place of those added."""
         self.unread, self._times, self._surroundings = unread, None, None
 
     @property
     def steps_done(self) -> int:
-        if self._times is None and self.finished and (known := self.finished.summary):
+        if self._times is None and self.finished and (known := self._known_summary):
             return self.finished.warmup_steps_done + known.n
         return len(self.warmup_times_s) + len(self.step_times_s)
 
     @property
     def steps_meant(self) -> int:
-        """Warm-up and measured steps that it is to do; of one that is over, those it did, where it ended early or a
-        count was automatic."""
+        """Warm-up and measured steps of its spec; those done if it ended early or is over with an automatic count."""
         automatic = self.spec.warmup_auto or self.spec.steps_auto is not None
         return self.steps_done if self.is_over and (automatic or self.status != "ok") else self.spec.total_steps
 

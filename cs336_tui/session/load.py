@@ -20,19 +20,19 @@ from cs336_tui.session.state import DEVICE_HISTORY, SessionState
 
 _STEPS, _SAMPLE = line_prefix(StepsTimed), line_prefix(DeviceSampled)
 _LONG = (_STEPS, _SAMPLE)
-"""Lines that make a log long: those of device samples, and of the steps of the cell that runs."""
+"""The lines that make a log long: steps and device samples."""
 LONGEST_PAUSE_S = 2.0
-"""A pause between runs is cut to this, so that nobody watches nothing happen."""
+"""A longer pause between runs is cut to this."""
 _SLICE_S = 0.1
 
 
 def load(path: Path) -> SessionState:
-    """The session as its log tells it; a torn last line is left out.
+    """The session of a log, less a torn last line.
 
-    Damage raises `LogError`, except in the lines of steps and device samples: such a line is left out.
+    Damage raises `LogError`; damaged lines of steps and device samples are left out.
     """
     try:
-        file = open_regular(path)  # kept open while steps may be asked for, so that the log may be deleted meanwhile
+        file = open_regular(path)  # stays open for the steps, so that the log may be deleted meanwhile
     except OSError as error:
         raise LogError(f"{path}: {error.strerror}") from None
     state = SessionState()
@@ -58,12 +58,12 @@ def load(path: Path) -> SessionState:
 
 
 class _Unread:
-    """Where the steps of one attempt at a cell are, and the samples meanwhile; the cell reads them from there."""
+    """The place in the log of one attempt's steps and of the samples meanwhile; the cell reads them from there."""
 
     def __init__(self, file: BinaryIO, cell: int) -> None:
         self._file, self._cell = file, cell
         self.runs: list[tuple[SkippedLines, Stage | None]] = []
-        """Each with the cell's stage, None when it was over."""
+        """Each with the cell's stage, None if it was over."""
 
     def steps(self) -> Iterator[StepsTimed]:
         for run, stage in self.runs:
@@ -79,7 +79,7 @@ class _Unread:
 
 
 def _unread(cell: CellState, file: BinaryIO) -> _Unread:
-    """What the cell is to read later of its present attempt."""
+    """The part of the log that the cell's present attempt reads later."""
     if not isinstance(cell.unread, _Unread):
         cell.read_later(_Unread(file, cell.cell))
     assert isinstance(cell.unread, _Unread)
@@ -87,7 +87,7 @@ def _unread(cell: CellState, file: BinaryIO) -> _Unread:
 
 
 def _text(file: BinaryIO, run: SkippedLines) -> bytes:
-    return os.pread(file.fileno(), run.end - run.start, run.start)  # keeps no place, as threads may share the file
+    return os.pread(file.fileno(), run.end - run.start, run.start)  # threads may share the file
 
 
 def _events(lines: bytes, prefix: bytes = b"") -> Iterator[Event]:
@@ -103,7 +103,7 @@ def _events(lines: bytes, prefix: bytes = b"") -> Iterator[Event]:
 
 
 def _read_samples(state: SessionState, file: BinaryIO, runs: list[tuple[SkippedLines, int | None]]) -> None:
-    """Bring back the latest device samples, each with the cell that ran."""
+    """Restore the latest device samples, each with the cell that ran."""
     found: list[tuple[DeviceSampled, int | None]] = []
     for run, cell in reversed(runs):
         lines = _text(file, run)
@@ -116,14 +116,14 @@ def _read_samples(state: SessionState, file: BinaryIO, runs: list[tuple[SkippedL
 
 
 class Pace:
-    """How fast a replay goes; may be changed from another thread while it plays. Speed 0 means at once."""
+    """The speed of a replay; another thread may change it. Speed 0 means at once."""
 
     def __init__(self, speed: float = 1.0) -> None:
         self.speed = speed
         self.paused = False
 
     def wait(self, log_s: float, stop: threading.Event) -> bool:
-        """Let `log_s` seconds of the log pass; true when `stop` was set meanwhile."""
+        """Wait for `log_s` seconds of the log; True if `stop` was set meanwhile."""
         while self.paused or (log_s > 0.0 and self.speed):
             here_s = _SLICE_S if self.paused else min(log_s / self.speed, _SLICE_S)
             if stop.wait(here_s):
@@ -143,8 +143,8 @@ def replay(
 ) -> None:
     """Hand the log's events to `sink`, `speed` times as fast as they came; 0 means at once. A `pace` replaces `speed`.
 
-    Blocks until the end or until `stop` is set. A log whose last line was cut ends with a notice that says so.
-    Raises `LogError` for a log that cannot be read, after handing on what came before the damage.
+    Blocks until the end or until `stop` is set. A log whose last line was cut ends with a notice that says so. Raises
+    `LogError` for a log that cannot be read, after the events before the damage.
     """
     stop = stop or threading.Event()
     pace = pace or Pace(speed)

@@ -1,6 +1,8 @@
-"""One writer a session: a small file beside the log says who writes it.
+"""Keeps one writer a session: a small file beside the log names its host, PID and start.
 
-Made by exclusive creation alone, so that it holds on a network file system too; no file locks, no mmap.
+It is made by exclusive creation alone, so that it holds on a network file system too, without file locks and mmap.
+filelock's SoftFileLock (4.2) does not replace it: on NFS it cannot take over the lock of a process that died, and it
+never takes over an empty file, which a process leaves that dies between making and writing it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from cs336_tui.config.reading import UNREADABLE, read_small
 
 
 class Writer(msgspec.Struct, frozen=True, kw_only=True):
-    """Who writes a session. `since` is when the process began (Unix seconds), as a pid may be given twice."""
+    """The writer of a session. `since` is the start of the process (Unix seconds), as PIDs are reused."""
 
     host: str
     pid: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -27,7 +29,7 @@ class Writer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_live(self) -> bool:
-        """Whether this process may still run; what another host does cannot be known from here."""
+        """False if the process is known to have ended; a process of another host may always live."""
         if self.host != socket.gethostname():
             return True
         import psutil
@@ -44,7 +46,7 @@ class Writer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionInUse(Exception):
-    """Another process writes this session, or may."""
+    """Another process writes this session, or may write it."""
 
     def __init__(self, path: Path, writer: Writer | None) -> None:
         self.path, self.writer = path, writer
@@ -52,12 +54,12 @@ class SessionInUse(Exception):
 
 
 def lock_path(log: Path) -> Path:
-    """Where the writer of this log is named."""
+    """The file that names the writer of this log."""
     return log.with_suffix(".writer")
 
 
 def writer_of(log: Path) -> Writer | None:
-    """Who writes this log now, None when nobody does. A lock that cannot be read counts as nobody's."""
+    """The present writer of this log; None without one, or if its file cannot be read."""
     writer = _read(lock_path(log))
     return writer if writer and writer.may_live else None
 
@@ -70,7 +72,7 @@ class SessionLock:
         self._own: Writer | None = None
 
     def acquire(self, *, take_over: bool = False) -> None:
-        """Become the writer. The lock of a process that has died is taken over; with `take_over` any is.
+        """Become the writer. Takes over the lock of a process that has died, with `take_over` any lock.
 
         Raises `SessionInUse`, or OSError when the file cannot be made.
         """
@@ -100,7 +102,7 @@ class SessionLock:
             draft.unlink(missing_ok=True)
 
     def _clear(self, *, take_over: bool) -> None:
-        """Remove a dead writer's lock; of two that try at once, only one finds it there."""
+        """Remove a dead writer's lock; of two that try at once, only one can rename it."""
         aside = self.path.with_suffix(f".writer-{secrets.token_hex(8)}")
         before = _read(self.path)
         if before is not None and before.may_live and not take_over:
@@ -121,7 +123,7 @@ class SessionLock:
 
 
 def _read(path: Path) -> Writer | None:
-    """Who is named in a lock; None where that cannot be read."""
+    """The writer named in a lock; None if it cannot be read."""
     try:
         return msgspec.json.decode(read_small(path), type=Writer)
     except UNREADABLE:
@@ -129,7 +131,7 @@ def _read(path: Path) -> Writer | None:
 
 
 def _name(file: Path, path: Path) -> None:
-    """Give the file's content the name `path`, if nothing has it. Raises FileExistsError."""
+    """Give the file the name `path`. Raises FileExistsError if something has it."""
     try:
         os.link(file, path)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""The append-only session log: one JSONL file per session, every finished step in it."""
+"""Writes and reads the session log: one append-only JSONL file a session, with every finished step."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ FILES_SUFFIX = ".files"
 _TAIL_BYTES = 1 << 16
 TORN = "the last line was cut while being written; everything before it is shown"
 DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError)
-"""What `from_line` raises for a line that is not an event."""
+"""Errors of `from_line` for a line that is not an event."""
 
 
 class LogError(Exception):
-    """A log that cannot be read or written; the message names the file, the place and the remedy."""
+    """A log cannot be read or written; the message names the file, the place and the remedy."""
 
 
 class NoRoomForLog(LogError):
-    """A log that cannot be begun, or gone on with, because the disk or the quota is full."""
+    """A log cannot be opened because the disk or the quota is full."""
 
 
 class LogLost(LogError):
-    """A log that cannot be written any more; `reason` says why, without the path."""
+    """A log cannot be written any more; `reason` says why, without the path."""
 
     def __init__(self, path: Path, reason: str) -> None:
         self.reason = reason
@@ -44,7 +44,7 @@ class LogLost(LogError):
 
 
 def default_session_dir() -> Path:
-    """Where this platform keeps user data."""
+    """The folder of sessions in this platform's user data."""
     return platformdirs.user_data_path("cs336-tui", appauthor=False) / "sessions"
 
 
@@ -54,23 +54,22 @@ def new_session_id(now: float | None = None) -> str:
 
 
 def line_prefix(kind: type[msgspec.Struct]) -> bytes:
-    """How every line of an event of this kind begins."""
+    """The beginning of every line with an event of this kind."""
     return f'{{"type":"{kind.__name__}"'.encode()
 
 
 class SessionLog:
     """Appends events to a session's file, unbuffered, so that a killed app loses no written step.
 
-    A new log never reuses an existing file; only its owner can read it, and a folder that is made for it. With `resume`
-    an existing one goes on; a last line that was cut while being written is removed from it. One process at a time
-    writes a log: `take_over` says that the one that is named as its writer is known to be gone. Raises `LogError` when
-    the file cannot be had.
+    A new log never reuses an existing file; only its owner can read it and the folder made for it. With `resume` an
+    existing one goes on, less a last line that was cut while being written. One process at a time writes a log:
+    `take_over` replaces a writer that is known to be gone. Raises `LogError` when the file cannot be opened.
     """
 
     def __init__(self, path: Path, *, resume: bool = False, take_over: bool = False) -> None:
         self.path = path
         self._absolute = path.absolute()
-        """Where it is also after a model that runs in this process has gone to another folder."""
+        """Its path also after a model in this process has changed the working folder."""
         self._lock = SessionLock(self._absolute)
         try:
             if not resume:
@@ -100,7 +99,7 @@ class SessionLog:
         """End of the last whole write, in bytes."""
 
     def _mend(self) -> None:
-        """Put the file's end after its last whole event."""
+        """Cut the file after its last whole event."""
         size = self._file.seek(0, os.SEEK_END)
         tail = b""
         while b"\n" not in tail and len(tail) < size:
@@ -119,7 +118,7 @@ class SessionLog:
                 self._file.write(b"\n")
 
     def write(self, events: Iterable[Event]) -> None:
-        """Append the events. Raises `LogLost` when they are not all in the file; no half line is left behind then."""
+        """Append the events. Raises `LogLost` when they are not all in the file, which then ends with a whole line."""
         data = b"".join(map(to_line, events))
         start, written = self._end, 0
         self._check_there()
@@ -134,13 +133,13 @@ class SessionLog:
         self._end = start + written
 
     def _check_there(self) -> None:
-        """Raise `LogLost` where what is written would go into a file that nobody can open any more, or into a hole."""
+        """Raises `LogLost` if the file was removed or shortened by another program."""
         opened = os.fstat(self._file.fileno())
         try:
             is_there = os.path.samestat(opened, os.stat(self._absolute))  # noqa: PTH116
         except (FileNotFoundError, NotADirectoryError):
             is_there = False
-        except OSError:  # a folder that cannot be looked at says nothing of the file
+        except OSError:  # an unreadable folder says nothing of the file
             is_there = True
         if not is_there:
             raise LogLost(self.path, "it was removed while it was written")
@@ -148,7 +147,7 @@ class SessionLog:
             raise LogLost(self.path, "another program has shortened it")
 
     def copied_to(self, path: Path) -> SessionLog:
-        """A new log with all that was written to this one before a write failed. Raises `LogError`."""
+        """A new log with the whole writes of this one. Raises `LogError`."""
         copy = SessionLog(path)
         try:
             while copy._end < self._end:
@@ -165,7 +164,7 @@ class SessionLog:
         return copy
 
     def sync(self) -> None:
-        """Ask the system to put what was written on the disk."""
+        """Flush the file to the disk."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -174,7 +173,7 @@ class SessionLog:
 
 
 class SkippedLines(NamedTuple):
-    """Neighbouring lines of a log that were passed over: where they are in the file, in bytes."""
+    """Neighbouring lines of a log that were not decoded: their place in the file, in bytes."""
 
     start: int
     end: int
@@ -183,8 +182,8 @@ class SkippedLines(NamedTuple):
 class LogReader:
     """The events of a log, oldest first.
 
-    A last line that was cut while being written (the app was killed) is left out and remembered in `torn`;
-    anything else that is not an event raises `LogError` naming the line.
+    A last line that was cut while being written (the app was killed) is left out and sets `torn`; any other line that
+    is not an event raises `LogError` naming it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -197,7 +196,7 @@ class LogReader:
             yield event
 
     def skim(self, pass_over: tuple[bytes, ...]) -> Iterator[Event | SkippedLines]:
-        """As iterating, except that lines which begin with one of `pass_over` (see `line_prefix`) are not decoded."""
+        """As iterating, but lines that begin with one of `pass_over` (`line_prefix`) are not decoded."""
         started = False
         number = end = 0
         try:
@@ -206,7 +205,7 @@ class LogReader:
                     number += 1
                     start, end = end, end + len(line)
                     if started and line.startswith(pass_over):
-                        for line in file:  # a million times in a long log, so nothing more than needed
+                        for line in file:  # a million times in a long log
                             if not line.startswith(pass_over):
                                 break
                             number += 1

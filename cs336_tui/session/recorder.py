@@ -1,4 +1,4 @@
-"""Where events become durable: first the log, then whoever watches."""
+"""Records events: first in the log, then for the watcher."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Sink = Callable[[Sequence[Event]], None]
 class SessionRecorder:
     """Writes events to the session's log and hands them on to `sink`, in one order, from any thread.
 
-    The log file is made by `open`, not before. When a later write fails, or finds that somebody has removed the file,
-    the log goes on elsewhere with all that came before: in the first of `refuges` that takes it. When none does, the
-    run goes on unsaved. One notice says so, and `problem` keeps it.
+    `open` makes the log file. When a later write fails, or the file was removed, the log goes on with all that came
+    before in the first of `refuges` that takes it; without one the run goes on unsaved. One notice says so, and
+    `problem` keeps it.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class SessionRecorder:
         self._said: set[str] = set()
         self._log: SessionLog | None = None
         self.is_open = False
-        """Whether there is a session whose events are recorded, or would be if the log were not lost."""
+        """True from `open` to `close`, also if the log is lost."""
         self.problem: str | None = None
-        """What has become of the log that could not be written to its end."""
+        """One line on a log that could not be written to its end."""
 
     @property
     def path(self) -> Path:
-        """The log's path, also before it exists; another one from where it goes on elsewhere."""
+        """The log's path, also before it exists; it changes when the log goes on elsewhere."""
         return self._directory / f"{self.session}.jsonl"
 
     def open(self, *, resume: bool = False, take_over: bool = False) -> None:
@@ -58,7 +58,7 @@ class SessionRecorder:
             self._sink(events)
 
     def _go_on_elsewhere(self, log: SessionLog, lost: LogLost, events: Sequence[Event]) -> Notice:
-        """Have these events, and the notice that is returned, in a copy of the log, if there is a place for one."""
+        """Continue a copy of the log with these events and the notice that is returned, if a place takes it."""
         self._log = None
         for folder in self._refuges(self._directory):
             text = f"session log {log.path}: {lost.reason}; all of it and what follows is in {folder / log.path.name}"
@@ -83,13 +83,13 @@ class SessionRecorder:
         return notice
 
     def say_once(self, *texts: str) -> None:
-        """Pass on a notice of each text that was not said so before."""
+        """Pass on a notice of each new text."""
         if new := [text for text in texts if text not in self._said]:
             self._said.update(new)
             self.pass_on([Notice(at=time.time(), text=text) for text in new])
 
     def pass_on(self, events: Sequence[Event]) -> None:
-        """Hand events to the watcher only, in order with those that are recorded."""
+        """Hand events to the watcher only, in order with recorded ones."""
         with self._lock:
             self._sink(events)
 
@@ -105,7 +105,7 @@ class SessionRecorder:
 
 
 def refuges_from(folder: Path) -> Iterator[Path]:
-    """Where a log may go on that cannot be in this folder: where logs usually are, then a new temporary folder."""
+    """Folders for a log that cannot go on in this one: the default folder, then a new temporary one."""
     usual = default_session_dir()
     if usual.absolute() != folder.absolute():
         yield usual

@@ -1,4 +1,4 @@
-"""The session as it stands: a fold over events, the same for a live run and a replayed log."""
+"""The state of a session: a fold over events, the same for a live run and a replayed log."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OUTPUT_LIMIT = 64 * 1024
 
 
 class ReportState:
-    """One report: what was asked and what came of it. `status` is None while it is being made."""
+    """One report; `status` is None while it is being made."""
 
     def __init__(self, asked: ReportStarted) -> None:
         self.report = asked.report
@@ -88,19 +88,19 @@ class SessionState:
         self.waiting: dict[int, None] = {}
         """Cells that will run, as ordered keys."""
         self.running: dict[int, None] = {}
-        """The cells that run, as keys in the order of their starts: one, or several that take turns."""
+        """The cells that run, as keys in the order of their starts; several if they take turns."""
         self._together: dict[int, None] = {}
-        """The cells that were started since none ran, as ordered keys."""
+        """The cells started since none ran, as ordered keys."""
         self.default_threads: dict[tuple[str, str], int] = {}
-        """torch's intra-op threads as read back last from a cell that asked for none, by its device and its model."""
+        """torch's default intra-op threads as last read back, by device and model."""
         self.predictions: dict[CellSpec, Prediction] = {}
-        """What cells will need, by `prediction_key`."""
+        """By `prediction_key`."""
         self.unpredictable: dict[CellSpec, str] = {}
-        """For what it could not be worked out and why, by `prediction_key`."""
+        """Reasons of failed predictions, by `prediction_key`."""
         self.reports: dict[int, ReportState] = {}
         """In the order in which they were begun."""
         self.devices: deque[tuple[DeviceSampled, int | None]] = deque(maxlen=DEVICE_HISTORY)
-        """Device samples, each with the cell that was running when it was taken."""
+        """Device samples, each with the cell that ran."""
         self.notices: list[Notice] = []
         self.output: deque[ChildOutput] = deque(maxlen=2000)
         self.ended: SessionEnded | None = None
@@ -108,7 +108,7 @@ class SessionState:
 
     @property
     def current(self) -> int | None:
-        """The cell that was started last of those that run, None between cells."""
+        """The running cell that was started last, None between cells."""
         return next(reversed(self.running), None)
 
     @property
@@ -121,8 +121,8 @@ class SessionState:
 
     @property
     def surrounded(self) -> tuple[tuple[CellState, Stage | None], ...]:
-        """The cells that a device sample taken now tells of, each with its stage: those that run, and those that
-        are over (None) and ran last or beside one that still runs."""
+        """The cells that a device sample taken now describes, each with its stage: those that run, and those that are
+        over (None) and ran last or beside one that still runs."""
         cells = [self.cells[number] for number in self._together if number in self.cells]
         running = [(cell, cell.stage) for cell in cells if cell.cell in self.running]
         return (*running, *((cell, None) for cell in cells if cell.is_over))
@@ -133,22 +133,22 @@ class SessionState:
 
     @property
     def steps_done(self) -> int:
-        """Steps finished, counting a finished cell as all that it was to do, so that progress reaches its total."""
+        """Finished steps; a finished cell counts in full, so that progress reaches its total."""
         return sum(c.steps_meant if c.is_over else c.steps_done for c in self.cells.values() if not c.is_skipped)
 
     @property
     def steps_total(self) -> int:
-        """Of all cells that have run or will; where a count is automatic, at most."""
+        """Steps of all cells that have run or will; an upper bound for automatic counts."""
         return sum(cell.steps_meant for cell in self.cells.values() if not cell.is_skipped)
 
     def prediction_of(self, spec: CellSpec) -> Prediction | None:
-        """What a cell of this spec will need, where that was worked out."""
+        """The prediction of this spec, if there is one."""
         found = self.predictions.get(prediction_key(spec))
         return predicted_for(spec, found) if found else None
 
     def report_of(self, kind: ReportKind, spec: CellSpec) -> ReportState | None:
-        """The latest report of a kind on a spec (on one that it tells the same of); one that is being made first, then
-        one that succeeded."""
+        """The latest report of a kind on a spec, or on one with the same report: first one that is being made, then one
+        that succeeded."""
         key = report_key(spec)
         found = [r for r in self.reports.values() if r.kind == kind and report_key(r.spec) == key]
         running = [r for r in found if r.status is None]
@@ -157,7 +157,7 @@ class SessionState:
         return best[-1] if best else None
 
     def contents(self, kind: type[_R]) -> tuple[_R, ...]:
-        """What the latest successful report of a kind found, for each spec, oldest first."""
+        """The content of the latest successful report of a kind for each spec, oldest first."""
         latest: dict[CellSpec, _R] = {}
         for report in self.reports.values():
             if isinstance(report.content, kind):
@@ -165,13 +165,13 @@ class SessionState:
         return tuple(latest.values())
 
     def break_off(self) -> None:
-        """Nothing more will come: reports that were being made never will be."""
+        """End the reports that are being made, as no more events come."""
         for report in self.reports.values():
             if report.status is None:
                 report.status, report.error = "cancelled", "broken off: the session ended before it was made"
 
     def apply(self, event: Event) -> None:
-        """Fold one event in. Events of unknown cells are ignored: their log line said too little to place them."""
+        """Fold one event in; events of unknown cells are ignored."""
         self.last_at = event.at
         match event:
             case SessionStarted():
@@ -280,7 +280,7 @@ class SessionState:
 
 
 def fold(events: Iterable[Event]) -> SessionState:
-    """The state after all of these."""
+    """The state after these events."""
     state = SessionState()
     for event in events:
         state.apply(event)

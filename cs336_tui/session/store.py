@@ -1,10 +1,11 @@
-"""The sessions in a folder: finding, listing, naming and deleting them."""
+"""Finds, lists, names and deletes the sessions of a folder."""
 
 from __future__ import annotations
 
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,6 @@ from cs336_tui.events.events import (
     CellsPredicted,
     ChildOutput,
     DeviceSampled,
-    Event,
     ReportFinished,
     SessionAnnotated,
     StepsTimed,
@@ -25,11 +25,11 @@ from cs336_tui.session.state import SessionState
 
 _SUFFIX = ".jsonl"
 _LONG = tuple(line_prefix(kind) for kind in (StepsTimed, DeviceSampled, ChildOutput, CellsPredicted, ReportFinished))
-"""Lines that make a log long and say nothing at a glance."""
+"""The lines that make a log long and are not needed for a `SessionInfo`."""
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A session at a glance. Counts are of cells; `state` says whether it runs now, and whether cells wait."""
+    """A session at a glance; counts are of cells."""
 
     session: str
     path: Path
@@ -38,7 +38,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float | None = None
     host: str = ""
     devices: tuple[str, ...] = ()
-    """Devices that cells were to run on, as torch calls them, with the machine's name for each."""
+    """Devices of the cells: torch's name and the machine's name of each."""
     torch: str | None = None
     cells: int = 0
     ok: int = 0
@@ -46,14 +46,13 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     """Failed or killed."""
     left: int = 0
-    """Without a result, so that resuming would run them."""
+    """Without a result: resuming runs them."""
     skipped: int = 0
     reports: int = 0
-    """On kernels, memory and the like."""
     writer: str | None = None
     """The process that writes it now."""
     problem: str | None = None
-    """Why the log cannot be read to its end."""
+    """One line if the log cannot be read to its end."""
 
     @property
     def title(self) -> str:
@@ -66,10 +65,7 @@ def folder_sessions(directory: Path) -> list[Path]:
 
 
 def find(name: str, directory: Path) -> Path:
-    """The log that a person means: an id, a unique prefix of one, ``last``, or a path.
-
-    Raises `LogError` naming what was asked for and what there is.
-    """
+    """The log of an id, a unique prefix of one, ``last``, or a path. Raises `LogError` naming what there is."""
     known = folder_sessions(directory)
     if name == "last":
         if not known:
@@ -90,13 +86,13 @@ def find(name: str, directory: Path) -> Path:
 
 
 def list_sessions(directory: Path) -> Iterator[SessionInfo]:
-    """Every session of the folder, newest first; one that cannot be read says so instead of hiding."""
+    """Every session of the folder, newest first; one that cannot be read has a `problem`."""
     for path in reversed(folder_sessions(directory)):
         yield info_of(path)
 
 
 def info_of(path: Path) -> SessionInfo:
-    """The session at a glance; read from the lines that tell of it, step times left out."""
+    """The session at a glance, read without its steps."""
     state, problem = SessionState(), None
     try:
         for event in LogReader(path).skim(_LONG):
@@ -108,7 +104,7 @@ def info_of(path: Path) -> SessionInfo:
 
 
 def describe(state: SessionState, path: Path, problem: str | None = None) -> SessionInfo:
-    """What `info_of` says, of a session that is in memory."""
+    """`info_of` for a session in memory."""
     cells = tuple(state.cells.values())
     statuses = [cell.status for cell in cells]
     writer = writer_of(path)
@@ -138,20 +134,13 @@ def describe(state: SessionState, path: Path, problem: str | None = None) -> Ses
 
 
 def annotate(path: Path, *, name: str | None = None, note: str | None = None) -> None:
-    """Give the session a name or a note; an empty text takes it away. Raises `LogError`, also while it is written."""
-    log = SessionLog(path, resume=True)
-    try:
-        event: Event = SessionAnnotated(at=time.time(), name=name, note=note)
-        log.write([event])
-    finally:
-        log.close()
+    """Set the session's name or note; an empty text removes it. Raises `LogError`, also while it is written."""
+    with closing(SessionLog(path, resume=True)) as log:
+        log.write([SessionAnnotated(at=time.time(), name=name, note=note)])
 
 
 def delete(path: Path) -> None:
-    """Remove the session's log and its reports' files for good.
-
-    Raises `LogError` while a process writes it or when it cannot be removed.
-    """
+    """Delete the session's log and its reports' files. Raises `LogError`, also while a process writes it."""
     if writer := writer_of(path):
         raise LogError(f"session {path.stem} is being written by {writer}; stop that first")
     try:

@@ -1,21 +1,19 @@
-"""What was seen of the device and the host while a cell measured, drawn together from the samples of that time."""
+"""Summarises the device and host samples taken while a cell measured."""
 
 from __future__ import annotations
 
 from cs336_tui.events.events import DeviceSampled, GpuProcess, GpuSample, HostSample, Stage
 
 AFTER_S = 2.0
-"""Seconds after the window within which a list of the GPU's processes still tells who used it."""
+"""Seconds after the window within which a list of the GPU's processes still counts."""
 _LAST = 8
-"""Energy readings kept beside the first: of the last ones some may have been taken when the window had ended and the
-cell had not said so yet."""
+"""Energy readings kept beside the first: the last may come after the window, before its end is known."""
 
 
 class Surroundings:
-    """Takes the samples of one cell's life in order, their GPU being the cell's own; the window is the time in which it
-    measured.
+    """Takes the samples of one cell's life in order, with the cell's own GPU; the window is the time of measuring.
 
-    A number of samples is kept, not the samples: a cell may run for days.
+    Keeps numbers, not the samples: a cell may run for days.
     """
 
     def __init__(self) -> None:
@@ -24,19 +22,19 @@ class Surroundings:
         self.clock_before_mhz: int | None = None
         """SM clock in the last sample before the window."""
         self.clock_after_mhz: int | None = None
-        """SM clock in the last sample of the window, or in the first after it where there was none."""
+        """SM clock in the last sample of the window, else in the first after it."""
         self.lowest_clock_mhz: int | None = None
         self.why: str | None = None
-        """Why the latest sample of the window tells little of the GPU or the host, where it says so."""
+        """The latest sample's reason for missing measurements."""
         self.persistence_mode: bool | None = None
         self.reasons_known = 0
-        """Samples of the window that told the clock-event reasons."""
+        """Samples of the window with clock-event reasons."""
         self.reasons: dict[str, int] = {}
-        """In how many samples of the window each clock-event reason was in force."""
+        """Number of samples of the window with each clock-event reason."""
         self.others_known = 0
-        """Samples of the window that told which other processes use the GPU, by a list read within the window."""
+        """Samples of the window with a list of the GPU's other processes that was read within it."""
         self.others_stale = 0
-        """Samples of the window whose list had been read before it."""
+        """Samples of the window with a list that was read before it."""
         self.others: dict[int, GpuProcess] = {}
         """Other processes seen on the GPU within the window, by PID."""
         self.load_1m: float | None = None
@@ -45,19 +43,19 @@ class Surroundings:
         self.busy_cores: float | None = None
         """Cores in use by all processes, on average over the window's samples."""
         self.other_cores: float | None = None
-        """Of these, those that were not in use by the cell's process."""
+        """Those of them that the cell's process did not use."""
         self.other_cores_around: float | None = None
-        """As `other_cores`, of the first sample after the window: from the sample before the window on."""
+        """As `other_cores`, in the first sample after the window: since the sample before it."""
         self.steal: float | None = None
-        """Share of all cores' time that the hypervisor gave to others, on average."""
+        """Mean share of all cores' time that the hypervisor gave to others."""
         self._energies: list[tuple[float, float]] = []
-        """When (Unix seconds) and how much (joules) the counter showed: the first and the last few of the window."""
+        """Time (Unix seconds) and energy counter (joules): the first and the last few of the window."""
         self._after: list[tuple[float, tuple[GpuProcess, ...]]] = []
-        """When (Unix seconds) and as what the GPU's other processes were read: the lists of the first two samples after
-        the window that tell, of which the first may have been under way at its end."""
+        """Reading time (Unix seconds) and lists of the GPU's other processes: the first two after the window, as the
+        first may have been under way at its end."""
         self._host_known = self._steal_known = 0
         self._is_past = False
-        """Whether a sample after the window was taken."""
+        """True once a sample after the window was taken."""
         self._began_at: float | None = None
         self._ended_at: float | None = None
 
@@ -67,7 +65,7 @@ class Surroundings:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def take(self, sample: DeviceSampled, stage: Stage | None) -> None:
-        """Draw in a sample that was taken while the cell was at `stage`, None when it was over."""
+        """Add a sample that was taken at this stage of the cell, None if it was over."""
         gpu = sample.gpu
         if gpu is not None and gpu.persistence_mode is not None:
             self.persistence_mode = gpu.persistence_mode
@@ -89,17 +87,17 @@ class Surroundings:
                 self._after.append((sample.at - gpu.processes_age_s, gpu.other_processes))
 
     def begin_window(self, at: float | None) -> None:
-        """The cell began to measure at this time (Unix seconds), None when it has not."""
+        """Set the time at which the cell began to measure (Unix seconds), None if it has not."""
         self._began_at = at
 
     def end_window(self, at: float | None) -> None:
-        """The cell stopped measuring at this time (Unix seconds), None when it has not."""
+        """Set the time at which the cell stopped measuring (Unix seconds), None if it has not."""
         self._ended_at = at
 
     @property
     def others_after(self) -> dict[int, GpuProcess] | None:
-        """Other processes on the GPU by PID, as the first list told that was handed on right after the window and read
-        since it began; None without one."""
+        """Other processes on the GPU by PID, in the first list after the window that was read since its begin; None
+        without one."""
         if self._began_at is None or self._ended_at is None:
             return None
         for read_at, processes in self._after:
@@ -109,12 +107,12 @@ class Surroundings:
 
     @property
     def counts_energy(self) -> bool:
-        """Whether a sample of the window told the energy counter."""
+        """True if a sample of the window has the energy counter."""
         return bool(self._energies)
 
     @property
     def energy(self) -> tuple[float, float] | None:
-        """Joules within the window and the seconds between the two readings of them; None without two readings."""
+        """Joules used within the window, and the seconds between the two readings; None without two."""
         readings = [r for r in self._energies if self._ended_at is None or r[0] <= self._ended_at]
         if len(readings) < 2:
             return None
@@ -143,7 +141,7 @@ class Surroundings:
             for reason in gpu.clock_reasons:
                 self.reasons[reason] = self.reasons.get(reason, 0) + 1
         if gpu.other_processes is not None:
-            # A log that does not tell the age of its lists is taken at its word.
+            # In an old log without the age of its lists, every list counts.
             if gpu.processes_age_s is None or self._began_at is None or at - gpu.processes_age_s >= self._began_at:
                 self.others_known += 1
                 self.others |= {process.pid: process for process in gpu.other_processes}
@@ -156,7 +154,7 @@ class Surroundings:
 
 
 def _other_cores(host: HostSample) -> float | None:
-    """Cores in use by others than the cell's process."""
+    """Cores that others than the cell's process use."""
     if host.cpu is None or not host.cpu_count or host.child_cores is None:
         return None
     return max(host.cpu * host.cpu_count - host.child_cores, 0.0)

@@ -17,7 +17,7 @@ from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, Ste
 from cs336_tui.events.reports import Prediction
 from cs336_tui.runner.ab import BOTH_IN_MEMORY, RoundSetup, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.cells import in_turns_bytes, resident_bytes, why_not_in_turns, why_not_tried
+from cs336_tui.runner.cells import in_turns_bytes, resident_bytes, why_not_tried
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.prediction_cache import PredictionCache
@@ -217,12 +217,12 @@ def test_two_that_fit_alone_but_not_together_are_refused(predictor: Predictor) -
         DeviceInfo(name="cpu", label="a CPU", precisions=("fp32",), memory_bytes=memory_bytes)
         for memory_bytes in (max(trained.peak_bytes, other.peak_bytes), in_turns_bytes(trained, other))
     )
-    assert [why_not_tried(spec, tight, predictor, found.extend) for spec in (a, b)] == ["", ""]
+    assert [why_not_tried([spec], tight, predictor, found.extend) for spec in (a, b)] == ["", ""]
     for first, second in ((a, b), (b, a)):
-        why = why_not_in_turns(first, second, tight, predictor, found.extend)
+        why = why_not_tried([first, second], tight, predictor, found.extend)
         assert why.startswith("not tried: by prediction A and B together need ")
         assert " GB, and cpu has " in why
-        assert why_not_in_turns(first, second, enough, predictor, found.extend) == ""
+        assert why_not_tried([first, second], enough, predictor, found.extend) == ""
     assert {prediction.spec for prediction in found} == {a, b}
 
 
@@ -234,10 +234,9 @@ def test_a_round_that_is_refused_is_said_of_both_and_starts_no_process(tmp_path:
         launcher=Launcher(tmp_path),
         record=watch,
         watch=lambda *_: None,
-        refuse=lambda _: "",
+        refuse=lambda *specs: f"no room for {specs[0].d_ff} and {specs[1].d_ff}" if len(specs) == 2 else "",
         round_over=lambda: None,
         stop=stop,
-        refuse_both=lambda a, b: f"no room for {a.d_ff} and {b.d_ff}",
     )
     run_rounds(queue, setup)
     stop.close()
