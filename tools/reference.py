@@ -141,7 +141,7 @@ def _keys() -> Iterator[str]:
     yield from ("", "## Columns of the results table", "")
     yield "`export --columns` takes the columns on the left. Their keys in CSV and JSON of that table are on the right."
     yield from ("", *_table(("column", "header", "key"), (
-        (_code(name), column.header.format(unit="ms", rate="TFLOP/s"), _code(column.name))
+        (_code(name), column.header.format(unit="ms", rate="TFLOP/s"), _code(column.key))
         for name, column in COLUMNS.items()
     )))  # fmt: skip
     yield from ("", "## Pivots and filters", "")

@@ -11,9 +11,9 @@ from cs336_tui.analysis.grouping import groups, telling
 from cs336_tui.analysis.merge import Result, ddof_of, pooled
 from cs336_tui.config.attention_accounting import Accounting, accounting_of
 from cs336_tui.config.spec import PASSES, CellSpec
-from cs336_tui.export.layout import LayoutColumn, Row, setting, tables_of
+from cs336_tui.export.layout import Row, layout_column, setting, tables_of
 from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Table, Value
+from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.stats.quantities import NONE, Notation
 from cs336_tui.stats.summaries import Summary
@@ -63,7 +63,7 @@ _CAPTIONS = {"times": "Attention alone, mean step time in ms", "memory": "Attent
 
 
 def _tables(
-    kind: str, members: Sequence[Result], apart: Sequence[str], columns: Iterable[LayoutColumn], notes: Sequence[str]
+    kind: str, members: Sequence[Result], apart: Sequence[str], columns: Iterable[Column[Row]], notes: Sequence[str]
 ) -> Iterator[Table]:
     said = (*(_time_notes if kind == "times" else _memory_notes)(members), *notes)
     rows = (setting("d", "d_model"), setting("sequence length", "context"), *columns)
@@ -81,14 +81,14 @@ def _tables(
 # Times
 
 
-def _times(members: Sequence[Result], notation: Notation) -> Iterator[LayoutColumn]:
+def _times(members: Sequence[Result], notation: Notation) -> Iterator[Column[Row]]:
     for method in _methods(members):
         passes = {result.spec.pass_ for result in members if _method(result.spec) == method}
         for pass_ in filter(passes.__contains__, PASSES):
             yield _time(method, pass_, notation)
 
 
-def _time(method: Method, pass_: str, notation: Notation) -> LayoutColumn:
+def _time(method: Method, pass_: str, notation: Notation) -> Column[Row]:
     """The mean of a row's cells of one method and pass, with how many times as fast it is as the naive one."""
 
     def summary(row: Row, of: Method) -> Summary | None:
@@ -107,7 +107,7 @@ def _time(method: Method, pass_: str, notation: Notation) -> LayoutColumn:
             return mean
         return f"{mean} ({base.mean_s / found.mean_s:.2f}×)"
 
-    return LayoutColumn(f"{method.title}: {pass_} (ms)", read, show)
+    return layout_column(f"{method.title}: {pass_} (ms)", read, show)
 
 
 def _time_notes(members: Sequence[Result]) -> Iterator[str]:
@@ -119,7 +119,7 @@ def _time_notes(members: Sequence[Result]) -> Iterator[str]:
 # Memory
 
 
-def _memory(members: Sequence[Result]) -> Iterator[LayoutColumn]:
+def _memory(members: Sequence[Result]) -> Iterator[Column[Row]]:
     """What each method held, and after the last method of an attention what was to be expected of it."""
     with_backward = [result for result in members if _has_backward(result.spec)]
     methods = _methods(with_backward)
@@ -131,7 +131,7 @@ def _memory(members: Sequence[Result]) -> Iterator[LayoutColumn]:
             yield _accounted(method.attention)
 
 
-def _held(method: Method) -> LayoutColumn:
+def _held(method: Method) -> Column[Row]:
     def found(row: Row) -> int | None:
         endings = (run.cell.finished for run in _cells(row, method) if run.cell.finished)
         return next((ending.before_backward_bytes for ending in endings if ending.before_backward_bytes), None)
@@ -146,10 +146,10 @@ def _held(method: Method) -> LayoutColumn:
             return _mebibytes(held)
         return _ending([run for run in _cells(row, method) if _has_backward(run.spec)])
 
-    return LayoutColumn(f"{method.title}: held (MiB)", read, show)
+    return layout_column(f"{method.title}: held (MiB)", read, show)
 
 
-def _accounted(attention: str) -> LayoutColumn:
+def _accounted(attention: str) -> Column[Row]:
     def found(row: Row) -> int | None:
         runs = [run for run in row.runs if run.spec.attention == attention]
         accounting = _accounting(max(runs, key=_says_how)) if runs else None
@@ -163,7 +163,7 @@ def _accounted(attention: str) -> LayoutColumn:
         size = found(row)
         return NONE if size is None else _mebibytes(size)
 
-    return LayoutColumn(f"{attention}: accounted (MiB)", read, show)
+    return layout_column(f"{attention}: accounted (MiB)", read, show)
 
 
 def _memory_notes(members: Sequence[Result]) -> Iterator[str]:

@@ -10,9 +10,9 @@ from cs336_tui.analysis.grouping import groups, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.events.reports import MemoryReport
 from cs336_tui.export.footnotes import Signs
-from cs336_tui.export.layout import LayoutColumn, Row, not_timed, tables_of
+from cs336_tui.export.layout import Row, layout_column, not_timed, tables_of
 from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Table, Value
+from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import NONE, ByteUnit, Notation
 from cs336_tui.stats.summaries import Summary
 
@@ -60,13 +60,13 @@ def _tables(
         if "neighbour" in marks.values():
             shown["neighbour"] = signs.of(f"one block more or less than k = {best}")
 
-    def column(header: str, read: Callable[[_Point], Value], show: Callable[[_Point], str]) -> LayoutColumn:
+    def column(header: str, read: Callable[[_Point], Value], show: Callable[[_Point], str]) -> Column[Row]:
         def point(row: Row) -> _Point:
             return points[row.first.spec.checkpoint]
 
-        return LayoutColumn(header, lambda row: read(point(row)), lambda row: show(point(row)))
+        return layout_column(header, lambda row: read(point(row)), lambda row: show(point(row)))
 
-    def peak(header: str, read: Callable[[_Point], int | None]) -> LayoutColumn:
+    def peak(header: str, read: Callable[[_Point], int | None]) -> Column[Row]:
         def show(point: _Point) -> str:
             return NONE if (size := read(point)) is None else unit.figure(size)
 

@@ -12,9 +12,9 @@ from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import groups, label, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled, runs_of
 from cs336_tui.events.events import ModelPrepared
-from cs336_tui.export.layout import PLACES, LayoutColumn, Row, not_timed, setting, tables_of
+from cs336_tui.export.layout import PLACES, Row, layout_column, not_timed, setting, tables_of
 from cs336_tui.export.results import LEFT, TableError
-from cs336_tui.export.tables import Table, Value
+from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import UNKNOWN, Notation
 from cs336_tui.stats.ratio import LEVEL, Ratio, ratio_of
 from cs336_tui.stats.summaries import Summary
@@ -54,17 +54,17 @@ def _tables(
 ) -> Iterator[Table]:
     """The table of one mode; of everything else that is in no column all results show the same."""
     columns = (
-        *(setting(FIELDS[key].title, key, "left" if key in LEFT else "right") for key in (*names, "pass")),
+        *(setting(FIELDS[key].title, key, left=key in LEFT) for key in (*names, "pass")),
         _time("as written", _WRITTEN, notation),
         _time("compiled", mode, notation),
-        LayoutColumn("speed-up", lambda row: _ratio_numbers(_speedup(row, mode)), lambda row: _shown(row, mode)),
-        LayoutColumn(
+        layout_column("speed-up", lambda row: _ratio_numbers(_speedup(row, mode)), lambda row: _shown(row, mode)),
+        layout_column(
             "compile (s)",
             lambda row: _compile_s(row, mode),
             lambda row: UNKNOWN if (found := _compile_s(row, mode)) is None else f"{found:.1f}",
         ),
-        LayoutColumn("graphs", lambda row: max((each.graphs for each in _prepared(row.runs, mode)), default=None)),
-        LayoutColumn(
+        layout_column("graphs", lambda row: max((each.graphs for each in _prepared(row.runs, mode)), default=None)),
+        layout_column(
             "graph breaks",
             lambda row: max((len(each.graph_breaks) for each in _prepared(row.runs, mode)), default=None),
         ),
@@ -94,7 +94,7 @@ def _of(row: Row, mode: str) -> list[Result]:
     return [run for run in row.runs if _is(mode, run)]
 
 
-def _time(header: str, mode: str, notation: Notation) -> LayoutColumn:
+def _time(header: str, mode: str, notation: Notation) -> Column[Row]:
     """Mean and std of the runs in this mode, of a row that has those of both."""
 
     def summary(row: Row) -> Summary | None:
@@ -109,7 +109,7 @@ def _time(header: str, mode: str, notation: Notation) -> LayoutColumn:
         found = summary(row)
         return notation.mean_and_std(found) if found else next((run.ending for run in _of(row, mode)), "not run")
 
-    return LayoutColumn(f"{header} ({notation.symbol})", read, show)
+    return layout_column(f"{header} ({notation.symbol})", read, show)
 
 
 def _speedup(row: Row, mode: str) -> Ratio | None:

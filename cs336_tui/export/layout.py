@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from cs336_tui.analysis.fields import FIELDS
@@ -11,8 +12,8 @@ from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.results import data_value
 from cs336_tui.export.settings import settings_of
-from cs336_tui.export.tables import Align, Column, Table, Value
-from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation
+from cs336_tui.export.tables import Column, Table, Value, as_text
+from cs336_tui.stats.quantities import NONE, Notation
 from cs336_tui.stats.summaries import Summary
 
 PLACES = ("device", "machine", "session", "torch", "threads")
@@ -33,14 +34,16 @@ class Row(NamedTuple):
         return tuple(time_s for run in measured(self.runs) for time_s in run.cell.step_times_s)
 
 
-class LayoutColumn(NamedTuple):
-    header: str
-    read: Callable[[Row], Value]
-    show: Callable[[Row], str] = lambda _: ""
-    align: Align = "right"
+def layout_column(
+    header: str, read: Callable[[Row], Value], show: Callable[[Row], str] | None = None, *, left: bool = False
+) -> Column[Row]:
+    """A column whose header is its key, too; `show` returns the text, or nothing for the value as it is."""
+    if show is None:
+        return Column(header, left=left, read=read)
+    return Column(header, left=left, read=read, text=lambda row: show(row) or as_text(read(row)))
 
 
-class Layout(NamedTuple):
+class WriteUp(NamedTuple):
     """A kind of table; `make` takes results and decimal places of the layout's own unit, None to follow the std."""
 
     about: str
@@ -49,7 +52,7 @@ class Layout(NamedTuple):
 
 def tables_of(
     results: Sequence[Result],
-    columns: Sequence[LayoutColumn],
+    columns: Sequence[Column[Row]],
     caption: str,
     notes: Sequence[str],
     *,
@@ -71,10 +74,10 @@ def tables_of(
         # Where one CSV holds several tables, what tells them apart; the layout's own columns say the rest.
         extra = {key: data_value(key, text) for key, text in chosen.items() if key not in apart or places}
         tables.append(
-            Table(
-                columns=tuple(Column(column.header, left=column.align == "left") for column in columns),
-                rows=tuple(tuple(column.show(row) or _plain(column.read(row)) for column in columns) for row in rows),
-                records=tuple(extra | {column.header: column.read(row) for column in columns} for row in rows),
+            Table.of(
+                rows,
+                columns,
+                record=partial(_record, columns, extra),
                 caption=f"{caption}, {said}" if said else caption,
                 footnotes=(
                     *notes,
@@ -87,6 +90,10 @@ def tables_of(
             )
         )
     return tuple(tables)
+
+
+def _record(columns: Sequence[Column[Row]], extra: dict[str, Value], row: Row) -> dict[str, Value]:
+    return extra | {column.key: column.value(row) for column in columns}
 
 
 def _counted(results: Sequence[Result]) -> Iterator[str]:
@@ -102,11 +109,11 @@ def _counted(results: Sequence[Result]) -> Iterator[str]:
         yield f"n: {number} measured steps of each cell{together}"
 
 
-def setting(header: str, key: str, align: Align = "right") -> LayoutColumn:
-    return LayoutColumn(header, lambda row: data_value(key, FIELDS[key].show(row.first)), align=align)
+def setting(header: str, key: str, *, left: bool = False) -> Column[Row]:
+    return layout_column(header, lambda row: data_value(key, FIELDS[key].show(row.first)), left=left)
 
 
-def statistic(header: str, field: str, notation: Notation) -> LayoutColumn:
+def statistic(header: str, field: str, notation: Notation) -> Column[Row]:
     """A field of the summary. Where there is none, the mean's column says why."""
 
     def show(row: Row) -> str:
@@ -114,7 +121,7 @@ def statistic(header: str, field: str, notation: Notation) -> LayoutColumn:
             return row.first.ending if field == "mean_s" else NONE
         return notation.of(row.summary, field)
 
-    return LayoutColumn(header, lambda row: row.summary[field] if row.summary else None, show)
+    return layout_column(header, lambda row: row.summary[field] if row.summary else None, show)
 
 
 def not_timed(results: Sequence[Result]) -> Iterator[str]:
@@ -127,7 +134,3 @@ def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:
     """What all rows share and no column says."""
     if same := shared(results, named, (*SHARED, "warmup", "steps", "edition", "arch", "vocab", "sync")):
         yield f"every row: {same}"
-
-
-def _plain(value: Value) -> str:
-    return UNKNOWN if value is None else str(value)

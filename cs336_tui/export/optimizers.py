@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from cs336_tui.analysis.merge import Result, ddof_of, measured
-from cs336_tui.export.layout import LayoutColumn, Row, not_timed, setting, tables_of
+from cs336_tui.export.layout import Row, layout_column, not_timed, setting, tables_of
 from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Table, Value
+from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, gigabytes, percent
 from cs336_tui.stats.summaries import Summary, summarize
 
@@ -23,15 +23,15 @@ def optimizers_tables(results: Sequence[Result], decimals: int | None) -> tuple[
         raise TableError("layout optimizers: no cell with pass train-step, the one that has an optimizer")
     notation = Notation("ms", decimals)
     columns = (
-        setting("size", "size", "left"),
-        setting("optimizer", "optimizer", "left"),
-        LayoutColumn("in force", lambda row: _in_force(row.runs), align="left"),
+        setting("size", "size", left=True),
+        setting("optimizer", "optimizer", left=True),
+        layout_column("in force", lambda row: _in_force(row.runs), left=True),
         _of_phase("optimizer (ms)", "mean_s", notation),
         _of_phase("std (ms)", "std_s", notation),
         _milliseconds("step (ms)", "mean_s", notation),
         _milliseconds("step std (ms)", "std_s", notation),
-        LayoutColumn("share of step (%)", lambda row: _percent(_share(row, _PHASE)), _show_share),
-        LayoutColumn("zero_grad (%)", lambda row: _percent(_share(row, _CLEARING)), _show_clearing),
+        layout_column("share of step (%)", lambda row: _percent(_share(row, _PHASE)), _show_share),
+        layout_column("zero_grad (%)", lambda row: _percent(_share(row, _CLEARING)), _show_clearing),
         *([_PEAK] if any(map(_peak_bytes, kept)) else []),
     )
     others = len(results) - len(kept)
@@ -51,7 +51,7 @@ _FOREACH = (
 )
 
 
-def _of_phase(header: str, field: str, notation: Notation) -> LayoutColumn:
+def _of_phase(header: str, field: str, notation: Notation) -> Column[Row]:
     """A statistic of the optimizer phase."""
 
     def found(row: Row) -> Summary | None:
@@ -61,12 +61,12 @@ def _of_phase(header: str, field: str, notation: Notation) -> LayoutColumn:
     return _statistic(header, field, notation, found)
 
 
-def _milliseconds(header: str, field: str, notation: Notation) -> LayoutColumn:
+def _milliseconds(header: str, field: str, notation: Notation) -> Column[Row]:
     """The same of the whole step. Where there is none, the mean's column says why."""
     return _statistic(header, field, notation, lambda row: row.summary)
 
 
-def _statistic(header: str, field: str, notation: Notation, found: Callable[[Row], Summary | None]) -> LayoutColumn:
+def _statistic(header: str, field: str, notation: Notation, found: Callable[[Row], Summary | None]) -> Column[Row]:
     def read(row: Row) -> Value:
         summary = found(row)
         value = summary[field] if summary else None
@@ -77,7 +77,7 @@ def _statistic(header: str, field: str, notation: Notation, found: Callable[[Row
             return row.first.ending if field == "mean_s" else NONE
         return notation.of(found(row), field)
 
-    return LayoutColumn(header, read, show)
+    return layout_column(header, read, show)
 
 
 def _times_s(runs: Iterable[Result], phase: str) -> list[float]:
@@ -121,4 +121,4 @@ def _gigabytes(row: Row) -> float | None:
     return None if peak is None else peak / 1e9
 
 
-_PEAK = LayoutColumn("peak allocated (GB)", _gigabytes, lambda row: gigabytes(_largest_peak(row)))
+_PEAK = layout_column("peak allocated (GB)", _gigabytes, lambda row: gigabytes(_largest_peak(row)))

@@ -19,7 +19,7 @@ from cs336_tui.export.formats import render
 from cs336_tui.export.peaks import UNSTATED, percent_of_measured
 from cs336_tui.export.provenance import SETTINGS
 from cs336_tui.export.roofline import ACHIEVED, NOT_MEASURED, ceiling_notes
-from cs336_tui.export.tables import Align, Column, Table, Value
+from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.export.verdicts import half_width, judgement_of, trust_notes, without_numbers
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -77,80 +77,54 @@ class _Row(NamedTuple):
         return self.judgement.interval if self.judgement else None
 
 
-class _Source(NamedTuple):
-    """A column that can be asked for: what it shows, and the same as data, under its name there."""
-
-    header: str
-    show: Callable[[_Row], str]
-    name: str
-    read: Callable[[_Row], Value]
-    align: Align = "right"
-
-
 def data_value(key: str, shown: str) -> Value:
     """What a field shows, as data: numbers as numbers."""
     return int(shown) if key in WHOLE_NUMBERS and shown.isdigit() else shown
 
 
-def _field(key: str) -> _Source:
+def _field(key: str) -> Column[_Row]:
     field = FIELDS[key]
-    return _Source(
-        field.title,
-        lambda row: field.show_done(row.result),
+    return Column(
         key,
-        lambda row: data_value(key, field.show_done(row.result)),
-        "left" if key in LEFT else "right",
+        field.title,
+        key in LEFT,
+        read=lambda row: data_value(key, field.show_done(row.result)),
+        text=lambda row: field.show_done(row.result),
     )
 
 
-def _statistic(word: str) -> _Source:
-    name = f"{word}_s"
-    return _Source(
+def _statistic(word: str) -> Column[_Row]:
+    key = f"{word}_s"
+    return Column(
+        key,
         f"{word} ({{unit}})",
-        lambda row: row.notation.of(row.summary, name),
-        name,
-        lambda row: row.summary[name] if row.summary else None,
+        read=lambda row: row.summary[key] if row.summary else None,
+        text=lambda row: row.notation.of(row.summary, key),
     )
 
 
-def _peak(header: str, name: str) -> _Source:
-    def read(row: _Row) -> int | None:
-        found: int | None = getattr(row.finished, name) if row.finished else None
-        return found
+def _peak(title: str, key: str) -> Column[_Row]:
+    return Column(
+        key,
+        f"{title} (GB)",
+        read=lambda row: getattr(row.finished, key) if row.finished else None,
+        show=gigabytes,
+    )
 
-    return _Source(f"{header} (GB)", lambda row: gigabytes(read(row)), name, read)
 
-
-def _judged(header: str, name: str, read: Callable[[Judgement], str]) -> _Source:
+def _judged(title: str, key: str, read: Callable[[Judgement], str]) -> Column[_Row]:
     """What the judgement says in words; nothing is said of a cell without timings."""
-
-    def found(row: _Row) -> str | None:
-        return read(row.judgement) if row.judgement else None
-
-    def show(row: _Row) -> str:
-        said = found(row)
-        return UNKNOWN if said is None else said
-
-    return _Source(header, show, name, found, "left")
+    return Column(key, title, left=True, read=lambda row: read(row.judgement) if row.judgement else None)
 
 
-def _share(header: str, name: str, read: Callable[[Limit], float | None], unknown: str) -> _Source:
-    """A share of a peak, in %; `unknown` where a measured cell has no such peak."""
+def _share(title: str, key: str, read: Callable[[Limit], float | None], unknown: str) -> Column[_Row]:
+    """A share of a peak, in %; `unknown` if a measured cell has no such peak."""
+    in_words = percent_of_measured if key == "share_of_measured_peak" else percent
 
-    in_words = percent_of_measured if name == "share_of_measured_peak" else percent
-
-    def show(row: _Row) -> str:
+    def text(row: _Row) -> str:
         return in_words(read(row.limit), unknown if row.limit.flops_per_s else UNKNOWN)
 
-    return _Source(header, show, name, lambda row: read(row.limit))
-
-
-def _interval(row: _Row) -> str:
-    return half_width(row.interval) if row.interval else UNKNOWN
-
-
-def _interval_share(row: _Row) -> float | None:
-    return row.interval.half_share if row.interval else None
+    return Column(key, title, read=lambda row: read(row.limit), text=text)
 
 
 def _bandwidth(row: _Row) -> float | None:
@@ -163,71 +137,70 @@ def _show_bandwidth(row: _Row) -> str:
     return UNKNOWN if found is None else f"≥ {bandwidth(found)} (≥ {percent(row.limit.share_of_bandwidth)} %)"
 
 
-def _joules(row: _Row) -> str:
-    joules = row.energy.joules_per_step
-    return UNKNOWN if joules is None else f"{joules:.3g}"
-
-
 def _compile_s(row: _Row) -> float | None:
     """What torch.compile took before the first step; in no step's time."""
     return row.cell.prepared.compile_s if row.cell.prepared else None
 
 
-def _compile_time(row: _Row) -> str:
-    compile_s = _compile_s(row)
-    return UNKNOWN if compile_s is None else f"{compile_s:.1f}"
+def _known(template: str) -> Callable[[float | None], str]:
+    """A format of known numbers."""
+    return lambda value: UNKNOWN if value is None else template.format(value)
 
 
-def _doubt(row: _Row) -> str | None:
-    return row.limit.measured.doubt if row.limit.measured else None
-
-
-_DOUBT = _Source("measured peak in doubt", lambda row: _doubt(row) or UNKNOWN, "measured_peak_doubt", _doubt, "left")
+_DOUBT: Column[_Row] = Column(
+    "measured_peak_doubt",
+    "measured peak in doubt",
+    left=True,
+    read=lambda row: row.limit.measured.doubt if row.limit.measured else None,
+    show=lambda doubt: doubt or UNKNOWN,
+)
 """Goes into the data wherever a share of the measured peak does."""
 _threads = SETTINGS["threads"]
-COLUMNS: Mapping[str, _Source] = {
+COLUMNS: Mapping[str, Column[_Row]] = {
     **{key: _field(key) for key in FIELDS},
-    "params": _field("params")._replace(name="num_params", read=lambda row: num_params(row.result)),
+    "params": _field("params")._replace(key="num_params", read=lambda row: num_params(row.result)),
     # As it was asked for; what was in force is a footnote.
     "threads": _field("threads")._replace(
-        show=lambda row: _threads(row.cell.spec), read=lambda row: row.cell.spec.threads
+        read=lambda row: row.cell.spec.threads, text=lambda row: _threads(row.cell.spec)
     ),
-    "cell": _Source("cell", lambda row: str(row.cell.cell + 1), "cell", lambda row: row.cell.cell),
-    "n": _Source("n", lambda row: str(row.n), "n", lambda row: row.n),
+    "cell": Column("cell", read=lambda row: row.cell.cell, text=lambda row: str(row.cell.cell + 1)),
+    "n": Column("n"),
     **{word: _statistic(word) for word in ("mean", "std", "median", "min", "max", "p95")},
-    "tokens": _Source(
-        "tokens/s", lambda row: count(row.cell.tokens_per_s), "tokens_per_s", lambda row: row.cell.tokens_per_s
-    ),
+    "tokens": Column("tokens_per_s", "tokens/s", read=lambda row: row.cell.tokens_per_s, show=count),
     "memory": _peak("peak allocated", "peak_allocated_bytes"),
     "reserved": _peak("peak reserved", "peak_reserved_bytes"),
     "rss": _peak("peak RSS", "peak_rss_bytes"),
     "verdict": _judged("verdict", "verdict", lambda judgement: judgement.label),
-    "interval": _Source("95 % of mean (± %)", _interval, "interval_half_share", _interval_share),
+    "interval": Column(
+        "interval_half_share",
+        "95 % of mean (± %)",
+        read=lambda row: row.interval.half_share if row.interval else None,
+        text=lambda row: half_width(row.interval) if row.interval else UNKNOWN,
+    ),
     "unobservable": _judged(
         "not observable",
         "not_observable",
         lambda judgement: ", ".join(check.name for check in judgement.not_observable),
     ),
     "advice": _judged("warm-up advice", "warmup_advice", lambda judgement: judgement.warmup_advice),
-    "flops": _Source(
-        "achieved ({rate})",
-        lambda row: row.rate.show(row.limit.flops_per_s),
+    "flops": Column(
         "flops_per_s",
-        lambda row: row.limit.flops_per_s,
+        "achieved ({rate})",
+        read=lambda row: row.limit.flops_per_s,
+        text=lambda row: row.rate.show(row.limit.flops_per_s),
     ),
     "sheet": _share("% of data sheet", "share_of_sheet_peak", lambda limit: limit.share_of_sheet, UNSTATED),
     "peak": _share("% of measured peak", "share_of_measured_peak", lambda limit: limit.share_of_measured, NOT_MEASURED),
     "peak_doubt": _DOUBT,
-    "bandwidth": _Source("bandwidth (GB/s)", _show_bandwidth, "min_bytes_per_s", _bandwidth),
-    "energy": _Source("energy (J/step)", _joules, "joules_per_step", lambda row: row.energy.joules_per_step),
-    "tokens_per_joule": _Source(
-        "tokens/J",
-        lambda row: count(row.energy.tokens_per_joule),
-        "tokens_per_joule",
-        lambda row: row.energy.tokens_per_joule,
+    "bandwidth": Column("min_bytes_per_s", "bandwidth (GB/s)", read=_bandwidth, text=_show_bandwidth),
+    "energy": Column(
+        "joules_per_step", "energy (J/step)", read=lambda row: row.energy.joules_per_step, show=_known("{:.3g}")
     ),
-    "compile_time": _Source("compile (s)", _compile_time, "compile_s", _compile_s),
-    "status": _Source("status", lambda row: status_of(row.cell), "status", lambda row: row.cell.status, "left"),
+    "tokens_per_joule": Column(
+        "tokens_per_joule", "tokens/J", read=lambda row: row.energy.tokens_per_joule, show=count
+    ),
+    "compile_time": Column("compile_s", "compile (s)", read=_compile_s, show=_known("{:.1f}")),
+    "status": Column("status", left=True, read=lambda row: row.cell.status, text=lambda row: status_of(row.cell)),
 }
 """What a column can show, by the key that ``--columns`` takes."""
 
@@ -254,27 +227,24 @@ def results_table(
         raise TableError("no cell has a result yet")
     found = _rows(shown, notation, peaks or PeakCache().get)
     keys = columns or default_columns(found)
-    sources = [COLUMNS[key] for key in keys]
     marks = machine_marks(shown)
-    rows: list[tuple[str, ...]] = []
-    records: list[dict[str, Value]] = []
-    for row in found:
-        first, *rest = (source.show(row) for source in sources)
-        mark = marks.of(row.result)
-        rows.append((f"{first} {mark}" if mark else first, *rest))
-        record = {source.name: source.read(row) for source in sources}
-        if "peak" in keys:
-            record[_DOUBT.name] = _DOUBT.read(row)
-        records.append(record)
     units = {"unit": notation.symbol, "rate": found[0].rate.name}
-    work_notes = _work_notes(found, keys, by_default=columns is None)
-    return Table(
-        columns=tuple(Column(source.name, source.header.format(**units), source.align == "left") for source in sources),
-        rows=tuple(rows),
-        records=tuple(records),
+    chosen = [COLUMNS[key]._replace(title=COLUMNS[key].header.format(**units)) for key in keys]
+    data = [*chosen, *([_DOUBT] if "peak" in keys else [])]
+    table = Table.of(
+        found,
+        chosen,
+        record=lambda row: {column.key: column.value(row) for column in data},
         caption=caption,
-        footnotes=(*marks.notes, *trust_notes(shown), *results_notes(results, notation), *work_notes),
+        footnotes=(
+            *marks.notes,
+            *trust_notes(shown),
+            *results_notes(results, notation),
+            *_work_notes(found, keys, by_default=columns is None),
+        ),
     )
+    marked = zip((f" {mark}" if (mark := marks.of(row.result)) else "" for row in found), table.rows, strict=True)
+    return msgspec.structs.replace(table, rows=tuple((first + mark, *rest) for mark, (first, *rest) in marked))
 
 
 def _rows(results: Sequence[Result], notation: Notation, peaks: PeakLookup) -> list[_Row]:

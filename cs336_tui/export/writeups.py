@@ -18,10 +18,10 @@ from cs336_tui.analysis.warmup import Trace, array, trace
 from cs336_tui.export.attention import attention_tables
 from cs336_tui.export.checkpointing import checkpointing_tables
 from cs336_tui.export.compiled import compiled_tables
-from cs336_tui.export.layout import PLACES, Layout, LayoutColumn, Row, not_timed, setting, statistic, tables_of
+from cs336_tui.export.layout import PLACES, Row, WriteUp, layout_column, not_timed, setting, statistic, tables_of
 from cs336_tui.export.optimizers import optimizers_tables
 from cs336_tui.export.results import TableError
-from cs336_tui.export.tables import Table, Value
+from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, millisecond_decimals
 from cs336_tui.stats.summaries import Summary
 
@@ -59,8 +59,8 @@ def layout_tables(
 def _forward_only(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
     notation = Notation("s", decimals)
     columns = (
-        setting("size", "size", "left"),
-        LayoutColumn("forward_only", lambda row: row.first.spec.pass_ == "forward", align="left"),
+        setting("size", "size", left=True),
+        layout_column("forward_only", lambda row: row.first.spec.pass_ == "forward", left=True),
         setting("warmup_steps", "warmup"),
         setting("benchmark_steps", "steps"),
         statistic("avg", "mean_s", notation),
@@ -74,8 +74,8 @@ def _forward_only(results: Sequence[Result], decimals: int | None) -> tuple[Tabl
 def _min_max(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
     notation = Notation("s", decimals)
     columns = (
-        setting("Model", "size", "left"),
-        setting("Pass", "pass", "left"),
+        setting("Model", "size", left=True),
+        setting("Pass", "pass", left=True),
         setting("Warmup", "warmup"),
         statistic("Min (s)", "min_s", notation),
         statistic("Max (s)", "max_s", notation),
@@ -86,21 +86,21 @@ def _min_max(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
 
 
 def _raw_steps(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
-    def times(title: str, read: Callable[[Result], Sequence[float]]) -> LayoutColumn:
+    def times(title: str, read: Callable[[Result], Sequence[float]]) -> Column[Row]:
         def text(row: Row, run: Result) -> str:
             median_s = row.summary.median_s if row.summary else None
             return array(read(run), millisecond_decimals(median_s, None) if decimals is None else decimals)
 
-        return LayoutColumn(
+        return layout_column(
             f"{title} steps (ms)",
             lambda row: tuple(time_s * 1e3 for run in measured(row.runs) for time_s in read(run)),
             lambda row: " ".join(text(row, run) for run in measured(row.runs)) or row.first.ending,
-            "left",
+            left=True,
         )
 
     columns = (
-        setting("size", "size", "left"),
-        setting("pass", "pass", "left"),
+        setting("size", "size", left=True),
+        setting("pass", "pass", left=True),
         setting("warm-up", "warmup"),
         times("warm-up", lambda run: run.cell.warmup_times_s),
         times("measured", lambda run: run.cell.step_times_s),
@@ -112,23 +112,23 @@ def _raw_steps(results: Sequence[Result], decimals: int | None) -> tuple[Table, 
 def _warm_up(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
     notation = Notation("ms", decimals)
 
-    def each(header: str, read: Callable[[Trace], float | None], show: Callable[[float], str]) -> LayoutColumn:
+    def each(header: str, read: Callable[[Trace], float | None], show: Callable[[float], str]) -> Column[Row]:
         """A figure of every run."""
 
         def values(row: Row) -> tuple[float | None, ...]:
             return tuple(read(trace(run)) for run in measured(row.runs))
 
-        return LayoutColumn(
+        return layout_column(
             header,
             lambda row: tuple(value for value in values(row) if value is not None),
             lambda row: ", ".join(UNKNOWN if value is None else show(value) for value in values(row)) or NONE,
         )
 
     columns = (
-        setting("size", "size", "left"),
-        setting("pass", "pass", "left"),
+        setting("size", "size", left=True),
+        setting("pass", "pass", left=True),
         setting("warm-up", "warmup"),
-        LayoutColumn("n", lambda row: len(row.times_s)),
+        layout_column("n", lambda row: len(row.times_s)),
         statistic("mean (ms)", "mean_s", notation),
         statistic("std (ms)", "std_s", notation),
         each("first step / median", lambda steps: steps.first_step_cost, lambda cost: f"{cost:.2f}"),
@@ -148,20 +148,20 @@ def _by_mean(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
     notation = Notation("s", decimals)
     names = telling(results, but=("pass",)) or ("size",)
     columns = (
-        LayoutColumn("name", lambda row: label(row.first, names), align="left"),
-        setting("computation", "pass", "left"),
-        LayoutColumn(
-            "times", lambda row: row.times_s, lambda row: _seconds(row, notation) if row.times_s else NONE, "left"
+        layout_column("name", lambda row: label(row.first, names), left=True),
+        setting("computation", "pass", left=True),
+        layout_column(
+            "times", lambda row: row.times_s, lambda row: _seconds(row, notation) if row.times_s else NONE, left=True
         ),
         statistic("mean_time", "mean_s", notation),
         statistic("median_time", "median_s", notation),
         statistic("std_dev", "std_s", notation),
         statistic("min_time", "min_s", notation),
         statistic("max_time", "max_s", notation),
-        LayoutColumn(
+        layout_column(
             "total_time", lambda row: sum(row.times_s), lambda row: f"{sum(row.times_s):.4g}" if row.times_s else NONE
         ),
-        LayoutColumn("profile_steps", lambda row: len(row.times_s)),
+        layout_column("profile_steps", lambda row: len(row.times_s)),
     )
     notes = ("all times in seconds; total_time: of the measured steps", *not_timed(results))
     return tables_of(
@@ -180,9 +180,9 @@ def _devices(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
     places = telling(kept, among=PLACES) or ("device",)
     titles = _device_titles({key: members[0] for key, members in groups(kept, places).items()}, places)
     dims = (
-        setting("Size", "size", "left"),
+        setting("Size", "size", left=True),
         *(setting(key, key) for key in _DIMS),
-        LayoutColumn("num_params", lambda row: num_params(row.first), lambda row: _parameters(num_params(row.first))),
+        layout_column("num_params", lambda row: num_params(row.first), lambda row: _parameters(num_params(row.first))),
     )
     notes = (
         "forward_time, forward+backward: mean ms a step",
@@ -203,23 +203,23 @@ def _devices(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
     return tuple(tables)
 
 
-PLAIN_LAYOUTS: Mapping[str, Layout] = {
-    "forward-only": Layout(
+PLAIN_LAYOUTS: Mapping[str, WriteUp] = {
+    "forward-only": WriteUp(
         "size, forward_only, warmup_steps, benchmark_steps, avg, std: seconds, a table for each warm-up setting",
         _forward_only,
     ),
-    "min-max": Layout("Model, Pass, Warmup, Min (s), Max (s), Avg (s), Std (s)", _min_max),
-    "raw-steps": Layout("every step's time as arrays in ms, warm-up steps and measured ones apart", _raw_steps),
-    "warm-up": Layout(
+    "min-max": WriteUp("Model, Pass, Warmup, Min (s), Max (s), Avg (s), Std (s)", _min_max),
+    "raw-steps": WriteUp("every step's time as arrays in ms, warm-up steps and measured ones apart", _raw_steps),
+    "warm-up": WriteUp(
         "mean and std of each warm-up setting, what the first step cost, and after how many steps it was steady",
         _warm_up,
     ),
-    "by-mean": Layout(
+    "by-mean": WriteUp(
         "name, computation, times, mean_time, median_time, std_dev, min_time, max_time, total_time, profile_steps: "
         "seconds, sorted by mean",
         _by_mean,
     ),
-    "devices": Layout(
+    "devices": WriteUp(
         "Size, d_model, d_ff, num_layers, num_heads, num_params, then forward_time and forward+backward of each device "
         "in ms; sessions of several machines side by side",
         _devices,
@@ -227,24 +227,24 @@ PLAIN_LAYOUTS: Mapping[str, Layout] = {
 }
 """The five kinds of table and the warm-up view, which any session can be shown in."""
 
-LAYOUTS: Mapping[str, Layout] = {
+LAYOUTS: Mapping[str, WriteUp] = {
     **PLAIN_LAYOUTS,
-    "attention": Layout(
+    "attention": WriteUp(
         "attention alone: forward, backward and memory before backward of each kind of attention side by side, over "
         "width and sequence length",
         attention_tables,
     ),
-    "compiled": Layout("each pass as it is written and under torch.compile, with the speed-up", compiled_tables),
-    "checkpointing": Layout(
+    "compiled": WriteUp("each pass as it is written and under torch.compile, with the speed-up", compiled_tables),
+    "checkpointing": WriteUp(
         "peak memory and step time by how many blocks are recomputed together; the best is marked",
         checkpointing_tables,
     ),
-    "optimizers": Layout("the optimizer phase and its share of the step for each optimizer", optimizers_tables),
+    "optimizers": WriteUp("the optimizer phase and its share of the step for each optimizer", optimizers_tables),
 }
 """All kinds of table, those of variants too, by the name that ``--layout`` takes."""
 
 
-def _at(place: tuple[str, ...], header: str, pass_: str, places: Sequence[str], notation: Notation) -> LayoutColumn:
+def _at(place: tuple[str, ...], header: str, pass_: str, places: Sequence[str], notation: Notation) -> Column[Row]:
     """The mean of one pass on one device, of a row that has all passes and devices of a model."""
 
     def runs(row: Row) -> list[Result]:
@@ -261,7 +261,7 @@ def _at(place: tuple[str, ...], header: str, pass_: str, places: Sequence[str], 
         found = summary(row)
         return notation.of(found, "mean_s") if found else next((run.ending for run in runs(row)), NONE)
 
-    return LayoutColumn(header, read, show)
+    return layout_column(header, read, show)
 
 
 def _device_titles(ran: Mapping[tuple[str, ...], Result], places: Sequence[str]) -> dict[tuple[str, ...], str]:
