@@ -31,6 +31,7 @@ from cs336_tui.export.results import COLUMNS
 from cs336_tui.export.writeups import LAYOUTS
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
+from cs336_tui.stats.ratio import Outcome
 from cs336_tui.tui.help import VERDICTS
 from tests.made_kernels import a_kernel_report
 from tests.made_memory import a_memory_report
@@ -253,7 +254,7 @@ def _notes(struct: type) -> Mapping[str, str]:
 
 
 def _verdicts() -> Iterator[str]:
-    yield from ("# Verdicts and statuses", "", "## Verdicts on a cell", "")
+    yield from ("# Verdicts, outcomes, statuses", "", "## Verdicts on a cell", "")
     yield "A verdict describes a number or doubts it."
     yield "A verdict for which this device, system or run gives no evidence is *not observable*."
     yield "[Read the numbers](../measurement.md#trust) has the thresholds."
@@ -261,6 +262,8 @@ def _verdicts() -> Iterator[str]:
     yield from ("", *_table(("verdict", "kind", "meaning"), (
         (_code(name), "describes" if name in DESCRIBING else "doubts", meanings[name]) for name in get_args(VerdictName)
     )))  # fmt: skip
+    yield from ("", "## Outcomes of a comparison", "")
+    yield f"{', '.join(map(_code, get_args(Outcome)))}. [Compare](../compare.md#compare) explains them."
     yield from ("", "## Statuses of a cell", "")
     yield "A cell without a result is `queued`, `running` or `skipped`."
     yield f"A cell that is over has one of these statuses: {', '.join(map(_code, get_args(Status)))}."
