@@ -174,7 +174,7 @@ class Cs336App(SteadyApp):
     @property
     def log_problems(self) -> list[str]:
         """One line for each log that could not be written to its end."""
-        return [source.log_problem for source in self._live_sources if source.log_problem]
+        return [source.bench.log_problem for source in self._live_sources if source.bench.log_problem]
 
     @property
     def _live_sources(self) -> list[LiveSource]:

@@ -88,6 +88,6 @@ class Frame(NamedTuple):
             state,
             source.queue if source else None,
             self.running,
-            source.skip_after_oom if source and self.running else self.skip_after_oom,
+            source.bench.skip_after_oom if source and self.running else self.skip_after_oom,
             Cells() if source is None or waits else self.chosen(),
         )

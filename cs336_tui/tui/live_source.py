@@ -78,10 +78,10 @@ TellPeak = Callable[[WantedPeak, DevicePeak | PeakError], object]
 
 
 class LiveSource:
-    """Runs sweeps on a bench and never blocks its caller."""
+    """Runs sweeps on a bench and never blocks its caller. What of `bench` returns at once may be called directly."""
 
     def __init__(self, bench: Bench, post: Post) -> None:
-        self._bench, self._post = bench, post
+        self.bench, self._post = bench, post
         self._closing = threading.Lock()
         self._asking = threading.Lock()
         self._asked = 0
@@ -92,31 +92,17 @@ class LiveSource:
 
     @property
     def log_path(self) -> Path:
-        return self._bench.log_path
-
-    @property
-    def log_problem(self) -> str | None:
-        """One line on a log that could not be written to its end; None where it could."""
-        return self._bench.log_problem
+        return self.bench.log_path
 
     @property
     def queue(self) -> CellQueue:
         """What waits to run; its methods return at once."""
-        return self._bench.queue
+        return self.bench.queue
 
     @property
     def busy(self) -> bool:
         """Whether cells run or are about to."""
-        return bool(self._asked) or self._bench.queue.busy or len(self._bench.queue) > 0
-
-    @property
-    def skip_after_oom(self) -> bool:
-        """Whether larger cells than one that ran out of memory are skipped; may be changed during a run."""
-        return self._bench.skip_after_oom
-
-    @skip_after_oom.setter
-    def skip_after_oom(self, skip: bool) -> None:
-        self._bench.skip_after_oom = skip
+        return bool(self._asked) or self.bench.queue.busy or len(self.bench.queue) > 0
 
     def begin(self) -> None:
         """Get ready to run cells and ask what the machine offers; the answer comes as an event."""
@@ -124,7 +110,7 @@ class LiveSource:
 
     def run(self, sweep: Sweep, options: RunOptions) -> None:
         """Let the sweep's cells wait behind those that do, and run them; `RunEnded` is posted when all are over."""
-        bench = self._bench
+        bench = self.bench
         bench.ddof, bench.timeout_s, bench.skip_after_oom = options.ddof, options.timeout_s, options.skip_after_oom
 
         def resolve() -> tuple[tuple[tuple[CellSpec, int], ...], str]:
@@ -135,11 +121,11 @@ class LiveSource:
 
     def resume(self, *, failed: bool = False) -> None:
         """Run what the session that the bench was made for has no result of."""
-        self._begin("run", lambda: self._bench.resume(failed=failed), lambda _: None, self._bench.cancel)
+        self._begin("run", lambda: self.bench.resume(failed=failed), lambda _: None, self.bench.cancel)
 
     def ask(self, kind: ReportKind, spec: CellSpec, cell: int | None) -> None:
         """Have a report made before the next cell is run; `RunEnded` is posted when nothing waits any more."""
-        self._begin("report", self._bench.probe, lambda _: self._bench.ask_report(kind, spec, cell))
+        self._begin("report", self.bench.probe, lambda _: self.bench.ask_report(kind, spec, cell))
 
     def measure_peaks(self, wanted: Sequence[WantedPeak], tell: TellPeak) -> None:
         """Have peaks measured before the next cell is run; `tell` is given each, on another thread. `RunEnded` is
@@ -147,45 +133,37 @@ class LiveSource:
 
         def ask(_: object) -> None:
             for each in wanted:
-                self._bench.ask_peak(each.device, each.precision, each.threads, partial(tell, each))
+                self.bench.ask_peak(each.device, each.precision, each.threads, partial(tell, each))
 
         def stopped() -> None:
             for each in wanted:
                 tell(each, PeakError("it was stopped"))
 
-        self._begin("peak", self._bench.probe, ask, stopped)
+        self._begin("peak", self.bench.probe, ask, stopped)
 
     def work(self) -> None:
         """Run what waits in the queue, if nobody does."""
         thread("run", lambda: self._work(lambda: None))
 
-    def predict(self, specs: Sequence[CellSpec]) -> None:
-        """Have it worked out what these need, instead of what was asked before; answers come as events."""
-        self._bench.predict(specs)
-
     @property
     def asked(self) -> frozenset[tuple[str, CellSpec]]:
         """The reports that wait to be made, by kind and spec."""
-        return frozenset((asked.kind, asked.spec) for asked in self._bench.queue.asked)
-
-    def annotate(self, *, name: str | None = None, note: str | None = None) -> None:
-        """Give the session a name or a note; what is None stays."""
-        self._bench.annotate(name=name, note=note)
+        return frozenset((asked.kind, asked.spec) for asked in self.bench.queue.asked)
 
     def cancel(self) -> None:
         """Stop what runs and what waits, also what still waits for the machine to be read."""
         with self._asking:
             self._asked = 0
-            self._bench.cancel()
+            self.bench.cancel()
 
     def close(self) -> None:
         """End the run, its processes and the log; blocks up to 2 s. Safe to call twice and from any thread."""
         with self._closing:
-            self._bench.close()
+            self.bench.close()
 
     def _probe(self) -> None:
         try:
-            environment = self._bench.probe()
+            environment = self.bench.probe()
             if not environment.devices and environment.problems:
                 self._post(Trouble("; ".join(environment.problems)))
         except Exception as error:  # the person must hear of it, whatever it was
@@ -225,12 +203,12 @@ class LiveSource:
         error: str | None = None
         try:
             begin()
-            self._bench.work()
+            self.bench.work()
         except (LogError, SpecError, OSError) as refused:
             error = str(refused)
         except Exception as broken:  # a run must end on the screen too
             error = f"the run broke off: {type(broken).__name__}: {broken}"
-            self._bench.cancel()  # nobody is left to take what waits
+            self.bench.cancel()  # nobody is left to take what waits
         self._post(RunEnded(error))
 
 

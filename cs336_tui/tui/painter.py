@@ -25,7 +25,7 @@ from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.controllers.reports import PeakController, ReportController
 from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.controllers.sessions import SessionController
-from cs336_tui.tui.dialogs.reader import Reader
+from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.frame import Frame
 from cs336_tui.tui.replay_source import ReplaySource
 from cs336_tui.tui.session import Inbox, Session

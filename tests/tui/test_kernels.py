@@ -18,7 +18,7 @@ from cs336_tui.events.reports import KernelReport
 from cs336_tui.session.state import fold
 from cs336_tui.stats.quantities import scale, time_text
 from cs336_tui.tui import themes
-from cs336_tui.tui.dialogs.reader import Reader
+from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.tabs.kernels.pane import VIEWS, KernelsPane
 from cs336_tui.tui.tabs.kernels.table import Selection, kernels_sheet, phases, select, still_valid
 from cs336_tui.tui.tabs.report import ReportPane, Subject

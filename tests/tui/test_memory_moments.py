@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cs336_tui.events.reports import CATEGORIES, MemoryReport
-from cs336_tui.tui.dialogs.reader import Reader
+from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.widgets.rows import Rows
 from tests.made_memory import a_memory_report, many_events
 from tests.tui.memory_tab import COMPACT, LARGE, PANEL, Tab, pressed, recorded

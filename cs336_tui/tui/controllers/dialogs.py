@@ -12,7 +12,7 @@ from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.dialogs.questions import AskText, Confirm
-from cs336_tui.tui.dialogs.reader import Reader
+from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.widgets.lines import Line
 
 

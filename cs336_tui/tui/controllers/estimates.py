@@ -25,6 +25,8 @@ from cs336_tui.tui.configure.preview import MOST, Cells, Need, as_cells, needs_o
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.tabs.estimate import Estimated, EstimateRow, Whose, target_text
 
+SETTLED_S = 0.3
+"""Predictions are asked for when the choices have stayed the same for so long."""
 _KEPT_S = 5.0
 """For so long a device's free memory is taken to be what it was: margins that flicker tell nobody anything."""
 
@@ -36,75 +38,32 @@ class Forecast(NamedTuple):
     role: str = "text"
 
 
-class Outlook:
-    """Judges predictions, again only when something is known that was not before."""
+class EstimateController:
+    """Serves the Estimate tab and Configure's summary; made when one of them is first in sight."""
 
-    def __init__(self) -> None:
-        self.gpu: GpuModel | None = None
+    def __init__(self, app: Host) -> None:
+        self._app = app
+        self._gpu: GpuModel | None = None
         """The GPU that the Estimate tab is about; None for the machine's own devices."""
         self._targets: dict[tuple[int, str], tuple[float, Target]] = {}
         self._judged: dict[str, tuple[tuple[object, ...], tuple[Estimate | None, ...]]] = {}
+        self._whose: Whose = "chosen"
+        self._asked: tuple[CellSpec, ...] = ()
+        """What has to be known, as it was when it was asked for last."""
+        self._timer: Timer | None = None
+        self._session_cells: tuple[tuple[int, int], Cells] = ((0, 0), Cells())
 
-    def asked_of(self, needs: Sequence[Need]) -> tuple[Need, ...]:
-        """These, on the named GPU where there is one."""
-        if self.gpu is None:
-            return tuple(needs)
-        there = (need._replace(spec=msgspec.structs.replace(need.spec, device="cuda:0")) for need in needs)
-        return tuple({run_alike(need.spec): need for need in there}.values())
+    # What is shown.
 
-    def target(self, state: SessionState, device: str) -> Target | None:
-        """A device of the session's machine; None while that is not known."""
-        info = state.environment.device(device) if state.environment else None
-        if info is None or state.environment is None:
-            return None
-        now = state.last_at or 0.0
-        known = self._targets.get((id(state), device))
-        reporting = any(report.status is None for report in state.reports.values())  # it uses memory that will be free
-        if known is None or not (reporting or 0 <= now - known[0] < _KEPT_S):
-            known = self._targets[id(state), device] = now, target_here(info, state.environment, state.devices)
-        return known[1]
-
-    def here(self, state: SessionState, needs: Sequence[Need]) -> tuple[Estimate | None, ...]:
-        """Each on its device of the session's machine; None where the prediction or the device is not known."""
-        devices = dict.fromkeys(need.spec.device for need in needs)
-        return self._judge("here", state, needs, {device: self.target(state, device) for device in devices})
-
-    def there(self, state: SessionState, needs: Sequence[Need]) -> tuple[Estimate | None, ...]:
-        """As `here`, on the named GPU where there is one."""
-        if self.gpu is None:
-            return self.here(state, needs)
-        target = named_target(self.gpu)
-        return self._judge("there", state, needs, {need.spec.device: target for need in needs})
-
-    def _judge(
-        self, place: str, state: SessionState, needs: Sequence[Need], targets: dict[str, Target | None]
-    ) -> tuple[Estimate | None, ...]:
-        measured = sum(cell.is_over for cell in state.cells.values())
-        predictions = tuple(state.predictions.get(needs_of(need.spec)) for need in needs)
-        of = (id(state), tuple(needs), predictions, targets, len(state.predictions), measured)
-        if place in self._judged and self._judged[place][0] == of:
-            return self._judged[place][1]
-        found: dict[CellSpec, Estimate] = {}
-        for device, target in targets.items():
-            known = {
-                need.spec: prediction
-                for need, prediction in zip(needs, predictions, strict=True)
-                if need.spec.device == device and prediction
-            }
-            if target is not None and known:
-                specs = tuple(known)
-                found |= zip(specs, judge_all(tuple(known.values()), target, state, specs), strict=True)
-        estimates = tuple(found.get(need.spec) for need in needs)
-        self._judged[place] = of, estimates
-        return estimates
-
-    def summary(self, state: SessionState, chosen: Cells, *, predicts: bool) -> Forecast:
-        """Largest peak, whether all fit, and how long all take. `predicts`: what is missing is being worked out."""
+    def summary(self) -> Forecast:
+        """The end of Configure's summary: largest peak, whether all fit, and how long all take."""
+        state, chosen = self._app.live.state, self._chosen
+        predicts = self._predicts and not self._app.run_in_progress
         wanted = chosen.largest
         seen = tuple(need for need in wanted if needs_of(need.spec) not in state.unpredictable)
         if wanted and not seen and (why := state.unpredictable[needs_of(wanted[0].spec)]):
             return Forecast(f"not predicted: {format.plain(why)}", "caution")
-        estimates = self.here(state, seen)
+        estimates = self._here(state, seen)
         known = [(need, found) for need, found in zip(seen, estimates, strict=True) if found]
         if len(known) < len(seen) or not seen:
             return Forecast("predicting ..." if predicts and seen else "")
@@ -123,74 +82,9 @@ class Outlook:
         verdict = "fits tightly" if tight else "fits"
         return Forecast(f"{text} {verdict}{of_those}{takes}", "caution" if tight else "text")
 
-    @staticmethod
-    def _misfits(misfits: int, total: int, *, more: bool) -> tuple[str, str]:
-        """How many of the cells do not fit, in words, and the role of that. `more`: not all are known."""
-        least = "at least " if more else ""
-        verb = "does" if misfits == 1 else "do"
-        which = f"{least}{misfits} of {total} {verb} not fit" if total > 1 else "does not fit"
-        return which, "bad" if misfits == total else "caution"
-
-    @staticmethod
-    def _takes(known: Sequence[tuple[Need, Estimate]], *, more: bool) -> str:
-        """How long the steps of all that fit take, as far as that is known. `more`: there are others beside these."""
-        low_s, high_s = total_s(of_all(need, found) for need, found in known)
-        if low_s is None or (high_s is None and low_s < 1):
-            return ""
-        return f" · ETA {whole_time(known, more=more)}"
-
-
-def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool) -> str:
-    """How long the steps of all that fit take, in words with what is not in it; empty where nobody knows. `more`: there
-    are others beside these, which take time too."""
-    low_s, high_s = total_s(of_all(need, found) for need, found in known)
-    if low_s is None:
-        return ""
-    fitting = [found for _, found in known if found.fits is not False]
-    takes = f"more than {duration_range(low_s, low_s)}" if more else duration_range(low_s, high_s)
-    compiling = " and compiling" if any(found.spec.compile != "off" for found in fitting) else ""
-    others = ", partly priced as other variants" if any(found.by_others for found in fitting) else ""
-    return f"{takes}{compiling}{others}"
-
-
-def of_all(need: Need, estimate: Estimate) -> Estimate:
-    """The estimate of all cells that need the same and run alike."""
-    times = need.steps / estimate.spec.total_steps
-    return msgspec.structs.replace(
-        estimate,
-        run_low_s=None if estimate.run_low_s is None else estimate.run_low_s * times,
-        run_high_s=None if estimate.run_high_s is None else estimate.run_high_s * times,
-    )
-
-
-SETTLED_S = 0.3
-"""Predictions are asked for when the choices have stayed the same for so long."""
-
-
-class EstimateController:
-    """Serves the Estimate tab and Configure's summary; made when one of them is first in sight."""
-
-    def __init__(self, app: Host) -> None:
-        self._app = app
-        self._outlook = Outlook()
-        self._whose: Whose = "chosen"
-        self._asked: tuple[CellSpec, ...] = ()
-        """What has to be known, as it was when it was asked for last."""
-        self._timer: Timer | None = None
-        self._session_cells: tuple[tuple[int, int], Cells] = ((0, 0), Cells())
-
-    # What is shown.
-
-    def summary(self) -> Forecast:
-        """The end of Configure's summary."""
-        state = self._app.live.state
-        held = self._app.run_in_progress
-        return self._outlook.summary(state, self._chosen, predicts=self._predicts and not held)
-
     def estimated(self) -> Estimated:
         """What the Estimate tab shows."""
-        app, outlook = self._app, self._outlook
-        state = app.state
+        state = self._app.state
         chosen = self._chosen if self._has_choices else Cells()
         of_session = self._cells_of(state)
         both = bool(of_session.cells) and self._has_choices
@@ -198,9 +92,9 @@ class EstimateController:
             "session" if of_session.cells and (self._whose == "session" or not self._has_choices) else "chosen"
         )
         cells = chosen if whose == "chosen" else of_session
-        found = outlook.asked_of(cells.largest)
-        estimates = outlook.there(state, found)
-        measured = self._measured(state) if outlook.gpu is None else {}
+        found = self._asked_of(cells.largest)
+        estimates = self._there(state, found)
+        measured = self._measured(state) if self._gpu is None else {}
         rows = tuple(
             EstimateRow(
                 need.spec,
@@ -215,7 +109,7 @@ class EstimateController:
             rows,
             whose,
             target=self._target(state, rows),
-            elsewhere=outlook.gpu is not None,
+            elsewhere=self._gpu is not None,
             why_none=chosen.why_none or "This session has no cells yet.",
             waiting=self._waiting,
             total=self._total(found, rows, more=cells.is_cut),
@@ -224,16 +118,16 @@ class EstimateController:
         )
 
     def _target(self, state: SessionState, rows: tuple[EstimateRow, ...]) -> str:
-        if self._outlook.gpu is not None:
-            return target_text(named_target(self._outlook.gpu))
+        if self._gpu is not None:
+            return target_text(named_target(self._gpu))
         devices = tuple(dict.fromkeys(row.spec.device for row in rows))
         if len(devices) != 1:
             return "this machine" if devices else ""
-        target = self._outlook.target(state, devices[0])
+        target = self._target_of(state, devices[0])
         return target_text(target) if target else devices[0]
 
     def _refused(self, spec: CellSpec) -> str:
-        gpu = self._outlook.gpu
+        gpu = self._gpu
         if gpu is None or spec.precision in gpu.precisions:
             return ""
         return f"{gpu.name} can do {', '.join(gpu.precisions)}, not {spec.precision}"
@@ -288,7 +182,7 @@ class EstimateController:
 
     def name_gpu(self, name: str | None) -> None:
         """Judge for this GPU, or for the machine's own devices. Raises `UnknownGpu`."""
-        self._outlook.gpu = find_gpu(name) if name else None
+        self._gpu = find_gpu(name) if name else None
 
     def ask(self) -> None:
         """Have predicted what is wanted, once that has stayed the same for a moment."""
@@ -306,10 +200,104 @@ class EstimateController:
     def _ask_now(self) -> None:
         source, known = self._app.live.source, self._app.live.state.predictions
         if source is not None:
-            source.predict([spec for spec in self._asked if needs_of(spec) not in known])
+            source.bench.predict([spec for spec in self._asked if needs_of(spec) not in known])
 
     def _wanted(self) -> tuple[CellSpec, ...]:
         """The choices' cells here and on the named GPU, then the session's."""
         chosen, of_session = self._chosen.largest, self._cells_of(self._app.live.state).largest
-        everything = (*chosen, *self._outlook.asked_of(chosen), *self._outlook.asked_of(of_session), *of_session)
+        everything = (*chosen, *self._asked_of(chosen), *self._asked_of(of_session), *of_session)
         return tuple({needs_of(need.spec): need.spec for need in everything}.values())
+
+    # What predictions come to.
+
+    def _asked_of(self, needs: Sequence[Need]) -> tuple[Need, ...]:
+        """These, on the named GPU where there is one."""
+        if self._gpu is None:
+            return tuple(needs)
+        there = (need._replace(spec=msgspec.structs.replace(need.spec, device="cuda:0")) for need in needs)
+        return tuple({run_alike(need.spec): need for need in there}.values())
+
+    def _target_of(self, state: SessionState, device: str) -> Target | None:
+        """A device of the session's machine; None while that is not known."""
+        info = state.environment.device(device) if state.environment else None
+        if info is None or state.environment is None:
+            return None
+        now = state.last_at or 0.0
+        known = self._targets.get((id(state), device))
+        reporting = any(report.status is None for report in state.reports.values())  # it uses memory that will be free
+        if known is None or not (reporting or 0 <= now - known[0] < _KEPT_S):
+            known = self._targets[id(state), device] = now, target_here(info, state.environment, state.devices)
+        return known[1]
+
+    def _here(self, state: SessionState, needs: Sequence[Need]) -> tuple[Estimate | None, ...]:
+        """Each on its device of the session's machine; None where the prediction or the device is not known."""
+        devices = dict.fromkeys(need.spec.device for need in needs)
+        return self._judge("here", state, needs, {device: self._target_of(state, device) for device in devices})
+
+    def _there(self, state: SessionState, needs: Sequence[Need]) -> tuple[Estimate | None, ...]:
+        """As `_here`, on the named GPU where there is one."""
+        if self._gpu is None:
+            return self._here(state, needs)
+        target = named_target(self._gpu)
+        return self._judge("there", state, needs, {need.spec.device: target for need in needs})
+
+    def _judge(
+        self, place: str, state: SessionState, needs: Sequence[Need], targets: dict[str, Target | None]
+    ) -> tuple[Estimate | None, ...]:
+        measured = sum(cell.is_over for cell in state.cells.values())
+        predictions = tuple(state.predictions.get(needs_of(need.spec)) for need in needs)
+        of = (id(state), tuple(needs), predictions, targets, len(state.predictions), measured)
+        if place in self._judged and self._judged[place][0] == of:
+            return self._judged[place][1]
+        found: dict[CellSpec, Estimate] = {}
+        for device, target in targets.items():
+            known = {
+                need.spec: prediction
+                for need, prediction in zip(needs, predictions, strict=True)
+                if need.spec.device == device and prediction
+            }
+            if target is not None and known:
+                specs = tuple(known)
+                found |= zip(specs, judge_all(tuple(known.values()), target, state, specs), strict=True)
+        estimates = tuple(found.get(need.spec) for need in needs)
+        self._judged[place] = of, estimates
+        return estimates
+
+    @staticmethod
+    def _misfits(misfits: int, total: int, *, more: bool) -> tuple[str, str]:
+        """How many of the cells do not fit, in words, and the role of that. `more`: not all are known."""
+        least = "at least " if more else ""
+        verb = "does" if misfits == 1 else "do"
+        which = f"{least}{misfits} of {total} {verb} not fit" if total > 1 else "does not fit"
+        return which, "bad" if misfits == total else "caution"
+
+    @staticmethod
+    def _takes(known: Sequence[tuple[Need, Estimate]], *, more: bool) -> str:
+        """How long the steps of all that fit take, as far as that is known. `more`: there are others beside these."""
+        low_s, high_s = total_s(of_all(need, found) for need, found in known)
+        if low_s is None or (high_s is None and low_s < 1):
+            return ""
+        return f" · ETA {whole_time(known, more=more)}"
+
+
+def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool) -> str:
+    """How long the steps of all that fit take, in words with what is not in it; empty where nobody knows. `more`: there
+    are others beside these, which take time too."""
+    low_s, high_s = total_s(of_all(need, found) for need, found in known)
+    if low_s is None:
+        return ""
+    fitting = [found for _, found in known if found.fits is not False]
+    takes = f"more than {duration_range(low_s, low_s)}" if more else duration_range(low_s, high_s)
+    compiling = " and compiling" if any(found.spec.compile != "off" for found in fitting) else ""
+    others = ", partly priced as other variants" if any(found.by_others for found in fitting) else ""
+    return f"{takes}{compiling}{others}"
+
+
+def of_all(need: Need, estimate: Estimate) -> Estimate:
+    """The estimate of all cells that need the same and run alike."""
+    times = need.steps / estimate.spec.total_steps
+    return msgspec.structs.replace(
+        estimate,
+        run_low_s=None if estimate.run_low_s is None else estimate.run_low_s * times,
+        run_high_s=None if estimate.run_high_s is None else estimate.run_high_s * times,
+    )

@@ -145,5 +145,5 @@ class RunController:
         """Skip what is larger than a cell that ran out of memory, or no longer."""
         self._pane.set_skip_after_oom(message.skip)
         if (source := self._app.live.source) is not None:
-            source.skip_after_oom = message.skip
+            source.bench.skip_after_oom = message.skip
         self._app.refresh_panes()

@@ -175,7 +175,7 @@ class SessionController:
                 words = {"name" if wish == "rename" else "note": text}
                 own = self._app.live.source if info.path == self._app.live.path else None
                 # Only who writes a session may add to it.
-                annotate = own.annotate if own and info.writer else partial(store.annotate, info.path)
+                annotate = own.bench.annotate if own and info.writer else partial(store.annotate, info.path)
                 self._library.change(partial(annotate, **words), self._changed)
 
         self._app.open_dialog(AskText(title, about, value), entered)

@@ -43,12 +43,7 @@ class ExportDialog(Dialog[str]):
 
     DEFAULT_CSS = """
     ExportDialog {
-        align: center middle;
-        #box {
-            width: 76; max-width: 100%; height: auto; max-height: 100%;
-            border: round $border; border-title-color: $primary; background: $surface; padding: 0 2;
-            overflow-y: auto;
-        }
+        #box { width: 76; overflow-y: auto; }
         Input, Checkbox { height: 1; border: none; padding: 0; background: $surface; }
         Input { background: $panel; margin: 0 0 1 4; padding: 0 1; }
         Input:focus, Checkbox:focus { border: none; }

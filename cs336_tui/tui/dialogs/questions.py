@@ -27,12 +27,7 @@ class AskText(Dialog[str | None]):
 
     DEFAULT_CSS = """
     AskText {
-        align: center middle;
-        #box {
-            width: 64; max-width: 100%; height: auto; max-height: 100%;
-            border: round $border; border-title-color: $primary; border-subtitle-color: $text-muted;
-            background: $surface; padding: 0 2;
-        }
+        #box { width: 64; }
         Label { width: 1fr; height: auto; }
         Input { height: 1; border: none; padding: 0 1; background: $panel; margin: 1 0; }
         Input:focus { border: none; }
@@ -99,11 +94,7 @@ class Confirm(Dialog[bool]):
 
     DEFAULT_CSS = """
     Confirm {
-        align: center middle;
-        #box {
-            width: 60; max-width: 100%; height: auto; max-height: 100%;
-            border: round $border; background: $surface; padding: 1 2;
-        }
+        #box { width: 60; padding: 1 2; }
         Label { width: 1fr; height: auto; }
         Horizontal { height: auto; margin-top: 1; align: right middle; }
         Button { margin-left: 2; }
@@ -139,7 +130,6 @@ class ChoiceList(Dialog[int | None]):
 
     DEFAULT_CSS = """
     ChoiceList {
-        align: center middle;
         OptionList {
             width: 72;
             max-width: 100%;

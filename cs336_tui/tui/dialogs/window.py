@@ -1,23 +1,38 @@
 """Windows over the screen that close once: what was clicked or pressed meanwhile closes nothing else.
 
 Textual's `dismiss` closes whatever is on top, also when its own screen is gone, and fails where nothing is left. Its
-lists and texts fail where a terminal has no room for them, its palette when its list is still to come.
+lists and texts fail where a terminal has no room for them.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
 
+from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
+from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import OptionList
 
 from cs336_tui.tui.terminal import SteadyCompositor
+from cs336_tui.tui.widgets.lines import Line, Lines, wrapped
+from cs336_tui.tui.widgets.rows import Rows
 
 
 class Dialog(ModalScreen[ScreenResultType]):
-    """A window that is answered or left before anything else goes on."""
+    """A window that is answered or left before anything else goes on; most stand in a ``#box``."""
+
+    DEFAULT_CSS = """
+    Dialog {
+        align: center middle;
+        #box {
+            max-width: 100%; height: auto; max-height: 100%; background: $surface; padding: 0 2;
+            border: round $border; border-title-color: $primary; border-subtitle-color: $text-muted;
+        }
+    }
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,3 +57,41 @@ def _wrap_and_format_in_some_width(content: Content, width: int, *more: Any, **n
 # In Textual's classes, as its own widgets make lists and texts too.
 OptionList._move_page = _move_page_of_some_size  # type: ignore[assignment]
 Content._wrap_and_format = _wrap_and_format_in_some_width  # type: ignore[assignment, method-assign]
+
+
+class Reader(Dialog[None]):
+    """Shows the lines that `write` makes for the window's width; made anew when the terminal is resized."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter,question_mark", "dismiss", "Close", id="reader.close"),
+    ]
+
+    DEFAULT_CSS = """
+    Reader #box { width: 88; height: 100%; max-height: 36; padding: 0 1; }
+    """
+
+    def __init__(self, title: str, write: Callable[[int], Sequence[Line]]) -> None:
+        super().__init__()
+        self._write, self._rows = write, Rows(id="box")
+        self._rows.border_title = title
+        self._rows.border_subtitle = "↑↓ scroll · Esc close"
+
+    def compose(self) -> ComposeResult:
+        yield self._rows
+
+    def on_lines_resized(self, event: Lines.Resized) -> None:
+        event.stop()
+        self.write()
+
+    def write(self) -> None:
+        """Make the lines anew: more may be known."""
+        self._rows.fill(self._write(self._rows.content_size.width))
+
+
+def text_reader(title: str, text: str) -> Reader:
+    """A window with a text, each of its lines wrapped."""
+
+    def write(width: int) -> list[Line]:
+        return [row for each in text.splitlines() for row in wrapped(each, width, indent="  ") or [()]]
+
+    return Reader(title, write)

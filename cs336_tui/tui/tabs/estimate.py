@@ -19,7 +19,7 @@ from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.dialogs.questions import AskText
-from cs336_tui.tui.dialogs.reader import Reader
+from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.titles import cell_columns, told_variants, unique_names
 from cs336_tui.tui.widgets.columns import shown_table, table_lines
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, labelled, line, wrapped

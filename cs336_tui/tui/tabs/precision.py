@@ -19,7 +19,7 @@ from cs336_tui.stats import quantities
 from cs336_tui.stats.ratio import LEVEL
 from cs336_tui.tui import format
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.dialogs.reader import text_reader
+from cs336_tui.tui.dialogs.window import text_reader
 from cs336_tui.tui.tabs.report import ReportPane, Subject
 from cs336_tui.tui.tabs.status import OUTCOMES, settled_of
 from cs336_tui.tui.titles import cell_columns

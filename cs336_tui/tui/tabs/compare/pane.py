@@ -16,7 +16,7 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText
-from cs336_tui.tui.dialogs.reader import text_reader
+from cs336_tui.tui.dialogs.window import text_reader
 from cs336_tui.tui.frame import Compared
 from cs336_tui.tui.judging import give_way
 from cs336_tui.tui.tabs.compare import pivot

@@ -12,7 +12,7 @@ from cs336_tui.events.reports import KernelReport
 from cs336_tui.session.state import ReportState
 from cs336_tui.tui import format
 from cs336_tui.tui.dialogs.questions import AskText
-from cs336_tui.tui.dialogs.reader import Reader
+from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.tabs.kernels import shares, table
 from cs336_tui.tui.tabs.kernels.table import SORTS, Found, Selection
 from cs336_tui.tui.tabs.report import ReportPane, Subject

@@ -13,7 +13,7 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import ReportState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.charts.memory_timeline import EventWindow
-from cs336_tui.tui.dialogs.reader import Reader, text_reader
+from cs336_tui.tui.dialogs.window import Reader, text_reader
 from cs336_tui.tui.tabs.memory.allocations import about, failure_lines, largest_page, oom_page, saved_page, summary
 from cs336_tui.tui.tabs.memory.peaks import peaks_page
 from cs336_tui.tui.tabs.memory.timeline import BESIDE, columns_in, moment_details, timeline_page
