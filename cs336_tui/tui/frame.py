@@ -6,26 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.state import SessionState
 from cs336_tui.tui.configure.preview import Cells
 from cs336_tui.tui.judging import Judging
 from cs336_tui.tui.live_source import PeakView
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.tabs.queue import QueueView
 from cs336_tui.tui.tabs.report import About, Subject
+from cs336_tui.tui.tabs.sessions import Compared
 
 if TYPE_CHECKING:
     from cs336_tui.tui.tabs.estimate import Estimated
-
-
-Source = tuple[str, SessionState]
-
-
-class Compared(NamedTuple):
-    """What Compare is about: sessions with their titles, or the two marked cells."""
-
-    sessions: tuple[Source, ...]
-    cells: tuple[tuple[Source, CellState], ...] = ()
 
 
 class Frame(NamedTuple):

@@ -18,10 +18,9 @@ from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui.background import Pump, in_background
 from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.controllers.running import RunController
-from cs336_tui.tui.frame import Compared, Source
 from cs336_tui.tui.live_source import LiveSource
 from cs336_tui.tui.session import Session, read_session
-from cs336_tui.tui.tabs.sessions import SessionsPane, Wish, counts
+from cs336_tui.tui.tabs.sessions import Compared, SessionsPane, Source, Wish, counts
 
 _Stamp = tuple[int, int]
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from cs336_tui.export.tables import Column
+from cs336_tui.session.cell_state import CellState
+from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.columns import lay_out
 from cs336_tui.tui.widgets.lines import Line, Span, line
 from cs336_tui.tui.widgets.rows import Rows
 
+Source = tuple[str, SessionState]
+"""A session with its title."""
 Wish = Literal["open", "rename", "annotate", "delete", "resume"]
 
 _COLUMNS = (
@@ -29,6 +33,13 @@ _COLUMNS = (
     Column("note", left=True, rank=3),
 )
 _LONGEST_NOTE = 40
+
+
+class Compared(NamedTuple):
+    """What Compare is about: sessions with their titles, or the two marked cells."""
+
+    sessions: tuple[Source, ...]
+    cells: tuple[tuple[Source, CellState], ...] = ()
 
 
 class SessionsPane(Rows):

@@ -17,11 +17,11 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText
 from cs336_tui.tui.dialogs.window import text_reader
-from cs336_tui.tui.frame import Compared
 from cs336_tui.tui.judging import give_way
 from cs336_tui.tui.tabs.compare import pivot
 from cs336_tui.tui.tabs.compare.measured import reference_page, warmup_page
 from cs336_tui.tui.tabs.compare.pivot import PivotChoice, doubts_of, next_baseline, pivot_page, rows_and_columns
+from cs336_tui.tui.tabs.sessions import Compared
 from cs336_tui.tui.tabs.status import settled_of
 from cs336_tui.tui.widgets.lines import views_line
 from cs336_tui.tui.widgets.rows import Page, Rows, message
