@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import psutil
 
@@ -30,14 +30,12 @@ _UNKNOWN = 999
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's own PID namespace (PROC_PID_INIT_INO of Linux's proc_ns.h)."""
 
-T = TypeVar("T")
 
+class _Query:
+    """The calls that can answer one field, best first. One that cannot on this machine is dropped for good; one
+    without an answer in time is not made again before `not_before` (monotonic seconds)."""
 
-class _Query(Generic[T]):
-    """What one field is asked by: the calls that can answer it, best first. One that cannot on this machine is dropped
-    for good, and one that was waited for in vain is not made again before `not_before` (monotonic seconds)."""
-
-    def __init__(self, *calls: Callable[[], T]) -> None:
+    def __init__(self, *calls: Callable[[], Any]) -> None:
         self.calls = list(calls)
         self.not_before = float("-inf")
         self.why: str | None = None
@@ -59,63 +57,60 @@ class GpuReader:
         self._now = 0.0
         self._answered = self._unknown = False
         self._slow_due = self._processes_due = float("-inf")
-        self._temperature_c: float | None = None
-        self._power_limit_w: float | None = None
-        self._memory_clock_mhz: int | None = None
-        self._persistence_mode: bool | None = None
+        self._slow_values: dict[str, Any] = {}
         self._others: tuple[GpuProcess, ...] | None = None
         self._others_at = 0.0
         self._other_processes = OtherProcesses()
 
         api = nvml.api
-        # The calls that can answer a field, best first; one that cannot on this machine is dropped for good.
-        self._memory: _Query[Any] = _Query(
+        self._memory = _Query(
             lambda: api.nvmlDeviceGetMemoryInfo(handle, version=api.nvmlMemory_v2),
             lambda: api.nvmlDeviceGetMemoryInfo(handle),
         )
-        self._utilisation: _Query[float] = _Query(lambda: api.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
-        self._power: _Query[float] = _Query(lambda: api.nvmlDeviceGetPowerUsage(handle) / 1000)
-        self._power_limit: _Query[float] = _Query(lambda: api.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000)
-        self._temperature: _Query[float] = _Query(
-            lambda: float(api.nvmlDeviceGetTemperature(handle, api.NVML_TEMPERATURE_GPU)),
-            lambda: float(api.nvmlDeviceGetTemperatureV(handle, api.NVML_TEMPERATURE_GPU)),
-        )
-        self._sm_clock: _Query[int] = _Query(lambda: int(api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_SM)))
-        self._memory_clock: _Query[int] = _Query(lambda: int(api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_MEM)))
-        self._persistence: _Query[bool] = _Query(lambda: bool(api.nvmlDeviceGetPersistenceMode(handle)))
-        self._reasons: _Query[tuple[str, ...]] = _Query(
-            lambda: clock_reasons(api.nvmlDeviceGetCurrentClocksEventReasons(handle)),
-            lambda: clock_reasons(api.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
-        )
-        self._energy: _Query[float] = _Query(lambda: api.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000)
-        self._compute: _Query[dict[int, int | None]] = _Query(
+        self._fast = {
+            "utilisation": _Query(lambda: api.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
+            "power_w": _Query(lambda: api.nvmlDeviceGetPowerUsage(handle) / 1000),
+            "sm_clock_mhz": _Query(lambda: int(api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_SM))),
+            "clock_reasons": _Query(
+                lambda: clock_reasons(api.nvmlDeviceGetCurrentClocksEventReasons(handle)),
+                lambda: clock_reasons(api.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+            ),
+            "energy_j": _Query(lambda: api.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000),
+        }
+        """By the fields of a `GpuSample`, as `_slow`."""
+        self._slow = {
+            "temperature_c": _Query(
+                lambda: float(api.nvmlDeviceGetTemperature(handle, api.NVML_TEMPERATURE_GPU)),
+                lambda: float(api.nvmlDeviceGetTemperatureV(handle, api.NVML_TEMPERATURE_GPU)),
+            ),
+            "power_limit_w": _Query(lambda: api.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
+            "memory_clock_mhz": _Query(lambda: int(api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_MEM))),
+            "persistence_mode": _Query(lambda: bool(api.nvmlDeviceGetPersistenceMode(handle))),
+        }
+        self._compute = _Query(
             lambda: _by_pid(api.nvmlDeviceGetComputeRunningProcesses(handle)),
             lambda: _by_pid(api.nvmlDeviceGetComputeRunningProcesses_v2(handle)),
         )
-        self._graphics: _Query[dict[int, int | None]] = _Query(
+        self._graphics = _Query(
             lambda: _by_pid(api.nvmlDeviceGetGraphicsRunningProcesses(handle)),
             lambda: _by_pid(api.nvmlDeviceGetGraphicsRunningProcesses_v2(handle)),
         )
 
     def sample(self, now: float, child: int | None = None, *, fresh: bool = False) -> GpuSample:
-        """The GPU at `now` (monotonic seconds); `child` is the PID of the running cell's process, and with `fresh` the
-        list of processes is read anew.
+        """The GPU at `now` (monotonic seconds); `child` is the PID of the running cell's process; `fresh` reads the
+        list of processes anew.
 
-        Memory in use is NVML's v2, which leaves out the driver's own reserve, where the driver has it. Power is the
-        average over the last second on Ampere and later (A100 apart), the instant elsewhere. Raises `GpuLost`, and
-        `NvmlSilent` while NVML answers nothing.
+        Memory in use is NVML's v2 if the driver has it, without the driver's own reserve. Power is the average over the
+        last second on Ampere and later (but for A100), else the instant. Raises `GpuLost`, and `NvmlSilent` while NVML
+        answers nothing.
         """
         self._now, self.why = now, None
         self._answered = self._unknown = False
         memory = self._read(self._memory)
-        utilisation, power = self._read(self._utilisation), self._read(self._power)
-        sm_clock, reasons, energy = self._read(self._sm_clock), self._read(self._reasons), self._read(self._energy)
+        fast = {field: self._read(query) for field, query in self._fast.items()}
         if now >= self._slow_due:
             self._slow_due = now + SLOW_S
-            self._temperature_c = self._read(self._temperature)
-            self._power_limit_w = self._read(self._power_limit)
-            self._memory_clock_mhz = self._read(self._memory_clock)
-            self._persistence_mode = self._read(self._persistence)
+            self._slow_values = {field: self._read(query) for field, query in self._slow.items()}
         if fresh or now >= self._processes_due:
             self._processes_due, self._others_at = now + PROCESSES_S, now
             self._others = self._read_others(child)
@@ -127,15 +122,8 @@ class GpuReader:
             name=self.identity.name,
             memory_used_bytes=None if memory is None else int(memory.used),
             memory_total_bytes=None if memory is None else int(memory.total),
-            utilisation=utilisation,
-            power_w=power,
-            power_limit_w=self._power_limit_w,
-            temperature_c=self._temperature_c,
-            sm_clock_mhz=sm_clock,
-            memory_clock_mhz=self._memory_clock_mhz,
-            clock_reasons=reasons,
-            energy_j=energy,
-            persistence_mode=self._persistence_mode,
+            **fast,
+            **self._slow_values,
             other_processes=self._others,
             processes_age_s=None if self._others is None else now - self._others_at,
         )
@@ -146,8 +134,8 @@ class GpuReader:
             return None
         return self._other_processes.among({**(graphics or {}), **compute}, child)
 
-    def _read(self, query: _Query[T]) -> T | None:
-        """The first answer of its calls; None when this one gave none, or none can be had now."""
+    def _read(self, query: _Query) -> Any:
+        """The first answer of its calls; None without one."""
         if self._now < query.not_before:
             self.why = query.why
             return None
@@ -160,7 +148,7 @@ class GpuReader:
                 if not (silent.waited or self._answered):
                     self._slow_due = float("-inf")
                     raise
-                if silent.waited:  # the others may well be answered: do not let this one hold them up each time
+                if silent.waited:  # others may be answered, and must not wait for this one each time
                     query.not_before, query.why = self._now + RETRY_S, self.why
                 return None
             except self._api.NVMLError as error:
@@ -180,28 +168,28 @@ class GpuReader:
 
 
 def _by_pid(listed: Any) -> dict[int, int | None]:
-    """PID to bytes of GPU memory, None where NVML does not say."""
+    """PID to bytes of GPU memory, None if NVML does not tell."""
     return {process.pid: process.usedGpuMemory for process in listed}
 
 
 class GpuMonitor:
-    """The GPU to follow, whatever happens to it: opened when first sampled, and again `RETRY_S` after a loss.
+    """Follows a GPU: opens it at the first sample, and again `RETRY_S` after a loss.
 
-    While NVML does not answer, it is asked nothing more, and is asked again as soon as it has.
+    While a call of NVML has not returned, no other is made.
     """
 
     def __init__(self) -> None:
         self._uuid: str | None = None
         self._nvml: Nvml | None = None
         self._stuck: dict[str | None, Nvml] = {}
-        """Calls without an answer, by GPU: another GPU may be followed meanwhile."""
+        """NVMLs with a call that has not returned, by GPU: another GPU may be followed meanwhile."""
         self._reader: GpuReader | None = None
         self._lost: GpuSample | None = None
         self._why: str | None = None
         self._retry_at = float("-inf")
 
     def follow(self, uuid: str | None) -> None:
-        """Which GPU; None for the first that CUDA would show."""
+        """Follow the GPU with this UUID; None for the first that CUDA would show."""
         if uuid != self._uuid:
             if self._nvml is not None and self._nvml.is_stuck:
                 self._stuck[self._uuid], self._nvml = self._nvml, None
@@ -215,10 +203,9 @@ class GpuMonitor:
     def sample(
         self, now: float, child: int | None = None, *, fresh: bool = False
     ) -> tuple[GpuSample | None, str | None]:
-        """The GPU at `now` (monotonic seconds), and why it or some of its measurements are missing; arguments as of
-        `GpuReader.sample`. Takes no longer than `nvml.ANSWER_S`.
+        """The GPU at `now`, and why it or some of its measurements are missing; arguments as of `GpuReader.sample`.
 
-        No GPU at all gives None; a lost one keeps its identity and no measurement.
+        None without a GPU; a lost one keeps its identity only. Takes no longer than `nvml.ANSWER_S`.
         """
         try:
             self._nvml = self._nvml or Nvml()
@@ -272,7 +259,7 @@ class GpuMonitor:
 
 
 def in_own_pid_namespace() -> bool:
-    """Whether this process counts PIDs by itself, as in most containers. False where there are no namespaces."""
+    """True if this process is in a PID namespace of its own, as in most containers."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE
     except OSError:
@@ -280,20 +267,19 @@ def in_own_pid_namespace() -> bool:
 
 
 class OtherProcesses:
-    """Tells strangers from this app's own process tree; looks at each process once, while it stays listed."""
+    """Finds processes outside of this app's own process tree; looks at each once, while it stays listed."""
 
     def __init__(self, *, namespaced: bool | None = None) -> None:
-        """`namespaced`: whether PIDs may be another namespace's; None finds out."""
+        """`namespaced`: True if PIDs may be another namespace's; None finds out."""
         self._namespaced = in_own_pid_namespace() if namespaced is None else namespaced
         self._own: dict[int, bool] = {}
         self._names: dict[int, str | None] = {}
 
     def among(self, listed: Mapping[int, int | None], child: int | None) -> tuple[GpuProcess, ...] | None:
-        """The strangers among processes that NVML lists (PID to bytes of GPU memory), by PID.
+        """The other processes among those that NVML lists (PID to bytes of GPU memory), by PID.
 
-        `child` is own too, whoever its parent is. None when the answer would be a guess: in a container older
-        drivers list the host's PIDs, where none of our own can be recognised, and newer ones hide the processes
-        outside it, so that "nobody else" is never certain there.
+        `child` counts as own. None if the answer would be a guess: in a container older drivers list the host's PIDs,
+        among which our own cannot be recognised, and newer ones hide the processes outside of it.
         """
         self._own = {
             pid: pid == child or (self._own[pid] if pid in self._own else _descends_from_us(pid)) for pid in listed
@@ -304,7 +290,7 @@ class OtherProcesses:
             return None
         self._names = {pid: self._names[pid] if pid in self._names else _name(pid) for pid in strangers}
         return tuple(
-            # Zero is how a container says "unknown": a process with a context holds some memory.
+            # Zero means unknown, as in containers: a process with a context holds some memory.
             GpuProcess(pid=pid, name=self._names[pid], memory_bytes=listed[pid] or None)
             for pid in strangers
         )

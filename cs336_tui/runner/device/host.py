@@ -1,4 +1,4 @@
-"""The host's own measurements through psutil: what a machine without a GPU can still show."""
+"""Measures the host through psutil."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import psutil
 from cs336_tui.events.events import HostSample
 
 _SHORTEST_CPU_WINDOW_S = 0.1
-"""The kernel counts CPU time in ticks of 10 ms, so that a shorter window gives noise."""
+"""The kernel counts CPU time in ticks of 10 ms; shorter windows give noise."""
 
 
 class _CoreTimes(NamedTuple):
-    """Seconds that all cores together have counted; `stolen` None where the system does not count it."""
+    """Seconds of all cores together; `stolen` is None if the system does not count it."""
 
     total: float
     stolen: float | None
@@ -34,15 +34,15 @@ class HostReader:
         self._child: psutil.Process | None = None
         self._child_cores: float | None = None
         self._child_before: tuple[float, float] | None = None
-        """When (monotonic seconds) and how much CPU time (seconds) the child's window began with."""
+        """Begin of the child's window (monotonic seconds) and its CPU time then (seconds)."""
         psutil.cpu_percent()
 
     def sample(self, child: int | None = None) -> HostSample:
         """The host now; `child` is the PID of the running cell's process.
 
-        Memory in use is all that could not be had without swapping. CPU share, steal and the child's cores are over
-        the time since the last sample, None at first; inside a container, CPU, steal, memory and load are the whole
-        machine's. A process that the child itself started counts into its cores once it has ended.
+        Memory in use is all that is not available without swapping. CPU share, steal and the child's cores are over the
+        time since the last sample, None at first; inside a container, CPU, steal, memory and load are the machine's. A
+        process that the child started counts into its cores once it has ended.
         """
         memory = psutil.virtual_memory()
         self._follow(child)
@@ -59,7 +59,7 @@ class HostReader:
         )
 
     def _read_cores(self) -> None:
-        """Close the windows of what is counted over time, and begin the next ones, unless they are too short."""
+        """Close the windows of time, unless they are too short, and begin the next ones."""
         now = time.monotonic()
         if now - self._cpu_read_at < _SHORTEST_CPU_WINDOW_S:
             return
@@ -78,7 +78,7 @@ class HostReader:
         self._child_before = None if used_s is None else (now, used_s)
 
     def _follow(self, pid: int | None) -> None:
-        """Look at this process from now on; nothing that was counted of another belongs to it."""
+        """Follow this process from now on."""
         if pid == (self._child.pid if self._child else None):
             return
         self._child = self._child_cores = self._child_before = None

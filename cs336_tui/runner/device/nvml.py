@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 ANSWER_S = 2.0
-"""For so long a call of NVML is waited for: on a lost GPU, or behind a driver's lock, one may never return."""
+"""Limit of a call of NVML, seconds: on a lost GPU, or behind a driver's lock, one may never return."""
 
 NO_LIBRARY = "no NVIDIA driver library (NVML) on this machine"
 
@@ -30,7 +30,7 @@ _WHY_CLOSED = {
     18: "the NVIDIA driver and its library differ in version; reload the driver or reboot",
     999: "the NVIDIA driver gives no reason; a container that has lost its GPU devices answers so, restart it",
 }
-"""What the codes of nvmlReturn_t mean when opening fails (NVML API reference, "Enumerations")."""
+"""Meanings of nvmlReturn_t when opening fails (NVML API reference, "Enumerations")."""
 
 LOST = {
     1: "NVML was shut down",
@@ -38,12 +38,12 @@ LOST = {
     16: "the GPU must be reset",
     28: "the GPU is gone",
 }
-"""Answers after which nothing more comes from this handle."""
+"""Codes after which a handle gives no more answers."""
 
 _NO_GPU = "no GPU on this machine"
 
 _UNKNOWN_TO_NVML = (2, 6)
-"""Invalid argument, not found: the answers to a UUID or an index that no GPU has."""
+"""Invalid argument, not found: the codes for a UUID or an index that no GPU has."""
 
 
 T = TypeVar("T")
@@ -54,8 +54,7 @@ class NvmlUnavailable(Exception):
 
 
 class NvmlSilent(NvmlUnavailable):
-    """NVML has not answered in time. `waited` is False where an earlier call still does not return, so that this one
-    was not made."""
+    """NVML has not answered in time. `waited` is False if this call was not made, as an earlier one is stuck."""
 
     def __init__(self, silent: Unanswered) -> None:
         super().__init__(f"NVML has not answered {silent.name} within {ANSWER_S:g} s")
@@ -70,7 +69,7 @@ class GpuIdentity(msgspec.Struct, frozen=True):
 
 
 class NvmlReport(msgspec.Struct, frozen=True):
-    """What NVML offers on this machine. `why` says in one line why there is no NVML or no GPU, None when there is."""
+    """NVML on this machine; `why` says in one line why there is no NVML or no GPU."""
 
     driver: str | None = None
     gpus: tuple[GpuIdentity, ...] = ()
@@ -80,9 +79,9 @@ class NvmlReport(msgspec.Struct, frozen=True):
 
 
 def nvml_report(*, gpus: bool = True) -> NvmlReport:
-    """Driver version and, with `gpus`, the GPUs, or why they are not known. Opens NVML for the moment.
+    """The driver's version and, with `gpus`, the GPUs. Opens and closes NVML.
 
-    Listing GPUs may take seconds without persistence mode. No call is waited for longer than `ANSWER_S`.
+    Listing GPUs may take seconds without persistence mode; each call takes `ANSWER_S` at most.
     """
     driver = None
     try:
@@ -100,7 +99,7 @@ def nvml_report(*, gpus: bool = True) -> NvmlReport:
 
 
 class _Api:
-    """A module's attributes; its functions are called by `call`, which is given a name and what to call."""
+    """A module's attributes; its functions are called by `call`, which is given a name and a function."""
 
     def __init__(self, module: ModuleType, call: Callable[[str, Callable[[], Any]], Any]) -> None:
         self._module, self._call = module, call
@@ -129,7 +128,7 @@ class Nvml:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether NVML has not answered a call yet."""
+        """True while a call of NVML has not returned."""
         return self._calls.is_stuck
 
     @contextmanager
@@ -286,8 +285,8 @@ def first_visible(listed: str | None) -> int | str | None:
 
 
 class Unanswered(Exception):
-    """A call has not returned in time. `waited` is False where it was not made, because an earlier one has not
-    returned yet; `name` is that one's."""
+    """A call has not returned in time. `waited` is False if it was not made, as the earlier one `name` has not
+    returned."""
 
     def __init__(self, name: str, *, waited: bool) -> None:
         super().__init__(f"no answer to {name}")
@@ -295,7 +294,7 @@ class Unanswered(Exception):
 
 
 class _TimedCall:
-    """A call and what came of it; `over` is set once it has returned or raised."""
+    """A call and its result; `over` is set once it has returned or raised."""
 
     def __init__(self, name: str, function: Callable[[], Any]) -> None:
         self.name, self._function = name, function
@@ -312,10 +311,9 @@ class _TimedCall:
 
 
 class Calls:
-    """Makes calls one after another on a daemon thread, for which the end of the process does not wait.
+    """Makes calls one after another on a daemon thread; use it from one thread.
 
-    While a call does not return, every other one is refused at once, so an instance never has more than one thread
-    that is stuck. Use it from one thread.
+    While a call does not return, every other one is refused at once, so at most one thread is stuck.
     """
 
     def __init__(self, name: str) -> None:
@@ -325,11 +323,11 @@ class Calls:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a call has not returned yet."""
+        """True while a call has not returned."""
         return self._last is not None and not self._last.over.is_set()
 
     def call(self, name: str, function: Callable[[], T], limit_s: float) -> T:
-        """What `function` returns or raises. Raises `Unanswered` when that takes longer than `limit_s` seconds."""
+        """The result or error of `function`. Raises `Unanswered` if that takes longer than `limit_s` seconds."""
         if self._last is not None and self.is_stuck:
             raise Unanswered(self._last.name, waited=False)
         call = self._begin(name, function)
@@ -341,9 +339,8 @@ class Calls:
         return answer
 
     def end(self, name: str, last: Callable[[], object], limit_s: float) -> None:
-        """Have `last` called and the thread end; waits `limit_s` seconds at most, not at all while a call is stuck.
-
-        Whatever `last` raises is ignored. A later `call` starts another thread.
+        """Call `last`, ignoring its errors, and end the thread; waits `limit_s` seconds at most, not while a call is
+        stuck. A later `call` starts another thread.
         """
         limit_s = 0.0 if self.is_stuck else limit_s
         call = self._begin(name, last)

@@ -1,4 +1,4 @@
-"""The thread that samples the device and the host and hands each sample on."""
+"""Samples the device and the host on a thread of its own."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ if TYPE_CHECKING:
     from cs336_tui.runner.device.host import HostReader
 
 SAMPLE_AFTER_S = 0.5
-"""How long a cell that is over waits for the sample that was asked for when it stopped measuring."""
+"""Seconds for which a cell that is over waits for the sample that was asked for when it stopped measuring."""
 OFF = "device sampling is off"
 OPENING = "opening NVML"
 NVML_OFF = "NVML is switched off"
 
 
 class DeviceSampler:
-    """Samples every `interval_s` seconds while a cell runs, every `idle_interval_s` (or `interval_s`, if longer)
-    otherwise. Both are counted from the end of one sample. An interval of 0 is off: one last event says so.
+    """Samples every `interval_s` seconds while a cell runs, else every `idle_interval_s` (or `interval_s`, if longer),
+    counted from the end of a sample. An interval of 0 is off: one last event says so.
 
-    `emit` is called on the sampler's own thread, and what it raises is ignored. NVML and psutil are imported and
-    opened on that thread, after a first event without a GPU, since opening NVML may take seconds. An instance
-    samples once: it cannot be started again.
+    `emit` is called on the sampler's thread; its errors are ignored. NVML and psutil are imported and opened on that
+    thread, after a first event without a GPU, as opening NVML may take seconds. An instance cannot be started again.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class DeviceSampler:
         self._changed = threading.Condition()
         self._woken = self._stopping = False
         self._awaited: list[threading.Event] = []
-        """What is to be set once a sample that begins from now on has been handed on."""
+        """Set once a sample that begins from now on was handed on."""
         self._thread = threading.Thread(target=self._run, name="device-sampler", daemon=True)
         self._use_nvml = nvml
         self._host: HostReader | None = None
@@ -62,8 +61,7 @@ class DeviceSampler:
         self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
-        """Ends the thread, which closes NVML. A query that hangs, as on a lost GPU it may, is left behind after
-        `timeout_s`."""
+        """End the thread, which closes NVML; a query that hangs is left behind after `timeout_s`."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -71,16 +69,16 @@ class DeviceSampler:
             self._thread.join(timeout_s)
 
     def watch(self, uuid: str | None, pid: int | None) -> None:
-        """Which GPU is of interest (None: the first that CUDA would show) and the PID of the running cell's process
-        (None: no cell runs). A change is sampled at once."""
+        """Set the GPU (None: the first that CUDA would show) and the PID of the running cell's process (None: no cell
+        runs). A change is sampled at once."""
         with self._changed:
             if (uuid, pid) != (self._uuid, self._child):
                 self._uuid, self._child = uuid, pid
                 self._wake()
 
     def sample_soon(self) -> threading.Event:
-        """Take one more sample at once, with a list of the GPU's processes that is read for it. The event is set when
-        it has been handed on, or when there will be none."""
+        """Take a sample at once, with a fresh list of the GPU's processes. The event is set when the sample was handed
+        on, or if there will be none."""
         handed_on = threading.Event()
         with self._changed:
             if self._stopping or not self._interval_s:
@@ -133,7 +131,7 @@ class DeviceSampler:
             self._gpu.close()
 
     def _deliver(self, gpu: GpuSample | None, why: str | None, child: int | None, began: float = 0.0) -> None:
-        """Hand on what was sampled of the GPU from `began` (monotonic seconds) on, and the host as it is now."""
+        """Hand on the GPU as sampled from `began` (monotonic seconds) on, and the host as it is now."""
         host, host_why = self._sample_host(child)
         if gpu is not None and gpu.processes_age_s is not None:
             # The list was read before `at`, by as much as a slow driver took.
@@ -186,14 +184,14 @@ def _described(error: Exception) -> str:
 
 
 class DeviceWatch:
-    """Samples every `interval_s` once started, never with 0. `sink` is called on the sampler's thread."""
+    """The sampler of a session, never started with an interval of 0; `sink` is called on the sampler's thread."""
 
     def __init__(self, sink: Callable[[DeviceSampled], None], *, interval_s: float) -> None:
         self._sink = sink
         self._interval_s = interval_s
         self._sampler: DeviceSampler | None = None
         self._sampled_after: threading.Event | None = None
-        """Set once the device has been sampled after the running cell stopped measuring."""
+        """Set once the device was sampled after the running cell stopped measuring."""
 
     def start(self) -> None:
         if self._interval_s > 0:
@@ -205,21 +203,20 @@ class DeviceWatch:
             self._sampler.stop()
 
     def point(self, device: DeviceInfo | None, pid: int | None) -> None:
-        """At the device and process of the running cell, or at none between runs."""
+        """Sample the device and process of the running cell, or none between runs."""
         if self._sampler is not None:
             self._sampler.watch(device.uuid if device else None, pid)
 
     def measured(self) -> None:
-        """The running cell has stopped measuring: have the device sampled at once.
+        """Sample at once, as the running cell has stopped measuring: a short cell may have had no sample.
 
-        A short cell may have ended before a sample was due. Never when measuring begins: that sample would fall into
-        the first step of every cell.
+        There is none when measuring begins, as it would disturb the first step of every cell.
         """
         if self._sampler is not None:
             self._sampled_after = self._sampler.sample_soon()
 
     def await_sample(self, stop: StopSignal) -> None:
-        """Have that sample in the log while it is this cell's, unless somebody waits for us to stop."""
+        """Wait for that sample, so that the log has it before the next cell; not while `stop` is set."""
         sampled, self._sampled_after = self._sampled_after, None
         if sampled is not None and not stop.is_set():
             sampled.wait(SAMPLE_AFTER_S)
