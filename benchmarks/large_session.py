@@ -28,10 +28,10 @@ from cs336_tui.events.events import (
     CellsQueued,
     CellStarted,
     DeviceSampled,
+    EffectiveSettings,
     EnvironmentRead,
     Event,
     HostSample,
-    InForce,
     ModelBuilt,
     SessionEnded,
     SessionStarted,
@@ -79,7 +79,7 @@ def events(count: int, steps: int, waiting: int = 0) -> Iterator[Event]:
     for cell in range(count - waiting):
         yield CellStarted(at=at, cell=cell, pid=cell + 2)
         yield StageChanged(at=at, cell=cell, stage="building")
-        in_force = InForce(matmul_precision="highest")
+        in_force = EffectiveSettings(matmul_precision="highest")
         yield ModelBuilt(at=at, cell=cell, num_params=10**8, num_params_without_head=10**8, in_force=in_force)
         measured: list[float] = []
         kinds: tuple[tuple[StepKind, Stage, int], ...] = (

@@ -15,9 +15,9 @@ from cs336_tui.events.events import (
     CellsQueued,
     CellStarted,
     ChildOutput,
+    EffectiveSettings,
     EnvironmentRead,
     Event,
-    InForce,
     ModelBuilt,
     ModelPrepared,
     Notice,
@@ -106,7 +106,7 @@ def cell_start(cell: int, precision: str = "highest") -> list[Event]:
             cell=cell,
             num_params=128_634_624,
             num_params_without_head=120_954_624,
-            in_force=InForce(
+            in_force=EffectiveSettings(
                 matmul_precision=precision, allow_tf32=False, logits_dtype="float32", threads=32, variables=()
             ),
         ),

@@ -222,7 +222,7 @@ any_event = st.one_of(
         cell=cells,
         num_params=counts,
         num_params_without_head=counts,
-        in_force=st.builds(events.InForce),
+        in_force=st.builds(events.EffectiveSettings),
     ),
     st.builds(events.CellFinished, at=at, cell=cells, error=st.none() | texts, peak_allocated_bytes=optional_bytes),
     st.builds(events.ChildOutput, at=at, cell=st.none() | cells, text=texts),

@@ -25,7 +25,7 @@ from cs336_tui.config.reading import read_text
 from cs336_tui.config.sizes import dims_of
 from cs336_tui.config.spec import CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, CellSpec, SpecError
 from cs336_tui.config.variants import is_imported
-from cs336_tui.events.events import InForce
+from cs336_tui.events.events import EffectiveSettings
 from cs336_tui.stats.quantities import count
 from cs336_tui.stats.summaries import summarize
 
@@ -209,7 +209,7 @@ class Added(msgspec.Struct, frozen=True):
 
 def matching(
     spec: CellSpec,
-    in_force: InForce | None = None,
+    in_force: EffectiveSettings | None = None,
     rows: Sequence[Published] | None = None,
     *,
     inexact_too: bool = False,
@@ -311,12 +311,12 @@ def _same_dims(spec: CellSpec, row: Published) -> bool:
     return dims_of(row.size, row.edition, spec.vocab_size) == spec.dims
 
 
-def _match(spec: CellSpec, in_force: InForce | None, row: Published) -> Match:
+def _match(spec: CellSpec, in_force: EffectiveSettings | None, row: Published) -> Match:
     differences = tuple(_differences(spec, in_force, row))
     return Match(row, (*differences, *_remarks(spec, row)), len(differences))
 
 
-def _differences(spec: CellSpec, in_force: InForce | None, row: Published) -> Iterator[str]:
+def _differences(spec: CellSpec, in_force: EffectiveSettings | None, row: Published) -> Iterator[str]:
     """What would change a time, a caveat each."""
     for name, here, there in (
         ("context", spec.context_length, row.context),

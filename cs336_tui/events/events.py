@@ -102,7 +102,7 @@ class StageChanged(_EventBase, frozen=True):
     stage: Stage
 
 
-class InForce(msgspec.Struct, frozen=True, kw_only=True):
+class EffectiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Effective settings, read back from torch after setting them, never echoed from the spec."""
 
     matmul_precision: str
@@ -136,7 +136,7 @@ class ModelBuilt(_EventBase, frozen=True):
     cell: int
     num_params: int
     num_params_without_head: int
-    in_force: InForce
+    in_force: EffectiveSettings
 
 
 class ModelPrepared(_EventBase, frozen=True):

@@ -14,7 +14,7 @@ from cs336_tui.analysis.provenance import NONE, SETTINGS_IN_FORCE, mixed_provena
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import InForce
+from cs336_tui.events.events import EffectiveSettings
 from cs336_tui.export.cells import shows_allocated, shows_rss, size_label
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -185,7 +185,7 @@ def device_label(environment: Environment | None, name: str) -> str:
     return ", ".join(parts)
 
 
-def precision_in_force(found: InForce) -> str:
+def precision_in_force(found: EffectiveSettings) -> str:
     """What was read back when the cell was built; the logits' dtype is only known later."""
     parts = [f"{found.parameter_dtype} parameters"]
     parts.append(f"autocast to {found.autocast_dtype}" if found.autocast_dtype else "no autocast")

@@ -15,7 +15,7 @@ from cs336_tui.analysis.merge import Result, title_of
 from cs336_tui.analysis.roofline import PeakLookup, limit_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import InForce, Stage, Status
+from cs336_tui.events.events import EffectiveSettings, Stage, Status
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.texts import as_data, plain
 from cs336_tui.export.verdicts import judgement_of
@@ -42,7 +42,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     num_params: int | None
     num_params_without_head: int | None
-    in_force: InForce | None
+    in_force: EffectiveSettings | None
     warmup_times_s: tuple[float, ...]
     step_times_s: tuple[float, ...]
     phase_times_s: dict[str, tuple[float, ...]]
@@ -258,7 +258,7 @@ _COLUMNS = (
     *CellSpec.__struct_encode_fields__,
     *Summary.__struct_encode_fields__,
     *(name for name in RunRecord.__struct_encode_fields__ if name not in (*_FIRST, *_NESTED, "environment")),
-    *(f"in_force_{name}" for name in InForce.__struct_encode_fields__),
+    *(f"in_force_{name}" for name in EffectiveSettings.__struct_encode_fields__),
     *_MACHINE,
 )
 

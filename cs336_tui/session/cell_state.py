@@ -10,7 +10,15 @@ import msgspec
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import CellFinished, DeviceSampled, InForce, ModelPrepared, Stage, Status, StepsTimed
+from cs336_tui.events.events import (
+    CellFinished,
+    DeviceSampled,
+    EffectiveSettings,
+    ModelPrepared,
+    Stage,
+    Status,
+    StepsTimed,
+)
 from cs336_tui.session.surroundings import Surroundings
 from cs336_tui.stats.summaries import RunningStats, Summary, summarize
 
@@ -85,7 +93,7 @@ class CellState:
         """The machine that it runs on."""
         self.num_params: int | None = None
         self.num_params_without_head: int | None = None
-        self.in_force: InForce | None = None
+        self.in_force: EffectiveSettings | None = None
         self.prepared: ModelPrepared | None = None
         """The cost of compiling or capturing."""
         self.unread: Unread | None = None

@@ -8,7 +8,7 @@ import pytest
 from cs336_tui.analysis.comparison import Comparison, compare
 from cs336_tui.analysis.merge import merge
 from cs336_tui.config.sizes import dims_of
-from cs336_tui.events.events import InForce, ModelBuilt
+from cs336_tui.events.events import EffectiveSettings, ModelBuilt
 from cs336_tui.session.state import SessionState
 from tests.samples import START, a_spec
 from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, results_of, session_of
@@ -144,7 +144,7 @@ def test_a_comparison_travels_as_json() -> None:
 def test_two_revisions_of_a_model_of_one_s_own_are_said_to_differ() -> None:
     def state(name: str, path: str) -> SessionState:
         made = session_of(cell(TIMES, model="mine:GPT", model_path=(path,)), cell(TIMES), name=name)
-        in_force = InForce(matmul_precision="highest", model_revision=f"gpt.py sha256 {name}")
+        in_force = EffectiveSettings(matmul_precision="highest", model_revision=f"gpt.py sha256 {name}")
         made.apply(ModelBuilt(at=START, cell=0, num_params=1, num_params_without_head=1, in_force=in_force))
         return made
 

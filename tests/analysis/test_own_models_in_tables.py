@@ -14,7 +14,7 @@ from cs336_tui.analysis.grouping import label, telling
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import Pivot, PivotError, pivot, select, suggest, varying
 from cs336_tui.analysis.provenance import mixed_provenance
-from cs336_tui.events.events import Event, InForce, ModelBuilt
+from cs336_tui.events.events import EffectiveSettings, Event, ModelBuilt
 from cs336_tui.export.footnotes import results_notes
 from cs336_tui.export.record import to_csv
 from cs336_tui.export.results import results_table
@@ -178,7 +178,7 @@ def test_csv_has_what_tables_say() -> None:
 
 
 def revision(number: int, text: str) -> Event:
-    found = InForce(matmul_precision="highest", model_revision=text)
+    found = EffectiveSettings(matmul_precision="highest", model_revision=text)
     return ModelBuilt(at=0.0, cell=number, num_params=10, num_params_without_head=8, in_force=found)
 
 

@@ -20,7 +20,7 @@ from cs336_tui.analysis.reference import (
 )
 from cs336_tui.config.sizes import dims_of
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import InForce
+from cs336_tui.events.events import EffectiveSettings
 from tests.samples import a_spec
 from tests.session.made import Cell, cell, results_of
 
@@ -111,7 +111,7 @@ def test_another_pass_is_never_a_match() -> None:
 
 
 def test_tf32_in_force_here_is_said() -> None:
-    (match,) = matching(here(), InForce(matmul_precision="high", allow_tf32=True), rows=[a_row()])
+    (match,) = matching(here(), EffectiveSettings(matmul_precision="high", allow_tf32=True), rows=[a_row()])
     assert match.caveats == ("TF32 was in force here",)
 
 

@@ -11,7 +11,7 @@ from cs336_tui.analysis.merge import merge
 from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, doubt, measured_ceiling, points, precision_in_force
 from cs336_tui.config.flops import least_bytes, step_flops
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import CellsPredicted, InForce, ModelBuilt
+from cs336_tui.events.events import CellsPredicted, EffectiveSettings, ModelBuilt
 from cs336_tui.events.peaks import DevicePeak, PeakKey, peak_key
 from cs336_tui.session.state import SessionState
 from tests.made_peaks import made_peak
@@ -42,7 +42,7 @@ def point(spec: CellSpec | None = None, peaks: dict[PeakKey, DevicePeak] | None 
 
 def in_force(state: SessionState, cell: int = 0, **settings: Any) -> SessionState:
     """The session with these settings read back of one cell."""
-    read = InForce(**({"matmul_precision": "highest", "allow_tf32": False, "threads": 32} | settings))
+    read = EffectiveSettings(**({"matmul_precision": "highest", "allow_tf32": False, "threads": 32} | settings))
     state.apply(ModelBuilt(at=START, cell=cell, num_params=1, num_params_without_head=1, in_force=read))
     return state
 

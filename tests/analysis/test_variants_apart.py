@@ -11,7 +11,7 @@ from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import PivotError, pivot
 from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.analysis.reference import matching
-from cs336_tui.events.events import CellFinished, Event, InForce, ModelBuilt, ModelPrepared
+from cs336_tui.events.events import CellFinished, EffectiveSettings, Event, ModelBuilt, ModelPrepared
 from cs336_tui.export.provenance import variant_notes
 from cs336_tui.export.record import document_of
 from cs336_tui.export.results import results_table
@@ -25,7 +25,7 @@ OWN = "mine.model:Net"
 
 
 def in_force(cell: int, **facts: object) -> Event:
-    found = InForce(**({"matmul_precision": "highest"} | facts))
+    found = EffectiveSettings(**({"matmul_precision": "highest"} | facts))
     return ModelBuilt(at=0.0, cell=cell, num_params=10, num_params_without_head=8, in_force=found)
 
 

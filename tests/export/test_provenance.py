@@ -13,7 +13,7 @@ from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import pivot
 from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import DeviceSampled, GpuSample, HostSample, InForce
+from cs336_tui.events.events import DeviceSampled, EffectiveSettings, GpuSample, HostSample
 from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.footnotes import provenance_notes, results_notes
 from cs336_tui.export.pivot import pivot_table
@@ -257,5 +257,5 @@ def test_persistence_mode_is_said_and_may_be_mixed() -> None:
 
 def test_logs_of_before_still_decode_to_unknown() -> None:
     """What an older log lacks is not known, rather than some default."""
-    old = msgspec.convert({"matmul_precision": "highest"}, InForce)
+    old = msgspec.convert({"matmul_precision": "highest"}, EffectiveSettings)
     assert (old.attention, old.allocator, old.interop_threads, old.model_revision) == (None,) * 4

@@ -22,11 +22,11 @@ from cs336_tui.events.events import (
     CellStarted,
     ChildOutput,
     DeviceSampled,
+    EffectiveSettings,
     EnvironmentRead,
     Event,
     GpuSample,
     HostSample,
-    InForce,
     ModelBuilt,
     Notice,
     SessionEnded,
@@ -161,7 +161,7 @@ def _cell(machine: _Machine, cell: int, spec: CellSpec) -> Iterator[Event]:
         )  # fmt: skip
         return
     mixed = spec.precision == "bf16-mixed"
-    in_force = InForce(
+    in_force = EffectiveSettings(
         matmul_precision="highest",
         allow_tf32=False,
         autocast_dtype="bfloat16" if mixed else None,

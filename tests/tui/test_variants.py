@@ -14,7 +14,7 @@ from cs336_tui.config.presets import Preset
 from cs336_tui.config.recent_models import RecentModel, recent_models, remember
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
-from cs336_tui.events.events import CellStarted, InForce, ModelBuilt, ModelPrepared, Notice, StageChanged
+from cs336_tui.events.events import CellStarted, EffectiveSettings, ModelBuilt, ModelPrepared, Notice, StageChanged
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.configure.entries import fold_label
 from cs336_tui.tui.configure.form import entries_of
@@ -263,7 +263,11 @@ def test_the_detail_of_a_cell_tells_variants_with_units() -> None:
         model="my.model:LM", model_args=(("dropout", "0.1"),), model_path=("/repo",), compile="default",
         checkpoint=2, optimizer="my.optim:AdamW", pass_="train-step",
     )  # fmt: skip
-    in_force = InForce(matmul_precision="highest", attention="LM's own", model_revision="a1b2c3d, my/model.py 0f0f0f0f")
+    in_force = EffectiveSettings(
+        matmul_precision="highest", attention="LM's own", model_revision="a1b2c3d, my/model.py 0f0f0f0f"
+    )
+        matmul_precision="highest", attention="LM's own", model_revision="a1b2c3d, my/model.py 0f0f0f0f"
+    )
     prepared = ModelPrepared(
         at=START + 13, cell=0, compile_s=31.04, graphs=2, graph_breaks=("call to print (my/model.py:12)",)
     )

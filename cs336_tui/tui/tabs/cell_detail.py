@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.config.sweep import INTERVAL, steps_words, warmup_words
 from cs336_tui.config.variants import is_imported
-from cs336_tui.events.events import InForce
+from cs336_tui.events.events import EffectiveSettings
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.tui import format
@@ -148,7 +148,7 @@ def _prepared(cell: CellState, width: int) -> list[Line]:
     return lines
 
 
-def _in_force(real: InForce, width: int) -> list[Line]:
+def _in_force(real: EffectiveSettings, width: int) -> list[Line]:
     names = {
         "device": real.device_name,
         "float32 matmul": real.matmul_precision,

@@ -14,8 +14,8 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.timing_variables import set_variables
 from cs336_tui.events.events import (
     CellFinished,
+    EffectiveSettings,
     Event,
-    InForce,
     ModelBuilt,
     ModelPrepared,
     Notice,
@@ -69,7 +69,7 @@ class CellReporter:
         """Of a cell whose model is compiled, or may have itself compiled, once it is ready for its first step."""
         self._cell = cell
         self._emit = emit
-        self._in_force: InForce | None = None
+        self._in_force: EffectiveSettings | None = None
         self._logits_dtype: str | None = None
         self._failed_in: str | None = None
         self._failed_allocation_bytes: int | None = None
@@ -89,7 +89,7 @@ class CellReporter:
         self.remarks += workload.facts.remarks
         self._tell_in_force(workload, read_effective_settings(workload))
 
-    def _tell_in_force(self, workload: Workload, found: InForce) -> None:
+    def _tell_in_force(self, workload: Workload, found: EffectiveSettings) -> None:
         self._in_force = found
         self._emit(
             ModelBuilt(
@@ -252,7 +252,7 @@ _MPS_VARIABLES = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK
 """Environment variables that set torch's allocators ("CUDA semantics" and "MPS Environment Variables" of its notes)."""
 
 
-def read_effective_settings(workload: Workload) -> InForce:
+def read_effective_settings(workload: Workload) -> EffectiveSettings:
     """What torch itself says now; the dtype of the logits is not known before the first step.
 
     Never raises: what cannot be told, as where a model mixed names of one setting or made warnings errors, is unknown.
@@ -260,7 +260,7 @@ def read_effective_settings(workload: Workload) -> InForce:
     model, training = workload.model, workload.training
     device = workload.batch.targets.device
     autocast_dtype = _told(lambda: effective_autocast(workload.autocast, device.type), UNKNOWN)
-    return InForce(
+    return EffectiveSettings(
         matmul_precision=_told(lambda: effective_matmul(device.type), UNKNOWN),
         allow_tf32=_told(tf32_allowed, None) if device.type == "cuda" else None,
         parameter_dtype=_told(lambda: "+".join(sorted({dtype_name(p.dtype) for p in model.parameters()})), UNKNOWN),
