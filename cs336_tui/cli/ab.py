@@ -13,7 +13,7 @@ import click
 
 from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
 from cs336_tui.analysis.merge import Result, merge, title_of
-from cs336_tui.cli.flags import answer_options, choice_options, options, session_dir_option, timeout_option
+from cs336_tui.cli.flags import choice_options, file_options, options, session_dir_option, timeout_option
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, Progress, carry_out
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import PASSES, CellSpec, SpecError
@@ -212,7 +212,7 @@ class SideChoices(click.ParamType[dict[str, Any]]):
 @click.option(
     "--rounds", type=click.IntRange(2), default=5, show_default=True, help="Fresh processes, one after another."
 )
-@options(*answer_options)
+@options(*file_options("table"))
 @timeout_option
 @session_dir_option
 def ab(**options: Any) -> NoReturn:

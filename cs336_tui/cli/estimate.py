@@ -12,7 +12,7 @@ import click
 
 from cs336_tui.analysis.estimates import Estimate, judge_all, timed_flops, total_s
 from cs336_tui.analysis.fields import size_label
-from cs336_tui.cli.flags import answer_options, choice_options, gpu_option, options, session_dir_option
+from cs336_tui.cli.flags import choice_options, file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.targets import (
     Asked,
     Counter,
@@ -200,7 +200,7 @@ def _largest(prediction: Prediction) -> Iterator[str]:
     help="The device's peak for this precision, where no data sheet is known or another one is meant.",
 )
 @click.option("--session", metavar="SESSION", help="The measured cells of this session tell how fast the device is.")
-@options(*answer_options)
+@options(*file_options("table"))
 @session_dir_option
 def estimate(**options: Any) -> None:
     """Predict what every combination of the choices needs: parameters, FLOPs, peak memory by category, time.

@@ -12,7 +12,7 @@ import msgspec
 
 from cs336_tui.analysis.estimates import Target
 from cs336_tui.analysis.fitting import Dimension, search
-from cs336_tui.cli.flags import answer_options, choice_options, gpu_option, options, session_dir_option
+from cs336_tui.cli.flags import choice_options, file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
 from cs336_tui.cli.targets import Counter, Machine, Predicts, deliver, predicting, read_machine, settle, to_json
 from cs336_tui.config.choices import sweep_from
@@ -135,7 +135,7 @@ def _render(results: Sequence[Fitted], format_: str) -> str:
 @click.option("--limit", type=click.IntRange(1), help="Look no further than this.")
 @gpu_option
 @click.option("--confirm", is_flag=True, help="Run what was found, and the next larger one, to see that it is so.")
-@options(*answer_options)
+@options(*file_options("table"))
 @session_dir_option
 def fit(**options: Any) -> NoReturn:
     """Find the largest batch (or context length) that fits, by bisection on the prediction.

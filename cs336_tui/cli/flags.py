@@ -192,11 +192,13 @@ oom_option = click.option(
     show_default=True,
     help="After a cell that ran out of memory, skip waiting ones of its kind that need at least as much.",
 )
-_FORMATS = ("markdown", "latex", "typst", "csv", "json", "html")
 
 
-def _file_options(*formats: str) -> tuple[Callable[[F], F], ...]:
-    """In which format, the first unless said, and where to."""
+def file_options(*before: str) -> tuple[Callable[[Any], Any], ...]:
+    """In which format, the first unless said, and where to: one of those `before`, or of a table."""
+    from cs336_tui.export.formats import FORMATS
+
+    formats = (*before, *FORMATS)
     return (
         click.option("--format", "format_", type=click.Choice(formats), default=formats[0], show_default=True),
         click.option("-o", "--output", type=FILE, help="Write here instead of standard output."),
@@ -204,8 +206,6 @@ def _file_options(*formats: str) -> tuple[Callable[[F], F], ...]:
     )
 
 
-report_options: tuple[Callable[[Any], Any], ...] = _file_options(*_FORMATS)
-answer_options: tuple[Callable[[Any], Any], ...] = _file_options("table", *_FORMATS)
 gpu_option = click.option(
     "--gpu", metavar="NAME", help='For this GPU, which need not be here, such as "H100 80GB"; an unknown one lists all.'
 )

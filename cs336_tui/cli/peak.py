@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import click
 
-from cs336_tui.cli.flags import WORDS, answer_options, options, session_dir_option
+from cs336_tui.cli.flags import WORDS, file_options, options, session_dir_option
 from cs336_tui.cli.targets import Counter, deliver, read_machine
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
@@ -117,7 +117,7 @@ def _row(
 @click.option("--precision", "precisions", type=WORDS, default=(), help="[default: all that the device can do]")
 @click.option("--threads", type=click.IntRange(1), help="torch's intra-op threads. [default: torch's own]")
 @click.option("--refresh", is_flag=True, help="Measure again what was measured before.")
-@options(*answer_options)
+@options(*file_options("table"))
 @session_dir_option
 def peak(session_dir: Path | None, **options: Any) -> None:  # noqa: ARG001  # every command takes it
     """Measure matrix products and copies on the spot, with the data sheet's figures beside them where known.

@@ -14,9 +14,9 @@ import msgspec
 from cs336_tui.cli.flags import (
     DIRECTORY,
     choice_options,
+    file_options,
     fit_check_option,
     options,
-    report_options,
     session_dir_option,
     timeout_option,
 )
@@ -150,7 +150,7 @@ _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
             type=click.Choice((*RANGES, FUSED)),
             help="Only the kernels of this part of the model, as one table.",
         ),
-        *report_options,
+        *file_options(),
         fit_check_option,
     ),
     "memory": (
@@ -162,7 +162,7 @@ _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
             help="Leave out allocations below this.",
         ),
         click.option("--figures", type=DIRECTORY, help="Also write the figures here, as SVG, PDF and PNG."),
-        *report_options,
+        *file_options(),
         fit_check_option,
     ),
 }
@@ -187,7 +187,7 @@ _HELP = {
 
 def _command(kind: ReportKind) -> click.Command:
     """The command that makes reports of a kind, without the options that one step has no use for."""
-    own = _OWN_OPTIONS.get(kind, report_options)
+    own = _OWN_OPTIONS.get(kind, file_options())
     run = options(choice_options, *own, timeout_option, session_dir_option)(partial(report_command, kind))
     command = click.command(kind, help=_HELP.get(kind, REPORTS[kind].command))(run)
     for parameter in command.params:

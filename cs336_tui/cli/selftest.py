@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from cs336_tui.cli.flags import answer_options, options, session_dir_option
+from cs336_tui.cli.flags import file_options, options, session_dir_option
 from cs336_tui.cli.run import StopOnSignal
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.cli.targets import deliver, read_machine, to_json
@@ -145,7 +145,7 @@ class _Status:
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, mps, cuda, cuda:N")
 @click.option("--size", help="[default: tiny on a CPU, small elsewhere]")
 @click.option("--quick", is_flag=True, help="Fewer starts and rounds: about a minute, and wider intervals.")
-@options(*answer_options)
+@options(*file_options("table"))
 @session_dir_option
 def selftest(**options: Any) -> NoReturn:
     """Time the same cell with a bare script, with `cs336-tui bench` and with the app, in turns.
