@@ -105,7 +105,7 @@ def check_command(line: str) -> None:
         for each in (*option.opts, *option.secondary_opts)
     }
     for word, value in zip_longest(words, words[1:], fillvalue=""):
-        if word.startswith("-") and not word.lstrip("-").isdigit() and " " not in word:
+        if word.startswith("-") and word != "--help" and not word.lstrip("-").isdigit() and " " not in word:
             assert word in options, f"{line}: {word}"
             if isinstance(kind := options[word].type, click.Choice):
                 assert value in kind.choices, f"{line}: {word} {value}"
