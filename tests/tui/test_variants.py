@@ -266,8 +266,6 @@ def test_the_detail_of_a_cell_tells_variants_with_units() -> None:
     in_force = EffectiveSettings(
         matmul_precision="highest", attention="LM's own", model_revision="a1b2c3d, my/model.py 0f0f0f0f"
     )
-        matmul_precision="highest", attention="LM's own", model_revision="a1b2c3d, my/model.py 0f0f0f0f"
-    )
     prepared = ModelPrepared(
         at=START + 13, cell=0, compile_s=31.04, graphs=2, graph_breaks=("call to print (my/model.py:12)",)
     )
