@@ -13,13 +13,13 @@ from pathlib import Path
 import click
 
 from benchmarks.reporting import publish, spread, table, verdict
-from cs336_tui.config.sizes import dims_of
+from cs336_tui.config.spec import dims_of
 
 MARKS_S = {"meta": 0.5, "cuda": 2.0}
 _CODE = """
 import json, sys, time
 import torch
-from cs336_tui.config.sizes import dims_of
+from cs336_tui.config.spec import dims_of
 from cs336_tui.worker.workload.transformer import Transformer
 
 size, arch, device = sys.argv[1:]

@@ -20,8 +20,7 @@ import msgspec
 
 from cs336_tui.analysis.eta import remaining_s
 from cs336_tui.config.order import Order, in_order, relative_work
-from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import CellSpec, Pass
+from cs336_tui.config.spec import CellSpec, Pass, dims_of
 from cs336_tui.events.events import CellFinished, CellsQueued, CellStarted, Event, StageChanged, StepKind, StepsTimed
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import summarize

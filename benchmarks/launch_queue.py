@@ -21,8 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.analysis.launching import LEAST_SHARE, Launching, launching
-from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import CellSpec, ModelDims
+from cs336_tui.config.spec import CellSpec, ModelDims, dims_of
 from cs336_tui.events.events import StepsTimed
 from cs336_tui.session.cell_state import CellState
 

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, get_args
 import click
 
 from benchmarks.reporting import publish, table, verdict
-from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import Arch, CellSpec, Pass, Precision
+from cs336_tui.config.spec import Arch, CellSpec, Pass, Precision, dims_of
 
 MARK = 0.03
 MARK_S = 3.0

@@ -12,8 +12,7 @@ from pathlib import Path
 import click
 
 from benchmarks.reporting import publish, spread, table, verdict
-from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.spec import CellSpec, dims_of
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import KernelReport, ReportRequest
 from cs336_tui.export.formats import render_all

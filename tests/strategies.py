@@ -10,8 +10,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from cs336_tui.config import axes, spec, variants
-from cs336_tui.config.sizes import size_names
-from cs336_tui.config.spec import CellSpec, ModelDims
+from cs336_tui.config.spec import CellSpec, ModelDims, size_names
 from cs336_tui.config.sweep import FEWEST, INTERVAL, Sweep
 from cs336_tui.events import events
 from cs336_tui.events.environment import DeviceInfo, Environment

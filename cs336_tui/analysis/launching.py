@@ -7,7 +7,7 @@ from math import fsum
 from typing import NamedTuple
 
 from cs336_tui.analysis.contention import milliseconds, percent
-from cs336_tui.config.timing_variables import BLOCKING, slowing
+from cs336_tui.config.environment_variables import BLOCKING, slowing
 from cs336_tui.session.cell_state import CellState
 
 LEAST_SHARE = 0.9

@@ -13,8 +13,18 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
-from cs336_tui.analysis.choosing import PivotError, field_named, in_words, select, values_meant
-from cs336_tui.analysis.fields import FIELDS, OWN, in_common, values, varies
+from cs336_tui.analysis.fields import (
+    FIELDS,
+    OWN,
+    PivotError,
+    field_named,
+    in_common,
+    in_words,
+    select,
+    values,
+    values_meant,
+    varies,
+)
 from cs336_tui.analysis.grouping import PLACES, UsualPlaces, place_notes
 from cs336_tui.analysis.merge import ENDINGS, Result, ddof_of, measured, pooled, runs_of
 from cs336_tui.stats.ratio import LEVEL, ratio_of

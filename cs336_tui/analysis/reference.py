@@ -22,8 +22,7 @@ import platformdirs
 from cs336_tui.analysis.fields import device_label, size_label
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.reading import read_text
-from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, CellSpec, SpecError
+from cs336_tui.config.spec import CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, CellSpec, SpecError, dims_of
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import EffectiveSettings
 from cs336_tui.stats.quantities import count

@@ -9,7 +9,7 @@ import msgspec
 
 from cs336_tui.analysis.contention import contention, percent, samples, unseen
 from cs336_tui.analysis.launching import launching
-from cs336_tui.config.timing_variables import slowing
+from cs336_tui.config.environment_variables import slowing
 from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.intervals import MeanInterval, mean_interval

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from cs336_tui.analysis.choosing import field_named
 from cs336_tui.analysis.comparison import Comparison, compare
+from cs336_tui.analysis.fields import field_named
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.pivot import VALUES, PivotError, pivot, select, suggest
 from cs336_tui.analysis.reference import ReferenceFileError

@@ -13,8 +13,7 @@ from cs336_tui.cli.flags import file_options, options, session_dir_option
 from cs336_tui.cli.run import StopOnSignal
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.cli.targets import deliver, read_machine, to_json
-from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import SpecError, canonical_device
+from cs336_tui.config.spec import SpecError, canonical_device, dims_of
 from cs336_tui.events.environment import Environment
 from cs336_tui.export.files import ExportError, check_writable, write_atomically
 from cs336_tui.export.formats import page, plain_text, render

@@ -4,8 +4,6 @@ Derived from them are the checks of a value, `Sweep`, the options of `cs336-tui 
 the columns, filters and pivots of tables, and which cells count as alike. Rules between choices stand in `config.spec`.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Literal, get_args
 

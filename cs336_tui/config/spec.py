@@ -32,7 +32,7 @@ from cs336_tui.config.variants import is_imported, option_of, short
 
 __all__ = [
     "ARCHES", "AXES", "EDITIONS", "MAX_COUNT", "PASSES", "PRECISIONS", "RULES", "SYNCS", "Arch", "CellSpec", "Edition",
-    "ModelDims", "Pass", "Precision", "Rule", "SpecError", "Sync", "canonical_device",
+    "ModelDims", "Pass", "Precision", "Rule", "SpecError", "Sync", "canonical_device", "dims_of", "size_names",
 ]  # fmt: skip
 
 FLOAT8_MULTIPLE = 16
@@ -60,6 +60,38 @@ def _check_heads(dims: ModelDims | Choices) -> None:
     if dims.d_model % dims.num_heads:
         allowed = f"expected a multiple of num_heads ({dims.num_heads}), so heads are equal"
         raise SpecError("d_model", dims.d_model, allowed)
+
+
+# d_model, d_ff, layers, heads
+_TINY = (256, 1024, 4, 4)
+_SHARED = {
+    "tiny": _TINY,
+    "small": (768, 3072, 12, 12),
+    "medium": (1024, 4096, 24, 16),
+    "large": (1280, 5120, 36, 20),
+}
+_UNTIL_2025 = _SHARED | {"xl": (1600, 6400, 48, 25), "2.7B": (2560, 10240, 32, 32)}
+_SIZES: dict[str, dict[str, tuple[int, int, int, int]]] = {
+    "2024": _UNTIL_2025,
+    "2025": _UNTIL_2025,
+    "2026": _SHARED | {"xl": (2560, 10240, 32, 32), "10B": (4608, 12288, 50, 36)},
+}
+
+
+def size_names(edition: str) -> tuple[str, ...]:
+    """Names of the edition's size table, smallest first; `tiny` is ours, for CPUs."""
+    if edition not in _SIZES:
+        raise SpecError("edition", edition, f"expected one of {', '.join(EDITIONS)}")
+    return tuple(_SIZES[edition])
+
+
+def dims_of(size: str, edition: str, vocab_size: int = 10_000) -> ModelDims:
+    """Dimensions of a named size. Raises `SpecError` for a name that the edition does not have."""
+    names = size_names(edition)
+    if size not in names:
+        raise SpecError("size", size, f"edition {edition} has {', '.join(names)}")
+    d_model, d_ff, num_layers, num_heads = _SIZES[edition][size]
+    return ModelDims(d_model=d_model, d_ff=d_ff, num_layers=num_layers, num_heads=num_heads, vocab_size=vocab_size)
 
 
 class Rule(NamedTuple):
@@ -162,8 +194,10 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
     """One cell: choices that go together."""
 
     def __post_init__(self) -> None:
-        for field, validate in _CHECKS:
-            validate(getattr(self, field))
+        for field, values, least, validate in _CHECKS:
+            value = getattr(self, field)
+            if value not in values and (least is None or value is None or not least <= value <= MAX_COUNT):
+                validate(value)
         _check_heads(self)
         for rule in RULES:
             for refusal in rule.refusals(self):
@@ -220,4 +254,9 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
 
 AXES = axes.all_axes(CellSpec)
 """Every choice by its field of a cell."""
-_CHECKS = tuple((field, axis.validate) for field, axis in AXES.items() if axis.kind is int or axis.values or axis.check)
+_CHECKS = tuple(
+    (field, frozenset(axis.values), axis.least if axis.kind is int else None, axis.validate)
+    for field, axis in AXES.items()
+    if axis.kind is int or (axis.kind is str and axis.values) or axis.check
+)
+"""What is checked of each field: quickly what is fine, and in full what is not."""

@@ -13,8 +13,7 @@ import msgspec
 
 from cs336_tui.config.axes import Choices, canonical_device
 from cs336_tui.config.axis import MAX_COUNT, Axis, SpecError
-from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RULES, CellSpec, ModelDims, Rule
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, RULES, CellSpec, ModelDims, Rule, dims_of
 from cs336_tui.config.variants import arguments_for, is_imported, short
 
 UNRESOLVED = ("auto", "every")

@@ -126,7 +126,8 @@ class EffectiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     allocator: str | None = None
     """The allocator of the device's memory and its settings."""
     variables: tuple[str, ...] | None = None
-    """Environment variables that change step times (`config.timing_variables`), as ``NAME=value``; None in old logs."""
+    """Environment variables that change step times (`config.environment_variables`), as ``NAME=value``; None in old
+    logs."""
     device_name: str | None = None
     model_revision: str | None = None
     """Revision of an imported model's source; None for the built-in one."""

@@ -11,7 +11,6 @@ from cs336_tui.analysis.grouping import SHARED, TELLING, groups, label, shared, 
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.results import data_value
-from cs336_tui.export.settings import settings_of
 from cs336_tui.export.tables import Column, Table, Value, as_text
 from cs336_tui.stats.quantities import NONE, Notation
 from cs336_tui.stats.summaries import Summary
@@ -134,3 +133,23 @@ def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:
     """What all rows share and no column says."""
     if same := shared(results, named, (*SHARED, "warmup", "steps", "edition", "arch", "vocab", "sync")):
         yield f"every row: {same}"
+
+
+_SETTINGS = ("size", "context", "batch", "pass", "precision", "device", "warmup")
+
+
+def settings_of(results: Sequence[Result], named: Sequence[str]) -> dict[str, Value]:
+    """The settings that are not `named`, and variants, as the roofline's records call them; None where cells differ."""
+    found: dict[str, Value] = {key: _shared(results, key) for key in _SETTINGS if key not in named}
+    return found | {"variants": ", ".join(_variants(results))}
+
+
+def _shared(results: Sequence[Result], key: str) -> Value:
+    shown = {FIELDS[key].show(result) for result in results}
+    return data_value(key, shown.pop()) if len(shown) == 1 else None
+
+
+def _variants(results: Sequence[Result]) -> list[str]:
+    """Those that every cell is in."""
+    each = [result.spec.variants for result in results]
+    return [variant for variant in dict.fromkeys(sum(each, ())) if all(variant in some for some in each)]

@@ -9,8 +9,8 @@ from cs336_tui.analysis.fields import FIELDS
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import VALUES, WHOLE_PROCESS, Figure, Key, Pivot
 from cs336_tui.export.footnotes import Signs, provenance_notes
+from cs336_tui.export.layout import settings_of
 from cs336_tui.export.results import LEFT, data_value
-from cs336_tui.export.settings import settings_of
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation, count, gigabytes
 from cs336_tui.stats.ratio import NO_INTERVAL

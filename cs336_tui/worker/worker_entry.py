@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from cs336_tui.config import compile_cache as compile_cache  # which has to be there before torch
+from cs336_tui.config import environment_variables as environment_variables  # which has to be there before torch
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.environment import TorchEnvironment
 from cs336_tui.events.events import Event

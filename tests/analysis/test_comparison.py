@@ -7,7 +7,7 @@ import pytest
 
 from cs336_tui.analysis.comparison import Comparison, compare
 from cs336_tui.analysis.merge import merge
-from cs336_tui.config.sizes import dims_of
+from cs336_tui.config.spec import dims_of
 from cs336_tui.events.events import EffectiveSettings, ModelBuilt
 from cs336_tui.session.state import SessionState
 from tests.samples import START, a_spec

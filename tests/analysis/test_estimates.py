@@ -25,8 +25,7 @@ from cs336_tui.analysis.estimates import (
 )
 from cs336_tui.analysis.eta import remaining_s
 from cs336_tui.analysis.reference import published
-from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import PRECISIONS
+from cs336_tui.config.spec import PRECISIONS, dims_of
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.events import CellsPredicted, DeviceSampled, GpuProcess, GpuSample, HostSample
 from cs336_tui.events.gpus import find_gpu, gpu_of_label

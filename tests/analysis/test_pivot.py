@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.merge import Result, measured, merge
 from cs336_tui.analysis.pivot import WHOLE_PROCESS, Figure, PivotError, pivot, select, suggest, varying
-from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import PASSES, PRECISIONS
+from cs336_tui.config.spec import PASSES, PRECISIONS, dims_of
 from cs336_tui.stats.summaries import summarize
 from tests.samples import ENVIRONMENT, a_spec
 from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, results_of, session_of

@@ -18,8 +18,7 @@ from cs336_tui.analysis.reference import (
     published,
     sentence,
 )
-from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.spec import CellSpec, dims_of
 from cs336_tui.events.events import EffectiveSettings
 from tests.samples import a_spec
 from tests.session.made import Cell, cell, results_of

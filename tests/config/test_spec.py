@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from cs336_tui.config.sizes import dims_of, size_names
 from cs336_tui.config.spec import (
     ARCHES,
     EDITIONS,
@@ -18,6 +17,8 @@ from cs336_tui.config.spec import (
     ModelDims,
     SpecError,
     canonical_device,
+    dims_of,
+    size_names,
 )
 from tests.samples import a_spec
 from tests.strategies import model_dims, run_specs

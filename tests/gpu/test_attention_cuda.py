@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from cs336_tui.config.sizes import dims_of
+from cs336_tui.config.spec import dims_of
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.attention import attentions_on, core_of
 from cs336_tui.worker.workload.building import build, configure_torch

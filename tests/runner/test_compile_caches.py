@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cs336_tui.config.compile_cache import VARIABLE
+from cs336_tui.config.environment_variables import CACHE_FOLDER
 from cs336_tui.worker.workload.compiling import why_cannot_compile
 
 WHY = why_cannot_compile("cpu")
@@ -50,7 +50,7 @@ def found_by_cells(folder: Path, *options: str, users: Path | None = None) -> li
             [sys.executable, "-m", "cs336_tui", "bench", "--model", "telling_model:Telling",
              "--model-path", str(folder), "--compile", "off,default", "--repeats", "2", "--pass", "forward",
              "--context", "8", "--device", "cpu", "--session-dir", str(folder / "sessions"), *options],
-            env=kept | {"TMPDIR": short} | ({VARIABLE: str(users)} if users else {}),
+            env=kept | {"TMPDIR": short} | ({CACHE_FOLDER: str(users)} if users else {}),
             capture_output=True,
             check=False,  # the cells fail
         )  # fmt: skip

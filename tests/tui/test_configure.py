@@ -8,8 +8,8 @@ from cs336_tui.config import spec
 from cs336_tui.config.presets import bundled, preset
 from cs336_tui.config.spec import ModelDims
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.tui.configure.entries import PresetEntry
 from cs336_tui.tui.configure.form import RunOptions
-from cs336_tui.tui.configure.list_entries import PresetEntry
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.widgets.entries import Chips, TextEntry
 from tests.tui.configuring import HERE, NARROW, opened

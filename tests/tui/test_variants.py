@@ -16,9 +16,8 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.events import CellStarted, EffectiveSettings, ModelBuilt, ModelPrepared, Notice, StageChanged
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.configure.entries import fold_label
+from cs336_tui.tui.configure.entries import RecentEntry, fold_label
 from cs336_tui.tui.configure.form import entries_of
-from cs336_tui.tui.configure.list_entries import RecentEntry
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.tabs.cell_detail import cell_detail
 from cs336_tui.tui.tabs.compare.pairs import pairs_page

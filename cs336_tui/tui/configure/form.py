@@ -10,8 +10,7 @@ import msgspec
 from cs336_tui.config.axis import Axis, SpecError
 from cs336_tui.config.choices import ATTENTION_USUAL, own_code_folders
 from cs336_tui.config.recent_models import RecentModel
-from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import AXES, CUSTOM_SIZE
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, dims_of
 from cs336_tui.config.sweep import UNRESOLVED, Auto, Sweep, steps_words
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment

@@ -16,12 +16,13 @@ from textual.widgets import Static
 
 from cs336_tui.config.presets import QUICK, Preset
 from cs336_tui.config.recent_models import RecentModel, recent_models
-from cs336_tui.config.sizes import size_names
-from cs336_tui.config.spec import CUSTOM_SIZE, SpecError
+from cs336_tui.config.spec import CUSTOM_SIZE, SpecError, size_names
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
 from cs336_tui.runner.capabilities import LEFT_OUT, possible_here
 from cs336_tui.tui.configure.entries import (
+    PresetEntry,
+    RecentEntry,
     chips_of,
     dims_entries,
     entries_in,
@@ -33,7 +34,6 @@ from cs336_tui.tui.configure.entries import (
     variant_entries,
 )
 from cs336_tui.tui.configure.form import AFTER_OOM, Entries, RunOptions, entries_of, read
-from cs336_tui.tui.configure.list_entries import PresetEntry, RecentEntry
 from cs336_tui.tui.configure.preview import Choices
 from cs336_tui.tui.format import cut_to_lines
 from cs336_tui.tui.widgets.buttons import Fold, PushButton

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from cs336_tui.config import compile_cache
+from cs336_tui.config import environment_variables
 from cs336_tui.worker.measure.process import driver_initialised
 
 OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
@@ -99,7 +99,7 @@ def _import_everything() -> None:
                 importlib.import_module(name)
         for name in _NEEDED:
             importlib.import_module(name)
-    compile_cache.put_back()  # a child is to find what the user set, and nothing that torch set
+    environment_variables.restore_cache_folder()  # a child is to find what the user set, and nothing that torch set
 
 
 def _take_in_orphans() -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from cs336_tui.config import compile_cache
+from cs336_tui.config import environment_variables
 from cs336_tui.config.axes import Compile
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
@@ -67,21 +67,21 @@ def fresh_compiler(*modes: Compile) -> Iterator[None]:
     """For cells with these modes: nothing that was compiled before is there, in memory or on disk, nor will be after.
 
     So what compiling takes is what a first compilation takes, whatever ran before. Where a user names a folder for
-    torch's caches (`compile_cache.USERS`), that is used as it is.
+    torch's caches (`environment_variables.USERS_CACHE_FOLDER`), that is used as it is.
     """
     if set(modes) <= {"off"}:
         yield
         return
     forget_compiled()
     try:
-        if compile_cache.USERS is not None:
-            with _headers_in(compile_cache.USERS):
+        if environment_variables.USERS_CACHE_FOLDER is not None:
+            with _headers_in(environment_variables.USERS_CACHE_FOLDER):
                 yield
         else:
             # A child that is killed leaves the folder: the runner has children make theirs inside its own.
             with tempfile.TemporaryDirectory(prefix="compile-", ignore_cleanup_errors=True) as folder:
                 within = {name: os.path.join(folder, inner) for name, inner in _WITHIN_CACHE.items()}  # noqa: PTH118
-                with _environment({compile_cache.VARIABLE: folder, **within}), _headers_in(folder):
+                with _environment({environment_variables.CACHE_FOLDER: folder, **within}), _headers_in(folder):
                     yield
     finally:
         forget_compiled()

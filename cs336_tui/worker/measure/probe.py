@@ -10,8 +10,8 @@ import psutil
 import torch
 from msgspec.structs import replace
 
+from cs336_tui.config.environment_variables import set_variables, slowing
 from cs336_tui.config.spec import ModelDims, Precision
-from cs336_tui.config.timing_variables import set_variables, slowing
 from cs336_tui.events.environment import DeviceInfo, TorchEnvironment
 from cs336_tui.worker.measure.devices import device_label, nvml_uuid
 from cs336_tui.worker.workload.attention import attentions_on

@@ -10,8 +10,8 @@ from typing import TypeVar
 import msgspec
 import torch
 
+from cs336_tui.config.environment_variables import set_variables
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.config.timing_variables import set_variables
 from cs336_tui.events.events import (
     CellFinished,
     EffectiveSettings,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec
+from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec, dims_of
 from tests.worker.measure.cells import small_spec
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.spec import CellSpec, dims_of
 from cs336_tui.worker.estimate.predict import predict
 
 ROOT = Path(__file__).parents[3]

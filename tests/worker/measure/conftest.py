@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from torch._inductor import config
 
-from cs336_tui.config import compile_cache
+from cs336_tui.config import environment_variables
 
 
 @pytest.fixture(scope="session")
@@ -20,5 +20,5 @@ def warm_cache(_warm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder that a user named for torch.compile's caches: one for all tests, so that headers are precompiled,
     vector instructions tried and each graph compiled once, which from empty caches takes 15 s."""
     monkeypatch.setattr(config, "cpp_cache_precompile_headers", True)
-    monkeypatch.setattr(compile_cache, "USERS", str(_warm_folder))
-    monkeypatch.setenv(compile_cache.VARIABLE, str(_warm_folder))
+    monkeypatch.setattr(environment_variables, "USERS_CACHE_FOLDER", str(_warm_folder))
+    monkeypatch.setenv(environment_variables.CACHE_FOLDER, str(_warm_folder))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cs336_tui.config import compile_cache
+from cs336_tui.config import environment_variables
 from cs336_tui.events.events import Event, ModelPrepared, StepsTimed
 from cs336_tui.worker.measure.ab import run_round
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
@@ -96,11 +96,11 @@ class Tiny(nn.Module):
 
 def user_names(folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the user name this folder for torch's caches; None for none, where torch may have named one."""
-    monkeypatch.setattr(compile_cache, "USERS", folder)
+    monkeypatch.setattr(environment_variables, "USERS_CACHE_FOLDER", folder)
     if folder is None:
-        monkeypatch.delenv(compile_cache.VARIABLE, raising=False)
+        monkeypatch.delenv(environment_variables.CACHE_FOLDER, raising=False)
     else:
-        monkeypatch.setenv(compile_cache.VARIABLE, folder)
+        monkeypatch.setenv(environment_variables.CACHE_FOLDER, folder)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_compiling_is_in_no_step(own: dict[str, Any], monkeypatch: pytest.Monkey
     assert not any("compiled again" in remark for remark in report.finished.remarks)
     assert report.built.in_force.compiler is not None
     assert report.built.in_force.compiler.startswith("inductor")
-    assert compile_cache.VARIABLE not in os.environ
+    assert environment_variables.CACHE_FOLDER not in os.environ
 
 
 @can_compile
@@ -304,7 +304,9 @@ assert probe().devices[0].cannot_compile == why_cannot_compile("cpu")
 from tests.worker.measure.cells import run, small_spec
 print(run(small_spec(compile="default")).finished.error)
 """
-    kept = {name: value for name, value in os.environ.items() if name not in ("CXX", compile_cache.VARIABLE)}
+    kept = {
+        name: value for name, value in os.environ.items() if name not in ("CXX", environment_variables.CACHE_FOLDER)
+    }
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, check=True, env=kept | environment
     )
@@ -328,13 +330,13 @@ def test_a_user_cache_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path
     user_names(str(tmp_path), monkeypatch)
     (tmp_path / "kept").touch()
     with fresh_compiler("default"):
-        assert os.environ[compile_cache.VARIABLE] == str(tmp_path)
+        assert os.environ[environment_variables.CACHE_FOLDER] == str(tmp_path)
     assert (tmp_path / "kept").exists()
     user_names(None, monkeypatch)
     with fresh_compiler("off", "default"):
-        folder = Path(os.environ[compile_cache.VARIABLE])
+        folder = Path(os.environ[environment_variables.CACHE_FOLDER])
         assert folder.is_dir()
     assert not folder.exists()
-    assert compile_cache.VARIABLE not in os.environ
+    assert environment_variables.CACHE_FOLDER not in os.environ
     with fresh_compiler("off"):
-        assert compile_cache.VARIABLE not in os.environ
+        assert environment_variables.CACHE_FOLDER not in os.environ

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_tui.config.sizes import dims_of
-from cs336_tui.config.spec import ARCHES, Arch, ModelDims
+from cs336_tui.config.spec import ARCHES, Arch, ModelDims, dims_of
 from cs336_tui.worker.workload.random_data import truncated_normal_
 from cs336_tui.worker.workload.transformer import (
     GELU,

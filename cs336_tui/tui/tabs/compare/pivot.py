@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.choosing import field_named
-from cs336_tui.analysis.fields import FIELDS, values
+from cs336_tui.analysis.fields import FIELDS, field_named, values
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.pivot import VALUES, Figure, Key, Pivot, PivotError, Value, pivot, select, suggest
 from cs336_tui.export.pivot import figure_text

@@ -1,5 +1,7 @@
-"""Environment variables that change step times: recorded with each cell, and told where they make them longer than they
-are without.
+"""Environment variables that change step times, recorded with each cell, and the folder of torch.compile's caches.
+
+torch sets `CACHE_FOLDER` itself as soon as a part of it is imported. So this module is imported before torch, in the
+app as in the fork server, and `USERS_CACHE_FOLDER` is what the user set; None where that is nothing.
 
 Sources: "CUDA Environment Variables" of NVIDIA's CUDA Programming Guide; the environment variables of torch's notes
 (CUDA, MPS, threading), and of oneDNN's and MKL's developer guides; "Command line and environment" of Python's manual;
@@ -8,9 +10,12 @@ Sources: "CUDA Environment Variables" of NVIDIA's CUDA Programming Guide; the en
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+USERS_CACHE_FOLDER = os.environ.get(CACHE_FOLDER)
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 MOST_CHARACTERS = 100
 """Of a value that is recorded."""
@@ -83,3 +88,11 @@ def slowing(variables: Iterable[str]) -> dict[str, str]:
         if (variable := known.get(name)) is not None and variable.slows and variable.when(value):
             found[said] = variable.slows
     return found
+
+
+def restore_cache_folder() -> None:
+    """Set `CACHE_FOLDER` to what the user set."""
+    if USERS_CACHE_FOLDER is None:
+        os.environ.pop(CACHE_FOLDER, None)
+    else:
+        os.environ[CACHE_FOLDER] = USERS_CACHE_FOLDER
