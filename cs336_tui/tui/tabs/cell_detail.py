@@ -10,6 +10,7 @@ from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import EffectiveSettings
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
+from cs336_tui.stats.quantities import percent
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import phase_bars
 from cs336_tui.tui.judging import Assessment
@@ -32,7 +33,7 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
         _titled("Mean of each phase", phase_bars(phase_means(cell), width=width)),
         _titled("Warm-up steps, ms (not measured)", _times(cell.warmup_times_s, None, width, "warmup")),
         _titled("Measured steps, ms", _times(cell.step_times_s, cell.running.std(state.ddof), width, "measured")),
-        _titled("What was looked for in them", _judgement(found, width)),
+        _titled("What was looked for in them", all_checks(found.judgement, width) if found and found.judgement else []),
         _titled("Before the first step", _prepared(cell, width)),
         _titled("Asked for", asked(cell.spec, width)),
         _titled("In force, read back", _in_force(cell.in_force, width) if cell.in_force else []),
@@ -101,7 +102,8 @@ def _found(cell: CellState, found: Assessment | None, width: int) -> list[Line]:
     if (limit := found.limit) and limit.flops_per_s is not None:
         lines.append(row("FLOP/s", f"{format.flops(limit.flops_per_s)}FLOP/s"))
         measured, sheet = limit.share_of_measured, limit.share_of_sheet
-        lines.append(row("% of peak", _share(measured, "not measured (Roofline, l)") + _too_much(measured)))
+        wrong = f" ({too_much(measured)})" if measured is not None and measured > 1 else ""
+        lines.append(row("% of peak", _share(measured, "not measured (Roofline, l)") + wrong))
         lines.append(row("% of data sheet", _share(sheet, "unknown")))
         if limit.share_of_bandwidth is not None:
             lines.append(row("% of bandwidth", f"at least {_share(limit.share_of_bandwidth)}, which bounds it"))
@@ -111,15 +113,7 @@ def _found(cell: CellState, found: Assessment | None, width: int) -> list[Line]:
 
 
 def _share(share: float | None, unknown: str = "") -> str:
-    return unknown if share is None else f"{share * 100:.3g} %"
-
-
-def _too_much(share: float | None) -> str:
-    return f" ({too_much(share)})" if share is not None and share > 1 else ""
-
-
-def _judgement(found: Assessment | None, width: int) -> list[Line]:
-    return all_checks(found.judgement, width) if found and found.judgement else []
+    return unknown if share is None else f"{percent(share)} %"
 
 
 def _times(times_s: list[float], std_s: float | None, width: int, role: str) -> list[Line]:

@@ -112,7 +112,7 @@ def _others(gpu: GpuSample) -> tuple[str, str]:
         return "none", "text"
     memory = [process.memory_bytes for process in others if process.memory_bytes is not None]
     used = f", {format.size(sum(memory))}" if memory else ""
-    return f"! {len(others)} process{'es' if len(others) > 1 else ''}{used}", "caution"
+    return f"! {len(others)} process{'es' * (len(others) > 1)}{used}", "caution"
 
 
 def _host(sample: DeviceSampled) -> list[Line]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
+from cs336_tui.analysis.contention import cores
 from cs336_tui.analysis.grouping import TELLING, label, shown, telling
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.roofline import AGAIN, Ceiling, PeakLookup, RooflinePoint, doubt, points
@@ -24,21 +25,16 @@ from cs336_tui.tui.titles import told_variants
 from cs336_tui.tui.widgets.columns import Sheet
 from cs336_tui.tui.widgets.lines import Line, Span, joined, wrapped
 
-_SHORT = {
-    "share_of_sheet": "% sheet",
-    "share_of_measured": "% peak",
-    "intensity": "FLOP/B",
-    "min_bytes_per_s": "GB/s",
+_COLUMNS: dict[str, tuple[str | None, int]] = {
+    "device": (None, 9),
+    "share_of_sheet": ("% sheet", 3),
+    "share_of_measured": ("% peak", 2),
+    "intensity": ("FLOP/B", 4),
+    "bound": (None, 5),
+    "min_bytes_per_s": ("GB/s", 7),
+    "min_share_of_bandwidth": (None, 6),
 }
-_RANKS = {
-    "device": 9,
-    "share_of_sheet": 3,
-    "share_of_measured": 2,
-    "intensity": 4,
-    "bound": 5,
-    "min_bytes_per_s": 7,
-    "min_share_of_bandwidth": 6,
-}
+"""The titles on the screen and the ranks of the exported columns, by key."""
 _MOST_NAME = 48
 """Most columns that are kept free for a cell's name."""
 _ALWAYS = ("size", "context", "pass", "precision")
@@ -114,7 +110,9 @@ def _sheet(found: Sequence[RooflinePoint], table: Table, peaks: Sequence[DeviceP
     exported = table.without("cell")
     numbers = [str(status.number(point.result.cell)) for point in found]
     names, shared = _names([point.result for point in found])
-    columns = (c._replace(title=_title(c), rank=_RANKS.get(c.key, 0)) for c in exported.columns)
+    shown_as = _COLUMNS | {"flops_per_s": (Rate.for_all(point.flops_per_s for point in found).name, 0)}
+    titles = ((column, *shown_as[column.key]) for column in exported.columns)
+    columns = (column._replace(title=title or column.title, rank=rank) for column, title, rank in titles)
     rows = [[NONE if text == NOT_MEASURED else text for text in row] for row in exported.rows]
     shown = Table(
         columns=(Column("#"), *columns, Column("cell", left=True)),
@@ -150,13 +148,6 @@ def _notes(table: Table, peaks: Sequence[DevicePeak | None]) -> list[str]:
     return notes
 
 
-def _title(column: Column) -> str:
-    """``achieved (TFLOP/s)`` is ``TFLOP/s``."""
-    if column.key == "flops_per_s":
-        return column.header.removeprefix("achieved (").removesuffix(")")
-    return _SHORT.get(column.key, column.header)
-
-
 def chosen_point(roofline: Roofline, cell: int | None) -> int:
     """The index of a cell's point; of the last point if it has none."""
     cells = [point.result.cell.cell for point in roofline.points]
@@ -177,11 +168,7 @@ def chart_lines(roofline: Roofline, chosen: int, width: int, height: int) -> lis
         width,
     )
     ceilings = [(here.sheet, "warmup", True), (here.measured, "measured", False)]
-    roofs = [
-        Roof(ceiling.attainable, ceiling.ridge, role, dashed)
-        for ceiling, role, dashed in ceilings
-        if ceiling is not None
-    ]
+    roofs = [Roof(ceiling.attainable, ceiling.ridge, role, dashed) for ceiling, role, dashed in ceilings if ceiling]
     others = [point for point in roofline.points if point.machine == here.machine and point is not here]
     ordered = [*sorted(others, key=lambda point: point.precision == here.precision), here]
     rate = Rate.for_all([
@@ -236,18 +223,15 @@ def _is_doubted(peak: DevicePeak | None) -> bool:
 
 def _disturbed(peak: DevicePeak) -> str:
     """The load beside a CPU's measurement; a GPU's other users are not observed."""
-    cores = peak.busy_cores
-    if peak.device != "cpu" or cores is None or cores < BUSY_CORES:
+    busy = peak.busy_cores
+    if peak.device != "cpu" or busy is None or busy < BUSY_CORES:
         return ""
-    kept = f"{cores:.1f} core{'' if f'{cores:.1f}' == '1.0' else 's'}"
-    return f"other processes kept {kept} busy meanwhile, so that it may be too low"
+    return f"other processes kept {cores(busy)} busy meanwhile, so that it may be too low"
 
 
 def _unsettled(peak: DevicePeak) -> str:
     """The scatter of its timings, if it is too large."""
-    if peak.best.spread <= NOISY:
-        return ""
-    return f"the 95 % interval of its median is wider than ± {NOISY * 100:g} %"
+    return "" if peak.best.spread <= NOISY else f"the 95 % interval of its median is wider than ± {NOISY * 100:g} %"
 
 
 def invitation(roofline: Roofline, *, can_measure: bool, width: int) -> list[Line]:

@@ -15,23 +15,14 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.session.store import SessionInfo
 from cs336_tui.tui import format
-from cs336_tui.tui.widgets.columns import lay_out
-from cs336_tui.tui.widgets.lines import Line, Span, line
+from cs336_tui.tui.widgets.columns import shown_table, table_lines
+from cs336_tui.tui.widgets.lines import Line, line
 from cs336_tui.tui.widgets.rows import Rows
 
 Source = tuple[str, SessionState]
 """A session with its title."""
 Wish = Literal["open", "rename", "annotate", "delete", "resume"]
 
-_COLUMNS = (
-    Column(""),
-    Column("session", left=True),
-    Column("begun", left=True, rank=2),
-    Column("cells", left=True),
-    Column("device", left=True, rank=4),
-    Column("host", left=True, rank=5),
-    Column("note", left=True, rank=3),
-)
 _LONGEST_NOTE = 40
 
 
@@ -115,28 +106,33 @@ class SessionsPane(Rows):
 
     def _rows_in_sight(self, first: int, last: int) -> tuple[Sequence[Line], Sequence[Line]]:
         infos = self.infos[first:last]
-        texts = [self._texts(info) for info in infos]
         count = len(self.infos)
         position = len(f"  {last}–{last} of {count}") if count > self.room else 0
-        layout = lay_out(_COLUMNS, texts, max(self.content_size.width - position, 1))
-        rows = [
-            (Span(layout.row(row), "bad" if info.problem else "strong" if info.path == self._own else "text"),)
-            for row, info in zip(texts, infos, strict=True)
-        ]
-        return [line((layout.heading, "muted"))], rows
+        roles = ["bad" if info.problem else "strong" if info.path == self._own else "text" for info in infos]
+        table, width = shown_table(infos, self._columns()), max(self.content_size.width - position, 1)
+        names, *rows = table_lines(table, width, roles=roles)
+        return [names], rows
 
-    def _texts(self, info: SessionInfo) -> tuple[str, ...]:
-        mark = f"{self.marked.index(info.path) + 1}" if info.path in self.marked else ""
-        here = "▶" if info.path == self._own else "◉" if info.path == self._opened else ""
-        note = format.plain(info.note)
+    def _columns(self) -> tuple[Column[SessionInfo], ...]:
+        def mark(info: SessionInfo) -> str:
+            place = f"{self.marked.index(info.path) + 1}" if info.path in self.marked else ""
+            return place + ("▶" if info.path == self._own else "◉" if info.path == self._opened else "")
+
+        def begun(info: SessionInfo) -> str:
+            return time.strftime("%Y-%m-%d %H:%M", time.localtime(info.started_at)) if info.started_at else "?"
+
+        def note(info: SessionInfo) -> str:
+            text = format.plain(info.note)
+            return text if len(text) <= _LONGEST_NOTE else text[: _LONGEST_NOTE - 1] + "…"
+
         return (
-            mark + here,
-            format.plain(info.title),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(info.started_at)) if info.started_at else "?",
-            counts(info),
-            format.plain(", ".join(info.devices)),
-            format.plain(info.host),
-            note if len(note) <= _LONGEST_NOTE else note[: _LONGEST_NOTE - 1] + "…",
+            Column("mark", "", text=mark),
+            Column("title", "session", left=True, show=format.plain),
+            Column("begun", left=True, rank=2, text=begun),
+            Column("cells", left=True, text=counts),
+            Column("devices", "device", left=True, rank=4, text=lambda info: format.plain(", ".join(info.devices))),
+            Column("host", left=True, rank=5, show=format.plain),
+            Column("note", left=True, rank=3, text=note),
         )
 
     def action_ask(self, wish: Wish) -> None:

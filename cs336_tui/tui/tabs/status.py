@@ -13,7 +13,7 @@ from cs336_tui.export.verdicts import half_width
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
-from cs336_tui.stats.quantities import count
+from cs336_tui.stats.quantities import count, percent
 from cs336_tui.stats.ratio import Outcome
 from cs336_tui.tui import format
 from cs336_tui.tui.judging import Assessment
@@ -136,7 +136,7 @@ def judgement_lines(cell: CellState, found: Assessment | None, width: int, heigh
     room = height - min(sum(map(len, rest)), _ALWAYS)
     for place in reversed(range(len(checks))):
         if sum(map(len, said)) > room:
-            said[place] = [fit(_on_one_row(checks[place]), width)]
+            said[place] = [fit((_mark(checks[place]), Span(f": {checks[place].evidence}")), width)]
     rows = [*short, *(row for rows in said for row in rows)][: height + len(short)]
     return [*rows, *_as_many(rest, height + len(short) - len(rows), width)]
 
@@ -165,9 +165,9 @@ def _short(found: Assessment, width: int) -> str:
         rates.append(f"{format.flops(limit.flops_per_s)}FLOP/s")
         if limit.share_of_measured is not None:
             peak = "a wrong peak" if limit.share_of_measured > WRONG_PEAK else "peak"
-            rates.append(f"{limit.share_of_measured * 100:.3g} % of {peak}")
+            rates.append(f"{percent(limit.share_of_measured)} % of {peak}")
         elif limit.share_of_sheet is not None:
-            rates.append(f"{limit.share_of_sheet * 100:.3g} % of data sheet")
+            rates.append(f"{percent(limit.share_of_sheet)} % of data sheet")
         else:
             rates.append("peak not measured (Roofline, l)")
     interval = half_width_words(found.judgement)
@@ -211,10 +211,6 @@ def _verdict(check: Check, width: int) -> list[Line]:
     return [(Span(text[:begin], mark.role), Span(text[begin:])), *more]
 
 
-def _on_one_row(check: Check) -> Line:
-    return (_mark(check), Span(f": {check.evidence}"))
-
-
 def _rest(cell: CellState, found: Assessment) -> Iterator[tuple[str, str]]:
     """Texts with their roles, the most important first."""
     judgement = found.judgement
@@ -230,7 +226,7 @@ def _rest(cell: CellState, found: Assessment) -> Iterator[tuple[str, str]]:
     if parts := [*_limit(found), *(energy_words(found.energy) if found.energy else ())]:
         yield " · ".join(parts), "text"
     yield from ((note, "muted") for note in judgement.notes)
-    if parts := [*_in_force(cell)]:
+    if parts := _in_force(cell):
         yield f"in force: {', '.join(parts)}", "muted"
 
 
@@ -241,11 +237,11 @@ def _limit(found: Assessment) -> Iterator[str]:
         return
     measured, sheet = limit.share_of_measured, limit.share_of_sheet
     if measured is not None and measured > 1:
-        yield f"{measured * 100:.3g} % of the measured peak ({too_much(measured)})"
+        yield f"{percent(measured)} % of the measured peak ({too_much(measured)})"
     if measured is not None and sheet is not None:
-        yield f"{sheet * 100:.3g} % of the data sheet's peak"
+        yield f"{percent(sheet)} % of the data sheet's peak"
     if limit.share_of_bandwidth is not None:
-        yield f"at least {limit.share_of_bandwidth * 100:.3g} % of the bandwidth, which bounds it"
+        yield f"at least {percent(limit.share_of_bandwidth)} % of the bandwidth, which bounds it"
 
 
 def energy_words(energy: Energy) -> Iterator[str]:
@@ -256,21 +252,18 @@ def energy_words(energy: Energy) -> Iterator[str]:
             yield f"{count(energy.tokens_per_joule)} tokens/J"
 
 
-def _in_force(cell: CellState) -> Iterator[str]:
+def _in_force(cell: CellState) -> list[str]:
     real, seen = cell.in_force, cell.surroundings
-    if real is not None:
-        yield f"float32 matmul {real.matmul_precision}"
-        if real.autocast_dtype:
-            yield f"autocast {real.autocast_dtype}"
-        if real.float8:
-            yield real.float8
-        if real.attention:
-            yield f"attention {real.attention}"
-        if real.threads is not None:
-            yield f"{real.threads} thread{'s' * (real.threads != 1)}"
-    clocks = [clock for clock in (seen.clock_before_mhz, seen.clock_after_mhz) if clock is not None]
-    if clocks:
-        yield "SM clock " + " → ".join(dict.fromkeys(f"{clock} MHz" for clock in clocks))
+    clocks = dict.fromkeys(f"{mhz} MHz" for mhz in (seen.clock_before_mhz, seen.clock_after_mhz) if mhz is not None)
+    found = [
+        real and f"float32 matmul {real.matmul_precision}",
+        real and real.autocast_dtype and f"autocast {real.autocast_dtype}",
+        real and real.float8,
+        real and real.attention and f"attention {real.attention}",
+        real and real.threads is not None and format.plural(real.threads, "thread"),
+        clocks and f"SM clock {' → '.join(clocks)}",
+    ]
+    return [text for text in found if text]
 
 
 def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) -> Span:
