@@ -161,7 +161,7 @@ def _accumulation(report: PrecisionReport, width: int) -> list[Line]:
 
 
 def _drawn(table: Table, width: int) -> list[Line]:
-    """A table of the report in the order in which the screen drops its columns."""
+    """A table of the report, with the ranks of its columns on the screen."""
     columns = tuple(
         column._replace(title=column.header.removeprefix("autocast "), rank=_RANKS.get(column.key, 0))
         for column in table.columns

@@ -1,4 +1,4 @@
-"""The Queue tab: the cells in the order in which they will run, those that will not and why, and what Run would add."""
+"""The Queue tab: the waiting cells in order, cells that are left out and why, and the cells that Run would add."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 BY_HAND = "skipped by hand"
 LEFT_OUT = ("skipped", "cancelled", "failed", "killed")
-"""How cells stand that can be made to wait again."""
+"""Statuses of cells that can wait again."""
 _REASON_WIDTH = 28
-"""Columns at most that are kept free for why a cell does not run."""
+"""Most columns that are kept free for the reason why a cell does not run."""
 
 
 class QueueView(NamedTuple):
-    """What the tab shows. `queue` is None where cells cannot be ordered: a session that is only looked at."""
+    """The contents of the tab. `queue` is None if the cells cannot be ordered: the session is only opened."""
 
     state: SessionState
     queue: CellQueue | None
     running: bool
     skips_after_oom: bool
     preview: Cells
-    """What Run would add; shown while nothing waits."""
+    """The cells that Run would add; shown while nothing waits."""
 
 
 class _Row(NamedTuple):
@@ -70,7 +70,7 @@ def _columns(variants: Mapping[str, set[str]]) -> tuple[Column[_Row], ...]:
 
 
 class QueuePane(Rows):
-    """Orders, skips, holds back and retries the waiting cells by key; every change takes effect at once."""
+    """Orders, skips, pauses and retries the waiting cells; every change takes effect at once."""
 
     BORDER_TITLE = "Queue"
 
@@ -86,14 +86,14 @@ class QueuePane(Rows):
     ]
 
     class Changed(Message):
-        """The queue is not what it was. With `waits` something waits that did not, and somebody should run it."""
+        """The queue has changed; `waits`: a cell waits again, and has to be run."""
 
         def __init__(self, *, waits: bool = False) -> None:
             super().__init__()
             self.waits = waits
 
     class OomRuleTurned(Message):
-        """Larger cells than one that ran out of memory are to be skipped, or no longer."""
+        """The user wants to skip cells larger than one that ran out of memory, or to try all."""
 
         def __init__(self, skip: bool) -> None:
             super().__init__()
@@ -109,7 +109,7 @@ class QueuePane(Rows):
         self._prices = Prices({}, {}, None, {})
         self._ends: list[float | None] = [None]
         self._on: int | None = None
-        """The waiting cell that the cursor goes with."""
+        """The waiting cell that the cursor follows."""
         self._least: tuple[int, ...] = ()
         self._columns = _columns({})
         self._variants_of: tuple[object, ...] = (None, None, None)
@@ -138,7 +138,7 @@ class QueuePane(Rows):
         self.draw_from(count, self._rows_in_sight, heading_rows=2)
 
     def _take_variants(self) -> None:
-        """The columns of variants for all rows."""
+        """Make the columns again if the rows have changed."""
         assert self._view is not None
         state = self._view.state
         of = (state, len(state.cells), self._added)
@@ -188,7 +188,7 @@ class QueuePane(Rows):
         return [*self._summary(), line((layout.heading, "muted"))], lines
 
     def _row(self, index: int) -> _Row | None:
-        """The row at an index: the running cell, those that wait, those that would be added, those left out."""
+        """The row at an index; the running cell comes first, then waiting cells, cells to add, cells left out."""
         if self._view is None or index < 0:
             return None
         if self._at_work is not None:
@@ -208,7 +208,7 @@ class QueuePane(Rows):
         return None
 
     def _timed(self, index: int, row: _Row) -> _Row:
-        """The row with how long its cell takes, and when it is done."""
+        """The row with the time that its cell takes, and the time of its end."""
         if row.cell is not None and row.cell is self._at_work:
             return row._replace(takes_s=self._ends[0], ends_s=self._ends[0])
         if row.place == "–":
@@ -244,18 +244,18 @@ class QueuePane(Rows):
         return self._view.queue
 
     def action_move_cell(self, by: int) -> None:
-        """Let the cell under the cursor run a place earlier or later."""
+        """Move the cell under the cursor earlier or later."""
         if (cell := self._waiting_under_cursor()) is not None:
             self._queue().move(cell.cell, by)
             self._on = cell.cell
             self.post_message(self.Changed())
 
     def action_to_end(self, direction: int) -> None:
-        """Let the cell under the cursor run first or last."""
+        """Move the cell under the cursor to the front or the end."""
         self.action_move_cell(direction * len(self._waiting))
 
     def action_skip(self) -> None:
-        """Do not run the cell under the cursor, or let it wait again."""
+        """Skip the cell under the cursor, or let it wait again."""
         cell = self.selected
         if cell is None:
             self._tell("That cell does not wait yet; r adds what Configure has chosen.")
@@ -270,12 +270,12 @@ class QueuePane(Rows):
             self._tell(f"Cell {status.number(cell)} is running; s stops it and those after it.")
 
     def action_hold(self) -> None:
-        """Hold the waiting cells back when the running one is over, or let them go on."""
+        """Pause the queue after the running cell, or go on."""
         self._queue().pause(not self._queue().paused)
         self.post_message(self.Changed())
 
     def action_retry(self) -> None:
-        """Let every cell that failed wait again."""
+        """Let all failed cells wait again."""
         failed = [cell.cell for cell in self._left_out if cell.status in ("failed", "killed")]
         if failed:
             self._queue().requeue(failed)
@@ -284,7 +284,7 @@ class QueuePane(Rows):
             self._tell("No cell has failed.")
 
     def action_oom_rule(self) -> None:
-        """Skip larger cells than one that ran out of memory, or try them all the same."""
+        """Skip cells larger than one that ran out of memory, or try all."""
         if self._view is not None:
             self.post_message(self.OomRuleTurned(not self._view.skips_after_oom))
 
@@ -300,7 +300,7 @@ class QueuePane(Rows):
 
 
 def _why(cell: CellState | None) -> tuple[Span, ...]:
-    """How a cell stands that does not wait, and why."""
+    """The status of a cell that does not wait, and its reason."""
     if cell is None or cell.status == "queued":
         return ()
     mark = status.status(cell)

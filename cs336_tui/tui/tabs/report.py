@@ -1,4 +1,4 @@
-"""What the tabs of reports have in common: one cell's report, or how to get it."""
+"""The base of the tabs that show reports: one cell's report, or how to get one."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from cs336_tui.tui.widgets.rows import Rows
 
 
 class About(NamedTuple):
-    """What a report is about; `cell` is its number, where it is one of the session's."""
+    """The cell of a report; `cell`: its number, if it is in the session."""
 
     spec: CellSpec
     cell: int | None
 
 
 class Subject(NamedTuple):
-    """What the tabs of reports are about."""
+    """What the tabs of reports show."""
 
     state: SessionState
     spec: CellSpec | None = None
-    """The cell under the cursor; where the session has none, the first that would run. None where there is neither."""
+    """The cell under the cursor; in a session without cells, the first that would run."""
     cell: int | None = None
-    """Its number, where it is one of the session's."""
+    """Its number, if it is in the session."""
     can_ask: bool = False
-    """Whether this app can make a report: not while it replays or shows another session."""
+    """Whether this app can make a report: not in a replay or another session."""
     running: bool = False
-    """Whether a cell is being timed; a report then waits for its end."""
+    """Whether a cell is timed; a report waits for its end."""
     asked: frozenset[tuple[str, CellSpec]] = frozenset()
-    """Reports that wait to be made, by kind and spec."""
+    """Reports that wait, by kind and spec."""
 
 
 class ReportPane(Rows):
-    """Shows the report of one kind on the subject. Subclasses give `kind`, `about` and `draw`."""
+    """Shows the subject's report of one kind. Subclasses give `kind`, `about` and `draw`."""
 
     kind: ClassVar[ReportKind]
     about: ClassVar[str]
-    """What a report of this kind tells and how long it takes, in one or two sentences."""
+    """The contents of such a report and the time it takes, in one or two sentences."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "make", "Make report", id="report.make"),
@@ -54,14 +54,14 @@ class ReportPane(Rows):
     ]
 
     class Wanted(Message):
-        """Somebody wants this report of the subject."""
+        """The user wants this report of the subject."""
 
         def __init__(self, kind: ReportKind, subject: Subject) -> None:
             super().__init__()
             self.kind, self.subject = kind, subject
 
     class CellStepped(Message):
-        """Somebody wants to see the next cell, or the one before when `by` is -1."""
+        """The user wants the next cell, or the one before if `by` is -1."""
 
         def __init__(self, by: int) -> None:
             super().__init__()
@@ -71,10 +71,10 @@ class ReportPane(Rows):
         super().__init__(cursor=True, id=id)
         self.subject = Subject(SessionState())
         self.report: ReportState | None = None
-        """The report that is shown; None while there is none with a content."""
+        """The report that is shown; None if there is none with a content."""
 
     def show(self, subject: Subject) -> None:
-        """Paint the newest state."""
+        """Paint the present state."""
         could = self._can_make
         self.subject = subject
         if self._can_make != could:
@@ -90,19 +90,19 @@ class ReportPane(Rows):
             self.draw(latest)
 
     def draw(self, report: ReportState) -> None:
-        """Show a report that has its content, by `fill` or `draw_from`; the first line of the heading is `title`."""
+        """Show a report with a content by `fill` or `draw_from`; the heading begins with `title`."""
         raise NotImplementedError
 
     def _title(self) -> Line:
         return self.title()
 
     def title(self, *more: Span) -> Line:
-        """The cell that this is about, and perhaps more."""
+        """The title of the subject, with other spans after it."""
         spec = self.subject.spec
         return line((format.plain(spec.title) if spec else "No cell yet", "title"), *more)
 
     def _without(self, latest: ReportState | None) -> Sequence[Line]:
-        """In place of a report: how far it is, why there is none, how to get one."""
+        """In place of a report: its progress, why there is none, how to get one."""
         width = self.content_size.width
         subject = self.subject
         if subject.spec is None:
@@ -144,7 +144,7 @@ class ReportPane(Rows):
 
 
 def _ended(report: ReportState) -> str:
-    """How a report without a content ended, in words."""
+    """The end of a report without a content, in words."""
     words = {"cancelled": "was stopped", "oom": "ran out of memory", "killed": "was killed", None: "was interrupted"}
     how = words.get(report.status, "failed")
     return f"{how}: {report.error}" if report.error and report.status != "cancelled" else how

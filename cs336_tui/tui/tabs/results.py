@@ -1,4 +1,4 @@
-"""The Results tab: one row per cell, added when it is queued and filled as it runs."""
+"""The Results tab: a row per cell, filled as it runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cs336_tui.tui.widgets.rows import Rows
 
 
 class _Item(NamedTuple):
-    """What a row shows: a cell, and what was found out about it."""
+    """A row's cell, with its verdicts."""
 
     state: SessionState
     cell: CellState
@@ -115,16 +115,13 @@ def _in_common(variants: Mapping[str, set[str]]) -> str:
 _STATUS = "status"
 _WIDEST_STATUS = 11
 _WHOLE_VERDICTS = 110
-"""From this width on all verdicts of a cell are named; below it the most telling one and how many more there are."""
+"""Width from which all verdicts are named; below it the first and the number of others."""
 _FEW = 200
-"""Up to so many rows count for the columns' widths all at once; of more, those that have been in sight."""
+"""Most rows that are all measured for the columns' widths; of more, those that have been in sight."""
 
 
 class ResultsPane(Rows):
-    """The table; Enter on a row posts `Rows.Chosen` with the cell's place in the session.
-
-    Its cursor is on the cell that the Live pane shows, except while somebody moves it.
-    """
+    """The table; Enter posts `Rows.Chosen` with the cell's index. Without focus the cursor is on the cell in Live."""
 
     BORDER_TITLE = "Results"
 
@@ -133,7 +130,7 @@ class ResultsPane(Rows):
     ]
 
     class Marked(Message):
-        """This cell is to be compared with another, or no longer."""
+        """The user wants to compare this cell, or no longer."""
 
         def __init__(self, cell: CellState) -> None:
             super().__init__()
@@ -160,10 +157,8 @@ class ResultsPane(Rows):
         marked: Sequence[CellState] = (),
         judging: Judging | None = None,
     ) -> None:
-        """Paint; the cursor is on the cell `in_sight`, and `marked` ones, to be compared, say so.
-
-        `judging` is asked about the cells whose rows are in sight.
-        """
+        """Paint; without focus the cursor is on the cell `in_sight`. `marked`: cells to compare. `judging` gives
+        verdicts of the cells in sight."""
         self._judging = judging
         self._take(state)
         self._marked = tuple(marked)
@@ -175,7 +170,7 @@ class ResultsPane(Rows):
         self.draw_from(len(self._cells), self._rows_in_sight, heading_rows=2 if self._in_common else 1)
 
     def _take(self, state: SessionState) -> None:
-        """Remember the cells, and of them what does not change while they run."""
+        """Remember the cells and what does not change while they run."""
         if state is not self._state or state.ddof != self._ddof:
             self._state, self._ddof = state, state.ddof
             self._done, self._least, self._places = {}, (), {}
@@ -233,11 +228,11 @@ class ResultsPane(Rows):
             self.post_message(self.Marked(self._cells[self.cursor]))
 
     def _position_width(self, count: int) -> int:
-        """Columns to leave free in the heading for which of the rows are in sight."""
+        """Columns of the heading for the numbers of the rows in sight."""
         return len(f"  {count}–{count} of {count}") if count > self.room else 0
 
     def _texts(self, cell: CellState, found: Assessment | None) -> tuple[str, ...]:
-        """The cell's figures; those of a finished cell are worked out once."""
+        """The cell's texts; those of a finished cell are made once."""
         assert self._state is not None
         known = self._done.get(cell.cell)
         if known and known[0] is cell.finished and known[1] is found:
@@ -258,6 +253,6 @@ class ResultsPane(Rows):
 
 
 def heading(layout: Layout, width: int) -> Line:
-    """The columns' names and, where there is room, the status's: it says little beside a glyph and a word."""
+    """The columns' names, and that of the status if there is room."""
     names = layout.heading
     return line((names + _STATUS if len(names) + len(_STATUS) <= width else names, "muted"))

@@ -1,4 +1,4 @@
-"""The Sessions tab: every session in the folder, newest first; opened, named, compared, resumed, deleted by key."""
+"""The Sessions tab: the sessions of the folder, newest first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Compared(NamedTuple):
 
 
 class SessionsPane(Rows):
-    """The list. What is asked of a session is posted as `Asked`; marked ones are those that Compare puts together."""
+    """The list. Keys post `Asked`; Compare shows the marked sessions."""
 
     BORDER_TITLE = "Sessions"
 
@@ -48,14 +48,14 @@ class SessionsPane(Rows):
     ]
 
     class Asked(Message):
-        """Something is to be done with a session."""
+        """The user wants something done with a session."""
 
         def __init__(self, wish: Wish, info: SessionInfo) -> None:
             super().__init__()
             self.wish, self.info = wish, info
 
     class Marked(Message):
-        """Other sessions are marked."""
+        """The marked sessions have changed."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(cursor=True, id=id)
@@ -64,15 +64,15 @@ class SessionsPane(Rows):
         self._own: Path | None = None
         self._opened: Path | None = None
         self.marked: tuple[Path, ...] = ()
-        """Logs of the marked sessions, in the order in which they were marked."""
+        """The logs of the marked sessions, in the order of marking."""
 
     @property
     def infos(self) -> tuple[SessionInfo, ...]:
-        """The sessions as they were read last."""
+        """The sessions, as read last."""
         return self._infos or ()
 
     def take(self, infos: Iterable[SessionInfo], problem: str = "") -> None:
-        """Show these sessions; `problem` says why the folder cannot be read. The cursor stays on its session."""
+        """Show these sessions, or the `problem` with the folder. The cursor stays on its session."""
         before = self.selected
         self._infos, self._problem = tuple(infos), problem
         paths = [info.path for info in self._infos]
@@ -85,7 +85,7 @@ class SessionsPane(Rows):
         self._refill()
 
     def show(self, own: Path | None, opened: Path | None) -> None:
-        """Paint; `own` is the log of the session that this app runs, `opened` that of the one that is looked at."""
+        """Paint; `own`: the log of the session that this app runs; `opened`: the log of the opened one."""
         self._own, self._opened = own, opened
         self._refill()
 
@@ -143,7 +143,7 @@ class SessionsPane(Rows):
         self.action_ask("open")
 
     def action_mark(self) -> None:
-        """Mark the session for Compare, or no longer; the cursor goes on to the next."""
+        """Mark the session for Compare, or unmark it."""
         if (info := self.selected) is None:
             return
         if info.path in self.marked:
@@ -155,7 +155,7 @@ class SessionsPane(Rows):
 
 
 def counts(info: SessionInfo) -> str:
-    """How the session's cells stand, with a glyph and a word each."""
+    """The number of cells by status, each with a glyph and a word."""
     if info.problem:
         return "✗ log damaged"
     parts = (

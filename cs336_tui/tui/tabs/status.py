@@ -41,7 +41,7 @@ def status(cell: CellState) -> Span:
 
 
 def number(cell: CellState) -> int:
-    """The cell's number as people see it, from 1."""
+    """The cell's number, from 1."""
     return cell.cell + 1
 
 
@@ -85,7 +85,7 @@ def error_lines(cell: CellState, width: int, most: int | None = None) -> list[Li
 
 
 def how_it_ended(cell: CellState) -> str:
-    """Status, stage and step of a cell that did not end well, for one line."""
+    """Status, stage and step of a cell that did not end well, in one line."""
     finished = cell.finished
     if finished is None or finished.status == "ok":
         return ""

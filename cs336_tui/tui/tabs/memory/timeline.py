@@ -1,4 +1,4 @@
-"""The timeline of a memory report and what is live at its cursor, for a room of any size."""
+"""The timeline of a memory report, and live memory at its cursor."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from cs336_tui.analysis.memory import Moment, Timeline
 
 BESIDE = 100
-"""From this width on the facts stand beside the picture, below it they stand under it."""
+"""Width from which the facts are beside the drawing, not under it."""
 _FACTS = 54
 _LOWEST, _HIGHEST = 4, 16
-"""Rows of a picture that has facts under it."""
+"""Least and most rows of a drawing with facts under it."""
 _PLACES = 20
 
 
 def columns_in(width: int) -> int:
-    """Columns of the timeline that a tab of this width has room for."""
+    """The columns of the timeline in a tab of this width."""
     return room_for_columns(_picture_width(width))
 
 
@@ -39,7 +39,7 @@ def _picture_width(width: int) -> int:
 
 
 def timeline_page(timeline: Timeline, window: EventWindow, event: int, width: int, height: int) -> Page:
-    """The picture with its cursor at `event`, and the facts of that moment; `height` rows at most, none scrolls."""
+    """The drawing with its cursor at `event`, and the facts of that moment; at most `height` rows."""
     return Page(tuple(_lines(timeline, window, event, width, height)))
 
 
@@ -63,7 +63,7 @@ def _lines(timeline: Timeline, window: EventWindow, event: int, width: int, heig
 
 
 def picture_of(timeline: Timeline, window: EventWindow, event: int) -> Picture:
-    """The part of a timeline that is in sight, with its cursor and what is marked."""
+    """The part of a timeline in sight, with its cursor and marks."""
     report = timeline.report
     moments = timeline.moments(window.columns, window.first, window.end)
     return Picture(
@@ -92,7 +92,7 @@ def forward_end(report: MemoryReport) -> int | None:
 def moment_lines(
     moment: Moment, report: MemoryReport, window: EventWindow, unit: ByteUnit, width: int, height: int
 ) -> list[Line]:
-    """What is live at a moment: all of it, by what it is held for, the largest allocations; at most `height` rows."""
+    """Live memory at a moment: the total, by category, the largest allocations; at most `height` rows."""
     rows = len(CATEGORIES) if height >= 2 * len(CATEGORIES) + 2 else len(CATEGORIES) // 2
     lines = [
         _moment_line(moment, report, window, unit, width),
@@ -105,7 +105,7 @@ def moment_lines(
 
 
 def _moment_line(moment: Moment, report: MemoryReport, window: EventWindow, unit: ByteUnit, width: int) -> Line:
-    """What counts least goes first when there is no room."""
+    """The moment in one row; without room the share of the peak is left out first."""
     live = Span(f"{unit.text(moment.total_bytes)} live", "strong")
     phase = Span(moment.phase or "before the step", phase_role(moment.phase))
     event = Span(f" · event {moment.event + 1:,} of {report.events:,}", "muted")
@@ -121,7 +121,7 @@ def _moment_line(moment: Moment, report: MemoryReport, window: EventWindow, unit
 
 
 def moment_details(timeline: Timeline, event: int, width: int) -> list[Line]:
-    """Everything about a moment, to read in a window."""
+    """Everything about a moment, for a window."""
     report = timeline.report
     unit = ByteUnit.for_largest(report.peak_bytes)
     moment = timeline.at(event)
