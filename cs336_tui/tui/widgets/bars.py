@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from rich.cells import cell_len
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -59,9 +60,9 @@ class TabBar(Lines, can_focus=True):
     def offer(self, tabs: Sequence[Tab], active: str) -> None:
         """Show these tabs, the active one marked."""
         self._tabs, self._active = tuple(tabs), active
-        self._show()
+        self.show_again()
 
-    def _show(self) -> None:
+    def show_again(self) -> None:
         spans: list[Span] = []
         for item in self._items():
             on = item.tab.id == self._active
@@ -85,28 +86,16 @@ class TabBar(Lines, can_focus=True):
         behind = [_Item(self._tabs[end], _BEHIND)] if end < len(items) else []
         return [*before, *items[first:end], *behind]
 
-    def on_resize(self) -> None:
-        self._show()
-
-    def on_focus(self) -> None:
-        self._show()
-
-    def on_blur(self) -> None:
-        self._show()
-
     def action_step(self, by: int) -> None:
         ids = [tab.id for tab in self._tabs]
         if self._active in ids:
             self.post_message(self.Chosen(ids[(ids.index(self._active) + by) % len(ids)]))
 
     def on_click(self, event: events.Click) -> None:
-        offset = event.get_content_offset(self)
-        right = 0
-        for item in self._items():
-            right += len(item.text) + len(_SEPARATOR)
-            if offset is not None and offset.x < right:
-                self.post_message(self.Chosen(item.tab.id))
-                return
+        items = self._items()
+        place = self.place_of(event, [len(item.text) + len(_SEPARATOR) for item in items])
+        if place is not None:
+            self.post_message(self.Chosen(items[place].tab.id))
 
 
 def window(widths: Sequence[int], middle: int, room: int, arrow: int) -> tuple[int, int]:
@@ -138,10 +127,7 @@ class KeyBar(Lines):
 
     def _on_bindings(self, screen: Screen[object]) -> None:
         if screen.is_attached and screen.is_current:
-            self._show()
-
-    def on_resize(self) -> None:
-        self._show()
+            self.show_again()
 
     def _shown(self) -> list[tuple[str, Binding]]:
         """Keys as they are printed, in the order of the bindings."""
@@ -152,7 +138,7 @@ class KeyBar(Lines):
                 seen[binding.action] = (self.app.get_key_display(binding), binding)
         return list(seen.values())
 
-    def _show(self) -> None:
+    def show_again(self) -> None:
         spans: list[Span] = []
         for key, binding in self._shown():
             item = [Span(f" {key}", "key"), Span(f" {binding.description} ", "muted")]
@@ -162,10 +148,7 @@ class KeyBar(Lines):
         self.paint([tuple(spans)])
 
     async def on_click(self, event: events.Click) -> None:
-        offset = event.get_content_offset(self)
-        right = 0
-        for key, binding in self._shown():
-            right += width_of((Span(f" {key} {binding.description} "),))
-            if offset is not None and offset.x < right:
-                await self.app.run_action(binding.action)
-                return
+        shown = self._shown()
+        place = self.place_of(event, [cell_len(f" {key} {binding.description} ") for key, binding in shown])
+        if place is not None:
+            await self.app.run_action(shown[place][1].action)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
+from textual import events
 from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
@@ -175,8 +177,24 @@ class Lines(Styled):
         if dirty:
             self.refresh(*dirty)
 
+    def show_again(self) -> None:
+        """Paint again what a widget paints by itself; it depends on size and focus."""
+
     def on_resize(self) -> None:
+        self.show_again()
         self.post_message(self.Resized())
+
+    def on_focus(self) -> None:
+        self.show_again()
+
+    def on_blur(self) -> None:
+        self.show_again()
+
+    def place_of(self, event: events.Click, widths: Iterable[int]) -> int | None:
+        """The index of the clicked item in a row of items of these widths; None if the click is beside them."""
+        if (offset := event.get_content_offset(self)) is None:
+            return None
+        return next((place for place, right in enumerate(accumulate(widths)) if offset.x < right), None)
 
     def render_line(self, y: int) -> Strip:
         spans = self._lines[y] if y < len(self._lines) else ()

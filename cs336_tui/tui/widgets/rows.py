@@ -76,14 +76,14 @@ class Rows(Lines, can_focus=True):
         self._count, self._draw, self._heading_rows = count, draw, heading_rows
         if self._has_cursor:
             self.cursor = min(max(self.cursor, 0), max(count - 1, 0))
-        self._show()
+        self.show_again()
 
     @property
     def room(self) -> int:
         """Rows that fit under the heading."""
         return max(self.content_size.height - self._heading_rows, 0)
 
-    def _show(self) -> None:
+    def show_again(self) -> None:
         count, room = self._count, self.room
         lowest = max(count - room, 0)
         cursor = min(self.cursor, max(count - 1, 0))  # it may be on a row that is still to come
@@ -121,7 +121,7 @@ class Rows(Lines, can_focus=True):
         else:
             self._offset += rows
             self._following = self._offset >= self._count - self.room
-        self._show()
+        self.show_again()
 
     def action_step(self, rows: int) -> None:
         self._move(rows)
@@ -135,16 +135,6 @@ class Rows(Lines, can_focus=True):
     def action_choose(self) -> None:
         if self._has_cursor and self._count:
             self.post_message(self.Chosen(self, self.cursor))
-
-    def on_resize(self) -> None:
-        self._show()
-        self.post_message(self.Resized())
-
-    def on_focus(self) -> None:
-        self._show()
-
-    def on_blur(self) -> None:
-        self._show()
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         event.stop()

@@ -187,19 +187,12 @@ def _times(count: int) -> str:
 
 
 def _both(found: Iterable[AttentionSplit]) -> AttentionSplit:
-    splits = tuple(found)
+    def total(values: tuple[int | None, ...]) -> int | None:
+        return None if None in values else sum(value or 0 for value in values)
 
-    def total(values: Iterable[int | None]) -> int | None:
-        known = tuple(values)
-        return None if None in known else sum(value or 0 for value in known)
-
-    return AttentionSplit(
-        "both",
-        total(split.matmul_ns for split in splits),
-        total(split.softmax_ns for split in splits),
-        total(split.matmul_flops for split in splits),
-        total(split.softmax_flops for split in splits),
-    )
+    figures = ((s.matmul_ns, s.softmax_ns, s.matmul_flops, s.softmax_flops) for s in found)
+    matmul_ns, softmax_ns, matmul_flops, softmax_flops = map(total, zip(*figures, strict=True))
+    return AttentionSplit("both", matmul_ns, softmax_ns, matmul_flops, softmax_flops)
 
 
 def _sentence(split: AttentionSplit) -> str:

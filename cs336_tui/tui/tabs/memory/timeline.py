@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from cs336_tui.events.reports import CATEGORIES, MemoryReport
@@ -40,26 +41,18 @@ def _picture_width(width: int) -> int:
 
 def timeline_page(timeline: Timeline, window: EventWindow, event: int, width: int, height: int) -> Page:
     """The drawing with its cursor at `event`, and the facts of that moment; at most `height` rows."""
-    return Page(tuple(_lines(timeline, window, event, width, height)))
-
-
-def _lines(timeline: Timeline, window: EventWindow, event: int, width: int, height: int) -> list[Line]:
-    unit = ByteUnit.for_largest(timeline.report.peak_bytes)
+    report, moment = timeline.report, timeline.at(event)
+    unit = ByteUnit.for_largest(report.peak_bytes)
     picture = picture_of(timeline, window, event)
-    moment = timeline.at(event)
     wide = _picture_width(width)
     if wide < width:
         drawn = memory_timeline(picture, width=wide, height=height)
-        facts = moment_lines(moment, timeline.report, window, unit, width - wide - 2, height)
-        rows = max(len(drawn), len(facts))
-        left = [*drawn, *[()] * (rows - len(drawn))]
-        right = [*facts, *[()] * (rows - len(facts))]
-        return [
-            (*spans, Span(" " * (wide + 2 - width_of(spans))), *more) for spans, more in zip(left, right, strict=True)
-        ]
+        facts = moment_lines(moment, report, window, unit, width - wide - 2, height)
+        beside = zip_longest(drawn, facts, fillvalue=())
+        return Page(tuple((*left, Span(" " * (wide + 2 - width_of(left))), *right) for left, right in beside))
     high = min(max(height // 2, _LOWEST), _HIGHEST)
     drawn = memory_timeline(picture, width=width, height=high) if height > _LOWEST else []
-    return [*drawn, *moment_lines(moment, timeline.report, window, unit, width, height - len(drawn))]
+    return Page((*drawn, *moment_lines(moment, report, window, unit, width, height - len(drawn))))
 
 
 def picture_of(timeline: Timeline, window: EventWindow, event: int) -> Picture:
