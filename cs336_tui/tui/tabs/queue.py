@@ -258,7 +258,7 @@ class QueuePane(Rows):
         """Skip the cell under the cursor, or let it wait again."""
         cell = self.selected
         if cell is None:
-            self._tell("That cell does not wait yet; r adds what Configure has chosen.")
+            self._tell("That cell is not in the queue yet; r adds the choices of Configure.")
         elif cell.status in LEFT_OUT:
             self._queue().requeue([cell.cell])
             self.post_message(self.Changed(waits=True))
@@ -292,7 +292,7 @@ class QueuePane(Rows):
         cell = self.selected
         if cell is not None and cell.status == "queued":
             return cell
-        self._tell("Only cells that wait can be moved.")
+        self._tell("Only waiting cells can be moved.")
         return None
 
     def _tell(self, text: str) -> None:

@@ -111,8 +111,8 @@ class ReportPane(Rows):
             seconds = max(0.0, (subject.state.last_at or time.time()) - latest.started_at)
             return wrapped(f"{latest.stage} ... {seconds:.0f} s", width, "strong")
         if (self.kind, subject.spec) in subject.asked:
-            why = "after the running cell" if subject.running else "next"
-            return wrapped(f"waits, comes {why}; s stops everything.", width, "strong")
+            when = "after the running cell" if subject.running else "next"
+            return wrapped(f"The report waits and is made {when}; s stops everything.", width, "strong")
         found: list[Line] = []
         if latest is not None:
             found += [*wrapped(f"The report {_ended(latest)}.", width, "caution"), ()]

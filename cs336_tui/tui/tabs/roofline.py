@@ -128,7 +128,7 @@ class RooflinePane(Container):
         chart, rows, roofline = self._chart, self._rows, self._roofline
         width, height = chart.content_size
         if roofline is None:
-            chart.paint([line(("working it out ...", "muted"))])
+            chart.paint([line(("making the roofline ...", "muted"))])
             rows.fill(())
         elif not roofline.points and roofline.left_out:
             chart.paint([each for text in roofline.left_out for each in wrapped(f"! {text}", width, "caution")])
@@ -152,9 +152,9 @@ class RooflinePane(Container):
 
     def _empty(self, state: SessionState, width: int) -> list[Line]:
         if state.running_cell is not None:
-            return wrapped("The running cell is the first; it comes here when it is over.", width, "muted")
+            return wrapped("The running cell is the first; it is shown here when it ends.", width, "muted")
         return wrapped(
-            "Choose cells in Configure (1) and press r; each that ends well is a point here.", width, "muted"
+            "Choose cells in Configure (1) and press r; each cell that succeeds is a point here.", width, "muted"
         )
 
     def _said(self, roofline: Roofline, chosen: int, width: int) -> list[Line]:

@@ -72,6 +72,6 @@ def reference_page(results: Sequence[Result], width: int) -> Page:
         steps = [time_s for run in runs for time_s in run.cell.step_times_s]
         said = sentence(spec, sum(steps) / len(steps), matching(spec, runs[0].cell.in_force, points))
         rows += wrapped(said, width, "text", "    ")
-    rows += [(), *wrapped(f"Points to look at, not truth: {REMARK}.", width, "muted", "  ")]
+    rows += [(), *wrapped(f"Points of reference, not truth: {REMARK}.", width, "muted", "  ")]
     heading = (line(("Reference points", "title"), (" · + keeps these cells as your own", "muted")),)
     return Page(heading, tuple(rows))

@@ -53,7 +53,7 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
     counted = " · ".join(f"{found.count(of)} {of}" for of in OUTCOMES if found.count(of))
     heading = (
         line(("A ", "strong"), (format.plain(found.a), "title"), ("  B ", "strong"), (format.plain(found.b), "title")),
-        line((f"A against B: {counted or 'no cells pair'}", "strong")),
+        line((f"A against B: {counted or 'no pairs'}", "strong")),
         names,
     )
     details = {place: _detail(pair, doubts) for place, pair in enumerate(found.pairs)}

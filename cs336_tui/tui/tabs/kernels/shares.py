@@ -102,7 +102,7 @@ def attention_sheet(report: KernelReport) -> Sheet:
     """Matmul against softmax, in time and in FLOPs, forward, backward and both."""
     found = attention_split(report)
     if not any(split.matmul_ns or split.softmax_ns for split in found):
-        fused = "No matmul and no softmax of attention was seen by itself: a fused kernel has no parts to tell apart."
+        fused = "Attention has no separate matmul and softmax kernels: a fused kernel has no parts to compare."
         why = _UNNAMED if any(split.unnamed for split in found) else fused
         return Sheet(Table(columns=(), rows=(), footnotes=(why,)))
     by_kind = any(split.by_kind for split in found)
@@ -178,7 +178,7 @@ def _tops(report: KernelReport) -> tuple[str, ...]:
             share = f"{top.row.share * 100:.1f} %, {time_text(top.row.total_ns)}"
             said.append(f"Top {noun(report, 1)} of {part}: {name}, {share}, {_times(top.row.instances)}{each}.")
     if "loss" in model and len(model) > 1:
-        said.append("Forward + backward has the loss in it.")
+        said.append("Forward + backward includes the loss.")
     return tuple(said)
 
 

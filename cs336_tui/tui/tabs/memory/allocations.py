@@ -109,7 +109,11 @@ def _lives(block: MemoryBlock, alike: Sequence[Allocation], report: MemoryReport
         return f"{begins} to " + (f"event {found.died + 1:,}" if found.died is not None else "after the step")
 
     together = sum(found.block.bytes for found in alike)
-    lines = [block_details(block), "", f"{len(alike)} alike, {together:,} bytes if all lived at once; they live from"]
+    lines = [
+        block_details(block),
+        "",
+        f"{len(alike)} alike, {together:,} bytes if all were live at once; they are live from",
+    ]
     return "\n".join([*lines, *(f"  {life(found)}" for found in alike), f"of {report.events:,} events"])
 
 
@@ -276,7 +280,7 @@ def _what_happened(report: OomReport, unit: ByteUnit) -> str:
 def _how_known(report: OomReport) -> str:
     how = (
         "Observed: a second attempt ran out of memory too." if report.observed
-        else "Predicted, not observed: what is live is worked out, up to where it no longer fits."
+        else "Predicted, not observed: live memory is predicted up to the point where it no longer fits."
     )  # fmt: skip
     return f"{how} {report.note}".strip()
 
