@@ -41,8 +41,8 @@ from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from cs336_tui.tui.terminal import SteadyApp
-from cs336_tui.tui.widgets.bars import TabBar
 from cs336_tui.tui.widgets.lines import Lines
+from cs336_tui.tui.widgets.menu_bars import TabBar
 from cs336_tui.tui.widgets.rows import Rows
 
 if TYPE_CHECKING:

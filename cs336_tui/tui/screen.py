@@ -20,8 +20,8 @@ from cs336_tui.tui.configure.preview import Cells, Preview
 from cs336_tui.tui.frame import Frame
 from cs336_tui.tui.tab_list import TABS
 from cs336_tui.tui.terminal import TightCompositor
-from cs336_tui.tui.widgets.bars import KeyBar, TabBar
 from cs336_tui.tui.widgets.lines import Line, Lines, line, spread, width_of
+from cs336_tui.tui.widgets.menu_bars import KeyBar, TabBar
 
 WIDE_COLUMNS, WIDE_ROWS = 110, 30
 """From this size on the three panes and a tab are shown together; below it one tab fills the screen."""

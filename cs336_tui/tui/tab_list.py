@@ -18,7 +18,7 @@ from cs336_tui.tui.tabs.queue import QueuePane
 from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import SessionsPane
-from cs336_tui.tui.widgets.bars import Tab
+from cs336_tui.tui.widgets.menu_bars import Tab
 
 if TYPE_CHECKING:
     from cs336_tui.tui.tabs.compare.pane import ComparePane

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from cs336_tui.stats.quantities import ByteUnit
 from cs336_tui.tui.charts.memory_timeline import (
+    EventMark,
     EventWindow,
-    Mark,
     Picture,
     memory_timeline,
     phase_role,
@@ -102,20 +102,20 @@ def test_moving_the_cursor_changes_two_columns_only() -> None:
 
 
 def test_peak_and_end_of_forward_are_marked_on_the_axis() -> None:
-    marks = (Mark(20, "peak"), Mark(14, "end of forward"))
+    marks = (EventMark(20, "peak"), EventMark(14, "end of forward"))
     below = drawn(rising(marks=marks))[-2]
     assert below[10:] == "end of forward╵     ╵peak     "
 
 
 def test_marks_in_one_column_share_its_tick_and_those_at_an_edge_stay_readable() -> None:
-    together = drawn(rising(marks=(Mark(8, "peak"), Mark(8, "end of forward"))))[-2]
+    together = drawn(rising(marks=(EventMark(8, "peak"), EventMark(8, "end of forward"))))[-2]
     assert "╵end of forward, peak" in together
-    assert drawn(rising(marks=(Mark(29, "peak"),)))[-2].endswith("peak╵")
-    assert drawn(rising(marks=(Mark(0, "peak"), Mark(29, "end of forward"))))[-2][10:].startswith("╵peak")
+    assert drawn(rising(marks=(EventMark(29, "peak"),)))[-2].endswith("peak╵")
+    assert drawn(rising(marks=(EventMark(0, "peak"), EventMark(29, "end of forward"))))[-2][10:].startswith("╵peak")
 
 
 def test_the_cursor_shows_on_a_marked_column() -> None:
-    below = drawn(rising(marks=(Mark(20, "peak"),), cursor=20))[-2]
+    below = drawn(rising(marks=(EventMark(20, "peak"),), cursor=20))[-2]
     assert below[30:35] == "▲peak"
 
 
@@ -130,7 +130,7 @@ def test_few_events_are_drawn_wider() -> None:
 def test_a_picture_fits_its_room(width: int, height: int) -> None:
     room = room_for_columns(width)
     count = max(min(room, 30), 1)
-    picture = rising(bytes=rising().bytes[:count], phases=PHASES[:count], cursor=0, marks=(Mark(0, "peak"),))
+    picture = rising(bytes=rising().bytes[:count], phases=PHASES[:count], cursor=0, marks=(EventMark(0, "peak"),))
     lines = memory_timeline(picture, width=width, height=height)
     assert len(lines) in (0, height)
     assert all(width_of(spans) <= width for spans in lines)

@@ -10,7 +10,7 @@ import pytest
 from cs336_tui.analysis.roofline import Ceiling
 from cs336_tui.events.peaks import PeakCache, PeakError, peak_key
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.charts.roofline import Mark, Roof, roofline_chart
+from cs336_tui.tui.charts.roofline import CellPoint, Roof, roofline_chart
 from cs336_tui.tui.tabs.roofline import RooflinePane
 from cs336_tui.tui.tabs.roofline_points import chart_lines, doubts, roofline_of
 from cs336_tui.tui.widgets.columns import Laid
@@ -38,7 +38,7 @@ def roof(ceiling: Ceiling = CEILING, role: str = "measured", *, dashed: bool = F
     return Roof(ceiling.attainable, ceiling.ridge, role, dashed)
 
 
-def chart(*marks: Mark, roofs: Sequence[Roof] = (roof(),), width: int = 80, height: int = 16) -> list[str]:
+def chart(*marks: CellPoint, roofs: Sequence[Roof] = (roof(),), width: int = 80, height: int = 16) -> list[str]:
     return rows(roofline_chart(roofs, marks, width=width, height=height, unit=UNIT))
 
 
@@ -47,7 +47,7 @@ def is_braille(char: str) -> bool:
 
 
 def test_a_point_lies_below_its_ceiling_and_right_of_the_ridge_where_compute_bounds() -> None:
-    shown = chart(Mark(200.0, 20e12, 7))
+    shown = chart(CellPoint(200.0, 20e12, 7))
     (row,) = [number for number, text in enumerate(shown) if "●7" in text]
     column = shown[row].index("●")
     roofs = [number for number, text in enumerate(shown) if len(text) > column and is_braille(text[column])]
@@ -59,7 +59,7 @@ def test_a_point_lies_below_its_ceiling_and_right_of_the_ridge_where_compute_bou
 
 
 def test_axes_have_units_and_powers_of_ten() -> None:
-    shown = chart(Mark(1.0, 1e11, 1), Mark(1000.0, 40e12, 2))
+    shown = chart(CellPoint(1.0, 1e11, 1), CellPoint(1000.0, 40e12, 2))
     assert shown[0].strip().startswith("TFLOP/s")
     assert [text.split()[0] for text in shown if "┤" in text] == ["10", "1", "0.1"]
     assert shown[-1].split() == ["1", "10", "100", "1000", "FLOP/B"]
@@ -67,8 +67,8 @@ def test_axes_have_units_and_powers_of_ten() -> None:
 
 
 def test_the_solid_ceiling_is_unbroken_and_the_dashed_one_is_not() -> None:
-    solid = roofline_chart([roof()], [Mark(1000.0, 1e12, 1)], width=80, height=16, unit=UNIT)
-    dashed = roofline_chart([roof(dashed=True)], [Mark(1000.0, 1e12, 1)], width=80, height=16, unit=UNIT)
+    solid = roofline_chart([roof()], [CellPoint(1000.0, 1e12, 1)], width=80, height=16, unit=UNIT)
+    dashed = roofline_chart([roof(dashed=True)], [CellPoint(1000.0, 1e12, 1)], width=80, height=16, unit=UNIT)
 
     def columns(lines: Sequence[Line]) -> set[int]:
         return {at for text in rows(lines) for at, char in enumerate(text) if is_braille(char)}
@@ -78,12 +78,12 @@ def test_the_solid_ceiling_is_unbroken_and_the_dashed_one_is_not() -> None:
 
 
 def test_cells_in_one_place_share_a_point_and_the_chosen_one_is_never_hidden() -> None:
-    shown = "\n".join(chart(Mark(100.0, 10e12, 1), Mark(100.0, 10e12, 2), Mark(100.1, 10e12, 3)))
+    shown = "\n".join(chart(CellPoint(100.0, 10e12, 1), CellPoint(100.0, 10e12, 2), CellPoint(100.1, 10e12, 3)))
     assert "●1,2,3" in shown
-    many = [Mark(100.0, 10e12, number) for number in range(1, 60)]
+    many = [CellPoint(100.0, 10e12, number) for number in range(1, 60)]
     crowded = "\n".join(chart(*many, width=40))
     assert "59…" in crowded
-    beside = "\n".join(chart(*(Mark(100.0 * 1.02**number, 10e12, number) for number in range(30))))
+    beside = "\n".join(chart(*(CellPoint(100.0 * 1.02**number, 10e12, number) for number in range(30))))
     assert "29" in beside
 
 
@@ -91,13 +91,13 @@ def test_cells_in_one_place_share_a_point_and_the_chosen_one_is_never_hidden() -
 @pytest.mark.parametrize("width", [1, 20, 30, 80, 200])
 def test_it_fits_any_room(width: int, height: int) -> None:
     for roofs in ((), (roof(), roof(Ceiling(flops_per_s=None, bytes_per_s=1e12, source="half"), dashed=True))):
-        shown = chart(Mark(1.0, 1e9, 1), Mark(50.0, 60e12, 2), roofs=roofs, width=width, height=height)
+        shown = chart(CellPoint(1.0, 1e9, 1), CellPoint(50.0, 60e12, 2), roofs=roofs, width=width, height=height)
         assert len(shown) in (0, height)
         assert all(len(text) == width for text in shown)
 
 
 def test_one_cell_without_any_ceiling_is_drawn() -> None:
-    assert any("●1" in text for text in chart(Mark(10.0, 1e9, 1), roofs=()))
+    assert any("●1" in text for text in chart(CellPoint(10.0, 1e9, 1), roofs=()))
 
 
 def app_of(folder: Path, *, measured: bool = True) -> Cs336App:

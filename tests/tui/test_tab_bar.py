@@ -6,7 +6,7 @@ import pytest
 
 from cs336_tui.tui.app import Cs336App
 from cs336_tui.tui.tab_list import TABS
-from cs336_tui.tui.widgets.bars import TabBar, window
+from cs336_tui.tui.widgets.menu_bars import TabBar, window
 from tests.tui.watched import Benches, until
 
 

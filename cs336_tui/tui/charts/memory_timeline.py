@@ -25,7 +25,7 @@ _WITH_PHASES = 5
 _SHORTEST_NAME = 4
 
 
-class Mark(NamedTuple):
+class EventMark(NamedTuple):
     """A moment named below the axis."""
 
     column: int
@@ -42,7 +42,7 @@ class Picture(NamedTuple):
     """The top of the axis, the same for every zoom."""
     unit: ByteUnit
     cursor: int | None = None
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[EventMark, ...] = ()
 
 
 def phase_role(phase: str) -> str:
@@ -95,7 +95,7 @@ def _axis(row: int, rows: int, top: float, unit: str) -> str:
     return f"{label:>{_LABEL}} ┤" if label else " " * (_LABEL + 1) + "│"
 
 
-def _marked(marks: Sequence[Mark], places: Sequence[int], cursor: int | None) -> list[Span]:
+def _marked(marks: Sequence[EventMark], places: Sequence[int], cursor: int | None) -> list[Span]:
     """A tick under each mark, with its name beside it if it fits: left of the first, right of the others."""
     width = len(places)
     row = [" "] * width

@@ -34,7 +34,7 @@ class Roof(NamedTuple):
     dashed: bool = False
 
 
-class Mark(NamedTuple):
+class CellPoint(NamedTuple):
     """A measured cell: FLOPs per byte, FLOP/s, its number and style."""
 
     intensity: float
@@ -44,7 +44,7 @@ class Mark(NamedTuple):
 
 
 def roofline_chart(
-    roofs: Sequence[Roof], marks: Sequence[Mark], *, width: int, height: int, unit: tuple[str, float]
+    roofs: Sequence[Roof], marks: Sequence[CellPoint], *, width: int, height: int, unit: tuple[str, float]
 ) -> list[Line]:
     """`height` rows of `width` characters, the last two the axis of intensities; none without room. `unit`: the name of
     the unit of the FLOP/s axis, and its FLOP/s. Marks in one place have the style of the last, and all numbers that
@@ -89,12 +89,12 @@ class _Scale(NamedTuple):
         return math.floor(self.share(value) * places)
 
 
-def _across(roofs: Sequence[Roof], marks: Sequence[Mark]) -> _Scale:
+def _across(roofs: Sequence[Roof], marks: Sequence[CellPoint]) -> _Scale:
     inside = [mark.intensity for mark in marks] + [roof.ridge for roof in roofs if roof.ridge]
     return _Scale(min(inside) / _ROOM, max(inside) * _ROOM)
 
 
-def _up(roofs: Sequence[Roof], marks: Sequence[Mark], across: _Scale) -> _Scale:
+def _up(roofs: Sequence[Roof], marks: Sequence[CellPoint], across: _Scale) -> _Scale:
     reached = [mark.flops_per_s for mark in marks]
     highest = max(reached + [roof.attainable(across.high) for roof in roofs])
     return _Scale(min(reached) / _NEAR, highest * 1.5)
@@ -118,10 +118,12 @@ def _dots(roof: Roof, across: _Scale, up: _Scale, columns: int, rows: int) -> Ma
     return found
 
 
-def _place(marks: Sequence[Mark], across: _Scale, up: _Scale, chars: list[list[str]], roles: list[list[str]]) -> None:
+def _place(
+    marks: Sequence[CellPoint], across: _Scale, up: _Scale, chars: list[list[str]], roles: list[list[str]]
+) -> None:
     """Draw a point for each mark, with the numbers of all marks in its place."""
     rows, columns = len(chars), len(chars[0])
-    places: dict[tuple[int, int], list[Mark]] = {}
+    places: dict[tuple[int, int], list[CellPoint]] = {}
     for mark in marks:
         row = rows - 1 - min(max(up.place(mark.flops_per_s, rows), 0), rows - 1)
         column = min(max(across.place(mark.intensity, columns), 0), columns - 1)

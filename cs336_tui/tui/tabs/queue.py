@@ -43,7 +43,7 @@ class QueueView(NamedTuple):
     """The cells that Run would add; shown while nothing waits."""
 
 
-class _Row(NamedTuple):
+class _QueueRow(NamedTuple):
     """A cell of the session, or a cell that would be added; times in s from now, None if unknown."""
 
     place: str
@@ -54,7 +54,7 @@ class _Row(NamedTuple):
     ends_s: float | None = None
 
 
-def _columns(variants: Mapping[str, set[str]]) -> tuple[Column[_Row], ...]:
+def _columns(variants: Mapping[str, set[str]]) -> tuple[Column[_QueueRow], ...]:
     def duration(time_s: float | None) -> str:
         return "" if time_s is None else quantities.duration(time_s)
 
@@ -187,27 +187,27 @@ class QueuePane(Rows):
         ]
         return [*self._summary(), line((layout.heading, "muted"))], lines
 
-    def _row(self, index: int) -> _Row | None:
+    def _row(self, index: int) -> _QueueRow | None:
         """The row at an index; the running cell comes first, then waiting cells, cells to add, cells left out."""
         if self._view is None or index < 0:
             return None
         if self._at_work is not None:
             if index == 0:
-                return _Row("now", self._at_work, self._at_work.spec, self._at_work.repeat)
+                return _QueueRow("now", self._at_work, self._at_work.spec, self._at_work.repeat)
             index -= 1
         if index < len(self._waiting):
             cell = self._view.state.cells[self._waiting[index]]
-            return _Row(str(index + 1), cell, cell.spec, cell.repeat)
+            return _QueueRow(str(index + 1), cell, cell.spec, cell.repeat)
         index -= len(self._waiting)
         if index < len(self._added):
-            return _Row(f"+{index + 1}", None, *self._added[index])
+            return _QueueRow(f"+{index + 1}", None, *self._added[index])
         index -= len(self._added)
         if index < len(self._left_out):
             cell = self._left_out[index]
-            return _Row("–", cell, cell.spec, cell.repeat)
+            return _QueueRow("–", cell, cell.spec, cell.repeat)
         return None
 
-    def _timed(self, index: int, row: _Row) -> _Row:
+    def _timed(self, index: int, row: _QueueRow) -> _QueueRow:
         """The row with the time that its cell takes, and the time of its end."""
         if row.cell is not None and row.cell is self._at_work:
             return row._replace(takes_s=self._ends[0], ends_s=self._ends[0])

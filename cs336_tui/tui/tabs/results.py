@@ -24,7 +24,7 @@ from cs336_tui.tui.widgets.lines import Line, Span, line
 from cs336_tui.tui.widgets.rows import Rows
 
 
-class _Item(NamedTuple):
+class _ShownCell(NamedTuple):
     """A row's cell, with its verdicts."""
 
     state: SessionState
@@ -77,7 +77,7 @@ class _Item(NamedTuple):
         return format.size(allocated if allocated is not None else finished.peak_rss_bytes)
 
 
-_Columns = tuple[Column[_Item], ...]
+_Columns = tuple[Column[_ShownCell], ...]
 _ASKED = (*CELL_KEYS, "warmup", "run")
 """Columns, beside those of variants, whose texts are known before a cell runs."""
 
@@ -100,7 +100,7 @@ def _columns(variants: Mapping[str, set[str]], *, repeats: bool) -> _Columns:
         Column("flops", "FLOP/s", rank=12),
         Column("share_of_peak", "% peak", rank=13),
         Column("peak", rank=5),
-        *([Column[_Item]("run", rank=4, text=lambda item: str(item.cell.repeat))] if repeats else []),
+        *([Column[_ShownCell]("run", rank=4, text=lambda item: str(item.cell.repeat))] if repeats else []),
     )
 
 
@@ -185,7 +185,7 @@ class ResultsPane(Rows):
         if len(self._cells) <= _FEW:
             self._alike = ()
             return
-        items = [_Item(state, cell, None) for cell in self._cells]
+        items = [_ShownCell(state, cell, None) for cell in self._cells]
         self._alike = tuple(
             len({column.cell(item) for item in items}) == 1 if column.key in (*_ASKED, *variants) else None
             for column in self._columns
@@ -238,7 +238,7 @@ class ResultsPane(Rows):
         if known and known[0] is cell.finished and known[1] is found:
             texts = known[2]
         else:
-            item = _Item(self._state, cell, found)
+            item = _ShownCell(self._state, cell, found)
             texts = tuple(column.cell(item) for column in self._columns)
             if cell.is_over:
                 self._done[cell.cell] = (cell.finished, found, texts)

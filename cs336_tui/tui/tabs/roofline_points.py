@@ -18,7 +18,7 @@ from cs336_tui.export.tables import Column, Table
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import NONE, Rate, bandwidth
 from cs336_tui.tui import format
-from cs336_tui.tui.charts.roofline import Mark, Roof, roofline_chart
+from cs336_tui.tui.charts.roofline import CellPoint, Roof, roofline_chart
 from cs336_tui.tui.live_source import WantedPeak
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.titles import told_variants
@@ -175,7 +175,7 @@ def chart_lines(roofline: Roofline, chosen: int, width: int, height: int) -> lis
         *(point.flops_per_s for point in ordered), *(ceiling.flops_per_s for ceiling, *_ in ceilings if ceiling),
     ])  # fmt: skip
     marks = [
-        Mark(point.intensity, point.flops_per_s, status.number(point.result.cell), _role(point, here))
+        CellPoint(point.intensity, point.flops_per_s, status.number(point.result.cell), _role(point, here))
         for point in ordered
     ]
     unit = rate.name, rate.flops_per_s

@@ -26,8 +26,8 @@ from cs336_tui.tui.tabs.status import settled_of
 from cs336_tui.tui.widgets.lines import views_line
 from cs336_tui.tui.widgets.rows import Page, Rows, message
 
-View = Literal["pivot", "pairs", "warm-up", "reference"]
-VIEWS: tuple[View, ...] = ("pivot", "pairs", "warm-up", "reference")
+CompareView = Literal["pivot", "pairs", "warm-up", "reference"]
+VIEWS: tuple[CompareView, ...] = ("pivot", "pairs", "warm-up", "reference")
 _AT_ONCE = 300
 """Most cells that are tabulated within a frame; more are tabulated on a thread."""
 
@@ -60,7 +60,7 @@ class ComparePane(Rows):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(cursor=True, id=id)
-        self.view: View = "pivot"
+        self.view: CompareView = "pivot"
         self.choice = PivotChoice()
         """The pivot that is asked for."""
         self._compared = Compared(())

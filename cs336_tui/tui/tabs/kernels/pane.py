@@ -20,9 +20,9 @@ from cs336_tui.tui.widgets.columns import Laid, Sheet
 from cs336_tui.tui.widgets.lines import Line, joined, line, views_line, wrapped
 
 _T = TypeVar("_T")
-View = Literal["kernels", "kinds", "parts", "attention"]
-VIEWS: tuple[View, ...] = ("kernels", "kinds", "parts", "attention")
-_SHEETS: dict[View, Callable[[KernelReport], Sheet]] = {
+KernelsView = Literal["kernels", "kinds", "parts", "attention"]
+VIEWS: tuple[KernelsView, ...] = ("kernels", "kinds", "parts", "attention")
+_SHEETS: dict[KernelsView, Callable[[KernelReport], Sheet]] = {
     "kinds": shares.kinds_sheet,
     "parts": shares.parts_sheet,
     "attention": shares.attention_sheet,
@@ -60,7 +60,7 @@ class KernelsPane(ReportPane):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.view: View = "kernels"
+        self.view: KernelsView = "kernels"
         self.selection = Selection()
         """The kernels that the first view shows."""
         self._shown: KernelReport | None = None
@@ -207,7 +207,7 @@ class KernelsPane(ReportPane):
         self.selection = msgspec.structs.replace(self.selection, **changes)
         self._open(self.view)
 
-    def _open(self, view: View) -> None:
+    def _open(self, view: KernelsView) -> None:
         self.view, self._sheet, self.cursor = view, None, 0
         self.refresh_bindings()
         self.show(self.subject)

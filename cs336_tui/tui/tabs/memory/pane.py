@@ -24,8 +24,8 @@ from cs336_tui.tui.widgets.rows import Page
 if TYPE_CHECKING:
     from cs336_tui.analysis.memory import Timeline  # which imports numpy
 
-View = Literal["timeline", "peaks", "largest", "saved", "OOM"]
-VIEWS: tuple[View, ...] = ("timeline", "peaks", "largest", "saved")
+MemoryView = Literal["timeline", "peaks", "largest", "saved", "OOM"]
+VIEWS: tuple[MemoryView, ...] = ("timeline", "peaks", "largest", "saved")
 LEVELS_MB = (0, 1, 10, 50, 100, 500, 1000)
 """Detail levels: smaller allocations are left out, MB (10⁶ bytes)."""
 _AT_ONCE = 50_000
@@ -61,12 +61,12 @@ class MemoryPane(ReportPane):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.view: View = "timeline"
+        self.view: MemoryView = "timeline"
         self.event = 0
         """The event under the timeline's cursor."""
         self.window: EventWindow | None = None
         self._level = 1
-        self._view_before: View = "timeline"
+        self._view_before: MemoryView = "timeline"
         """The view before OOM."""
         self._recorded: MemoryReport | None = None
         self._timeline: Timeline | None = None
@@ -114,7 +114,7 @@ class MemoryPane(ReportPane):
         return self.subject.state.report_of("oom", self.subject.spec) if self.subject.spec else None
 
     @property
-    def views(self) -> tuple[View, ...]:
+    def views(self) -> tuple[MemoryView, ...]:
         """The views of the subject."""
         return (*VIEWS, "OOM") if self._failed or self.view == "OOM" else VIEWS
 

@@ -28,8 +28,8 @@ _EXPLAINED = (
 )
 
 
-class Peaks(NamedTuple):
-    """Peaks of one spec, bytes."""
+class SpecPeaks(NamedTuple):
+    """The peaks of one spec, bytes."""
 
     spec: CellSpec
     recorded: PhasePeaks | None
@@ -59,18 +59,18 @@ def peaks_page(state: SessionState, spec: CellSpec | None, width: int) -> Page:
     variants = {name: {value: short(value) for value in values} for name, values in
                 told_variants(row.spec for row in rows).items()}  # fmt: skip
     ranks = {"batch": 7, "pass": 2, "precision": 1, "device": 8}
-    here = Column[Peaks]("here", " ", left=True, text=lambda row: ">" if run_alike(row.spec) == key else " ")
+    here = Column[SpecPeaks]("here", " ", left=True, text=lambda row: ">" if run_alike(row.spec) == key else " ")
     columns = [here, *cell_columns(lambda row: row.spec, ranks, variants), *_peak_columns(unit)]
     names, *lines = table_lines(shown_table(rows, columns), width)
     details = {place: _peak_details(row) for place, row in enumerate(rows)}
     return Page((*wrapped(f"Peak memory, {unit.name} · {_EXPLAINED}", width, "muted"), names), tuple(lines), details)
 
 
-def _peak_columns(unit: ByteUnit) -> tuple[Column[Peaks], ...]:
-    def recorded(key: str, rank: int = 0) -> Column[Peaks]:
+def _peak_columns(unit: ByteUnit) -> tuple[Column[SpecPeaks], ...]:
+    def recorded(key: str, rank: int = 0) -> Column[SpecPeaks]:
         return Column(key, rank=rank, text=lambda row: figure(row.recorded and getattr(row.recorded, key)))
 
-    def predicted(key: str, title: str, rank: int) -> Column[Peaks]:
+    def predicted(key: str, title: str, rank: int) -> Column[SpecPeaks]:
         return Column(key, title, rank=rank, text=lambda row: figure(row.predicted and getattr(row.predicted, key)))
 
     def figure(size_bytes: int | None) -> str:
@@ -88,7 +88,7 @@ def _peak_columns(unit: ByteUnit) -> tuple[Column[Peaks], ...]:
     )
 
 
-def _all_peaks(state: SessionState) -> list[Peaks]:
+def _all_peaks(state: SessionState) -> list[SpecPeaks]:
     """The peaks sorted as in the course's tables: by model, context, precision, pass."""
     from cs336_tui.analysis.memory import phase_peaks
 
@@ -100,7 +100,7 @@ def _all_peaks(state: SessionState) -> list[Peaks]:
         if cell.status in ("ok", "oom"):
             cells[run_alike(cell.spec)] = cell
     found = [
-        Peaks(spec, recorded.get(key), cells.get(key), _prediction(state, spec, recorded.get(key)))
+        SpecPeaks(spec, recorded.get(key), cells.get(key), _prediction(state, spec, recorded.get(key)))
         for key, spec in specs.items()
     ]
     told = [row for row in found if row.recorded or row.cell or row.predicted]
@@ -119,7 +119,7 @@ def _order(spec: CellSpec) -> tuple[int, str, int, int, str, str]:
     return model, spec.size, spec.context_length, spec.batch_size, spec.precision, spec.pass_
 
 
-def _difference(row: Peaks) -> str:
+def _difference(row: SpecPeaks) -> str:
     """Predicted to measured peak; a prediction is of the model as it is written, neither compiled nor captured."""
     recorded, predicted = row.recorded, row.predicted
     measured = row.timed_bytes or (recorded and (recorded.allocator or recorded.step)) or 0
@@ -129,7 +129,7 @@ def _difference(row: Peaks) -> str:
     )
 
 
-def _timed(row: Peaks, unit: ByteUnit) -> str:
+def _timed(row: SpecPeaks, unit: ByteUnit) -> str:
     if row.cell is None:
         return NONE
     if row.cell.status == "oom":
@@ -137,7 +137,7 @@ def _timed(row: Peaks, unit: ByteUnit) -> str:
     return format.NOT_AVAILABLE if row.timed_bytes is None else unit.figure(row.timed_bytes)
 
 
-def _peak_details(row: Peaks) -> str:
+def _peak_details(row: SpecPeaks) -> str:
     size = format.size
     lines = [format.plain(row.spec.title), f"batch: {row.spec.batch_size}"]
     if recorded := row.recorded:

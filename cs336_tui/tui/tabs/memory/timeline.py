@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from cs336_tui.events.reports import CATEGORIES, MemoryReport
 from cs336_tui.stats.quantities import ByteUnit
 from cs336_tui.tui.charts.memory_timeline import (
+    EventMark,
     EventWindow,
-    Mark,
     Picture,
     memory_timeline,
     phase_role,
@@ -69,11 +69,11 @@ def picture_of(timeline: Timeline, window: EventWindow, event: int) -> Picture:
     )
 
 
-def _marks(report: MemoryReport, window: EventWindow) -> tuple[Mark, ...]:
+def _marks(report: MemoryReport, window: EventWindow) -> tuple[EventMark, ...]:
     named = [(report.peak_event, "peak")]
     if (ended := forward_end(report)) is not None:
         named.append((ended, "end of forward"))
-    return tuple(Mark(place, name) for event, name in named if (place := window.column_of(event)) is not None)
+    return tuple(EventMark(place, name) for event, name in named if (place := window.column_of(event)) is not None)
 
 
 def forward_end(report: MemoryReport) -> int | None:
