@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -149,7 +149,9 @@ def _toy(report: PrecisionReport, width: int) -> list[Line]:
     lines = [line(("dtypes in the toy model", "title"), (f" · autocast on {report.device_name}", "muted"))]
     if not report.toy:
         return [*lines, *wrapped("This device can do neither autocast.", width, "muted")]
-    return [*lines, *_drawn(toy_table(report), width)]
+    table = toy_table(report)
+    titles = {column.key: toy.autocast for column, toy in zip(table.columns[1:], report.toy, strict=True)}
+    return [*lines, *_drawn(table, width, titles)]
 
 
 def _accumulation(report: PrecisionReport, width: int) -> list[Line]:
@@ -160,10 +162,10 @@ def _accumulation(report: PrecisionReport, width: int) -> list[Line]:
     ]
 
 
-def _drawn(table: Table, width: int) -> list[Line]:
+def _drawn(table: Table, width: int, titles: Mapping[str, str] | None = None) -> list[Line]:
     """A table of the report, with the ranks of its columns on the screen."""
     columns = tuple(
-        column._replace(title=column.header.removeprefix("autocast "), rank=_RANKS.get(column.key, 0))
+        column._replace(title=(titles or {}).get(column.key, column.title), rank=_RANKS.get(column.key, 0))
         for column in table.columns
     )
     alike = (False,) * len(columns)
