@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from cs336_tui.analysis.contention import cores
 from cs336_tui.analysis.grouping import TELLING, label, shown, telling
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.roofline import AGAIN, Ceiling, PeakLookup, RooflinePoint, doubt, points
@@ -226,7 +225,8 @@ def _disturbed(peak: DevicePeak) -> str:
     busy = peak.busy_cores
     if peak.device != "cpu" or busy is None or busy < BUSY_CORES:
         return ""
-    return f"other processes kept {cores(busy)} busy meanwhile, so that it may be too low"
+    kept = f"{busy:.1f} core{'s' * (f'{busy:.1f}' != '1.0')}"
+    return f"other processes kept {kept} busy meanwhile, so that it may be too low"
 
 
 def _unsettled(peak: DevicePeak) -> str:
