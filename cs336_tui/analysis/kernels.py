@@ -46,7 +46,7 @@ class KernelRow(NamedTuple):
     """Sample standard deviation; 0.0 for one launch."""
 
 
-class Share(NamedTuple):
+class TimeShare(NamedTuple):
     """One kind, or one phase, and its part of the selected time."""
 
     name: str
@@ -129,12 +129,12 @@ def rows(
     return tuple(sorted(made, key=lambda row: (-row.total_ns, row.name)))
 
 
-def by_kind(report: KernelReport, phase: Phases = None) -> tuple[Share, ...]:
+def by_kind(report: KernelReport, phase: Phases = None) -> tuple[TimeShare, ...]:
     """A share per kind that occurs, in the order of `KINDS`."""
     return _shares(_in(report, phase), lambda group: group.kind, KINDS)
 
 
-def by_phase(report: KernelReport) -> tuple[Share, ...]:
+def by_phase(report: KernelReport) -> tuple[TimeShare, ...]:
     """A share per phase in which something was launched, in the order in which they ran."""
     return _shares(report.groups, lambda group: group.phase, tuple(report.phase_spans_ns))
 
@@ -281,11 +281,11 @@ def _matmul_share(report: KernelReport, phase: Phases) -> float:
 
 def _shares(
     groups: Sequence[KernelGroup], name_of: Callable[[KernelGroup], str], order: Sequence[str]
-) -> tuple[Share, ...]:
+) -> tuple[TimeShare, ...]:
     whole = _total(groups)
     gathered = _gathered(groups, name_of)
     return tuple(
-        Share(name, _of(_total(gathered[name]), whole), _total(gathered[name]), _instances(gathered[name]))
+        TimeShare(name, _of(_total(gathered[name]), whole), _total(gathered[name]), _instances(gathered[name]))
         for name in order
         if name in gathered
     )

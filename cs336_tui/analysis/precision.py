@@ -18,7 +18,7 @@ _BY = ("size", "context", "batch", "pass", "device", "precision")
 """Fields in whose order the rows are."""
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
+class TimedSide(msgspec.Struct, frozen=True, kw_only=True):
     """A cell in one precision, all its runs together.
 
     `summary` is over the steps of all measured runs; where none was measured it is None and `note` says why (OOM,
@@ -43,8 +43,8 @@ class SpeedUp(msgspec.Struct, frozen=True, kw_only=True):
     spec: CellSpec
     """In the other precision."""
     machine: str
-    fp32: Side
-    other: Side
+    fp32: TimedSide
+    other: TimedSide
     ratio: Ratio | None
     outcome: Outcome
     explanation: str
@@ -117,9 +117,9 @@ def _speedup(base: Sequence[Result], other: Sequence[Result]) -> SpeedUp:
     )
 
 
-def _side(results: Sequence[Result]) -> Side:
+def _side(results: Sequence[Result]) -> TimedSide:
     ran = measured(results)
-    return Side(
+    return TimedSide(
         precision=results[0].spec.precision,
         runs=len(ran),
         summary=pooled(results, ddof_of(results)),

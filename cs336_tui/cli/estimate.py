@@ -14,7 +14,7 @@ from cs336_tui.analysis.estimates import Estimate, judge_all, timed_flops, total
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.cli.flags import choice_options, file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.targets import (
-    Asked,
+    AskedCells,
     Counter,
     Machine,
     Predicts,
@@ -73,7 +73,7 @@ def _load(session: str, session_dir: Path | None) -> SessionState:
         raise click.UsageError(str(error)) from None
 
 
-def _complete(state: SessionState, asked: Asked, predicts: Predicts) -> None:
+def _complete(state: SessionState, asked: AskedCells, predicts: Predicts) -> None:
     """Predict the session's measured cells that are of the targets' kinds, where nobody has yet."""
     kinds = {target.kind for target in asked.targets.values()}
     missing = [
@@ -85,7 +85,7 @@ def _complete(state: SessionState, asked: Asked, predicts: Predicts) -> None:
         state.apply(CellsPredicted(at=time.time(), predictions=predicts.predict(missing)))
 
 
-def _judged(asked: Asked, predictions: Sequence[Prediction], state: SessionState | None) -> tuple[Estimate, ...]:
+def _judged(asked: AskedCells, predictions: Sequence[Prediction], state: SessionState | None) -> tuple[Estimate, ...]:
     by_spec = dict(zip(asked.specs, predictions, strict=True))
     found: dict[CellSpec, Estimate] = {}
     for device, target in asked.targets.items():

@@ -45,7 +45,7 @@ class Machine(NamedTuple):
         return target_here(info, self.environment, [(sample, None) for sample in self.samples])
 
 
-class Asked(NamedTuple):
+class AskedCells(NamedTuple):
     """Cells, and what each device of theirs is, by its name."""
 
     specs: tuple[CellSpec, ...]
@@ -57,7 +57,7 @@ class Asked(NamedTuple):
         return capability_pair(target.gpu.capability) if target and target.gpu else None
 
 
-def settle(sweep: Sweep, gpu: str | None, peak: float | None, read: Callable[[], Machine]) -> Asked:
+def settle(sweep: Sweep, gpu: str | None, peak: float | None, read: Callable[[], Machine]) -> AskedCells:
     """The sweep's cells and what they are to run on: the GPU of that name, or this machine's devices.
 
     `peak` states TFLOP/s. Raises `SpecError` or `click.UsageError` for what a device cannot do.
@@ -69,7 +69,7 @@ def settle(sweep: Sweep, gpu: str | None, peak: float | None, read: Callable[[],
     return asked._replace(targets=stated)
 
 
-def _on_named(sweep: Sweep, name: str) -> Asked:
+def _on_named(sweep: Sweep, name: str) -> AskedCells:
     others = [device for device in sweep.devices if device not in UNRESOLVED and not device.startswith("cuda")]
     if others:
         raise click.UsageError(f"--gpu {name}: --device {others[0]} is another device; give one of the two")
@@ -80,7 +80,7 @@ def _on_named(sweep: Sweep, name: str) -> Asked:
     specs = sweep.with_devices(("cuda:0",)).cells()
     for spec in specs:
         _check_precision(gpu, spec)
-    return Asked(specs, {"cuda:0": named_target(gpu)})
+    return AskedCells(specs, {"cuda:0": named_target(gpu)})
 
 
 def _check_precision(gpu: GpuModel, spec: CellSpec) -> None:
@@ -89,7 +89,7 @@ def _check_precision(gpu: GpuModel, spec: CellSpec) -> None:
         raise SpecError("precision", spec.precision, can)
 
 
-def _on_this_machine(sweep: Sweep, here: Machine) -> Asked:
+def _on_this_machine(sweep: Sweep, here: Machine) -> AskedCells:
     specs = sweep.with_devices(here.environment.resolve(sweep.devices)).cells()
     for spec in specs:
         try:
@@ -98,7 +98,7 @@ def _on_this_machine(sweep: Sweep, here: Machine) -> Asked:
             if error.field == "device" and spec.device.startswith("cuda"):
                 raise click.UsageError(f"{error}; --gpu NAME is for a GPU that is not here") from None
             raise
-    return Asked(specs, {device: here.target(device) for device in dict.fromkeys(spec.device for spec in specs)})
+    return AskedCells(specs, {device: here.target(device) for device in dict.fromkeys(spec.device for spec in specs)})
 
 
 def read_machine() -> Machine:
@@ -132,7 +132,7 @@ def read_machine() -> Machine:
 
 
 @contextmanager
-def predicting(asked: Asked, predictor: Predicts | None = None) -> Iterator[Predicts]:
+def predicting(asked: AskedCells, predictor: Predicts | None = None) -> Iterator[Predicts]:
     """The predictor, or one with child processes of its own for what is asked.
 
     A `PredictionError` becomes a `click.ClickException`.
@@ -148,7 +148,7 @@ def predicting(asked: Asked, predictor: Predicts | None = None) -> Iterator[Pred
 
 
 @contextmanager
-def _own_predictor(asked: Asked) -> Iterator[Predicts]:
+def _own_predictor(asked: AskedCells) -> Iterator[Predicts]:
     from cs336_tui.runner.launcher import Launcher
     from cs336_tui.runner.predictor import Predictor
 

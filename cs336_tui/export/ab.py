@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from cs336_tui.analysis.ab import Round, Turns
 from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import Result
+from cs336_tui.export.cells import ratio_record, summary_record
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
@@ -23,52 +26,51 @@ def turns_table(turns: Turns, results: Sequence[Result], *, notation: Notation =
     all rounds.
     """
     unit = notation.symbol
-    begun = [each for each in turns.rounds if each.began]
-    has_notes = any(each.note for each in begun)
-    rows = [_row(str(each.number), each.a, each.b, each.ratio, each.note, notation) for each in begun]
     every = f"{len(turns.counted)} of {len(turns.rounds)} rounds" if len(turns.counted) < len(turns.rounds) else "all"
-    rows.append(_row(every, turns.a.summary, turns.b.summary, turns.ratio, "", notation))
-    return Table(
-        columns=(
-            Column("round", left=True),
-            *(Column(header) for header in (f"A ± std ({unit})", f"B ± std ({unit})", "n each", "A / B", "interval")),
-            Column("note", left=True),
-        )[: 7 if has_notes else 6],
-        rows=tuple(row[: 7 if has_notes else 6] for row in rows),
-        records=(*(_record(turns, each) for each in turns.rounds), _record(turns, None)),
+    begun: list[Round | None] = [each for each in turns.rounds if each.began]
+    columns: list[Column[Round | None]] = [
+        Column("round", left=True, text=lambda each: str(each.number) if each else every),
+        Column("a", f"A ± std ({unit})", text=lambda each: _mean(_sides(turns, each)[0], notation)),
+        Column("b", f"B ± std ({unit})", text=lambda each: _mean(_sides(turns, each)[1], notation)),
+        Column("n", "n each", text=lambda each: _steps_each(*_sides(turns, each))),
+        Column("ratio", "A / B", text=lambda each: f"{of.ratio:.4f}" if (of := _ratio(turns, each)) else UNKNOWN),
+        Column("interval", text=lambda each: of.bounds(".4f") if (of := _ratio(turns, each)) else ""),
+    ]
+    if any(each.note for each in begun if each):
+        columns.append(Column("note", left=True, text=lambda each: each.note if each else ""))
+    shown = Table.of((*begun, None), columns, record=lambda each: _record(turns, each))
+    return msgspec.structs.replace(
+        shown,
+        records=tuple(_record(turns, each) for each in (*turns.rounds, None)),
         caption=f"A and B in turns: {_title(turns.a)} over {_title(turns.b)}",
         footnotes=(*_notes(turns, notation), *provenance_notes(results)),
         label="ab",
     )
 
 
-def _row(
-    name: str, a: Summary | None, b: Summary | None, ratio: Ratio | None, note: str, notation: Notation
-) -> tuple[str, ...]:
-    return (
-        name,
-        notation.mean_and_std(a) if a else UNKNOWN,
-        notation.mean_and_std(b) if b else UNKNOWN,
-        str(a.n) if a and b and a.n == b.n else UNKNOWN,
-        f"{ratio.ratio:.4f}" if ratio else UNKNOWN,
-        ratio.bounds(".4f") if ratio else "",
-        note,
-    )
+def _sides(turns: Turns, of: Round | None) -> tuple[Summary | None, Summary | None]:
+    """A and B in a round, or in all of them."""
+    return (of.a, of.b) if of else (turns.a.summary, turns.b.summary)
+
+
+def _ratio(turns: Turns, of: Round | None) -> Ratio | None:
+    return of.ratio if of else turns.ratio
+
+
+def _mean(summary: Summary | None, notation: Notation) -> str:
+    return notation.mean_and_std(summary) if summary else UNKNOWN
+
+
+def _steps_each(a: Summary | None, b: Summary | None) -> str:
+    return str(a.n) if a and b and a.n == b.n else UNKNOWN
 
 
 def _record(turns: Turns, of: Round | None) -> dict[str, Value]:
     """A round, or all of them. Lists hold step times in seconds, in the order of the pairs."""
-    ratio = of.ratio if of else turns.ratio
     record: dict[str, Value] = {"round": of.number if of else "all"}
-    sides = (("a", turns.a, of.a if of else turns.a.summary), ("b", turns.b, of.b if of else turns.b.summary))
-    for name, side, summary in sides:
-        record |= {
-            name: _title(side),
-            f"{name}_mean_s": summary.mean_s if summary else None,
-            f"{name}_std_s": summary.std_s if summary else None,
-            f"{name}_n": summary.n if summary else 0,
-        }
-    record |= {key: getattr(ratio, key) if ratio else None for key in ("ratio", "low", "high", "level", "method")}
+    for name, side, summary in zip("ab", (turns.a, turns.b), _sides(turns, of), strict=True):
+        record |= {name: _title(side)} | summary_record(name, summary)
+    record |= ratio_record(_ratio(turns, of), "ratio")
     record |= {
         "verdict": None if of else turns.outcome,
         "explanation": None if of else turns.explanation,

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from cs336_tui.analysis.fields import size_label as size_label
-from cs336_tui.analysis.fields import warmup_done
+from cs336_tui.analysis.fields import size_label, warmup_done
+from cs336_tui.config.spec import CellSpec
+from cs336_tui.events.reports import KernelReport, MemoryReport
+from cs336_tui.export.tables import Value
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import gigabytes
+from cs336_tui.stats.ratio import Ratio
+from cs336_tui.stats.summaries import Summary
 
 
 def cells_with_results(state: SessionState) -> list[CellState]:
@@ -102,3 +106,30 @@ def has_result(cell: CellState) -> bool:
 
 def _ended_by_itself(cell: CellState) -> bool:
     return cell.is_over and cell.status != "cancelled"
+
+
+def cell_record(spec: CellSpec) -> dict[str, Value]:
+    """The keys that tell records of several cells apart where they stand in one list, as in CSV."""
+    return {
+        "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
+        "variants": ", ".join(spec.variants), "precision": spec.precision, "device": spec.device,
+    }  # fmt: skip
+
+
+def summary_record(name: str, summary: Summary | None) -> dict[str, Value]:
+    """Mean, std and number of the steps of a side, in seconds."""
+    return {
+        f"{name}_mean_s": summary.mean_s if summary else None,
+        f"{name}_std_s": summary.std_s if summary else None,
+        f"{name}_n": summary.n if summary else 0,
+    }
+
+
+def ratio_record(ratio: Ratio | None, *keys: str) -> dict[str, Value]:
+    """The fields of a ratio, all but the ratio itself unless `keys` name it."""
+    return {key: getattr(ratio, key) if ratio else None for key in (*keys, "low", "high", "level", "method")}
+
+
+def report_caption(report: KernelReport | MemoryReport, what: str) -> str:
+    spec = report.spec
+    return f"{what}: {spec.title} · batch {spec.batch_size} · {report.device_name}, torch {report.torch}"

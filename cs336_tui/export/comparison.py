@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from cs336_tui.analysis.comparison import Comparison, Pair, Side
-from cs336_tui.analysis.fields import FIELDS, VARIANTS, shown_of, size_label
+from cs336_tui.analysis.fields import FIELDS, VARIANTS, shown_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import warmup_words
+from cs336_tui.export.cells import cell_record, ratio_record, summary_record
 from cs336_tui.export.provenance import std_kind
 from cs336_tui.export.results import LEFT
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
-from cs336_tui.stats.summaries import Summary
 
 SETTINGS = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS, "warmup", "steps")
 """Fields of a pair that a table may show, those of A."""
@@ -60,23 +60,10 @@ def _mean(side: Side, notation: Notation) -> str:
 
 
 def _record(pair: Pair) -> dict[str, Value]:
-    spec, ratio = pair.a.spec, pair.ratio
-    record: dict[str, Value] = {
-        "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
-        "variants": ", ".join(spec.variants),
-        "precision": spec.precision, "device": spec.device, "warmup": spec.warmup_steps,
-    }  # fmt: skip
+    record = cell_record(pair.a.spec) | {"warmup": pair.a.spec.warmup_steps}
     for name, side in (("a", pair.a), ("b", pair.b)):
-        summary: Summary | None = side.summary
-        record |= {
-            f"{name}_mean_s": summary.mean_s if summary else None,
-            f"{name}_std_s": summary.std_s if summary else None,
-            f"{name}_n": summary.n if summary else 0,
-            f"{name}_runs": side.runs,
-            f"{name}_note": side.note or None,
-        }
-    record |= {name: getattr(ratio, name) if ratio else None for name in ("ratio", "low", "high", "level", "method")}
-    return record | {"verdict": pair.outcome, "differs": "; ".join(pair.differs)}
+        record |= summary_record(name, side.summary) | {f"{name}_runs": side.runs, f"{name}_note": side.note or None}
+    return record | ratio_record(pair.ratio, "ratio") | {"verdict": pair.outcome, "differs": "; ".join(pair.differs)}
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:

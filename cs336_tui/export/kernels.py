@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cs336_tui.analysis import kernels
-from cs336_tui.analysis.fields import size_label
-from cs336_tui.analysis.kernels import AttentionSplit, KernelRow, Phases, Share
+from cs336_tui.analysis.kernels import AttentionSplit, KernelRow, Phases, RangeShare, TimeShare
 from cs336_tui.events.reports import FUSED, KernelReport
+from cs336_tui.export.cells import cell_record, report_caption
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import NONE, UNKNOWN, count
 
@@ -73,7 +73,7 @@ def kernel_table(report: KernelReport, phase: Phases = None, range_: str | None 
         found,
         _NSYS,
         record=lambda row: _cell(report, "kernels") | _kernel_record(row, part, range_),
-        caption=_caption(report, f"{_Noun(report).plural} of {selected}"),
+        caption=report_caption(report, f"{_Noun(report).plural} of {selected}"),
         footnotes=("Time (%): of the time shown here; StdDev: sample (n-1)", *footnotes(report)),
         label=_label(report, "-".join(["kernels", *names, range_ or ""])),
     )
@@ -81,18 +81,24 @@ def kernel_table(report: KernelReport, phase: Phases = None, range_: str | None 
 
 def phase_table(report: KernelReport) -> Table:
     """Each phase, forward and backward together, the whole step: time, matrix multiplication's share, top kernel."""
-    parts = _parts(report)
     noun = _Noun(report)
-    return Table(
-        columns=(
-            Column("phase", left=True),
-            *map(Column, ("time (ms)", "share of step", "from first to last (ms)", noun.launched, "matrix multiply")),
-            Column(f"top {noun.singular}", left=True),
-            *map(Column, ("its share", "its instances", "per forward")),
-        ),
-        rows=tuple(_phase_cells(record) for record in (_phase_record(report, part) for part in parts)),
-        records=tuple(_cell(report, "phases") | _phase_record(report, part) for part in parts),
-        caption=_caption(report, "Phases of one step"),
+    columns: tuple[Column[_Part], ...] = (
+        Column("phase", left=True),
+        Column("total_ns", "time (ms)", show=_ms),
+        Column("share", "share of step", show=_percent),
+        Column("span_ns", "from first to last (ms)", show=_ms),
+        Column("instances", noun.launched),
+        Column("matmul_share", "matrix multiply", show=_percent),
+        Column("top_short", f"top {noun.singular}", left=True, show=_dashed),
+        Column("top_share", "its share", show=_percent),
+        Column("top_instances", "its instances", show=_dashed),
+        Column("top_per_forward", "per forward", show=_dashed),
+    )
+    return Table.of(
+        _parts(report),
+        columns,
+        record=lambda part: _cell(report, "phases") | _phase_record(report, part),
+        caption=report_caption(report, "Phases of one step"),
         footnotes=(*footnotes(report), *_step_notes(report)),
         label=_label(report, "kernel-phases"),
     )
@@ -108,26 +114,26 @@ def kind_table(report: KernelReport) -> Table:
     def record(kind: str) -> dict[str, Value]:
         found: dict[str, Value] = {"kind": kind}
         for name, of_part in shares.items():
-            share = of_part.get(kind, Share(kind, 0.0, 0, 0))
+            share = of_part.get(kind, TimeShare(kind, 0.0, 0, 0))
             found |= {f"{name}_share": share.share, f"{name}_ns": share.total_ns, f"{name}_instances": share.instances}
         return found
 
-    def cells(kind: str) -> tuple[str, ...]:
-        whole = shares[STEP][kind]
-        found = (of_part.get(kind) for of_part in shares.values())
-        each = (_percent(share.share) if share else NONE for share in found)
-        return (kind, *each, _ms(whole.total_ns), str(whole.instances))
+    def part(name: str) -> Column[str]:
+        of_part = shares[name]
+        return Column(
+            f"{name}_share", name, text=lambda kind: _percent(of_part[kind].share) if kind in of_part else NONE
+        )
 
-    return Table(
-        columns=(
+    return Table.of(
+        kinds,
+        (
             Column("kind", left=True),
-            *(Column(part.name) for part in parts),
-            Column("time (ms)"),
-            Column(noun.launched),
+            *map(part, shares),
+            Column(f"{STEP}_ns", "time (ms)", show=_ms),
+            Column(f"{STEP}_instances", noun.launched),
         ),
-        rows=tuple(map(cells, kinds)),
-        records=tuple(_cell(report, "kinds") | record(kind) for kind in kinds),
-        caption=_caption(report, f"Kinds of {noun.plural.lower()}, as shares of the time of each phase"),
+        record=lambda kind: _cell(report, "kinds") | record(kind),
+        caption=report_caption(report, f"Kinds of {noun.plural.lower()}, as shares of the time of each phase"),
         footnotes=(f"time and {noun.launched}: of the whole step", *footnotes(report)),
         label=_label(report, "kernel-kinds"),
     )
@@ -135,29 +141,19 @@ def kind_table(report: KernelReport) -> Table:
 
 def range_table(report: KernelReport) -> Table:
     """Each named range with its own work and its backward, in the order in which a step comes to them."""
-    found = kernels.by_range(report)
-    noun = _Noun(report)
-    return Table(
-        columns=(
-            Column("range", left=True),
-            *map(Column, ("share of step", "forward (ms)", "backward (ms)", "both (ms)", noun.launched)),
-        ),
-        rows=tuple(
-            (
-                share.name or UNNAMED,
-                _percent(share.share),
-                _ms(share.forward_ns),
-                _ms(share.backward_ns),
-                _ms(share.forward_ns + share.backward_ns),
-                str(share.instances),
-            )
-            for share in found
-        ),
-        records=tuple(
-            _cell(report, "ranges") | share._asdict() | {"total_ns": share.forward_ns + share.backward_ns}
-            for share in found
-        ),
-        caption=_caption(report, "Named ranges of one step"),
+    columns: tuple[Column[RangeShare], ...] = (
+        Column("name", "range", left=True, show=lambda name: name or UNNAMED),
+        Column("share", "share of step", show=_percent),
+        Column("forward_ns", "forward (ms)", show=_ms),
+        Column("backward_ns", "backward (ms)", show=_ms),
+        Column("total_ns", "both (ms)", show=_ms),
+        Column("instances", _Noun(report).launched),
+    )
+    return Table.of(
+        kernels.by_range(report),
+        columns,
+        record=lambda each: _cell(report, "ranges") | each._asdict() | {"total_ns": each.forward_ns + each.backward_ns},
+        caption=report_caption(report, "Named ranges of one step"),
         footnotes=(
             "forward: all that is not backward, so of loss and optimizer their own time; a sum of gradients is "
             "counted to the part whose gradient completes it",
@@ -170,15 +166,20 @@ def range_table(report: KernelReport) -> Table:
 def attention_table(report: KernelReport) -> Table:
     """Inside attention: matrix products against softmax, in time and in FLOPs."""
     split = kernels.attention_split(report)
-    return Table(
-        columns=(
-            Column("phase", left=True),
-            *map(Column, ("matmul (ms)", "softmax (ms)", "softmax / matmul time")),
-            *map(Column, ("matmul FLOPs", "softmax FLOPs", "softmax / matmul FLOPs")),
-        ),
-        rows=tuple(map(_attention_cells, split)),
-        records=tuple(_cell(report, "attention") | _attention_record(each) for each in split),
-        caption=_caption(report, "Softmax against matrix multiplication inside attention"),
+    columns: tuple[Column[AttentionSplit], ...] = (
+        Column("phase", left=True),
+        Column("matmul_ns", "matmul (ms)", text=lambda each: FUSED if each.fused else _ms(each.matmul_ns)),
+        Column("softmax_ns", "softmax (ms)", text=lambda each: FUSED if each.fused else _ms(each.softmax_ns)),
+        Column("time_ratio", "softmax / matmul time", show=_ratio),
+        Column("matmul_flops", "matmul FLOPs", show=count),
+        Column("softmax_flops", "softmax FLOPs", show=count),
+        Column("flop_ratio", "softmax / matmul FLOPs", show=_ratio),
+    )
+    return Table.of(
+        split,
+        columns,
+        record=lambda each: _cell(report, "attention") | _attention_record(each),
+        caption=report_caption(report, "Softmax against matrix multiplication inside attention"),
         footnotes=(
             "matmul: the matrix products of attention scores and final matmul alone, 2 m n k FLOPs each; "
             f"softmax: its {'kernels' if any(each.by_kind for each in split) else 'whole range'}, "
@@ -299,24 +300,6 @@ def _span(report: KernelReport, part: _Part) -> int | None:
     return report.phase_spans_ns.get(part.phases) if isinstance(part.phases, str) else None
 
 
-def _phase_cells(record: dict[str, Value]) -> tuple[str, ...]:
-    def known(name: str) -> str:
-        return NONE if record[name] is None else str(record[name])
-
-    return (
-        known("phase"),
-        _ms(record["total_ns"]),
-        _percent(record["share"]),
-        _ms(record["span_ns"]),
-        known("instances"),
-        _percent(record["matmul_share"]),
-        known("top_short"),
-        _percent(record["top_share"]),
-        known("top_instances"),
-        known("top_per_forward"),
-    )
-
-
 def _kernel_record(row: KernelRow, phase: str, range_: str | None) -> dict[str, Value]:
     found: dict[str, Value] = {"phase": phase, "range": range_}
     return found | row._asdict()
@@ -326,32 +309,13 @@ def _attention_record(each: AttentionSplit) -> dict[str, Value]:
     return each._asdict() | {"time_ratio": each.time_ratio, "flop_ratio": each.flop_ratio}
 
 
-def _attention_cells(each: AttentionSplit) -> tuple[str, ...]:
-    return (
-        each.phase,
-        FUSED if each.fused else _ms(each.matmul_ns),
-        FUSED if each.fused else _ms(each.softmax_ns),
-        _ratio(each.time_ratio),
-        count(each.matmul_flops),
-        count(each.softmax_flops),
-        _ratio(each.flop_ratio),
-    )
-
-
 def _cell(report: KernelReport, table: str) -> dict[str, Value]:
-    """What tells records apart where those of several tables and cells stand in one list, as in CSV."""
-    spec = report.spec
-    return {
-        "table": table,
-        "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
-        "variants": ", ".join(spec.variants),
-        "precision": spec.precision, "device": spec.device,
-    }  # fmt: skip
+    name: dict[str, Value] = {"table": table}
+    return name | cell_record(report.spec)
 
 
-def _caption(report: KernelReport, what: str) -> str:
-    spec = report.spec
-    return f"{what}: {spec.title} · batch {spec.batch_size} · {report.device_name}, torch {report.torch}"
+def _dashed(value: Value) -> str:
+    return NONE if value is None else str(value)
 
 
 def _label(report: KernelReport, what: str) -> str:

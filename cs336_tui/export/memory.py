@@ -8,25 +8,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cs336_tui.analysis.fields import size_label
-from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport
+from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport, Site
+from cs336_tui.export.cells import cell_record, report_caption
 from cs336_tui.export.estimates import CATEGORIES_MEAN
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import NONE, ByteUnit
 
 if TYPE_CHECKING:
-    from cs336_tui.analysis.memory import AlikeBlocks, SavedRow, Timeline
+    from cs336_tui.analysis.memory import AlikeBlocks, PhasePeaks, SavedRow, Timeline
 
 
 MOST_ROWS = 50
 """Of largest allocations."""
 BEFORE = "before the step"
 UNITS = "GB = 10⁹ bytes, MB = 10⁶ bytes, MiB = 2²⁰ bytes"
-
-_CELL_COLUMNS = (
-    Column("size", left=True), Column("context"), Column("batch"), Column("pass", left=True),
-    Column("precision", left=True),
-)  # fmt: skip
 
 
 def memory_tables(report: MemoryReport, *, min_bytes: int = 0) -> tuple[Table, ...]:
@@ -44,27 +39,36 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
 
     found = phase_peaks(reports)
     unit = ByteUnit.for_largest(max((row.step for row in found), default=0))
-    headers = ("forward", "backward", "optimizer", "step", "allocator's count", "predicted forward", "predicted step")
-    amounts = [
-        (row.forward, row.backward, row.optimizer, row.step, row.allocator, row.predicted_forward, row.predicted_step)
-        for row in found
-    ]
-    ratios = [row.predicted_step / row.step if row.predicted_step and row.step else None for row in found]
-    names = ("forward", "backward", "optimizer", "step", "allocator", "predicted_forward", "predicted_step")
-    return Table(
-        columns=(*_CELL_COLUMNS, *_sizes(unit, headers), Column("predicted / recorded")),
-        rows=tuple(
-            (*_cell_texts(row.spec), *map(unit.fixed, sizes), NONE if ratio is None else f"{ratio:.3f}")
-            for row, sizes, ratio in zip(found, amounts, ratios, strict=True)
-        ),
-        records=tuple(
-            _cell(row.spec)
-            | {f"{name}_bytes": size for name, size in zip(names, sizes, strict=True)}
-            | {"predicted_over_recorded": ratio}
-            for row, sizes, ratio in zip(found, amounts, ratios, strict=True)
-        ),
+    sizes = {
+        "forward": "forward",
+        "backward": "backward",
+        "optimizer": "optimizer",
+        "step": "step",
+        "allocator": "allocator's count",
+        "predicted_forward": "predicted forward",
+        "predicted_step": "predicted step",
+    }
+
+    def record(row: PhasePeaks) -> dict[str, Value]:
+        ratio = row.predicted_step / row.step if row.predicted_step and row.step else None
+        amounts = {f"{name}_bytes": getattr(row, name) for name in sizes}
+        return cell_record(row.spec) | amounts | {"predicted_over_recorded": ratio}
+
+    columns: tuple[Column[PhasePeaks], ...] = (
+        Column("size", left=True, text=lambda row: " · ".join((size_label(row.spec), *row.spec.variants))),
+        Column("context"),
+        Column("batch"),
+        Column("pass", left=True),
+        Column("precision", left=True),
+        *(_size(f"{name}_bytes", title, unit) for name, title in sizes.items()),
+        Column("predicted_over_recorded", "predicted / recorded", show=lambda r: NONE if r is None else f"{r:.3f}"),
+    )
+    return Table.of(
+        found,
+        columns,
+        record=record,
         caption="Peak memory by phase",
-        footnotes=tuple(_peaks_notes(reports)),
+        footnotes=_peaks_notes(reports),
         label="memory-peaks",
     )
 
@@ -74,20 +78,21 @@ def phase_table(report: MemoryReport) -> Table:
     from cs336_tui.analysis.memory import Timeline
 
     live = Timeline(report).live_total
-    ends = [int(live[span.end - 1]) for span in report.phases]
     unit = ByteUnit.for_largest(report.peak_bytes)
-    return Table(
-        columns=(Column("phase", left=True), *_sizes(unit, ("peak", "at its end")), Column("events")),
-        rows=tuple(
-            (span.phase, unit.fixed(span.peak_bytes), unit.fixed(end), str(span.end - span.first))
-            for span, end in zip(report.phases, ends, strict=True)
+    return Table.of(
+        report.phases,
+        (
+            Column("phase", left=True),
+            _size("peak_bytes", "peak", unit),
+            _size("end_bytes", "at its end", unit),
+            Column("events"),
         ),
-        records=tuple(
-            _cell(report.spec)
-            | {"phase": span.phase, "peak_bytes": span.peak_bytes, "end_bytes": end, "events": span.end - span.first}
-            for span, end in zip(report.phases, ends, strict=True)
+        record=lambda span: (
+            cell_record(report.spec)
+            | {"phase": span.phase, "peak_bytes": span.peak_bytes, "end_bytes": int(live[span.end - 1])}
+            | {"events": span.end - span.first}
         ),
-        caption=_caption(report, "Memory of each phase"),
+        caption=report_caption(report, "Memory of each phase"),
         footnotes=(
             "an event is an allocation or a free; a phase's peak counts what lives when it begins",
             *footnotes(report),
@@ -121,16 +126,18 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
     if prediction:
         residual = prediction.residual_stream_bytes / 2**20
         notes.append(f"one tensor of the residual stream: {residual:.2f} MiB")
-    return Table(
-        columns=(Column("held for", left=True), *_sizes(unit, (header for header, _, _ in columns))),
-        rows=tuple((name.replace("_", " "), *map(unit.fixed, sizes)) for name, sizes in rows),
-        records=tuple(
-            _cell(report.spec)
-            | {"category": name}
-            | {key: size for (_, key, _), size in zip(columns, sizes, strict=True)}
-            for name, sizes in rows
+    return Table.of(
+        rows,
+        (
+            Column("category", "held for", left=True, show=lambda name: name.replace("_", " ")),
+            *(_size(key, title, unit) for title, key, _ in columns),
         ),
-        caption=_caption(report, "What memory is held for"),
+        record=lambda row: (
+            cell_record(report.spec)
+            | {"category": row[0]}
+            | {key: size for (_, key, _), size in zip(columns, row[1], strict=True)}
+        ),
+        caption=report_caption(report, "What memory is held for"),
         footnotes=(
             *notes,
             CATEGORIES_MEAN,
@@ -140,29 +147,29 @@ def _category_table(report: MemoryReport, timeline: Timeline) -> Table:
     )
 
 
-def largest_table(report: MemoryReport, min_bytes: int = 0) -> Table:
-    """The largest allocations of the step of at least `min_bytes` and where they come from; equal ones are one row."""
-    from cs336_tui.analysis.memory import Timeline
-
-    return _largest_table(report, Timeline(report), min_bytes)
-
-
 def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> Table:
+    """The largest allocations of at least `min_bytes` and where they come from; equal ones are one row."""
     from cs336_tui.analysis.memory import alike
 
     found = alike(timeline.allocations(min_bytes))
     shown = found[:MOST_ROWS]
     level = f" of at least {min_bytes / 1e6:g} MB" if min_bytes else ""
     some = [f"the first {len(shown)} of {len(found)} rows"] if len(shown) < len(found) else []
-    return Table(
-        columns=(
-            Column("each (MB)"), Column("times"), Column("held for", left=True), Column("phase", left=True),
-            Column("range", left=True), Column("operation", left=True), Column("frame", left=True),
-            Column("tensor", left=True),
-        ),
-        rows=tuple(map(_alike_texts, shown)),
-        records=tuple(_cell(report.spec) | _alike_record(each) for each in shown),
-        caption=_caption(report, f"Largest allocations{level}"),
+    columns: tuple[Column[AlikeBlocks], ...] = (
+        Column("bytes", "each (MB)", show=lambda size: f"{size / 1e6:.3f}"),
+        Column("times"),
+        Column("category", "held for", left=True, show=lambda name: name.replace("_", " ")),
+        Column("phase", left=True, show=lambda phase: phase or BEFORE),
+        Column("range", left=True),
+        Column("operation", left=True, text=lambda each: _operation(each.block.site)),
+        Column("frame", left=True),
+        Column("tensor", left=True, text=lambda each: _tensor(each.block)),
+    )
+    return Table.of(
+        shown,
+        columns,
+        record=lambda each: cell_record(report.spec) | _alike_record(each),
+        caption=report_caption(report, f"Largest allocations{level}"),
         footnotes=(
             "times: equal allocations from one place, whether or not they live at once; an operation of the backward "
             "has the range and the frame of its forward one",
@@ -170,40 +177,52 @@ def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> 
             *footnotes(report),
         ),
         label=_label(report, "memory-largest"),
-    )  # fmt: skip
+    )
 
 
 def saved_table(report: MemoryReport) -> Table:
     """What each Transformer block saves for backward: its five largest contributors, the rest and the sum."""
     from cs336_tui.analysis.memory import saved_summary
 
-    rows = saved_summary(report)
-    return Table(
-        columns=(
-            Column("block", left=True), Column("saved by", left=True), Column("range", left=True),
-            Column("tensor", left=True), Column("times"), Column("MB"), Column("share"),
+    columns: tuple[Column[dict[str, Value]], ...] = (
+        Column("module", "block", left=True, text=lambda each: str(each["module"]) if each["first"] else ""),
+        Column("node", "saved by", left=True),
+        Column("range", left=True, show=lambda name: name or ""),
+        Column("tensor", left=True, text=_saved_tensor),
+        Column("times", show=lambda times: "" if times is None else str(times)),
+        Column("bytes", "MB", show=lambda size: f"{size / 1e6:.3f}"),
+        Column("share", show=lambda share: NONE if share is None else f"{share * 100:.1f} %"),
+    )
+    return Table.of(
+        (
+            {"first": place == 0} | record
+            for row in saved_summary(report)
+            for place, record in enumerate(_saved_records(row))
         ),
-        rows=tuple(text for row in rows for text in _saved_texts(row)),
-        records=tuple(_cell(report.spec) | record for row in rows for record in _saved_records(row)),
-        caption=_caption(report, "Saved for backward by each Transformer block"),
+        columns,
+        record=lambda each: cell_record(report.spec) | {key: each[key] for key in each if key != "first"},
+        caption=report_caption(report, "Saved for backward by each Transformer block"),
         footnotes=(
             "each storage is counted once, where it is saved first; parameters and buffers are left out, copies of "
             "parameters that autocast makes are not",
             *footnotes(report),
         ),
         label=_label(report, "memory-saved"),
-    )  # fmt: skip
+    )
 
 
 def oom_table(report: OomReport) -> Table:
     """What was asked for, what was live for what, the largest live allocations, and the prediction beside it."""
-    records = tuple(_oom_records(report))
     unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
     seen = "seen in a second attempt" if report.observed else "predicted, not seen"
-    return Table(
-        columns=(Column("what", left=True), Column(unit.name), Column("where", left=True)),
-        rows=tuple((str(r["what"]), _fixed(unit, r["bytes"]), str(r["where"] or "")) for r in records),
-        records=tuple(_cell(report.spec) | {"observed": report.observed} | record for record in records),
+    return Table.of(
+        _oom_records(report),
+        (
+            Column("what", left=True),
+            Column("bytes", unit.name, show=unit.fixed),
+            Column("where", left=True, show=lambda where: where or ""),
+        ),
+        record=lambda each: cell_record(report.spec) | {"observed": report.observed} | each,
         caption=f"Out of memory: {report.spec.title} · batch {report.spec.batch_size}",
         footnotes=(f"what was live: {seen}", UNITS, *([report.note] if report.note else [])),
         label=f"oom-{report.spec.title}",
@@ -269,12 +288,8 @@ def _forward_end(report: MemoryReport) -> int:
     return max((span.end - 1 for span in report.phases if span.phase == "forward"), default=0)
 
 
-def _alike_texts(each: AlikeBlocks) -> tuple[str, ...]:
-    block, site = each.block, each.block.site
-    op = f"{site.op} (backward)" if site.backward else site.op
-    held_for = block.category.replace("_", " ")
-    size = f"{block.bytes / 1e6:.3f}"
-    return size, str(each.times), held_for, each.phase or BEFORE, site.range, op, site.frame, _tensor(block)
+def _operation(site: Site) -> str:
+    return f"{site.op} (backward)" if site.backward else site.op
 
 
 def _alike_record(each: AlikeBlocks) -> dict[str, Value]:
@@ -311,21 +326,9 @@ def _saved_records(row: SavedRow) -> Iterator[dict[str, Value]]:
     yield record("all", None, None, None, None, row.bytes)
 
 
-def _saved_texts(row: SavedRow) -> Iterator[tuple[str, ...]]:
-    for place, record in enumerate(_saved_records(row)):
-        shape = record["shape"]
-        tensor = f"{'×'.join(map(str, shape))} {record['dtype']}" if isinstance(shape, tuple) else ""
-        size, share, times = record["bytes"], record["share"], record["times"]
-        assert isinstance(size, int)
-        yield (
-            row.modules if place == 0 else "",
-            str(record["node"]),
-            str(record["range"] or ""),
-            tensor,
-            "" if times is None else str(times),
-            f"{size / 1e6:.3f}",
-            f"{share * 100:.1f} %" if isinstance(share, float) else NONE,
-        )
+def _saved_tensor(record: dict[str, Value]) -> str:
+    shape = record["shape"]
+    return f"{'×'.join(map(str, shape))} {record['dtype']}" if isinstance(shape, tuple) else ""
 
 
 def _oom_records(report: OomReport) -> Iterator[dict[str, Value]]:
@@ -342,41 +345,14 @@ def _oom_records(report: OomReport) -> Iterator[dict[str, Value]]:
         yield record(f"live: {category.replace('_', ' ')}", "category", report.by_category.get(category, 0))
     for number, block in enumerate(report.largest, 1):
         site = block.site
-        parts = (site.range, site.frame, site.op + (" (backward)" if site.backward else ""), _tensor(block))
+        parts = (site.range, site.frame, _operation(site), _tensor(block))
         name = f"block {number}: {block.category.replace('_', ' ')}"
         yield record(name, "block", block.bytes, " · ".join(filter(None, parts)))
-
-
-def _cell(spec: CellSpec) -> dict[str, Value]:
-    return {
-        "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
-        "variants": ", ".join(spec.variants),
-        "precision": spec.precision, "device": spec.device,
-    }  # fmt: skip
-
-
-def _cell_texts(spec: CellSpec) -> tuple[str, ...]:
-    return (
-        " · ".join((size_label(spec), *spec.variants)),
-        str(spec.context_length),
-        str(spec.batch_size),
-        spec.pass_,
-        spec.precision,
-    )
-
-
-def _caption(report: MemoryReport, what: str) -> str:
-    spec = report.spec
-    return f"{what}: {spec.title} · batch {spec.batch_size} · {report.device_name}, torch {report.torch}"
 
 
 def _label(report: MemoryReport, what: str) -> str:
     return f"{what}-{report.spec.title}"
 
 
-def _sizes(unit: ByteUnit, headers: Iterable[str]) -> Iterator[Column]:
-    return (Column(f"{header} ({unit.name})") for header in headers)
-
-
-def _fixed(unit: ByteUnit, size: Value) -> str:
-    return unit.fixed(size if isinstance(size, int) else None)
+def _size(key: str, title: str, unit: ByteUnit) -> Column[Any]:
+    return Column(key, f"{title} ({unit.name})", show=unit.fixed)

@@ -9,8 +9,10 @@ import msgspec
 
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import Result
-from cs336_tui.analysis.precision import Side, SpeedUp, mixed_speedups
+from cs336_tui.analysis.precision import SpeedUp, TimedSide, mixed_speedups
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport
+from cs336_tui.export.cells import ratio_record, summary_record
 from cs336_tui.export.provenance import std_kind
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, Notation, gigabytes
@@ -50,13 +52,17 @@ def precision_document(report: PrecisionReport) -> dict[str, Any]:
 
 def accumulation_table(report: PrecisionReport) -> Table:
     """0.01 added 1,000 times, a row for each way to do it."""
-    return Table(
-        columns=(*_left("accumulator", "addend", "converted first"), *_right("result", "error")),
-        rows=tuple(
-            (each.accumulator, each.addend, "yes" if each.converted else "no", *accumulation_figures(each))
-            for each in report.accumulation
-        ),
-        records=tuple(map(_accumulation_record, report.accumulation)),
+    columns: tuple[Column[Accumulation], ...] = (
+        Column("accumulator", left=True),
+        Column("addend", left=True),
+        Column("converted", "converted first", left=True, show=lambda converted: "yes" if converted else "no"),
+        Column("result", text=lambda each: accumulation_figures(each)[0]),
+        Column("error", text=lambda each: accumulation_figures(each)[1]),
+    )
+    return Table.of(
+        report.accumulation,
+        columns,
+        record=_accumulation_record,
         caption="0.01 added 1,000 times; 10 in exact arithmetic",
         footnotes=(ADDEND_NOTE, f"on the CPU, torch {report.torch}"),
         label="accumulation",
@@ -71,7 +77,9 @@ def accumulation_figures(each: Accumulation) -> tuple[str, str]:
 def toy_table(report: PrecisionReport) -> Table:
     """A row for each part of the toy model, a column for each autocast; a record is one autocast."""
     return Table(
-        columns=_left("part", *(f"autocast {toy.autocast}" for toy in report.toy)),
+        columns=tuple(
+            Column(title, left=True) for title in ("part", *(f"autocast {toy.autocast}" for toy in report.toy))
+        ),
         rows=tuple((title, *(getattr(toy, name) for toy in report.toy)) for name, title in TOY_PARTS.items()),
         records=tuple(msgspec.structs.asdict(toy) for toy in report.toy),
         caption=f"dtypes in the toy model under autocast on {report.device_name}",
@@ -85,14 +93,18 @@ def toy_table(report: PrecisionReport) -> Table:
 
 def modules_table(report: PrecisionReport) -> Table:
     """A row for each module of the cell's model, those alike in repeated layers joined."""
-    return Table(
-        columns=(
-            *_left("module", "class"),
-            *_right("count"),
-            *_left("parameters", "inputs", "output", "gradients"),
+    return Table.of(
+        report.modules,
+        (
+            Column("path", "module", left=True),
+            Column("module", "class", left=True),
+            Column("count"),
+            *(
+                Column(key, left=True, show=lambda dtype: dtype or NONE)
+                for key in ("parameters", "inputs", "output", "gradients")
+            ),
         ),
-        rows=tuple(map(module_texts, report.modules)),
-        records=tuple(msgspec.structs.asdict(each) for each in report.modules),
+        record=msgspec.structs.asdict,
         caption=f"dtypes in {report.spec.title} · batch {report.spec.batch_size}",
         footnotes=(
             f"logits {report.logits}, loss {report.loss}",
@@ -113,37 +125,30 @@ def _reading(modules: Sequence[ModuleDtypes]) -> Iterator[str]:
         yield "methods are attention's own steps: score, weigh (the softmax), mix, or attend, which is all three"
 
 
-def module_texts(each: ModuleDtypes) -> tuple[str, ...]:
-    """A row: path, class, count, dtypes of parameters, inputs, output and gradients."""
-    dtypes = (each.parameters, each.inputs, each.output, each.gradients)
-    return each.path, each.module, str(each.count), *(dtype or NONE for dtype in dtypes)
-
-
 def speedup_table(results: Sequence[Result], *, notation: Notation = MILLISECONDS) -> Table:
     """Every cell measured in fp32 and another precision: times, speed-up, peaks. Without rows where there is none."""
     speedups = mixed_speedups(results)
     unit = notation.symbol
-    return Table(
-        columns=(
-            *_left("cell", "precision"),
-            *_right(f"fp32 ± std ({unit})", f"± std ({unit})", "speed-up", "interval"),
-            *_left("it is"),
-            *_right("fp32 peak (GB)", "peak (GB)", "peak / fp32"),
-        ),
-        rows=tuple(_speedup_row(each, notation) for each in speedups),
-        records=tuple(map(_speedup_record, speedups)),
+    columns: tuple[Column[SpeedUp], ...] = (
+        Column("cell", left=True, text=lambda each: _cell_name(each.spec)),
+        Column("precision", left=True),
+        Column("fp32", f"fp32 ± std ({unit})", text=lambda each: _mean(each.fp32, notation)),
+        Column("other", f"± std ({unit})", text=lambda each: _mean(each.other, notation)),
+        Column("speedup", "speed-up", show=lambda ratio: UNKNOWN if ratio is None else f"{ratio:.4g}"),
+        Column("interval", text=lambda each: each.ratio.bounds(".4g") if each.ratio else ""),
+        Column("outcome", "it is", left=True, text=lambda each: each.outcome if each.ratio else ""),
+        Column("fp32_peak_allocated_bytes", "fp32 peak (GB)", show=gigabytes),
+        Column("other_peak_allocated_bytes", "peak (GB)", show=gigabytes),
+        Column("memory_ratio", "peak / fp32", show=lambda ratio: UNKNOWN if ratio is None else f"{ratio:.2f}"),
+    )
+    return Table.of(
+        speedups,
+        columns,
+        record=_speedup_record,
         caption="fp32 against other precisions: step times and peak allocated memory",
-        footnotes=tuple(_speedup_notes(speedups)),
+        footnotes=_speedup_notes(speedups),
         label="precision-speedups",
     )
-
-
-def _left(*headers: str) -> tuple[Column, ...]:
-    return tuple(Column(header, left=True) for header in headers)
-
-
-def _right(*headers: str) -> tuple[Column, ...]:
-    return tuple(map(Column, headers))
 
 
 def _provenance(report: PrecisionReport) -> Iterator[str]:
@@ -156,31 +161,12 @@ def _accumulation_record(each: Accumulation) -> dict[str, Value]:
     return {**msgspec.structs.asdict(each), "error": each.error}
 
 
-def _speedup_row(each: SpeedUp, notation: Notation) -> tuple[str, ...]:
-    spec, ratio = each.spec, each.ratio
-    parts = (
-        size_label(spec),
-        f"ctx {spec.context_length}",
-        f"batch {spec.batch_size}",
-        spec.pass_,
-        spec.device,
-        *spec.variants,
-    )
-    return (
-        " · ".join(parts),
-        spec.precision,
-        _mean(each.fp32, notation),
-        _mean(each.other, notation),
-        f"{ratio.ratio:.4g}" if ratio else UNKNOWN,
-        ratio.bounds(".4g") if ratio else "",
-        each.outcome if ratio else "",
-        gigabytes(each.fp32.peak_bytes),
-        gigabytes(each.other.peak_bytes),
-        UNKNOWN if each.memory_ratio is None else f"{each.memory_ratio:.2f}",
-    )
+def _cell_name(spec: CellSpec) -> str:
+    named = (size_label(spec), f"ctx {spec.context_length}", f"batch {spec.batch_size}", spec.pass_, spec.device)
+    return " · ".join((*named, *spec.variants))
 
 
-def _mean(side: Side, notation: Notation) -> str:
+def _mean(side: TimedSide, notation: Notation) -> str:
     return notation.mean_and_std(side.summary) if side.summary else side.note
 
 
@@ -192,22 +178,21 @@ def _speedup_record(each: SpeedUp) -> dict[str, Value]:
         "device": spec.device, "machine": each.machine, "warmup": spec.warmup_steps, "precision": spec.precision,
     }  # fmt: skip
     for name, side in (("fp32", each.fp32), ("other", each.other)):
-        summary = side.summary
-        record |= {
-            f"{name}_mean_s": summary.mean_s if summary else None,
-            f"{name}_std_s": summary.std_s if summary else None,
-            f"{name}_n": summary.n if summary else 0,
+        record |= summary_record(name, side.summary) | {
             f"{name}_runs": side.runs,
             f"{name}_peak_allocated_bytes": side.peak_bytes,
             f"{name}_note": side.note or None,
         }
-    return record | {
-        "speedup": ratio.ratio if ratio else None,
-        **{name: getattr(ratio, name) if ratio else None for name in ("low", "high", "level", "method")},
-        "verdict": each.outcome,
-        "pays": each.pays,
-        "memory_ratio": each.memory_ratio,
-    }
+    record["speedup"] = ratio.ratio if ratio else None
+    return (
+        record
+        | ratio_record(ratio)
+        | {
+            "verdict": each.outcome,
+            "pays": each.pays,
+            "memory_ratio": each.memory_ratio,
+        }
+    )
 
 
 def _speedup_notes(speedups: Sequence[SpeedUp]) -> Iterator[str]:

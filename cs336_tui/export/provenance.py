@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from cs336_tui.analysis.fields import OWN, shown_of
+from cs336_tui.analysis.fields import OWN, shown_of, size_label
 from cs336_tui.analysis.merge import Result, title_of
 from cs336_tui.analysis.provenance import NONE, SETTINGS_IN_FORCE, mixed_provenance
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import EffectiveSettings
-from cs336_tui.export.cells import shows_allocated, shows_rss, size_label
+from cs336_tui.export.cells import shows_allocated, shows_rss
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import count, gigabytes

@@ -100,7 +100,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         as_record = record or (lambda item: {column.key: column.value(item) for column in columns})
         made = list(map(as_record, items))
         return cls(
-            columns=columns,
+            columns=tuple(Column(c.key, c.title, c.left, c.rank) for c in columns),
             rows=tuple(
                 tuple(column.cell(item, found) for column in columns) for item, found in zip(items, made, strict=True)
             ),

@@ -11,7 +11,7 @@ import pytest
 
 from cs336_tui.cli.estimate import estimate_command
 from cs336_tui.cli.fit import fit_command
-from cs336_tui.cli.targets import Asked, Machine, predicting, read_machine, settle
+from cs336_tui.cli.targets import AskedCells, Machine, predicting, read_machine, settle
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.codec import to_line
@@ -267,7 +267,7 @@ def test_this_machine_has_a_cpu_with_memory() -> None:
 def test_a_gpu_that_is_not_here_is_predicted_for() -> None:
     """With the real predictor, in a child process."""
     spec: CellSpec = sweep_from(devices=("cuda",)).cells()[0]
-    with predicting(Asked((spec,), {})) as predictor:
+    with predicting(AskedCells((spec,), {})) as predictor:
         (prediction,) = predictor.predict([spec])
     found = the_estimate(predictor=None, sizes=("tiny",), passes=(spec.pass_,))
     assert found["peak_bytes"] == prediction.peak_bytes

@@ -7,13 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cs336_tui.events.reports import CATEGORIES
+from cs336_tui.events.reports import CATEGORIES, MemoryReport
 from cs336_tui.export.figures import FIGURE_FORMATS
 from cs336_tui.export.formats import FORMATS, render, render_all
 from cs336_tui.export.memory import (
     MOST_ROWS,
     category_table,
-    largest_table,
     memory_document,
     memory_tables,
     oom_table,
@@ -29,6 +28,10 @@ from tests.samples import a_spec
 
 REPORT = a_memory_report()
 MAGIC = {"svg": b"<?xml", "pdf": b"%PDF-", "png": b"\x89PNG\r\n\x1a\n"}
+
+
+def largest_table(report: MemoryReport, min_bytes: int = 0) -> Table:
+    return memory_tables(report, min_bytes=min_bytes)[2]
 
 
 def every_table() -> list[Table]:

@@ -10,7 +10,7 @@ import msgspec
 
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import merge, title_of
-from cs336_tui.analysis.precision import Side, SpeedUp, mixed_speedups
+from cs336_tui.analysis.precision import SpeedUp, TimedSide, mixed_speedups
 from cs336_tui.events.reports import PrecisionReport, ReportKind
 from cs336_tui.export.precision import ADDEND_NOTE, accumulation_table, modules_table, toy_table
 from cs336_tui.export.tables import Column, Table
@@ -186,11 +186,11 @@ def _columns() -> tuple[Column[SpeedUp], ...]:
     )
 
 
-def _mean(side: Side) -> str:
+def _mean(side: TimedSide) -> str:
     return format.ms(side.summary.mean_s, side.summary.std_s) if side.summary else side.note
 
 
-def _peak(side: Side) -> str:
+def _peak(side: TimedSide) -> str:
     return format.NOT_AVAILABLE if side.peak_bytes is None else quantities.gigabytes(side.peak_bytes)
 
 
