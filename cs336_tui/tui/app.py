@@ -6,7 +6,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import on
 from textual.app import SystemCommand
@@ -97,12 +97,10 @@ class Cs336App(SteadyApp):
         self.live = Session()
         self._opened: Session | None = None
         """Another session that somebody looks at."""
-        self._themes = themes.ThemeChoice(self, theme, user_theme_dir)
+        self.themes = themes.ThemeChoice(self, theme, user_theme_dir)
         self.judging = Judging(self, lambda: self._runs.is_timing, lambda: self._painter.judged(), peaks)
         self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
-        self._autosave = (
-            SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem))) if summary_path else None
-        )
+        self._autosave = SummaryAutosave(summary_path, self._complain) if summary_path else None
         self._reports, self._peaks = ReportController(self), PeakController(self)
         self._runs = RunController(self, self._reports, self._peaks)
         self._sessions = SessionController(self, self._runs, session_dir)
@@ -126,7 +124,7 @@ class Cs336App(SteadyApp):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
         from cs336_tui.tui.controllers.commands import commands
 
-        yield from commands(self, self._themes.names)
+        yield from commands(self, self.themes.names)
         yield SystemCommand("All themes", "Choose among Textual's themes too", self.search_themes)
 
     def on_mount(self) -> None:
@@ -138,7 +136,7 @@ class Cs336App(SteadyApp):
         if not gc.isenabled():  # as `cs336-tui` starts
             gc.freeze()
             gc.enable()
-        if problems := self._themes.load():
+        if problems := self.themes.load():
             self.report("\n".join(problems))
         if self._low_bandwidth:
             self.main.query_one(LivePane).detail_interval_s = LOW_BANDWIDTH_DETAIL_S
@@ -167,18 +165,14 @@ class Cs336App(SteadyApp):
 
     def close(self) -> None:
         """End the run, its processes, the log and the summary; blocks up to some seconds. Safe to call twice."""
-        for resource in (*self._live_sources, self._replay, self._autosave):
+        for resource in (*self._sessions.sources, self._replay, self._autosave):
             if resource is not None:
                 resource.close()
 
     @property
     def log_problems(self) -> list[str]:
         """One line for each log that could not be written to its end."""
-        return [source.bench.log_problem for source in self._live_sources if source.bench.log_problem]
-
-    @property
-    def _live_sources(self) -> list[LiveSource]:
-        return [source for source in (self.live.source, *self._sessions.other_sources) if source is not None]
+        return [source.bench.log_problem for source in self._sessions.sources if source.bench.log_problem]
 
     # What there is.
 
@@ -208,24 +202,18 @@ class Cs336App(SteadyApp):
     def run_in_progress(self) -> bool:
         return self._runs.in_progress
 
-    @property
-    def theme_names(self) -> tuple[str, ...]:
-        """Names of our own and the person's themes."""
-        return self._themes.names
-
     # What happens.
 
     def sink(self, events: Sequence[Event]) -> None:
         """Take a batch of the live session's events, from any thread, without waiting; the next refresh shows them."""
         self._painter.take(self.live, events)
 
-    @on(RunEnded)
-    def _run_ended(self, message: RunEnded) -> None:
+    def on_run_ended(self, message: RunEnded) -> None:
         if not self.is_up:
             return
         self._painter.inbox.fold()
         if self._painter.inbox:  # the run is over when all that it told has been taken in
-            self.call_later(self._run_ended, message)
+            self.call_later(self.on_run_ended, message)
             return
         if self.live.source is None or not self.live.source.busy:  # else what was added went to whoever runs the cells
             self._runs.ended()
@@ -233,18 +221,19 @@ class Cs336App(SteadyApp):
         if message.error:
             self.report(message.error)
 
-    @on(Replayed)
-    def _replayed(self, message: Replayed) -> None:
-        """A log that is played at once is read at once."""
-        if self.is_up:
-            self._painter.take_all(message.session)
+    def on_replayed(self, message: Replayed) -> None:
+        self._painter.take_all(message.session)
 
-    @on(Trouble)
-    def _trouble(self, message: Trouble) -> None:
-        if self.is_up:
-            self.report(message.text)
+    def on_trouble(self, message: Trouble) -> None:
+        self.report(message.text)
+
+    def _complain(self, problem: str) -> None:
+        """From any thread."""
+        self.post_message(Trouble(problem))
 
     def report(self, text: str) -> None:
+        if not self.is_up:
+            return
         self.notify(text, severity="error", markup=False, timeout=10)
         self.shown.book.take([Notice(at=self.state.last_at or 0.0, text=text)], self.state)
         self._painter.stale = True
@@ -270,8 +259,8 @@ class Cs336App(SteadyApp):
     def load_preset(self, preset: Preset) -> None:
         self.main.query_one(ConfigurePane).load(preset, () if self.replaying else LEFT_OUT)
 
-    def open_dialog(self, dialog: Screen[_T], then: Callable[[_T | None], object] | None = None) -> None:
-        self.push_screen(dialog, cast(Any, then))
+    def open_dialog(self, dialog: Screen[_T], then: Callable[[_T | None], None] | None = None) -> None:
+        self.push_screen(dialog, then)
 
     def _open(self, pane: str) -> None:
         self.main.open(pane)
@@ -333,7 +322,7 @@ class Cs336App(SteadyApp):
         dialogs.save_preset(self)
 
     def action_next_theme(self) -> None:
-        self.theme = self._themes.next()
+        self.theme = self.themes.next()
         self.clear_notifications()
         self.notify(self.theme, title="Theme", timeout=2)
 

@@ -87,6 +87,8 @@ class Painter:
 
     def take_all(self, session: Session) -> None:
         """Make a log that was read at once the live session."""
+        if not self._app.is_up:
+            return
         self._app.live = session
         if session.state.queued:
             self.react(session.state.queued)

@@ -77,7 +77,7 @@ async def test_keys_that_come_with_the_one_that_opens_a_window_are_for_the_windo
 
 async def test_a_theme_asked_for_before_there_are_any_stays() -> None:
     app = Cs336App(Benches())
-    assert app._themes.next() == app.theme
+    assert app.themes.next() == app.theme
 
 
 async def test_a_list_that_has_no_room_has_no_pages() -> None:

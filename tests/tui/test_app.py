@@ -287,12 +287,12 @@ async def test_the_theme_key_goes_through_our_themes_and_back() -> None:
     async with app.run_test(size=SMALL) as pilot:
         await pilot.pause()
         first, seen = app.theme, []
-        for _ in app.theme_names:
+        for _ in app.themes.names:
             await pilot.press("t")
             seen.append(app.theme)
             await until(pilot, "1 Configure")
         assert seen[-1] == first
-        assert set(seen) == set(app.theme_names)
+        assert set(seen) == set(app.themes.names)
 
 
 async def test_bad_user_themes_are_told_once_and_the_app_goes_on(tmp_path: Path) -> None:

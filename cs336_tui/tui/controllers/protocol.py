@@ -61,7 +61,7 @@ class Host(Protocol):
     def load_preset(self, preset: Preset) -> None:
         """Fill the Configure pane with what of a preset this machine can run."""
 
-    def open_dialog(self, dialog: Screen[_T], then: Callable[[_T | None], object] | None = None) -> None:
+    def open_dialog(self, dialog: Screen[_T], then: Callable[[_T | None], None] | None = None) -> None:
         """Open a dialog; `then` is given its answer."""
 
     def report(self, text: str) -> None:

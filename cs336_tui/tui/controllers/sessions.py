@@ -285,10 +285,10 @@ class SessionController:
         live.source.work()
 
     @property
-    def other_sources(self) -> tuple[LiveSource, ...]:
-        """Those of sessions that the app had before, to be closed with it."""
-        before = self._before.source if self._before else None
-        return (*([before] if before else []), *self._retired)
+    def sources(self) -> list[LiveSource]:
+        """That of the live session, and those of sessions that were live before: to be closed with the app."""
+        now = [session.source for session in (self._app.live, self._before) if session]
+        return [source for source in (*now, *self._retired) if source]
 
     def _retire(self, session: Session) -> None:
         """End a session's bench without waiting for it."""
