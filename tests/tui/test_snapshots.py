@@ -28,8 +28,10 @@ def after(*keys: str) -> Callable[[Pilot[None]], Any]:
     async def prepare(pilot: Pilot[None]) -> None:
         await until(pilot, "at its end")
         await judged(pilot)
-        await pilot.press(*keys)
         pilot.app.clear_notifications()  # they go by themselves, at a time of their own
+        await pilot.pause()
+        await pilot.press(*keys)
+        pilot.app.clear_notifications()
         await pilot.pause()
         await judged(pilot)
 
