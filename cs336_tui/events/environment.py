@@ -22,7 +22,7 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     attentions: tuple[str, ...] = ()
     """The reference model's kinds of attention that it can run; empty if not known."""
     cannot_compile: str | None = None
-    """Why torch.compile cannot run here, one line; None if nothing is known to be missing."""
+    """The reason why torch.compile cannot run here, one line; None without a known one."""
 
 
 def capability_pair(capability: str) -> tuple[int, int]:
@@ -59,7 +59,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     """torch's default intra-op thread count."""
     start_method: str | None = None
-    """How children are started: forkserver or spawn."""
+    """Start of children: forkserver or spawn."""
     devices: tuple[DeviceInfo, ...] = ()
     problems: tuple[str, ...] = ()
     """Missing or odd things, one line each."""
@@ -89,7 +89,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
             raise problem
 
     def refusals(self, name: str, values: Mapping[str, Iterable[object]]) -> Iterator[SpecError]:
-        """Why the device is not here, or cannot do which of these values, by the field of a spec."""
+        """Errors for a device that is not here, or for those of these values, by the field of a spec, that it lacks."""
         info = self.device(name)
         if info is None:
             have = ", ".join(d.name for d in self.devices) or "none that torch can use"

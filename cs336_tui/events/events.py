@@ -108,7 +108,7 @@ class EffectiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     matmul_precision: str
     """torch's float32 matmul precision: highest, high or medium."""
     allow_tf32: bool | None = None
-    """Whether cuBLAS may use TF32 for float32 matmuls; None off CUDA."""
+    """True if cuBLAS may use TF32 for float32 matmuls; None off CUDA."""
     parameter_dtype: str = "float32"
     autocast_dtype: str | None = None
     float8: str | None = None
@@ -216,7 +216,7 @@ class CellsPredicted(_EventBase, frozen=True):
     failed: tuple[CellSpec, ...] = ()
     """Specs whose prediction failed."""
     why: str = ""
-    """Why they failed, one line."""
+    """The reason, one line."""
 
 
 class ReportStarted(_EventBase, frozen=True):

@@ -100,7 +100,7 @@ class DevicePeak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def disturbance(self) -> str:
-        """Why it is not kept; empty if the machine was quiet and two measurements agree."""
+        """The reason not to keep it; empty if the machine was quiet and two measurements agree."""
         found = []
         if self.busy_cores is not None and self.busy_cores >= max(BUSY_CORES, _BUSY_SHARE * self.threads):
             found.append(f"other processes kept {self.busy_cores:.1f} cores busy meanwhile")

@@ -291,7 +291,7 @@ Report = KernelReport | MemoryReport | PrecisionReport | OomReport
 
 
 class ReportType(NamedTuple):
-    """What commands, tabs and exports have to know of a kind of report."""
+    """A kind of report, for commands, tabs and exports."""
 
     title: str
     """Of its tables in a session's summary."""

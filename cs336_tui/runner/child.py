@@ -10,7 +10,6 @@ import select
 import signal
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -24,10 +23,10 @@ import msgspec
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.codec import pack
 from cs336_tui.events.environment import TorchEnvironment
-from cs336_tui.events.events import CellFinished, Event, Notice, ReportFinished
+from cs336_tui.events.events import CellFinished, Event, ReportFinished
 from cs336_tui.events.peaks import DevicePeak
 from cs336_tui.events.reports import Prediction, ReportRequest
-from cs336_tui.runner.orphans import end_offspring, offspring_of, told
+from cs336_tui.runner.orphans import end_offspring, offspring_of, remark_on_orphans
 from cs336_tui.runner.pipes import write_frame
 from cs336_tui.worker import worker_entry
 
@@ -98,9 +97,12 @@ def _serve(
     poll.register(commands.fileno(), select.POLLIN | select.POLLHUP)
 
     def emit(event: Event) -> None:
+        told = [event]
         if isinstance(event, CellFinished | ReportFinished) and _is_spawned():
-            event = _without_offspring(event, emit)
-        _send(events, pack(event))
+            _end_a_copy()  # nobody could find the processes started here once this one has ended
+            told = remark_on_orphans([event], end_offspring(offspring_of(os.getpid())))
+        for each in told:
+            _send(events, pack(each))
 
     def cancelled() -> bool:
         _end_a_copy()
@@ -119,21 +121,6 @@ def _is_spawned() -> bool:
     """True if this process's parent is the app itself, and no fork server."""
     parent = parent_process()
     return parent is not None and parent.pid == os.getppid()
-
-
-def _without_offspring(
-    end: CellFinished | ReportFinished, emit: Callable[[Event], None]
-) -> CellFinished | ReportFinished:
-    """End the processes that were started here and live: nobody could find them once this process has ended."""
-    _end_a_copy()
-    left = end_offspring(offspring_of(os.getpid()))
-    if not left:
-        return end
-    if isinstance(end, ReportFinished):
-        emit(Notice(at=time.time(), text=told(left, "the report")))
-        return end
-    emit(Notice(at=time.time(), text=f"cell {end.cell + 1}: {told(left)}"))
-    return msgspec.structs.replace(end, remarks=(*end.remarks, told(left)))
 
 
 def run_predictions(events: Connection, output: str, asked: bytes) -> None:

@@ -13,6 +13,10 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from cs336_tui.events.events import CellFinished, Event, Notice, ReportFinished
+
 if TYPE_CHECKING:
     import psutil
 
@@ -55,10 +59,17 @@ def end_offspring(started: Iterable[psutil.Process]) -> list[str]:
     return [name for name in _kill([each.pid for each in started if each.is_running()]) if name]
 
 
-def told(names: Sequence[str], who: str = "the cell") -> str:
-    """One line on processes that `who` had left and that were ended."""
+def remark_on_orphans(ends: Sequence[CellFinished | ReportFinished], names: Sequence[str]) -> list[Event]:
+    """The ends of a child's cells or report, with a notice and a remark if orphans of these names were ended."""
+    if not names:
+        return [*ends]
+    cells = [end for end in ends if isinstance(end, CellFinished)]
     processes = "1 process" if len(names) == 1 else f"{len(names)} processes"
-    return f"ended {processes} that {who} had left: {', '.join(sorted(set(names)))}"
+    text = f"ended {processes} that the {'cell' if cells else 'report'} had left: {', '.join(sorted(set(names)))}"
+    if not cells:
+        return [Notice(at=time.time(), text=text), *ends]
+    notice = Notice(at=time.time(), text=f"cell {min(end.cell for end in cells) + 1}: {text}")
+    return [notice, *(msgspec.structs.replace(end, remarks=(*end.remarks, text)) for end in cells)]
 
 
 def _children_of(pid: int) -> list[int]:

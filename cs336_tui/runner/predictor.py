@@ -85,7 +85,7 @@ class Predictor:
         self._running: list[_Job] = []
         """The jobs of the child process that is being started, works or is being cleared away."""
         self._interrupted = False
-        """Whether that child is to end; its unanswered jobs stay in the queue."""
+        """True if that child is to end; its unanswered jobs stay in the queue."""
         self._child: Child | None = None
         """That child while it may be killed."""
         self._hopeless: set[tuple[CellSpec, Fingerprint]] = set()
@@ -310,7 +310,7 @@ class Predictor:
 
 
 def _are_asked(jobs: Sequence[_Job]) -> bool:
-    """Whether jobs of one child process were asked for, and nobody waits for them."""
+    """True if the jobs of one child process were asked for, and nobody waits for them."""
     return any(job.answers is None for job in jobs)
 
 

@@ -11,14 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from cs336_tui.events.codec import coalesce, unpack
 from cs336_tui.events.events import (
     CellFinished,
     ChildOutput,
     Event,
-    Notice,
     ReportFinished,
     Stage,
     StageChanged,
@@ -26,7 +23,7 @@ from cs336_tui.events.events import (
     StepsTimed,
 )
 from cs336_tui.runner.launcher import Child
-from cs336_tui.runner.orphans import told
+from cs336_tui.runner.orphans import remark_on_orphans
 from cs336_tui.runner.pipes import OutputTail, StopSignal
 
 PACE_S = 0.05
@@ -102,15 +99,7 @@ class Supervisor:
         if self._child.may_outlive_its_server:
             self._drain_until_closed()
         ends = self._ends or [self._sudden_end()]
-        left = self._child.end_orphans()
-        self._record([*self._tell_of(left), *(_remarked(end, left) for end in ends)])
-
-    def _tell_of(self, left: Sequence[str]) -> list[Event]:
-        """A notice of the processes that were ended."""
-        if not left:
-            return []
-        text = told(left, "the report") if self._cell is None else f"cell {self._cell + 1}: {told(left)}"
-        return [Notice(at=time.time(), text=text)]
+        self._record(remark_on_orphans(ends, self._child.end_orphans()))
 
     def _wait(self) -> bool:
         """Wait until there is something to do; True if the process is gone."""
@@ -192,13 +181,6 @@ class Supervisor:
         return CellFinished(
             at=time.time(), cell=self._cell, status=status, error=error, stage=self._stage, step=self._step
         )
-
-
-def _remarked(end: CellFinished | ReportFinished, left: Sequence[str]) -> CellFinished | ReportFinished:
-    """The end of a cell, with a remark on the processes that it had left."""
-    if not left or isinstance(end, ReportFinished):
-        return end
-    return msgspec.structs.replace(end, remarks=(*end.remarks, told(left)))
 
 
 def kernel_oom_kills() -> int | None:

@@ -1,4 +1,4 @@
-"""What a machine offers decides which cells it can run."""
+"""A machine's devices decide which cells it can run."""
 
 import msgspec
 import pytest

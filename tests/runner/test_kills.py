@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.kills` does two hundred times of each kind, once, and that it would notice."""
+"""One run of each kind of `python -m benchmarks.kills`, and a check that it would notice a loss."""
 
 from __future__ import annotations
 

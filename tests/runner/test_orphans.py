@@ -1,4 +1,4 @@
-"""What a user's code starts ends with its cell, however that ends, and a copy that it makes of the child is none."""
+"""A user's processes end with their cell, however that ends, and a copy of the child does not count as one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits to run: every change takes effect and is told, from whatever thread it comes."""
+"""Changes of the queue take effect and are told, from whatever thread they come."""
 
 from __future__ import annotations
 

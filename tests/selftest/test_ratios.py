@@ -1,4 +1,4 @@
-"""What made step times of known ratio come to."""
+"""The judgement of made step times of known ratio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is recorded is in the log before anybody sees it, in one order, from any thread."""
+"""Recorded events are in the log before anybody sees them, in one order, from any thread."""
 
 import subprocess
 import sys

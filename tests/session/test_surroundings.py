@@ -1,4 +1,4 @@
-"""What is kept of the samples that were taken while a cell measured."""
+"""The summary of the samples that were taken while a cell measured."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ NEW_SYMBOLS = frozenset(
         "nvmlDeviceGetTemperatureV",
     }
 )
-"""What a driver of the 470 series lacks."""
+"""Functions that a driver of the 470 series lacks."""
 
 
 @dataclass

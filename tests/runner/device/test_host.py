@@ -14,7 +14,7 @@ from cs336_tui.runner.device.host import HostReader
 
 WINDOW_S = 0.15
 TICKS_S = 0.04
-"""What may be rounded off: a tick of 10 ms for user and system time, own and children's."""
+"""Rounding: a tick of 10 ms for user and system time, own and children's."""
 
 
 def spin(seconds: float) -> None:
