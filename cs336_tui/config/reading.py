@@ -1,4 +1,4 @@
-"""Reading files that anybody may have put there: regular files only, small ones where small ones are expected."""
+"""Reads regular files from anywhere, small ones where these are expected, and writes small files whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import errno
 import os
 import re
 import stat
+import threading
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -43,6 +45,19 @@ def read_small(path: Path, limit: int = LARGEST_BYTES) -> bytes:
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit // 1024} KiB")
     return data
+
+
+def write_quietly(path: Path, data: bytes) -> None:
+    """Write a whole file and make its folder; a file that cannot be written is left as it was."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
+    with suppress(OSError):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_bytes(data)
+            draft.replace(path)
+        finally:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
 
 
 def read_text(path: Path) -> str:

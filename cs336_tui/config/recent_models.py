@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 import platformdirs
 
-from cs336_tui.config.reading import UNREADABLE, read_small
+from cs336_tui.config.reading import UNREADABLE, read_small, write_quietly
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.variants import is_imported
 
@@ -54,16 +52,8 @@ def remember(models: Iterable[RecentModel], file: Path | None = None) -> tuple[R
     for model in (*models, *recent_models(file)):
         kept.setdefault((model.model, model.path), model)
     newest = tuple(kept.values())[:MOST]
-    draft = file.with_name(f"{file.name}.{os.getpid()}-{threading.get_ident()}")
-    with contextlib.suppress(OSError, UnicodeEncodeError):
-        text = msgspec.json.format(msgspec.json.encode(newest))
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(text)
-            draft.replace(file)
-        finally:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
+    with contextlib.suppress(UnicodeEncodeError):
+        write_quietly(file, msgspec.json.format(msgspec.json.encode(newest)))
     return newest
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import threading
 from pathlib import Path
 
 import msgspec
 import platformdirs
 
-from cs336_tui.config.reading import UNREADABLE, read_small
+from cs336_tui.config.reading import UNREADABLE, read_small, write_quietly
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import Environment
 
@@ -189,12 +188,7 @@ class PeakCache:
         if peak.disturbance:
             return
         self._known[key] = peak
-        path = self._path(key)
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_suffix(f".{threading.get_ident()}.tmp")
-            draft.write_bytes(msgspec.json.encode(_Entry(key, peak)))
-            draft.replace(path)
+        write_quietly(self._path(key), msgspec.json.encode(_Entry(key, peak)))
 
     def _path(self, key: PeakKey) -> Path:
         name = hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:32]

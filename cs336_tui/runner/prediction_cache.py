@@ -11,7 +11,6 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -22,7 +21,7 @@ import msgspec
 import platformdirs
 
 import cs336_tui
-from cs336_tui.config.reading import UNREADABLE, read_small
+from cs336_tui.config.reading import UNREADABLE, read_small, write_quietly
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.reports import Prediction, predicted_for, prediction_key
@@ -73,12 +72,7 @@ class PredictionCache:
         self._known[key, capability, fingerprint(prediction.spec) if files is None else files] = prediction
         if prediction.spec.brings_own_code:
             return
-        path = self._path(key, capability)
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_suffix(f".{threading.get_ident()}.tmp")
-            draft.write_bytes(msgspec.json.encode(prediction))
-            draft.replace(path)
+        write_quietly(self._path(key, capability), msgspec.json.encode(prediction))
 
     def _path(self, spec: CellSpec, capability: Capability | None) -> Path:
         if self._version is None:

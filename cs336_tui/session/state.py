@@ -60,13 +60,12 @@ class ReportState:
         self.cell = asked.cell
         self.started_at = asked.at
         self.stage = "starting"
-        self.finished_at: float | None = None
         self.status: Status | None = None
         self.error: str | None = None
         self.content: Report | None = None
 
     def finish(self, event: ReportFinished) -> None:
-        self.status, self.error, self.content, self.finished_at = event.status, event.error, event.content, event.at
+        self.status, self.error, self.content = event.status, event.error, event.content
 
 
 class SessionState:

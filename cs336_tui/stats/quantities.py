@@ -219,7 +219,6 @@ class Notation(NamedTuple):
 
 
 MILLISECONDS = Notation()
-SECONDS = Notation("s")
 
 
 def _whole_digits(value: float) -> int:
