@@ -128,7 +128,10 @@ def _with(results: Sequence[Result], key: str) -> Sequence[Result]:
 
 def shown_of(spec: CellSpec, key: str) -> str:
     """What a choice, or a dimension of the model, shows of a spec."""
-    return _WORDS[key](spec) if key in _WORDS else str(getattr(spec, _OF_COLUMN[key].field))
+    if key in _WORDS:
+        return _WORDS[key](spec)
+    value = getattr(spec, _OF_COLUMN[key].field)
+    return _YES_NO[value] if isinstance(value, bool) else str(value)
 
 
 def warmup_done(cell: CellState) -> str:
@@ -151,6 +154,7 @@ def _warmup_steps_done(cell: CellState) -> int:
     return cell.steps_done - cell.running.n
 
 
+_YES_NO = {True: "yes", False: "no"}
 _OF_COLUMN = {axis.column: axis for axis in AXES.values() if axis.column}
 _WORDS: Mapping[str, Callable[[CellSpec], str]] = {
     "size": size_label,
@@ -161,7 +165,7 @@ _WORDS: Mapping[str, Callable[[CellSpec], str]] = {
     "model": lambda spec: spec.model,
     "model-args": lambda spec: ", ".join(spec.args_given) or NO_ARGUMENTS,
     "attention": lambda spec: OWN if is_imported(spec.model) else spec.attention,
-    "causal": lambda spec: "yes" if spec.causal or spec.workload != "attention" else "no",
+    "causal": lambda spec: _YES_NO[spec.causal or spec.workload != "attention"],
 }
 """What a choice shows that is not one attribute."""
 
@@ -170,7 +174,7 @@ def _choice(key: str) -> Field:
     """A choice: numbers in their order, offered values in theirs, a user's own after them by name."""
     axis = _OF_COLUMN[key]
     is_variant = axis.group == "variants"
-    among = _AMONG.get(key, axis.values)
+    among = ("yes", "no") if axis.kind is bool else (NO_ARGUMENTS,) if axis.kind is tuple else axis.values
 
     def order(result: Result) -> Any:
         if axis.kind is int:
@@ -231,7 +235,6 @@ def _torch_order(result: Result) -> tuple[list[int], str]:
     return [int(number) for number in re.findall(r"\d+", _torch(result))], _torch(result)
 
 
-_AMONG: Mapping[str, tuple[str, ...]] = {"causal": ("yes", "no"), "model-args": (NO_ARGUMENTS,)}
 _FIRST = ("size", "model", "model-args", "edition", "arch")
 _DIMENSIONS = tuple(axis.column for axis in AXES.values() if not axis.sweep)
 _BEFORE_VARIANTS = ("vocab", "workload", "causal", "attention", "context", "batch", "pass", "precision")

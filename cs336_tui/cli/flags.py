@@ -98,6 +98,8 @@ def _text(axis: Axis) -> str:
     """The help of a choice with the value it has when not given."""
     usual = axis.sweep_default
     words = ",".join(map(str, usual)) if isinstance(usual, tuple) else axis.hint if usual is None else usual
+    if axis.kind is bool:
+        words = axis.option if usual else f"no-{axis.option}"
     values = ", ".join(axis.values) + (f", or package.module:{axis.own}" if axis.own else "")
     most = USUAL_MOST.get(axis.field)  # type: ignore[call-overload]
     about = axis.help.format(values=values, default=words, most=most)

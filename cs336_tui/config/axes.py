@@ -210,7 +210,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
         tip="language-model: a whole model; attention: attention alone, over random queries, keys and values.",
     )] = "language-model"
     causal: Annotated[bool, Axis(
-        help="With --workload attention. [default: causal]", group="variants", widget="one", label="mask",
+        help="With --workload attention", group="variants", widget="one", label="mask",
         values=("causal", "not causal"), compared="work", workload="attention",
         said=lambda _: ("not causal",),
     )] = True

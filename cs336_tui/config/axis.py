@@ -52,8 +52,8 @@ class Cell(Protocol):
 
 
 Kind = Literal["prediction", "memory", "time", "pace"]
-"""A kind of cells, which share a ``prediction`` of memory and FLOPs; of which one tells that another, nothing smaller,
-runs out of ``memory``; which price each other's ``time``; which do so as long as none of that kind is timed."""
+"""What cells of one kind share: a ``prediction`` of memory and FLOPs; that larger ones run out of ``memory``, too; the
+estimate of a step's ``time``; the same as long as no cell of that kind is timed (``pace``)."""
 Widget = Literal["chips", "one", "names", "numbers", "number", "pairs", "pieces", "text"]
 """Entry of the form: ``chips`` are ticked, of ``one`` exactly one; the others are typed."""
 
@@ -61,7 +61,8 @@ Widget = Literal["chips", "one", "names", "numbers", "number", "pairs", "pieces"
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
     """One choice: how it is given, kept, shown and told apart.
 
-    `field`, `kind` and `default` come from its field of `Choices`; `values` do for a ``Literal``.
+    `field`, `kind` and `default` come from its field of `Choices`, a text, a whole number or a bool; `values` do for a
+    ``Literal``, and are two words for a bool, yes first. Of the rest, a choice gives what is not as usual.
     """
 
     field: str = ""
@@ -72,23 +73,22 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
     values: tuple[str, ...] = ()
     own: str = ""
-    """What a person may bring instead of one of the `values`, as ``package.module:`` and this; empty for nothing."""
+    """What a user may bring instead of one of the `values`, as ``package.module:`` and this; empty for nothing."""
     least: int = 1
     """Of a whole number."""
     check: Callable[[Any], None] | None = None
-    """Raises `SpecError`; in place of the check that `values`, `own` and `least` come to."""
+    """Raises `SpecError`; replaces the check against `values`, `own` and `least`."""
     lacks: Callable[[Any, Device], str] | None = None
-    """Why a device has not this value, empty where it has; None for what every device has."""
+    """Why a device cannot do this value, empty if it can; None if every device can."""
 
     sweep: str = ""
     """Field of `Sweep`: the field's own name where empty, ``-`` for none."""
     several: bool = False
-    """Whether a sweep tries several values, and does not have one for all its cells."""
+    """Whether a sweep tries several values, not one for all its cells."""
     usual: Any = None
     """The sweep's value or values if nobody chooses; None for the default."""
     option: str = ""
-    """Without its dashes; the key in presets is the same with underscores. The field's name where empty, ``-`` for
-    none."""
+    """Without its dashes, and with underscores the key in presets; the field's name where empty, ``-`` for none."""
     help: str = ""
     metavar: str | None = None
 
@@ -103,9 +103,9 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     detail: Callable[[Any], str] = str
     """The same value in a cell's details."""
     workload: Literal["language-model", "attention"] | None = None
-    """The only workload that has this choice; None where each has."""
+    """The only workload that has this choice; None if each has."""
     applies: Callable[[Cell], bool] = lambda _: True
-    """Whether the choice means anything in a cell of the workload."""
+    """Whether the choice changes anything in a cell of that workload."""
 
     group: Literal["", "what", "how", "variants", "more"] = ""
     """Of the form; empty for no entry."""
@@ -120,14 +120,14 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     tip: str | None = None
 
     kinds: tuple[Kind, ...] = ("prediction", "memory", "time")
-    """Those that it tells apart."""
+    """The kinds of cells that it tells apart."""
     unpredicted: str = ""
-    """What a prediction says where another value than the default is chosen that it leaves out."""
+    """Note of a prediction that leaves a value other than the default out."""
     compared: Literal["name", "setting", "work"] = "setting"
-    """What two sessions that differ in it compare: the same work under another ``name``, this ``setting``, or other
-    ``work``, which does not pair."""
+    """If it differs between two sessions: the same work under another ``name``, the ``setting`` that is compared, or
+    other ``work``, whose cells do not pair."""
     stand_in: Any = None
-    """Takes the place of the value in keys of cells that count as alike; None for the default."""
+    """Value in the key of cells that count as alike; None for the default."""
 
     @property
     def name(self) -> str:
@@ -160,7 +160,7 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
         return self.default if self.stand_in is None else self.stand_in
 
     def counts_in(self, cell: Cell) -> bool:
-        """Whether the choice means anything in a cell."""
+        """Whether the choice changes anything in a cell."""
         return self.workload in (None, cell.workload) and self.applies(cell)
 
     def validate(self, value: Any) -> None:
@@ -204,6 +204,8 @@ def _axis_of(field: str, kind: Any, axis: Axis, default: Any) -> Axis:
         values, kind = values or get_args(kind), str
     elif not isinstance(kind, type) or get_origin(kind):
         kind = next((each for each in get_args(kind) if each in (int, float)), tuple)
+    elif kind is bool:
+        values = values or ("yes", "no")
     option = axis.option or field.rstrip("_").replace("_", "-")
     column = axis.column or (field if axis.sweep == "-" else option)
     return msgspec.structs.replace(

@@ -324,6 +324,8 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         if axis.widget in ("pairs", "pieces"):
             for each in given:
                 yield from (f"--{axis.option}", each if isinstance(each, str) else "=".join(each))
+        elif axis.kind is bool:
+            yield from () if value == axis.sweep_default else (f"--{'' if value else 'no-'}{axis.option}",)
         elif value is not None and not (axis.is_rare and value == axis.sweep_default):
             yield from (f"--{axis.option}", ",".join(map(str, given)))
 

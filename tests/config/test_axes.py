@@ -74,6 +74,12 @@ def test_a_new_choice_is_a_column_a_pivot_and_a_filter(found: dict[str, Any]) ->
     assert [row["flavour"] for row in csv.DictReader(io.StringIO(found["filtered"]))] == ["salted"] * 2
 
 
+def test_a_new_choice_may_be_on_or_off_or_a_number(found: dict[str, Any]) -> None:
+    assert found["others"] == [[True, 3]] * 5
+    assert re.search(r"--hot / --no-hot +Heat the step\.\s+\[default:\s+no-hot\]", found["help"])
+    assert re.search(r"--grains INTEGER +Grains of salt\.\s+\[default:\s+7\]", found["help"])
+
+
 def files_naming(field: str) -> set[str]:
     """Files of the package that spell a choice, but for what acts on it in a cell's process."""
     named = re.compile(rf"\b({field}|{AXES[field].option})\b")

@@ -29,7 +29,11 @@ FLAVOUR = Axis(
 )
 axes.Choices = msgspec.defstruct(
     "Choices",
-    [("flavour", Annotated[Literal["plain", "salted", "sweet"], FLAVOUR], "plain")],
+    [
+        ("flavour", Annotated[Literal["plain", "salted", "sweet"], FLAVOUR], "plain"),
+        ("hot", Annotated[bool, Axis(help="Heat the step", group="variants", said=lambda _: ("hot",))], False),
+        ("grains", Annotated[int, Axis(help="Grains of salt", group="more", least=0)], 7),
+    ],
     bases=(axes.Choices,),
     frozen=True,
     kw_only=True,
@@ -37,6 +41,7 @@ axes.Choices = msgspec.defstruct(
 
 from click.testing import CliRunner  # noqa: E402  # everything is derived as soon as it is imported
 
+from cs336_tui.analysis.fields import shown_of  # noqa: E402
 from cs336_tui.cli.main import cli  # noqa: E402
 from cs336_tui.config.choices import sweep_from, sweep_of  # noqa: E402
 from cs336_tui.config.order import time_kind  # noqa: E402
@@ -46,6 +51,7 @@ from cs336_tui.config.sweep import Sweep  # noqa: E402
 from cs336_tui.events.codec import to_line  # noqa: E402
 from cs336_tui.events.reports import prediction_key  # noqa: E402
 from cs336_tui.session.log import LogReader  # noqa: E402
+from cs336_tui.tui.configure.form import entries_of, read  # noqa: E402
 from cs336_tui.tui.tabs.cell_detail import asked  # noqa: E402
 from cs336_tui.tui.widgets.entries import Chips  # noqa: E402
 from tests.export.grids import by, grid_events  # noqa: E402
@@ -90,6 +96,18 @@ async def form() -> dict[str, Any]:
         }
 
 
+def others() -> list[list[object]]:
+    """A choice that is on or off and one that is a number, after each way there and back."""
+    sweep = msgspec.structs.replace(BOTH, hot=True, grains=3)
+    there = [sweep, from_toml("mine", to_toml(Preset("mine", "", sweep))).sweep, read(entries_of(sweep)).sweep]
+    there += [sweep_of(sweep.cells()), sweep_from(flavours=BOTH.flavours, hot=True, grains=3)]
+    assert "--hot" in sweep.command()
+    assert "--grains 3" in sweep.command()
+    assert "hot" not in BOTH.command()
+    assert shown_of(sweep.cells()[0], "hot") == "yes"
+    return [[each.hot, each.grains] for each in there if each is not None]
+
+
 def found(folder: Path) -> dict[str, Any]:
     preset = to_toml(Preset("mine", "", BOTH))
     log = folder / "log.jsonl"
@@ -99,6 +117,7 @@ def found(folder: Path) -> dict[str, Any]:
         "help": output("bench", "--help"),
         "option": sweep_from(flavours=("salted",)).flavours,
         "command": BOTH.command(),
+        "others": others(),
         "preset": preset,
         "preset_read": from_toml("mine", preset).sweep.flavours,
         "cells": [cell.flavour for cell in (PLAIN, SALTED)],

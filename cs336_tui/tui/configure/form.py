@@ -24,7 +24,7 @@ DIMS = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
 CONTEXTS, CAUSAL = AXES["context_length"].values, AXES["causal"].values
 _OPTIONS = ("ddof", "timeout_s", "repeats", "after_oom")
 """Entries that are no part of a sweep."""
-_DIRECT = ("size", "vocab_size", "warmup_steps", "measure_steps", "causal", "model_path")
+_DIRECT = ("size", "vocab_size", "warmup_steps", "measure_steps", "model_path")
 """Choices that are read together with others."""
 
 
@@ -173,7 +173,6 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
         | {
             "size": (CUSTOM_SIZE,) if sweep.dims else sweep.sizes,
             "head_dim": ",".join(map(str, sweep.head_dims)),
-            "causal": CAUSAL[0 if sweep.causal else 1],
             "warmup_steps": ",".join(sweep.warmup_words),
             "measure_steps": steps_words(sweep.steps, sweep.steps_auto),
         },
@@ -186,6 +185,8 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
 
 def _shown(axis: Axis, value: Any) -> dict[str, str | tuple[str, ...]]:
     """What the entries of a choice hold for a sweep's value."""
+    if axis.kind is bool:
+        return {axis.field: axis.values[0 if value else 1]}
     if axis.widget == "chips":
         words = tuple(map(str, value))
         offered = tuple(word for word in words if word in axis.values) if axis.others else words
@@ -208,7 +209,8 @@ def _shown(axis: Axis, value: Any) -> dict[str, str | tuple[str, ...]]:
 def _read(axis: Axis, entries: Entries, reader: Reader) -> Any:
     """The sweep's value of a choice."""
     if axis.widget == "one":
-        return entries.text(axis.field)
+        text = entries.text(axis.field)
+        return text == axis.values[0] if axis.kind is bool else text
     if axis.widget == "chips":
         if axis.kind is int:
             return reader.numbers(axis.field, ",".join((*entries.chosen(axis.field), entries.text(axis.others))))
@@ -268,7 +270,7 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
 
 def _of_attention(entries: Entries, reader: Reader) -> dict[str, Any]:
     """What only attention alone has."""
-    return {"head_dims": reader.numbers("head_dim", entries.head_dim), "causal": entries.causal == CAUSAL[0]}
+    return {"head_dims": reader.numbers("head_dim", entries.head_dim)}
 
 
 def _of_model(entries: Entries, reader: Reader) -> dict[str, Any]:
