@@ -1,4 +1,4 @@
-"""The fields by which tables are pivoted, filtered and shown, and the results that a person names by them."""
+"""The fields by which tables are pivoted, filtered and shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Field(NamedTuple):
     usual: str = ""
 
     def show_done(self, result: Result) -> str:
-        """What this one result shows, with what an automatic choice came to."""
+        """Text of this result, with the outcome of an automatic choice."""
         return self.done(result) if self.done else self.show(result)
 
 
@@ -43,7 +43,7 @@ OWN = "own"
 are where its dimensions were given raw."""
 NO_ARGUMENTS = "none"
 _OF_MODELS = ("edition", "arch", "vocab")
-"""What attention alone has none of, whatever its spec says."""
+"""Fields that attention alone does not have."""
 
 
 def size_label(spec: CellSpec) -> str:
@@ -87,7 +87,7 @@ def machine(result: Result) -> str:
 
 
 def values(results: Iterable[Result], key: str) -> tuple[str, ...]:
-    """What the results show in this field, each once, in the field's natural order."""
+    """Values of the results in this field, each once, in the field's order."""
     field = FIELDS[key]
     found: dict[str, Any] = {}
     for result in results:
@@ -122,12 +122,12 @@ def in_common(results: Sequence[Result], key: str) -> str:
 
 
 def _with(results: Sequence[Result], key: str) -> Sequence[Result]:
-    """The results that have what this field tells of: attention alone has nothing of a language model's."""
+    """Results that have this field: attention alone has none of a language model's."""
     return [each for each in results if each.spec.workload != "attention"] if key in _OF_MODELS else results
 
 
 def shown_of(spec: CellSpec, key: str) -> str:
-    """What a choice, or a dimension of the model, shows of a spec."""
+    """Text of a choice or dimension of a spec."""
     if key in _WORDS:
         return _WORDS[key](spec)
     value = getattr(spec, _OF_COLUMN[key].field)
@@ -167,7 +167,7 @@ _WORDS: Mapping[str, Callable[[CellSpec], str]] = {
     "attention": lambda spec: OWN if is_imported(spec.model) else spec.attention,
     "causal": lambda spec: _YES_NO[spec.causal or spec.workload != "attention"],
 }
-"""What a choice shows that is not one attribute."""
+"""Texts of choices that are not one attribute."""
 
 
 def _choice(key: str) -> Field:

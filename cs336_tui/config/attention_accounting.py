@@ -1,4 +1,4 @@
-"""What attention alone must hold in memory between its forward and its backward, written down term by term.
+"""Memory that attention alone keeps from forward to backward, term by term.
 
 Letters in formulas: B sequences of T tokens, K the width of a query, a key and a value.
 """
@@ -34,13 +34,13 @@ class Term(NamedTuple):
 
 
 class Accounting(NamedTuple):
-    """`terms` are what is held, in the order in which it comes about."""
+    """`terms` are in the order of their allocation."""
 
     terms: tuple[Term, ...]
 
     @property
     def bytes(self) -> int:
-        """Of all terms."""
+        """Sum over all terms."""
         return sum(term.bytes for term in self.terms)
 
     @property
@@ -50,7 +50,7 @@ class Accounting(NamedTuple):
 
 
 def accounting_of(spec: CellSpec) -> Accounting | None:
-    """What a cell of workload ``attention`` holds before its backward, as its operations are written.
+    """Memory that a cell of workload ``attention`` holds before backward, by its operations.
 
     That is its tensors, q, k, v and the output's gradient; a naive causal mask; the output; and what autograd keeps for
     the backward: of each product its factors, of the softmax its result. A fused kernel keeps the logarithm of the sum
@@ -119,7 +119,7 @@ def _widths(spec: CellSpec) -> tuple[int, int]:
 
 
 def _softmax_stays(spec: CellSpec) -> bool:
-    """Whether autocast leaves a softmax of half precision in it: on a GPU it computes it in float32."""
+    """Whether autocast keeps a softmax in half precision; on a GPU it computes softmax in float32."""
     return spec.device == "cpu"
 
 

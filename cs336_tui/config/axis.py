@@ -1,4 +1,4 @@
-"""What a choice declares of itself (`Axis`), and `SpecError`, which refuses a value."""
+"""The declaration of a choice (`Axis`), and the error for a value that cannot be (`SpecError`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SpecError(ValueError):
 
 
 class Device(Protocol):
-    """What a choice may ask of a device; see `events.environment.DeviceInfo`."""
+    """The part of `events.environment.DeviceInfo` that choices use."""
 
     @property
     def name(self) -> str: ...
@@ -39,7 +39,7 @@ class Device(Protocol):
 
 
 class Cell(Protocol):
-    """What a choice may ask of the others in its cell; see `config.spec.CellSpec`."""
+    """The part of `config.spec.CellSpec` that choices use."""
 
     @property
     def workload(self) -> str: ...
@@ -67,15 +67,15 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
     field: str = ""
     kind: type = str
-    """Of one value: str, int, float or bool, or tuple where a value is several texts or pairs."""
+    """Type of one value: str, int, float or bool; tuple for several texts or pairs."""
     sweep_type: Any = str
     default: Any = None
 
     values: tuple[str, ...] = ()
     own: str = ""
-    """What a user may bring instead of one of the `values`, as ``package.module:`` and this; empty for nothing."""
+    """Kind of a user's own value, ``package.module:`` and this; empty if only `values` are allowed."""
     least: int = 1
-    """Of a whole number."""
+    """Minimum of a whole number."""
     check: Callable[[Any], None] | None = None
     """Raises `SpecError`; replaces the check against `values`, `own` and `least`."""
     lacks: Callable[[Any, Device], str] | None = None
@@ -101,20 +101,20 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     said: Callable[[Any], tuple[str, ...]] | None = None
     """Words of a cell's title for a value that is not the default; None for none."""
     detail: Callable[[Any], str] = str
-    """The same value in a cell's details."""
+    """The value in a cell's details."""
     workload: Literal["language-model", "attention"] | None = None
     """The only workload that has this choice; None if each has."""
     applies: Callable[[Cell], bool] = lambda _: True
     """Whether the choice changes anything in a cell of that workload."""
 
     group: Literal["", "what", "how", "variants", "more"] = ""
-    """Of the form; empty for no entry."""
+    """Part of the form that holds its entry; empty for no entry."""
     widget: Widget | None = None
     """None for what the type and the values come to."""
     before: str = ""
     """Field before which it stands in options, forms and tables, where that is not its place in the group."""
     label: str = ""
-    """Of the entry, where it is not the title."""
+    """Label of the entry, if it is not the title."""
     hint: str = ""
     """In the empty entry; beside ``chips`` in the one for other values."""
     tip: str | None = None
@@ -141,12 +141,12 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Of a preset."""
+        """Key in a preset."""
         return self.option.replace("-", "_")
 
     @property
     def is_rare(self) -> bool:
-        """Whether presets and commands leave it out where it is as usual."""
+        """Whether presets and commands leave its default out."""
         return self.group == "variants" or self.field == "vocab_size"
 
     @property

@@ -72,11 +72,11 @@ def sweep_from(
 
 
 ATTENTION_USUAL: dict[str, Any] = {"passes": ("forward", "backward"), "contexts": (1024,), "batches": (8,)}
-"""What attention alone is run with where nobody says."""
+"""Defaults of workload ``attention`` that differ from a language model's."""
 
 
 def _without_effect(sweep: Sweep, given: dict[str, Any]) -> dict[str, SpecError]:
-    """Of the given choices those that change nothing in this sweep, and why."""
+    """The given choices that have no effect in this sweep, each with the reason."""
     alone, own = sweep.workload == "attention", bool(sweep.own_code)
     found: dict[str, SpecError] = {}
     if "model_args" in given and not any(map(is_imported, sweep.models)):
@@ -169,7 +169,7 @@ def sweep_of(specs: Sequence[CellSpec]) -> Sweep:
 
 
 def _arguments(specs: Sequence[CellSpec]) -> tuple[tuple[str, str], ...]:
-    """The arguments of a person's own models; where these were given different ones, each for its model alone."""
+    """Arguments of users' models; named ``Class.name`` if they differ between models."""
     given = dict.fromkeys((spec.model, spec.model_args) for spec in specs if is_imported(spec.model))
     if len({arguments for _, arguments in given}) <= 1:
         return next((arguments for _, arguments in given), ())

@@ -18,7 +18,7 @@ CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 USERS_CACHE_FOLDER = os.environ.get(CACHE_FOLDER)
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 MOST_CHARACTERS = 100
-"""Of a value that is recorded."""
+"""Maximum length of a recorded value."""
 
 
 class TimingVariable(NamedTuple):
@@ -71,7 +71,7 @@ KNOWN: tuple[TimingVariable, ...] = (
 
 
 def set_variables(device_type: str, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Those that are set and change steps on this kind of device, as ``NAME=value``."""
+    """Variables that are set and change step times on this kind of device, as ``NAME=value``."""
     return tuple(
         f"{each.name}={environment[each.name][:MOST_CHARACTERS]}"
         for each in KNOWN
@@ -80,7 +80,7 @@ def set_variables(device_type: str, environment: Mapping[str, str]) -> tuple[str
 
 
 def slowing(variables: Iterable[str]) -> dict[str, str]:
-    """Of these, given as ``NAME=value``, those that make steps slower, each with how."""
+    """Variables among these, given as ``NAME=value``, that slow steps down, each with the reason."""
     known = {each.name: each for each in KNOWN}
     found: dict[str, str] = {}
     for said in variables:

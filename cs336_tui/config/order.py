@@ -35,18 +35,17 @@ def relative_work(spec: CellSpec) -> float:
 
 
 def _kind_of(kind: Kind, *, of_variants: bool = False) -> Callable[[CellSpec], tuple[object, ...]]:
-    """What a cell has in the choices that tell this kind apart; a choice counts where it means something."""
+    """A key that is equal for cells of one kind; a choice without effect in a cell counts as its default."""
     axes = [axis for axis in AXES.values() if kind in axis.kinds and (axis.group == "variants" or not of_variants)]
     return lambda spec: tuple(getattr(spec, a.field) if a.counts_in(spec) else a.default for a in axes)
 
 
 variant_kind = _kind_of("time", of_variants=True)
-"""Beside work, device, threads, precision and pass, what decides how long a step takes: cells alike in it tell how fast
-each other will be."""
+"""Key of the variants that decide a step's time, beside work, device, threads, precision and pass."""
 time_kind = _kind_of("time")
-"""Cells of one kind price each other's steps."""
+"""Cells with equal keys estimate each other's step time."""
 pace = _kind_of("pace")
-"""Cells of one pace price each other's steps as long as none of a kind was timed."""
+"""Cells with equal keys do so until one with an equal `time_kind` is timed."""
 _memory_kind = _kind_of("memory")
 
 
@@ -54,7 +53,7 @@ _UNPREDICTED = [axis for axis in AXES.values() if "memory" in axis.kinds and "pr
 
 
 def is_as_predicted(spec: CellSpec) -> bool:
-    """Whether nothing is chosen that predictions of memory leave out."""
+    """Whether predictions of memory cover all choices of the cell."""
     return all(getattr(spec, axis.field) == axis.default for axis in _UNPREDICTED)
 
 
@@ -75,7 +74,7 @@ def in_rounds(specs: Sequence[CellSpec], repeats: int) -> tuple[tuple[CellSpec, 
 
 
 def needs_at_least(spec: CellSpec, other: CellSpec) -> bool:
-    """Whether `spec` surely needs as much memory as `other`: the same kind of cell, and nothing of it smaller."""
+    """Whether `spec` surely needs as much memory as `other`: it is of the same kind and no dimension is smaller."""
 
     def extent(cell: CellSpec) -> tuple[int, ...]:
         dims = cell.dims

@@ -1,4 +1,4 @@
-"""Named sweeps as data files: those of each handout edition, and a person's own.
+"""Named sweeps as data files: those of each handout edition, and a user's own.
 
 A preset is one TOML file and is named by its place: ``2026/warmup.toml`` is ``2026/warmup``. Its keys are the flags of
 `cs336-tui bench` without their dashes; a key that is left out keeps its default. `about` says what it is for. As
@@ -21,7 +21,7 @@ from cs336_tui.config.sweep import INTERVAL, UNRESOLVED, Auto, Counted, Sweep, a
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*(/[A-Za-z0-9][A-Za-z0-9 ._+-]*)*")
 _DEPTH = 3
-"""Of folders in which presets are looked for, as a link may lead back to where it is."""
+"""Maximum depth of preset folders; a link may lead back to its own folder."""
 _DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
 _GIVEN = [axis for axis in AXES.values() if axis.sweep and axis.option]
 _KEYS: dict[str, tuple[str, type, bool]] = (
@@ -73,7 +73,7 @@ class PresetSet(msgspec.Struct, frozen=True):
 
 
 def user_preset_dir() -> Path:
-    """Where a person's own presets are kept."""
+    """Folder of the user's own presets."""
     return platformdirs.user_config_path("cs336-tui", appauthor=False) / "presets"
 
 
@@ -86,20 +86,20 @@ def bundled() -> tuple[Preset, ...]:
 
 
 def all_presets(user_dir: Path | None = None) -> PresetSet:
-    """The bundled presets, then those in `user_dir` (`user_preset_dir` when None); a person's own replaces a bundled
-    one of the same name."""
+    """The bundled presets, then those in `user_dir` (`user_preset_dir` if None), which replace bundled ones of the same
+    name."""
     own = _presets_in(user_dir or user_preset_dir())
     names = {preset.name for preset in own.presets}
     return PresetSet((*(preset for preset in bundled() if preset.name not in names), *own.presets), own.problems)
 
 
 def preset(name: str) -> Preset:
-    """The preset of that name, bundled or a person's own. Raises `SpecError`."""
+    """The bundled or own preset of that name. Raises `SpecError`."""
     return all_presets().find(name)
 
 
 def save(preset: Preset, user_dir: Path | None = None, *, overwrite: bool = False) -> Path:
-    """Keep a preset among a person's own; returns its file. Raises `PresetError`."""
+    """Save a preset among the user's own; returns its file. Raises `PresetError`."""
     if not _NAME.fullmatch(preset.name):
         raise PresetError(f"preset name {preset.name!r}: expected letters, digits, spaces, . _ + - and / between")
     path = (user_dir or user_preset_dir()) / f"{preset.name}.toml"

@@ -17,9 +17,9 @@ import msgspec
 UNREADABLE = (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Errors of reading and decoding a file, whatever it holds."""
 LARGEST_BYTES = 1 << 17
-"""Of a file that people write by hand, such as a preset."""
+"""Maximum size of a file that people write by hand, such as a preset."""
 MOST_DOTS = 500
-"""Of a key of theirs."""
+"""Maximum number of dots in a TOML key."""
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -1,4 +1,4 @@
-"""Models of a person's own that were run lately, kept in a small file so that they need not be typed again."""
+"""Users' own models that were run recently, kept in a small file so that they need not be typed again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cs336_tui.config.sweep import Sweep
 from cs336_tui.config.variants import is_imported
 
 MOST = 10
-"""How many are kept."""
+"""Number of models that are kept."""
 
 
 class RecentModel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -27,7 +27,7 @@ class RecentModel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def models_in(sweep: Sweep) -> tuple[RecentModel, ...]:
-    """A person's own models that the sweep would run, in its order."""
+    """Users' own models that the sweep runs, in its order."""
     return tuple(
         RecentModel(model=name, args=sweep.model_args, path=sweep.model_path, annotations=sweep.annotations)
         for name in sweep.models
@@ -36,7 +36,7 @@ def models_in(sweep: Sweep) -> tuple[RecentModel, ...]:
 
 
 def recent_models(file: Path | None = None) -> tuple[RecentModel, ...]:
-    """Those that were run lately, newest first; none where the file cannot be read."""
+    """Recent models, newest first; none if the file cannot be read."""
     with contextlib.suppress(*UNREADABLE):
         return msgspec.json.decode(read_small(file or _usual_file()), type=tuple[RecentModel, ...])[:MOST]
     return ()

@@ -36,7 +36,7 @@ __all__ = [
 ]  # fmt: skip
 
 FLOAT8_MULTIPLE = 16
-"""What the hardware's float8 products want every dimension to be a multiple of."""
+"""Float8 matrix products of the hardware need dimensions that are multiples of this."""
 CUSTOM_SIZE = "custom"
 """The size name of a cell whose dimensions were given raw."""
 
@@ -95,7 +95,7 @@ def dims_of(size: str, edition: str, vocab_size: int = 10_000) -> ModelDims:
 
 
 class Rule(NamedTuple):
-    """Which of several choices do not go together. `refusals` yields what is wrong with these `fields` of a cell."""
+    """A rule between choices: `refusals` yields what is wrong in a cell and reads these `fields` only."""
 
     fields: tuple[str, ...]
     refusals: Callable[[Choices], Iterator[SpecError]]
@@ -105,7 +105,7 @@ RULES: list[Rule] = []
 
 
 def _between(*fields: str) -> Callable[[Callable[[Choices], Iterator[SpecError]]], object]:
-    """Make the function the rule between these choices. The workload and the model's dimensions go without saying."""
+    """Register a function as the rule between these choices; every rule may read the workload and dimensions, too."""
     return lambda refusals: RULES.append(Rule(fields, refusals))
 
 
@@ -179,7 +179,7 @@ def _captured_twice(cell: Choices) -> Iterator[SpecError]:
 
 @_between("precision", "size", "model")
 def _float8(cell: Choices) -> Iterator[SpecError]:
-    """Linear layers that can run in it; of a model that is imported, building it tells."""
+    """Dimensions of linear layers for float8; an imported model's are known when it is built."""
     if cell.precision != "fp8-mixed":
         return
     if cell.workload == "attention":
@@ -205,17 +205,17 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
 
     @property
     def brings_own_code(self) -> bool:
-        """Whether running it imports something of the user's."""
+        """Whether it runs code of the user's."""
         return any(map(is_imported, (self.model, self.attention, self.optimizer, self.loss)))
 
     @property
     def args_given(self) -> tuple[str, ...]:
-        """What a model of the user's is given beside its dimensions, such as ``dropout=0.1``; else nothing."""
+        """Arguments of a user's own model, such as ``dropout=0.1``; empty for the reference model."""
         return tuple(f"{name}={value}" for name, value in self.model_args) if is_imported(self.model) else ()
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """What is not as usual, in a few words each, such as ``sdpa`` and ``compiled``."""
+        """Choices other than the defaults in a few words each, such as ``sdpa`` and ``compiled``."""
         found: dict[str, tuple[str, ...]] = (
             {"attention": (short(self.attention),)} if self.workload == "attention" else {}
         )
@@ -230,7 +230,7 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
 
     @property
     def size_label(self) -> str:
-        """The size's name; a custom size is told by its dimensions: ``custom d_model/d_ff/layers/heads``."""
+        """The size's name; of a custom size with its dimensions, ``custom d_model/d_ff/layers/heads``."""
         if self.size != CUSTOM_SIZE:
             return self.size
         return f"{self.size} {self.d_model}/{self.d_ff}/{self.num_layers}/{self.num_heads}"
@@ -246,7 +246,7 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What tells this cell from its neighbours, for a heading."""
+        """A heading that tells this cell from its neighbours."""
         kind = ("attention",) if self.workload == "attention" else ()
         usual = (self.size_label, f"ctx {self.context_length}", self.pass_, self.precision, self.device)
         return " · ".join((*kind, *usual, *self.variants))
@@ -259,4 +259,4 @@ _CHECKS = tuple(
     for field, axis in AXES.items()
     if axis.kind is int or (axis.kind is str and axis.values) or axis.check
 )
-"""What is checked of each field: quickly what is fine, and in full what is not."""
+"""Fields to check, with what is accepted at once; `Axis.validate` decides about the rest."""

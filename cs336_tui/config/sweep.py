@@ -1,4 +1,4 @@
-"""Choices whose product is run: what the panes, the flags and a preset hold."""
+"""Choices whose product is run (`Sweep`), from a form, options or a preset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNRESOLVED = ("auto", "every")
 """Names that only a machine can turn into devices: its best one, and all of them."""
 
 MOST_CELLS = 10_000
-"""Of one sweep."""
+"""Maximum number of cells of a sweep."""
 
 Counted = Literal["warmup_steps", "measure_steps"]
 USUAL_MOST: dict[Counted, int] = {"warmup_steps": 100, "measure_steps": 1000}
@@ -28,7 +28,7 @@ USUAL_MOST: dict[Counted, int] = {"warmup_steps": 100, "measure_steps": 1000}
 FEWEST: dict[Counted, int] = {"warmup_steps": 10, "measure_steps": 20}
 """Steps after which an automatic count is looked at first, so that no ceiling makes sense below."""
 INTERVAL = 0.01
-"""How narrow the interval of the mean is to be, as a share of the mean, when nobody says."""
+"""Default width of the mean's confidence interval that ends automatic steps, as a share of the mean."""
 
 
 class Auto(NamedTuple):
@@ -38,7 +38,7 @@ class Auto(NamedTuple):
 
 
 def auto_of(field: Counted, text: str) -> Auto | None:
-    """What ``auto`` or ``auto:MAX`` means, in any case; None for a text that does not begin so. Raises `SpecError`."""
+    """Parse ``auto`` or ``auto:MAX``, case-insensitively; None for any other text. Raises `SpecError`."""
     word, colon, most = text.strip().partition(":")
     if word.strip().lower() != "auto":
         return None
@@ -186,7 +186,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         return CellSpec(**values | msgspec.structs.asdict(dims) | {"size": size, "model_args": model_args})
 
     def problems(self) -> tuple[SpecError, ...]:
-        """Everything wrong with the choices, each said once; empty when `cells` will succeed."""
+        """All problems, each once; empty if `cells` will succeed."""
         found = {str(problem): problem for problem in self.refusals()}
         if len(self) > MOST_CELLS:
             problem = SpecError("cells", len(self), f"these choices make too many; expected at most {MOST_CELLS}")
@@ -194,8 +194,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         return tuple(found.values())
 
     def refusals(self) -> Iterator[SpecError]:
-        """What is wrong, but for how many cells there are. Costs the sum of the choices, and of each rule the product
-        of those that it is between."""
+        """All problems but the number of cells. Costs the sum of the choices and, per rule, the product of its own."""
         for field, choices in self._axes().items():
             if not choices:
                 yield SpecError(field.rstrip("_"), "(none)", "choose at least one")
@@ -223,7 +222,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     def _broken(
         self, rule: Rule, values: dict[str, tuple[Any, ...]], dims: dict[str | int, ModelDims]
     ) -> Iterator[SpecError]:
-        """What the rule has against these values of its choices."""
+        """Refusals of a rule for all combinations of its choices."""
         several = [values[field] for field in rule.fields]
         if math.prod(map(len, several)) > MOST_CELLS:  # then there are too many cells, too
             return
@@ -234,7 +233,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
             yield from rule.refusals(Choices(**_PLAIN | {"workload": self.workload} | of_size | cell))
 
     def _values(self) -> dict[str, tuple[Any, ...]]:
-        """The values that cells take of every choice, by the field of `CellSpec`."""
+        """Values of every choice by the field of `CellSpec`."""
         without = () if self.own_code else ("model_path", "annotations")
         shared = {field: (getattr(self, field),) for field in _SHARED if field not in without}
         return shared | self._axes() | {"measure_steps": (self.steps,), "model_args": (self.model_args,)}
@@ -269,7 +268,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
                 yield SpecError("model_args", f"{name}={value}", allowed)
 
     def _ceilings(self) -> Iterator[SpecError]:
-        """What is wrong with the most steps of automatic counts."""
+        """Problems of the maxima of automatic counts."""
         if self.warmup_auto and len(self.warmups) > 1:
             values = ",".join(map(str, self.warmups))
             yield SpecError("warmup_steps", f"auto:{values}", "auto stands alone, with one most")
@@ -303,7 +302,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
                 yield from (f"--{AXES[field].option}", str(value))
 
     def _words_of(self, axis: Axis) -> Iterator[str]:
-        """The option of a choice; none where that goes without saying."""
+        """The option of a choice; none if it is a default that commands leave out."""
         value = getattr(self, axis.sweep)
         given = value if isinstance(value, tuple) else (value,)
         match axis.field:

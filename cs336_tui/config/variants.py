@@ -46,7 +46,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "batch_size": (),
     "seed": (),
 }  # fmt: skip
-"""What a user's model may be given by name, as fields of a spec, and what else these are called."""
+"""Arguments that a user's model may have, as fields of a spec, each with its other names."""
 _OPTIONS = {"context_length": "--context", "batch_size": "--batch", "device": "--device", "dtype": "--precision"}
 """Options that give what a model is given by name, where they are called otherwise."""
 
@@ -55,17 +55,17 @@ _IMPORTED = re.compile(f"{_DOTTED}:{_DOTTED}")
 
 
 def is_imported(name: str) -> bool:
-    """Whether this names something that a user brings, as ``package.module:Class``."""
+    """Whether this names a user's own code, as ``package.module:Class``."""
     return ":" in name
 
 
 def is_well_formed(name: str) -> bool:
-    """Whether it reads ``package.module:attribute``, attributes dotted where they are nested."""
+    """Whether it has the form ``package.module:attribute``; nested attributes have dots."""
     return _IMPORTED.fullmatch(name) is not None
 
 
 def likely_meant(name: str) -> str:
-    """What to write in place of a name that is not well formed, in a few words; empty where nothing tells."""
+    """Advice for a name that is not well formed, in a few words; empty if there is none."""
     module, colon, attribute = name.partition(":")
     attribute = attribute if colon else "Class"
     if "/" in module or (colon and module.endswith(".py")):
@@ -87,7 +87,7 @@ def likely_meant(name: str) -> str:
 
 
 def _of_file(path: str, attribute: str) -> str:
-    """How to name what is in a Python file that is there: from the folder above its package on; empty for no file."""
+    """Advice for naming code in a Python file, from the folder above its package; empty if there is no file."""
     try:
         file = Path(path).expanduser()
         file = file if file.suffix == ".py" else file.with_name(f"{file.name}.py")
@@ -113,7 +113,7 @@ def option_of(argument: str) -> str | None:
 
 
 def arguments_for(model: str, pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Of arguments of a user's models those for this one: those for all, and its own, written ``Class.name``."""
+    """Arguments for this model: those for all models, and its own, written ``Class.name``."""
     if not is_imported(model):
         return ()
     own = f"{short(model)}."

@@ -1,4 +1,4 @@
-"""Widgets of the form's entries: which are shown, and what a fold says of those in it."""
+"""Widgets of the form's entries, and labels of its folds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cs336_tui.tui.dialogs.questions import ChoiceList
 from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 
 _LONG = 4_000
-"""The most characters of what may be a list of paths."""
+"""Maximum length of a text that may be a list of paths."""
 _SHORTER = {
     "inference": "infer", "forward": "fwd", "backward": "bwd", "forward+backward": "fwd+bwd", "train-step": "train",
 }  # fmt: skip
@@ -64,7 +64,7 @@ def _of_axis(axis: Axis, entries: Entries) -> Iterator[Entry]:
 
 
 def variant_entries(entries: Entries, recent: tuple[RecentModel, ...]) -> Iterator[Entry]:
-    """Those of the model and its variants."""
+    """Entries of the model and its variants."""
     for entry in entries_in("variants", entries):
         yield entry
         if entry.field == "model":
@@ -72,13 +72,13 @@ def variant_entries(entries: Entries, recent: tuple[RecentModel, ...]) -> Iterat
 
 
 def dims_entries(entries: Entries) -> Iterator[Entry]:
-    """Those of a model that is no size of the edition, filled."""
+    """Entries of a custom size's dimensions."""
     for field in DIMS:
         yield TextEntry(field, AXES[field].label or AXES[field].title, entries.text(field))
 
 
 def more_entries(entries: Entries) -> Iterator[Entry]:
-    """Those that are seldom changed, filled."""
+    """Entries that are seldom changed."""
     yield from entries_in("more", entries)
     yield Chips("ddof", "std ddof", chips_of(("1", "0")), (entries.ddof,), multiple=False)
     yield TextEntry("timeout_s", "timeout s", entries.timeout_s, hint="none, per cell")
@@ -99,7 +99,7 @@ def fields_in(group: str) -> set[str]:
 
 
 def is_shown(field: str, entries: Entries, recent: tuple[RecentModel, ...]) -> bool:
-    """Whether the entry means anything beside the others, or holds something that should be seen."""
+    """Whether the entry has an effect beside the others, or is not empty."""
     alone = entries.workload == "attention"
     if field == "recent":
         return bool(recent) and not alone
@@ -111,7 +111,7 @@ def is_shown(field: str, entries: Entries, recent: tuple[RecentModel, ...]) -> b
 
 
 def fold_label(entries: Entries, *, is_open: bool) -> str:
-    """What the fold holds, or what in it is not as usual, so that nothing folded away surprises."""
+    """Content of the fold; if it is closed, the choices in it that are not defaults."""
     if is_open:
         return "model and variants"
     found = ", ".join(_unusual(entries))
@@ -119,7 +119,7 @@ def fold_label(entries: Entries, *, is_open: bool) -> str:
 
 
 def _unusual(entries: Entries) -> Iterator[str]:
-    """A few words for each choice that is not as usual; values that are tried one after another with slashes."""
+    """A few words for each choice that is not the default; slashes join several values."""
     usual = entries_of(Sweep())
     if entries.workload == "attention":
         yield "attention alone"
@@ -178,7 +178,7 @@ class PresetEntry(Entry, can_focus=True):
 
 
 class RecentEntry(Entry, can_focus=True):
-    """Says how many models of one's own were run before. Enter opens the list of them, newest first."""
+    """Number of own models that were run before. Enter opens their list, newest first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space,enter", "choose", "Choose a recent model", show=False, id="recent.choose"),
@@ -215,6 +215,6 @@ class RecentEntry(Entry, can_focus=True):
 
 
 def _about(model: RecentModel) -> str:
-    """What it was run with."""
+    """Arguments and folders of a model."""
     args = ", ".join(f"{name}={value}" for name, value in model.args)
     return " · ".join(filter(None, [args, f"in {', '.join(model.path)}" if model.path else ""]))

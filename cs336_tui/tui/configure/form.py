@@ -19,7 +19,7 @@ from cs336_tui.tui.configure.reading import Reader, joined, names_of
 MAX_CELLS = 10_000
 """The most cells that the app runs at once: each is a row of its table."""
 AFTER_OOM = ("skip larger", "try all")
-"""What becomes of waiting cells that need at least as much memory as one that ran out of it."""
+"""Treatment of waiting cells that need at least as much memory as one that ran out of it."""
 DIMS = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
 CONTEXTS, CAUSAL = AXES["context_length"].values, AXES["causal"].values
 _OPTIONS = ("ddof", "timeout_s", "repeats", "after_oom")
@@ -29,7 +29,7 @@ _DIRECT = ("size", "vocab_size", "warmup_steps", "measure_steps", "model_path")
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to run and summarise, apart from what.
+    """Options of a run that are no part of its sweep.
 
     `timeout_s` ends a cell that takes longer, None never. All cells run `repeats` times, round after round. After a
     cell that ran out of memory, `skip_after_oom` skips waiting ones that need at least as much.
@@ -85,23 +85,23 @@ class Entries(_OfAxes, frozen=True, kw_only=True):
         after_oom: str
 
     def with_value(self, field: str, value: str | tuple[str, ...]) -> Entries:
-        """The same with one field changed; where one choice only is held, that of a tuple of one."""
+        """A copy with one field changed; a field of one choice takes a tuple of one."""
         if isinstance(getattr(self, _attribute(field)), str) and isinstance(value, tuple):
             (value,) = value
         return msgspec.structs.replace(self, **{_attribute(field): value})
 
     def with_options_of(self, other: Entries) -> Entries:
-        """The same with the other's entries that are no part of a sweep."""
+        """A copy with the other's run options."""
         return msgspec.structs.replace(self, **{name: getattr(other, name) for name in _OPTIONS})
 
     def with_workload(self, workload: str) -> Entries:
-        """The same for another workload: what is as usual for the one before becomes what is usual for it."""
+        """A copy for another workload; defaults of the old one become defaults of the new one."""
         before, after = _USUAL[self.workload], _USUAL[workload]
         usual = {name: value for name, value in after.items() if getattr(self, name) == before[name]}
         return msgspec.structs.replace(self, workload=workload, **usual)
 
     def with_model(self, recent: RecentModel) -> Entries:
-        """The same with a model that was run before, and what it was run with."""
+        """A copy with a recent model and its arguments."""
         return msgspec.structs.replace(
             self,
             model=recent.model,
@@ -112,21 +112,21 @@ class Entries(_OfAxes, frozen=True, kw_only=True):
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """What is entered as a person's own code, finished or not."""
+        """Entered names of the user's own code, complete or not."""
         texts = [self.text(axis.others or axis.field) for axis in AXES.values() if axis.own]
         return tuple(name for text in texts for name in names_of(text) if is_imported(name))
 
     def text(self, field: str) -> str:
-        """What was typed in a field."""
+        """Text of a field."""
         return str(getattr(self, _attribute(field)))
 
     def chosen(self, field: str) -> tuple[str, ...]:
-        """What was ticked in a field."""
+        """Ticked values of a field."""
         value = getattr(self, _attribute(field))
         return (value,) if isinstance(value, str) else tuple(value)
 
     def all_of(self, axis: Axis) -> tuple[str, ...]:
-        """What was ticked and what was typed of a choice."""
+        """Ticked and typed values of a choice."""
         typed = names_of(self.text(axis.others)) if axis.others else ()
         return (
             (*self.chosen(axis.field), *typed) if axis.widget in ("chips", "one") else names_of(self.text(axis.field))
@@ -138,7 +138,7 @@ def _attribute(field: str) -> str:
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True):
-    """What the entries mean. `sweep` is None exactly when there are `problems`."""
+    """Result of reading the entries. `sweep` is None exactly if there are `problems`."""
 
     sweep: Sweep | None
     options: RunOptions
@@ -151,7 +151,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> str:
-        """How much would run: cells, and steps of all cells, warm-up included."""
+        """Number of cells and of all their steps, warm-up included."""
         if self.sweep is None:
             return ""
         cells = len(self.sweep) * self.options.repeats
@@ -184,7 +184,7 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
 
 
 def _shown(axis: Axis, value: Any) -> dict[str, str | tuple[str, ...]]:
-    """What the entries of a choice hold for a sweep's value."""
+    """Entries of a choice for a sweep's value."""
     if axis.kind is bool:
         return {axis.field: axis.values[0 if value else 1]}
     if axis.widget == "chips":
@@ -269,7 +269,7 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
 
 
 def _of_attention(entries: Entries, reader: Reader) -> dict[str, Any]:
-    """What only attention alone has."""
+    """Choices that only attention alone has."""
     return {"head_dims": reader.numbers("head_dim", entries.head_dim)}
 
 
@@ -281,7 +281,7 @@ def _of_model(entries: Entries, reader: Reader) -> dict[str, Any]:
 
 
 def _device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[SpecError]:
-    """What is wrong with the devices, and with what each of them cannot do where they are known."""
+    """Problems of the devices, and choices that known devices cannot run."""
     try:
         devices = environment.resolve(sweep.devices) if environment else _any_as_cpu(sweep.devices)
     except SpecError as error:
@@ -307,7 +307,7 @@ def _any_as_cpu(devices: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _of_head_dim(problem: SpecError) -> SpecError:
-    """The same problem, of the entry that gives attention alone its width."""
+    """The problem, moved from the size to the entry of attention's width."""
     if problem.field not in ("size", "d_model"):
         return problem
     return SpecError("head_dim", problem.value, problem.allowed)
@@ -318,7 +318,7 @@ def _pairs_words(pairs: tuple[tuple[str, str], ...]) -> str:
 
 
 def _position(field: str) -> int:
-    """Where in the form a field stands; what concerns several fields comes last."""
+    """Position of a field in the form; problems of several fields come last."""
     fields = Entries.__struct_fields__
     return fields.index(_attribute(field)) if _attribute(field) in fields else len(fields)
 
@@ -332,7 +332,7 @@ _USUAL = {
     }
     for workload, usual in (("language-model", {}), ("attention", ATTENTION_USUAL))
 }
-"""Entries that differ between workloads where nobody says."""
+"""Default entries that differ between workloads."""
 
 
 def _plural(count: int, noun: str) -> str:

@@ -40,9 +40,9 @@ from cs336_tui.tui.widgets.buttons import Fold, PushButton
 from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
 
 _SUMMARY_LINES = 5
-"""At most, of what is said about all that is entered; as high as its style lets it be."""
+"""Maximum height of the summary, as in its style."""
 _READ_S = 12.0
-"""For so long it is said what was left out of a preset."""
+"""Seconds for which choices left out of a preset are shown."""
 _TWO_COLUMNS_FROM = 64
 """Width at which the entries stand in two columns."""
 
@@ -121,7 +121,7 @@ class ConfigurePane(Vertical):
         self._foreseen = ("", "text")
         self._recent = recent_models()
         self._was_in_hand = False
-        """Whether the focus was on Run or Stop when both could no longer be pressed."""
+        """Whether Run or Stop had the focus when both were disabled."""
 
     @property
     def sweep(self) -> Sweep | None:
@@ -138,7 +138,7 @@ class ConfigurePane(Vertical):
 
     @property
     def choices(self) -> Choices:
-        """What decides which cells Run would add."""
+        """Choices that decide which cells Run adds."""
         return Choices(self.sweep, self.options.repeats, self._environment)
 
     def compose(self) -> ComposeResult:
@@ -227,7 +227,7 @@ class ConfigurePane(Vertical):
         self._was_in_hand = self._stopping and in_hand
 
     def foresee(self, text: str, role: str) -> None:
-        """Say behind how much would run what it will need; role ``text``, ``caution`` or ``bad``."""
+        """Show the predicted needs behind the summary; role ``text``, ``caution`` or ``bad``."""
         if (text, role) != self._foreseen:
             self._foreseen = text, role
             self._show_summary()
@@ -287,7 +287,7 @@ class ConfigurePane(Vertical):
         return entries_of(self._preset.sweep).with_options_of(self._entries)
 
     def _leave_out(self) -> None:
-        """Take what this machine cannot run out of a preset that nobody has changed yet, and say so."""
+        """Remove choices that this machine cannot run from an unchanged preset, and notify."""
         environment, fields = self._environment, self._may_leave_out
         if environment is None:
             return
@@ -310,7 +310,7 @@ class ConfigurePane(Vertical):
             self.post_message(self.Changed(self.sweep, self.problems))
 
     def _show(self) -> None:
-        """Bring everything but the entries' own values up to date with them."""
+        """Update everything but the entries' own values."""
         entries, problems = self._entries, self.problems
         alone = entries.workload == "attention"
         custom = CUSTOM_SIZE in entries.size
@@ -331,7 +331,7 @@ class ConfigurePane(Vertical):
         self.query_one("#run", PushButton).offer("Add" if self._adding else "Run", not self._stopping and not problems)
 
     def _show_folds(self, wrong: set[str]) -> None:
-        """What is folded away, and whether something in it is wrong."""
+        """Update the folds and mark those with problems."""
         variants, more = self.query_one("#fold-variants", Fold), self.query_one("#fold-more", Fold)
         self._group("variants", variants.open, lambda: variant_entries(self._entries, self._recent))
         self._group("more", more.open, lambda: more_entries(self._entries))
@@ -341,7 +341,7 @@ class ConfigurePane(Vertical):
         more.label = f"✗ {label}" if wrong & fields_in("more") else label
 
     def _show_summary(self) -> None:
-        """How much would run and what that needs, or what is wrong."""
+        """Update the summary: cells, steps and predicted needs, or the problems."""
         problems = self.problems
         summary = self.query_one("#summary", Static)
         foreseen, role = ("", "bad") if problems else self._foreseen

@@ -21,11 +21,11 @@ run_alike = lru_cache(maxsize=1 << 14)(run_key)
 
 
 MOST = 200
-"""So many different needs are predicted of a sweep."""
+"""Maximum number of different needs that are predicted for a sweep."""
 
 
 class Choices(NamedTuple):
-    """What decides which cells would be added; `sweep` is None while something is wrong with the choices."""
+    """Choices that decide which cells are added; `sweep` is None while they have problems."""
 
     sweep: Sweep | None
     repeats: int
@@ -48,16 +48,16 @@ class Cells(NamedTuple):
     why_none: str = ""
     needs: tuple[Need, ...] = ()
     largest: tuple[Need, ...] = ()
-    """Those of the needs that are predicted: all, or where they are too many the largest."""
+    """Needs that are predicted: all, or the largest if there are too many."""
 
     @property
     def is_cut(self) -> bool:
-        """Whether some are too many to be predicted."""
+        """Whether some needs are not predicted."""
         return len(self.largest) < len(self.needs)
 
     @property
     def kinds(self) -> int:
-        """How many different needs there are."""
+        """Number of different needs."""
         return len({needs_of(need.spec) for need in self.needs})
 
     @property

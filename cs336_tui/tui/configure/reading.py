@@ -1,4 +1,4 @@
-"""What was typed into the form, read as numbers, names and pairs, and what is wrong with it."""
+"""Reads the form's texts as numbers, names and pairs, and collects problems."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Reader:
         return self.attempt(lambda: _measured_steps(text)) or (USUAL_STEPS, None)
 
     def numbers(self, field: str, text: str, allowed: str = _SEVERAL) -> tuple[int, ...]:
-        """Whole numbers between commas; the one that any field may hold when they are none."""
+        """Whole numbers between commas; 1, which every field allows, if a text is none."""
         words = text.split(",")
         if not words[-1].strip():
             words.pop()
@@ -116,7 +116,7 @@ class Reader:
 
 
 def _measured_steps(text: str) -> tuple[int, float | None]:
-    """What ``10``, ``auto``, ``auto:200`` and ``auto 2%`` mean. Raises `SpecError`."""
+    """Parse ``10``, ``auto``, ``auto:200`` or ``auto 2%``. Raises `SpecError`."""
     count, _, share = " ".join(text.split()).partition(" ")
     automatic = auto_of("measure_steps", count)
     if automatic is None:
