@@ -1,9 +1,9 @@
-"""How much of a CUDA device's memory torch's caching allocator counts as allocated for given tensors.
+"""Simulates torch's CUDA caching allocator: bytes that it counts as allocated for given tensors.
 
-After c10/cuda/CUDACachingAllocator.cpp with its default settings, no expandable segments. Requests are rounded up to
-512 bytes. Those of at most 1 MiB are cut from segments of 2 MiB, larger ones from segments of 20 MiB, or from 10 MiB on
-of their own size rounded up to 2 MiB. The smallest free block that holds a request is cut, unless what would be left of
-it is too small to be of use (at most 1 MiB, of a small segment less than 512 bytes): that is given along, and counts.
+After c10/cuda/CUDACachingAllocator.cpp with default settings, no expandable segments. Requests are rounded up to 512
+bytes. Those of at most 1 MiB come from segments of 2 MiB, larger ones from segments of 20 MiB, or from 10 MiB on of
+their own size rounded up to 2 MiB. The smallest free block that fits is split, unless the rest is too small (at most
+1 MiB, in a small segment less than 512 bytes): then the rest counts too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _round_up(value: int, unit: int) -> int:
 
 
 def as_cached(timeline: TrackedTimeline) -> TrackedTimeline:
-    """The same allocations, each as large as the block that the allocator gives out for it."""
+    """The same allocations with the sizes of their blocks."""
     births: list[list[int]] = [[] for _ in range(timeline.events)]
     deaths: list[list[int]] = [[] for _ in range(timeline.events)]
     for number, allocation in enumerate(timeline.allocations):
@@ -40,20 +40,19 @@ def as_cached(timeline: TrackedTimeline) -> TrackedTimeline:
             if number in blocks:
                 allocator.free(blocks.pop(number))
         for number in born:
-            if requested := timeline.allocations[number].bytes:  # for nothing it gives out nothing
+            if requested := timeline.allocations[number].bytes:
                 blocks[number] = allocator.allocate(requested)
                 sizes[number] = blocks[number].size
     return timeline.resized(sizes)
 
 
 class CachingAllocator:
-    """Free blocks by size, then address; memory without end."""
+    """Free blocks by size, then address; unlimited memory."""
 
     def __init__(self) -> None:
-        self.reserved = 0
-        """Bytes of all segments, which are also their addresses' end."""
+        self.reserved = 0  # Bytes of all segments, which are also their addresses' end
         self._free: dict[bool, list[tuple[int, int, _Block]]] = {True: [], False: []}
-        """Of small segments, and of large ones; no two blocks have an address in common."""
+        """Blocks of small segments (True) and of large ones."""
 
     def allocate(self, requested: int) -> _Block:
         """A block of at least this many bytes, which may not be 0."""
@@ -106,7 +105,7 @@ class CachingAllocator:
 
 
 class _Block:
-    """A stretch of a segment, between its neighbours in it."""
+    """A block of a segment, with its neighbours."""
 
     __slots__ = ("after", "before", "free", "size", "small", "start")
 

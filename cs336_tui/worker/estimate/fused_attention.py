@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention of another device, on tensors of the meta device, where torch itself only knows math."""
+"""Runs a device's scaled_dot_product_attention on tensors of the meta device, for which torch only has math."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from torch.backends import cuda
 from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.flop_counter import (
-    flop_registry,
-    register_flop_formula,
-    sdpa_backward_flop_count,
-    sdpa_flop_count,
-)
+from torch.utils.flop_counter import flop_registry, register_flop_formula, sdpa_backward_flop_count, sdpa_flop_count
 
 from cs336_tui.events.gpus import HOPPER
 
@@ -24,19 +19,19 @@ _AMPERE = (8, 0)
 _HALVES = (torch.float16, torch.bfloat16)
 _aten = torch.ops.aten
 _ATTENTION = F.scaled_dot_product_attention
-"""torch's own. While a model's parts are named it is wrapped in `F`, and torch hands on what it finds there."""
+"""torch's own function: while parts are named, `F` has a wrapper of it, which torch passes on."""
 
 Shape = tuple[int, ...]
 
 
-class FusedAttention(TorchFunctionMode):
-    """Runs the kernel that torch would run on a device of this type, so that what it keeps for backward is what is kept
-    there: queries, keys, values, output and the log of each row's sum, not the scores.
+class MetaAttention(TorchFunctionMode):
+    """A mode that runs the kernel that torch would run on this type of device, which saves for backward queries, keys,
+    values, output and the log of each row's sum, not the scores.
 
-    Of the CPU torch is asked. For CUDA these are the rules of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp as
-    far as they depend on dtype, width, mask and compute `capability`. Kernels that are switched off
-    (`torch.nn.attention.sdpa_kernel`) are not taken. cuDNN's is taken where it is the only one: torch may prefer it to
-    flash, but keeps the same. Raises RuntimeError, as torch does, where no kernel is left.
+    The CPU's choice comes from torch. CUDA's follows aten/src/ATen/native/transformers/cuda/sdp_utils.cpp as far as it
+    depends on dtype, width, mask and compute `capability`, without disabled kernels
+    (`torch.nn.attention.sdpa_kernel`). cuDNN's is taken only if alone: it saves the same tensors as flash. Raises
+    RuntimeError, as torch does, if no kernel is left.
     """
 
     def __init__(self, device_type: str, capability: tuple[int, int] = HOPPER) -> None:
@@ -65,7 +60,7 @@ class FusedAttention(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor | None:
-        """None where it is to be math, or nothing that we know of."""
+        """The output; None for math or an unknown kernel."""
         if not query.is_meta or self._device_type not in ("cpu", "cuda"):
             return None
         if self._device_type == "cpu":
@@ -101,7 +96,7 @@ class FusedAttention(TorchFunctionMode):
         return None
 
     def _cuda_kernel(self, query: Tensor, value: Tensor, *, masked: bool, grouped: bool) -> SDPBackend:
-        """In the order in which torch asks, cuDNN's last."""
+        """CUDA's kernel: torch's order, with cuDNN's last."""
         half = query.dtype in _HALVES
         width = query.shape[-1]
         fused = query.dim() == 4
@@ -120,13 +115,13 @@ class FusedAttention(TorchFunctionMode):
 
 
 def _with_data(tensor: Tensor) -> Tensor:
-    """One of the CPU's that torch chooses for alike, a row in size."""
+    """A CPU tensor of one row with the same shape, for which torch chooses the same kernel."""
     row = torch.empty(tensor.shape[-1:], dtype=tensor.dtype, device="cpu", requires_grad=tensor.requires_grad)
     return row.expand(tensor.shape)
 
 
 def _as_bias(mask: Tensor | None, query: Tensor) -> Tensor | None:
-    """What is added to the scores: a mask of yes and no becomes one of numbers."""
+    """The mask as numbers that are added to the scores."""
     if mask is None or mask.dtype is not torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=query.dtype)
@@ -141,8 +136,7 @@ def _backward_flops(grad_out: Shape, query: Shape, key: Shape, value: Shape, *_:
 
 
 def _count_flops() -> None:
-    """Have the CPU's kernel counted as torch counts CUDA's: all scores, those that a mask hides too, and once more in
-    backward."""
+    """Count the FLOPs of the CPU's kernel as torch counts CUDA's: masked scores too, and again in backward."""
     for operation, count in (
         (_aten._scaled_dot_product_flash_attention_for_cpu, _forward_flops),
         (_aten._scaled_dot_product_flash_attention_for_cpu_backward, _backward_flops),

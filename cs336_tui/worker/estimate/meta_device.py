@@ -19,26 +19,26 @@ from cs336_tui.worker.workload.imported.problems import OwnWords
 
 
 class _HasData(Exception):
-    """A tensor with data is among the operands: the result may depend on it."""
+    """An operand has data, on which the result may depend."""
 
 
-class _Form(NamedTuple):
+class _TensorForm(NamedTuple):
     shape: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
 
 
 class MetaKernels(TorchDispatchMode):
-    """Remembers the form of results, which layers that are alike ask for again and again: a third of the time saved.
+    """Caches the forms of results for equal operands, as in equal layers, which saves a third of the time.
 
-    Where it `answers`, as it should for an optimizer, it says the one thing that a step asks of a tensor's value:
-    whether gradients that were scaled have overflowed. They have not.
+    With `answers`, for an optimizer, it answers the one question about a tensor's value: scaled gradients have not
+    overflowed.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.answers = False
-        self._results: dict[Hashable, _Form] = {}
+        self._results: dict[Hashable, _TensorForm] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -57,9 +57,9 @@ class MetaKernels(TorchDispatchMode):
         if known := self._results.get(key):
             return torch.empty_strided(known.shape, known.stride, dtype=known.dtype, device="meta")
         out = func(*args, **kwargs)
-        # ``_unsafe_view``, for one, looks into its operand without saying so in its schema.
+        # ``_unsafe_view``, for one, shares its operand's memory, contrary to its schema.
         if out.is_meta and not any(_share_memory(out, leaf) for leaf in tree_leaves((args, kwargs))):
-            self._results[key] = _Form(out.shape, out.stride(), out.dtype)
+            self._results[key] = _TensorForm(out.shape, out.stride(), out.dtype)
         return out
 
 
@@ -69,7 +69,7 @@ def _share_memory(tensor: Tensor, other: Any) -> bool:
 
 @cache
 def _makes_one_tensor(func: Any) -> bool:
-    """Whether all that an operation does, by its schema, is to make a tensor that shares no memory with another."""
+    """True if an operation, by its schema, only makes one tensor that shares no memory with another."""
     schema = func._schema
     (returned, *others) = schema.returns or (None,)
     return (
@@ -85,35 +85,31 @@ def _form(value: Any) -> Hashable:
     if isinstance(value, Tensor):
         if not value.is_meta:
             raise _HasData
-        return _Form(value.shape, value.stride(), value.dtype)
+        return _TensorForm(value.shape, value.stride(), value.dtype)
     if isinstance(value, list | tuple):
         return tuple(map(_form, value))
-    return (type(value), value)  # 1, 1.0 and True are equal, but not alike
+    return (type(value), value)  # 1, 1.0 and True are equal
 
 
-LOWERED = frozenset(
+LOWERED = frozenset(  # Run in fp16 or bf16
     "linear matmul __matmul__ __rmatmul__ mm bmm mv addmm addmv addbmm baddbmm einsum "
     "scaled_dot_product_attention".split()
 )
-"""Run in fp16 or bf16."""
-RAISED = frozenset("cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss kl_div".split())
-"""Run in fp32."""
-RAISED_OFF_CPU = frozenset(
+RAISED = frozenset("cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss kl_div".split())  # Run in fp32
+RAISED_OFF_CPU = frozenset(  # Run in fp32 on a GPU, unless a dtype is given; a CPU takes them as they come
     "pow square __pow__ __rpow__ rsqrt reciprocal exp expm1 log log2 log10 log1p sinh cosh tan acos asin erfinv "
     "softplus layer_norm group_norm norm logsumexp softmax log_softmax sum prod cumsum cumprod".split()
 )
-"""Run in fp32 on a GPU, unless a dtype is given; a CPU takes them as they come."""
 _LOW = (torch.float16, torch.bfloat16)
 
 
 class Autocast(TorchFunctionMode):
-    """Casts as ``torch.autocast(device_type, dtype)`` does, one context like one of torch's.
+    """A mode that casts as one context of ``torch.autocast(device_type, dtype)``.
 
-    After PyTorch's autocast op reference; of its operations, those that a language model may call are known here.
-    Everything else runs in the dtypes that it is given. fp32 parameters are cast once a context, and the copies live
-    until it ends; under inference mode each use casts anew where torch's own autocast does. CUDA's softmax and
-    log-softmax read fp16 as it is (but a copy of bf16) to give fp32: ``softmax`` and ``log_softmax`` in
-    aten/src/ATen/native/SoftMax.cpp.
+    After PyTorch's autocast op reference, for operations of language models; others keep their dtypes. fp32 parameters
+    are cast once a context and the copies live until it ends; under inference mode each use casts again if torch's own
+    autocast does. CUDA's softmax and log-softmax read fp16 directly (bf16 by a copy) and give fp32: ``softmax`` and
+    ``log_softmax`` in aten/src/ATen/native/SoftMax.cpp.
     """
 
     def __init__(self, device_type: str, dtype: torch.dtype) -> None:
@@ -159,9 +155,9 @@ class Autocast(TorchFunctionMode):
 
 @cache
 def _keeps_copies_in_inference() -> bool:
-    """Whether torch's own autocast keeps its copies of parameters under inference mode, as it did until 2025.
+    """True if torch's own autocast keeps its copies of parameters under inference mode, as it did until 2025.
 
-    What was kept still has the value that the parameter had. The question belongs to no step that is followed.
+    A kept copy has the parameter's old value. Runs outside the modes that track a step.
     """
     with _disable_current_modes():
         weight = torch.nn.Parameter(torch.zeros(1, 1, device="cpu"))  # a prediction's default device is meta
@@ -176,18 +172,17 @@ def _raised(value: Any) -> Any:
     return value.float() if isinstance(value, Tensor) and value.dtype in _LOW else value
 
 
-_GENERATOR = next(
+_GENERATOR = next(  # Generator of a forward that is not reentrant; the first name is that of torch 2.15 on
     name
     for name in ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
     if hasattr(checkpointing, name)
 )
-"""What runs a forward that is not reentrant; the first of these is there from torch 2.15 on."""
 
 
 @contextmanager
 def modes_kept_for_recomputation() -> Iterator[None]:
-    """Whatever `torch.utils.checkpoint` computes again runs in the modes of its forward, whoever calls it and under
-    whichever name, reentrant or not."""
+    """Make `torch.utils.checkpoint`, reentrant or not, recompute in the modes of its forward. torch only restores
+    its own autocast, and calls backward outside function modes."""
     generator, function = getattr(checkpointing, _GENERATOR), checkpointing.CheckpointFunction
 
     def with_modes(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -208,7 +203,7 @@ def modes_kept_for_recomputation() -> Iterator[None]:
 
 
 def _in_modes_of_now(run: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which in a backward enters the modes that are in force now."""
+    """The function, which enters the present modes when it runs in a backward."""
     modes = tuple(_get_current_function_mode_stack())
 
     def again(*args: Any, **kwargs: Any) -> Any:

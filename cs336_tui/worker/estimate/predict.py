@@ -16,13 +16,13 @@ from cs336_tui.config.variants import REFERENCE, is_imported
 from cs336_tui.events.gpus import HOPPER, cublas_workspace_bytes
 from cs336_tui.events.reports import RANGES, WORKSPACE_OP, Prediction, prediction_note
 from cs336_tui.worker.estimate.caching_allocator import as_cached
-from cs336_tui.worker.estimate.fused_attention import FusedAttention
+from cs336_tui.worker.estimate.fused_attention import MetaAttention
 from cs336_tui.worker.estimate.meta_device import Autocast, MetaKernels, modes_kept_for_recomputation
 from cs336_tui.worker.estimate.timeline import TrackedTimeline
 from cs336_tui.worker.estimate.tracker import MemoryTracker
-from cs336_tui.worker.workload.building import facts_of, loss_of, make, optimizer_of
+from cs336_tui.worker.workload.building import build
 from cs336_tui.worker.workload.model_parts import blocks_of
-from cs336_tui.worker.workload.passes import PHASES, Step, Training, logits_of
+from cs336_tui.worker.workload.passes import PHASES, logits_of
 from cs336_tui.worker.workload.precision import RECIPES
 from cs336_tui.worker.workload.ranges import name_parts
 
@@ -32,13 +32,13 @@ subtracts, multiplies."""
 
 
 def predict(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Prediction:
-    """Predict one step after warm-up by running it through on tensors without data.
+    """Predict one step after warm-up by running it on tensors without data.
 
-    Memory is what ``torch.cuda.max_memory_allocated`` counts from the start of the step to its end on a CUDA device of
-    this compute `capability` (it decides the size of cuBLAS's workspace; None for Hopper), and the bytes of tensors
-    elsewhere. FLOPs per phase are those of the pass's own phases; FLOPs per range include the forward that
-    `backward` runs untimed. It is the step as it is written: what torch.compile makes of it, and what a CUDA graph
-    keeps for itself, is not known before it runs. Raises whatever a user's own code raises on such tensors.
+    Memory is, on a CUDA device of this compute `capability` (for cuBLAS's workspace; None for Hopper), the value of
+    ``torch.cuda.max_memory_allocated`` over the step, elsewhere the bytes of tensors. FLOPs per phase are those of the
+    pass's own phases; FLOPs per range include the untimed forward of `backward`. The step is as written: effects of
+    torch.compile and memory of a CUDA graph are unknown before it runs. Raises what a user's code raises on such
+    tensors.
     """
     rehearsed = rehearse(spec, capability=capability or HOPPER)
     timeline = rehearsed.timeline
@@ -71,8 +71,8 @@ def predict(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Pre
 
 
 def _softmax_flops(spec: CellSpec, dims_not_taken: Collection[str]) -> tuple[int, int] | None:
-    """By the dimensions; those recomputed for backward count to it. None where a user's model has its own number of
-    layers or heads."""
+    """FLOPs of softmax in forward and backward, recomputation included in backward; None if a user's model has its own
+    number of layers or heads."""
     if not {"num_layers", "num_heads"}.isdisjoint(dims_not_taken):
         return None
     alone = spec.workload == "attention"
@@ -85,11 +85,11 @@ def _softmax_flops(spec: CellSpec, dims_not_taken: Collection[str]) -> tuple[int
 
 
 def _min_bytes_moved(spec: CellSpec, rehearsed: Rehearsal) -> int:
-    """Everything that outlives a step, once each way.
+    """The least bytes moved: everything that outlives a step, once each way.
 
-    Parameters are read, of the reference's embedding no more rows than there are tokens; a backward writes as many
-    gradients as there are parameters; an optimizer reads these, reads and writes its state and writes the parameters.
-    Activations, which a machine might keep in its caches, are left out.
+    Forward reads the parameters, of the reference's embedding at most one row a token; backward writes the gradients;
+    the optimizer reads them, reads and writes its state and writes the parameters. Activations, which might stay in
+    caches, are left out.
     """
     if spec.workload == "attention":
         return least_bytes(spec)
@@ -111,10 +111,9 @@ META = torch.device("meta")
 
 
 class Rehearsal(NamedTuple):
-    """What was seen of one step after warm-up, preparation included. FLOPs are those of matrix products."""
+    """One step after warm-up on tensors without data, preparation included. FLOPs are of matrix products."""
 
-    timeline: TrackedTimeline
-    """In bytes that the device's allocator counts."""
+    timeline: TrackedTimeline  # In bytes that the device's allocator counts
     flops: dict[str, int]
     flops_by_range: dict[str, tuple[int, int]]
     recomputed_flops: int
@@ -123,22 +122,19 @@ class Rehearsal(NamedTuple):
     num_params_without_head: int
     parameter_bytes: int
     optimizer_state_bytes: int
-    trained_bytes: int
-    """Of parameters that want a gradient."""
-    dims_not_taken: tuple[str, ...]
-    """Dimensions that a user's own model did not ask for."""
+    trained_bytes: int  # Bytes of parameters with a gradient
+    dims_not_taken: tuple[str, ...]  # Dimensions that a user's own model did not ask for
 
 
 def rehearse(spec: CellSpec, *, capability: tuple[int, int] = HOPPER) -> Rehearsal:
-    """Run one steady step of a cell through. `capability` is the GPU's, for its cuBLAS workspace.
+    """Run one steady step of a cell on the meta device. `capability` is the GPU's, for its cuBLAS workspace.
 
-    For a CUDA device the step is what it would be there: AdamW over lists of tensors, CUDA's autocast, its caching
-    allocator with default settings, and a cuBLAS workspace for each thread that multiplies. Scratch space that other
-    kernels take while they run is not seen.
+    A CUDA device's step has AdamW over lists of tensors, CUDA's autocast, its caching allocator with default settings
+    and a cuBLAS workspace for each thread that multiplies. Scratch space of other kernels is not included.
     """
-    # Autograd must record as it would in a process of its own, whatever the caller has switched off.
+    # Autograd must record, whatever the caller has switched off.
     with torch.inference_mode(False), torch.enable_grad():
-        rehearsed = _Cell(spec).run(FusedAttention(spec.device.partition(":")[0], capability))
+        rehearsed = _Cell(spec).run(MetaAttention(spec.device.partition(":")[0], capability))
     if not spec.device.startswith("cuda"):
         return rehearsed
     workspaces = [workspace_bytes(capability)] * cublas_workspaces(spec)
@@ -147,13 +143,12 @@ def rehearse(spec: CellSpec, *, capability: tuple[int, int] = HOPPER) -> Rehears
 
 
 def cublas_workspaces(spec: CellSpec) -> int:
-    """How many cuBLAS has: one for each thread that multiplies on CUDA, and backward has a thread of its own."""
+    """Number of cuBLAS's workspaces: one for each thread that multiplies on CUDA; backward has its own thread."""
     return (2 if "backward" in PHASES[spec.pass_] else 1) if spec.device.startswith("cuda") else 0
 
 
 def workspace_bytes(capability: tuple[int, int]) -> int:
-    """Of one workspace of cuBLAS: torch's own word where it uses such a GPU now and has one (from 2.13 on), else what
-    is known of its version."""
+    """Bytes of one workspace of cuBLAS: from torch (2.13 on) if it uses such a GPU now, else by its version."""
     ask: Callable[[], int] | None = getattr(torch._C, "_cuda_getCublasWorkspaceSize", None)
     if ask and torch.cuda.is_initialized() and torch.cuda.get_device_capability() == capability:
         return ask()
@@ -161,30 +156,23 @@ def workspace_bytes(capability: tuple[int, int]) -> int:
 
 
 class _Cell:
-    """Model, batch and optimizer of the meta device."""
+    """Model, batch and optimizer on the meta device."""
 
     def __init__(self, spec: CellSpec) -> None:
-        recipe = RECIPES[spec.precision]
         self._spec = spec
-        device_type = spec.device.partition(":")[0]
+        device_type, dtype = spec.device.partition(":")[0], RECIPES[spec.precision].autocast
         self._counts_host_tensors = device_type == "cpu"
-        autocast = nullcontext if recipe.autocast is None else partial(Autocast, device_type, recipe.autocast)
-        made = make(spec, META, autocast=autocast)
-        self._model, self._batch = made.model, made.batch
-        self._facts = facts_of(made.model, spec)
-        self._dims_not_taken = made.not_taken
-        self._training: Training | None = None
-        if spec.pass_ == "train-step":
-            optimizer, name = optimizer_of(spec, self._model, device_type)
-            self._training = Training(optimizer, name, device_type, scale_gradients=recipe.scale_gradients)
+        autocast = nullcontext if dtype is None else partial(Autocast, device_type, dtype)
+        self._workload = build(spec, META, as_written=True, autocast=autocast)
+        self._model, self._training = self._workload.model, self._workload.training
+        if self._training is not None:
             for parameter in self._model.parameters():
                 parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
             with MetaKernels() as kernels:
                 kernels.answers = True
                 self._training.optimizer.step()  # makes its state; the gradients stay, as those of the step before
-        self._step = Step(spec.pass_, self._model, self._batch, autocast, self._training, loss=loss_of(spec))
 
-    def run(self, attention: FusedAttention) -> Rehearsal:
+    def run(self, attention: MetaAttention) -> Rehearsal:
         tracker = MemoryTracker(device_type=None if self._counts_host_tensors else META.type)
         name_parts(self._model, tracker.range, self._spec.annotations)
         residual_bytes = 0
@@ -197,10 +185,10 @@ class _Cell:
             blocks[-1].register_forward_hook(look)
         state = list(self._optimizer_state())
         tracker.claim("parameters", self._model.parameters())
-        tracker.claim("buffers", [*self._model.buffers(), *self._batch])
+        tracker.claim("buffers", [*self._model.buffers(), *self._workload.batch])
         tracker.claim("optimizer_state", state)
         tracker.claim("gradients", self._gradients())
-        step = self._step
+        step, facts = self._workload.step(self._spec), self._workload.facts
         untimed = ("forward", "loss") if self._spec.pass_ == "backward" else ()
         with attention, modes_kept_for_recomputation(), MetaKernels() as kernels, tracker:
             for phase in (*untimed, *step.phases):
@@ -215,16 +203,16 @@ class _Cell:
             flops_by_range={name: (there, back) for name, (there, back) in tracker.flops_by_range.items()},
             recomputed_flops=tracker.recomputed_flops,
             residual_stream_bytes=residual_bytes,
-            num_params=self._facts.num_params,
-            num_params_without_head=self._facts.num_params_without_head,
+            num_params=facts.num_params,
+            num_params_without_head=facts.num_params_without_head,
             parameter_bytes=sum(parameter.nbytes for parameter in self._model.parameters()),
             optimizer_state_bytes=sum(tensor.nbytes for tensor in state),
             trained_bytes=sum(each.nbytes for each in self._model.parameters() if each.requires_grad),
-            dims_not_taken=self._dims_not_taken,
+            dims_not_taken=facts.dims_not_taken,
         )
 
     def _default_device(self, phase: str) -> AbstractContextManager[object]:
-        """On a CPU a user's model may make tensors without naming a device, and get them where the others are."""
+        """The meta device for a user's model on a CPU, which may create tensors without naming a device."""
         makes_here = is_imported(self._spec.model) and self._counts_host_tensors and phase in ("forward", "loss")
         return META if makes_here else nullcontext()
 
@@ -232,7 +220,7 @@ class _Cell:
         return (parameter.grad for parameter in self._model.parameters() if parameter.grad is not None)
 
     def _optimizer_state(self) -> Iterator[Tensor]:
-        """Moments, and counts of steps where they share the memory: they are kept by the host."""
+        """The optimizer's tensors on the device: step counts are on the host, so they count on a CPU only."""
         states = self._training.optimizer.state.values() if self._training else ()
         for value in (value for state in states for value in state.values()):
             if isinstance(value, Tensor) and (value.is_meta or self._counts_host_tensors):

@@ -1,27 +1,25 @@
-"""Allocations of a step in the order in which they came and went, and what can be asked of them."""
+"""Allocations of a step over its events: totals, phases, categories and largest blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, PhaseSpan, Site
 
 
 class TrackedAllocation(NamedTuple):
-    """One storage: live at events ``born <= event < died``, to the end when `died` is None. `bytes` may be 0."""
+    """One storage: live at events ``born <= event < died``, to the end if `died` is None. `bytes` may be 0."""
 
     bytes: int
     category: Category
     site: Site
     born: int
     died: int | None
-    shape: tuple[int, ...]
-    """Of the tensor that it was allocated for."""
+    shape: tuple[int, ...]  # Shape of the tensor that it was allocated for
     dtype: str
-    address: int
-    """Of real memory; 0 for a tensor without data."""
+    address: int  # Address of the memory; 0 for a tensor without data
 
     def live_at(self, event: int) -> bool:
         return self.born <= event and (self.died is None or event < self.died)
@@ -32,30 +30,22 @@ class TrackedAllocation(NamedTuple):
 
 
 class TrackedTimeline:
-    """Allocations in order of birth. Event 0 is the state before the step; each further event is a birth or a death.
-
-    `phases` are in order and do not overlap; what comes before the first is event 0.
-    """
+    """Allocations in order of birth. Event 0 is the state before the first phase; each further event is a birth or a
+    death. `phases` are in order and do not overlap."""
 
     def __init__(self, allocations: Sequence[TrackedAllocation], events: int, phases: Sequence[PhaseSpan]) -> None:
         self.allocations = tuple(allocations)
         self.events = events
         self.phases = tuple(phases)
-        change = [0] * events
-        for allocation in self.allocations:
-            change[allocation.born] += allocation.bytes
-            if allocation.died is not None:
-                change[allocation.died] -= allocation.bytes
-        self.totals = tuple(accumulate(change))
-        """Live bytes after each event."""
+        self.totals = live_totals(self.allocations, events)  # Live bytes after each event
 
     def resized(self, sizes: Sequence[int]) -> TrackedTimeline:
-        """The same with these bytes for the allocations, in their order."""
+        """The same timeline with other bytes for the allocations, in their order."""
         resized = [a._replace(bytes=size) for a, size in zip(self.allocations, sizes, strict=True)]
         return with_phases(resized, self.events, self._begins)
 
     def preceded_by(self, op: str, sizes: Sequence[int]) -> TrackedTimeline:
-        """The same with temporary allocations of these bytes that an operation made before and that stay."""
+        """The same timeline with temporary allocations of these bytes from event 0 to the end."""
         held = [TrackedAllocation(size, "temporary", Site(op), 0, None, (size,), "uint8", 0) for size in sizes]
         return with_phases([*held, *self.allocations], self.events, self._begins)
 
@@ -86,21 +76,45 @@ class TrackedTimeline:
         return sums
 
     def largest(self, event: int, count: int = 20) -> tuple[MemoryBlock, ...]:
-        """The largest live allocations, largest first, those born first before others as large."""
+        """The largest live allocations, largest first, then by birth."""
         return largest_blocks(self.live_at(event), count)
 
 
 def with_phases(
     allocations: Sequence[TrackedAllocation], events: int, begins: Sequence[tuple[str, int]]
 ) -> TrackedTimeline:
-    """A timeline cut into phases by their first events. What lives when a phase begins counts to its peak."""
-    totals = TrackedTimeline(allocations, events, ()).totals
-    ends = [first for _, first in begins[1:]] + [events]
-    spans = [
-        PhaseSpan(name, first, end, max(totals[first - 1 : end]))
-        for (name, first), end in zip(begins, ends, strict=True)
-    ]
-    return TrackedTimeline(allocations, events, spans)
+    """A timeline divided into phases by their first events."""
+    return TrackedTimeline(allocations, events, phase_spans(begins, live_totals(allocations, events)))
+
+
+class Lifespan(Protocol):
+    """Bytes that are live at events ``born <= event < died``, to the end if `died` is None."""
+
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def born(self) -> int: ...
+    @property
+    def died(self) -> int | None: ...
+
+
+def live_totals(lives: Iterable[Lifespan], events: int) -> tuple[int, ...]:
+    """Live bytes after each event."""
+    change = [0] * events
+    for life in lives:
+        change[life.born] += life.bytes
+        if life.died is not None:
+            change[life.died] -= life.bytes
+    return tuple(accumulate(change))
+
+
+def phase_spans(begins: Sequence[tuple[str, int]], live: Sequence[int]) -> tuple[PhaseSpan, ...]:
+    """Spans of the phases that begin at these events; a phase's peak includes what lives at its begin."""
+    ends = [first for _, first in begins[1:]] + [len(live)]
+    return tuple(
+        PhaseSpan(phase, first, end, max(live[first - 1 : end]))
+        for (phase, first), end in zip(begins, ends, strict=True)
+    )
 
 
 def largest_blocks(allocations: Iterable[TrackedAllocation], count: int) -> tuple[MemoryBlock, ...]:

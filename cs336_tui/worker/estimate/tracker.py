@@ -1,7 +1,6 @@
-"""Watching the memory and the arithmetic of a step, operation by operation, on real tensors or on meta ones.
+"""Tracks memory and FLOPs of a step, operation by operation, on real or meta tensors.
 
-Seen is what operations return: every new storage, and when it goes. What a kernel takes for itself while it runs (a
-cuBLAS workspace, a sort's scratch space) is not.
+Sees the storages that operations return, not what a kernel takes while it runs (cuBLAS workspace, scratch space).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from cs336_tui.worker.workload.imported.problems import is_users_file
 from cs336_tui.worker.workload.precision import dtype_name
 
 MODEL_FILES = frozenset({transformer.__file__, attention_only.__file__, passes.__file__})
-"""Where frames are looked for, beside a user's own files: the innermost frame in one of them is the one that asked."""
+"""Files of frames, beside a user's own: the innermost frame in one of them is the site of an allocation."""
 PHASE_RANGES = {"loss": "loss", "optimizer": "optimizer", "zero_grad": "zero_grad"}
 """The range of what runs in these phases."""
 _LEAVES_ACTIVATIONS = ("forward", "loss")
@@ -43,55 +42,47 @@ class Failure(NamedTuple):
 
 
 class MemoryTracker(TorchDispatchMode):
-    """A mode that records every storage that an operation makes, with where it was asked for, and counts FLOPs.
+    """A dispatch mode that records every storage that an operation makes, with its site, and counts FLOPs.
 
-    Usage: `claim` what is there before the step (parameters, buffers, optimizer state), enter the mode, call `phase`
-    before each phase of the step, `claim` the gradients when they are there, leave the mode, then ask for `timeline`.
-    For ranges, ``name_parts(model, tracker.range)`` once before.
+    Usage: `claim` existing tensors (parameters, buffers, optimizer state), enter the mode, call `phase` before each
+    phase, `claim` the gradients once they exist, leave the mode, read `timeline`. For ranges call
+    ``name_parts(model, tracker.range)`` before.
 
-    Operations of the backward get the range and the frame of the forward operation whose node runs, by autograd's
-    sequence numbers; nothing rests on the thread, as CUDA's backward has one of its own. A dispatch mode keeps the
-    engine from adding up gradients in place; the tracker does so in its stead, so that the memory is as without it.
+    Backward operations get range and frame of the forward operation whose node runs, by autograd's sequence numbers, on
+    any thread. A dispatch mode stops the engine from accumulating gradients in place, so the tracker does it instead.
 
-    What forward or loss have allocated and is live at their end is activations; what is not claimed is temporary.
+    Storages from forward or loss that are live at their end are activations; unclaimed others are temporary.
     """
 
     def __init__(self, files: Iterable[str] = MODEL_FILES, *, device_type: str | None = None) -> None:
-        """Frames are looked for in `files` and in a user's own. Only tensors of `device_type` are recorded, None for
-        all."""
+        """Looks for frames in `files` and a user's own. Records tensors of `device_type` only; None for all."""
         super().__init__()
         self._files = frozenset(files)
         self._device_type = device_type
         self._records: list[_Record] = []
-        self._live: dict[int, _Record] = {}
-        """By the storage's identity, which is free again once the storage has gone."""
+        self._live: dict[int, _Record] = {}  # By the storage's identity, which is free again once the storage has gone
         self._events = 1
         self._phases: list[tuple[str, int]] = []
         self._ranges: list[str] = []
         self._sequence = torch.autograd._get_sequence_nr()
         self._forward_sites: dict[int, tuple[str, str]] = {}
-        """Range and frame by the sequence number of the node that the operation made."""
+        """Range and frame by the sequence number of the operation's node."""
         self._backward_site = (NO_RANGE, "")
         self._sole = _sole_reference()
-        self.flops: dict[str, int] = defaultdict(int)
-        """Of matrix products, per phase."""
+        self.flops: dict[str, int] = defaultdict(int)  # FLOPs of matrix products, per phase
         self.flops_by_range: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-        """Of matrix products, forward and backward, per named range."""
-        self.recomputed_flops = 0
-        """Of matrix products in backward that forward had computed before."""
-        self.failure: Failure | None = None
-        """The first operation that raised; None when none has."""
-
-    # What the caller says
+        """FLOPs of matrix products, forward and backward, per named range."""
+        self.recomputed_flops = 0  # FLOPs of matrix products that backward recomputes
+        self.failure: Failure | None = None  # The first operation that raised; None when none has
 
     def phase(self, name: str) -> None:
-        """A phase begins."""
+        """Begin a phase."""
         self._keep_activations()
         self._phases.append((name, self._events))
 
     @contextmanager
     def range(self, name: str) -> Iterator[None]:
-        """Operations inside belong to this range, as far as they belong to no inner one."""
+        """Assign the operations inside to this range, unless to an inner one."""
         self._ranges.append(name)
         try:
             yield
@@ -99,9 +90,9 @@ class MemoryTracker(TorchDispatchMode):
             self._ranges.pop()
 
     def claim(self, category: Category, tensors: Iterable[Tensor]) -> None:
-        """Count these tensors' storages to `category`, from their birth; those not seen before live from event 0.
+        """Assign these tensors' storages to `category`, from their birth; unknown ones live from event 0.
 
-        Raises ValueError for such a one once the first phase has begun: it must have been made in between, unseen.
+        Raises ValueError for an unknown one once the first phase has begun: it was made unseen.
         """
         for tensor in tensors:
             record = self._live.get(_key(tensor))
@@ -111,24 +102,20 @@ class MemoryTracker(TorchDispatchMode):
                 record = self._record(tensor, Site(""), born=0)
             record.category = category
 
-    # What it answers
-
     @property
     def events(self) -> int:
         return self._events
 
     def timeline(self) -> TrackedTimeline:
-        """Everything so far; the peak of a phase is over its events, what lives at its begin included."""
+        """All allocations so far."""
         self._keep_activations()
         return with_phases([record.finished() for record in self._records], self._events, self._phases)
-
-    # What it sees
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func.namespace != "aten":  # ``prim.device``: asks a tensor where it is
+        if func.namespace != "aten":  # ``prim.device``, which reads a tensor's device
             return func(*args, **kwargs)
         if torch.is_inference_mode_enabled():  # without autograd's layer, composite operations arrive whole
             with self:
@@ -158,16 +145,16 @@ class MemoryTracker(TorchDispatchMode):
     def _site(self, op: str) -> Site:
         phase = self._phases[-1][0] if self._phases else ""
         node = torch._C._current_autograd_node()
-        if node is not None and torch.is_grad_enabled():  # activations that were not kept, computed again
+        if node is not None and torch.is_grad_enabled():  # recomputed activations
             return Site(op, self._frame(), self._ranges[-1] if self._ranges else NO_RANGE, phase, backward=True)
         if node is not None:
-            # A node that no forward operation made (one that puts a gradient into its place) runs for the one before.
+            # A node without a forward operation, as one that stores a gradient, runs for the node before.
             self._backward_site = self._forward_sites.get(node._sequence_nr(), self._backward_site)
             range_, frame = self._backward_site
             return Site(op, frame, range_, phase, backward=True)
         range_ = self._ranges[-1] if self._ranges else PHASE_RANGES.get(phase, NO_RANGE)
         frame = self._frame()
-        # An operation's node is made, and has taken its number, before the operation runs.
+        # An operation's node has its number before the operation runs.
         sequence = torch.autograd._get_sequence_nr()
         for number in range(self._sequence, sequence):
             self._forward_sites[number] = (range_, frame)
@@ -205,13 +192,11 @@ class MemoryTracker(TorchDispatchMode):
                 if record.site.phase in _LEAVES_ACTIVATIONS and record.category == "temporary":
                     record.category = "activations"
 
-    # In the engine's stead
-
     def _adds_gradients(self, func: Any, args: tuple[Any, ...]) -> bool:
-        """Whether the engine adds two gradients and holds the only reference to the first, which it could reuse."""
+        """True if the engine adds two gradients and holds the only reference to the first, which it could reuse."""
         if func is not torch.ops.aten.add.Tensor or torch._C._current_autograd_node() is None:
             return False
-        if torch.is_grad_enabled():  # the model adds, whose activations are computed again
+        if torch.is_grad_enabled():  # the model adds, in a recomputation
             return False
         held, other = args
         return (
@@ -224,7 +209,7 @@ class MemoryTracker(TorchDispatchMode):
 
 
 class _Record:
-    """An allocation on its way."""
+    """An allocation that may still be live."""
 
     __slots__ = ("address", "born", "bytes", "category", "died", "dtype", "gone", "shape", "site")
 
@@ -238,8 +223,7 @@ class _Record:
         self.shape = tuple(tensor.shape)
         self.dtype = dtype_name(tensor.dtype)
         self.address = 0 if tensor.is_meta else storage.data_ptr()
-        self.gone: weakref.ref[torch.UntypedStorage] | None = None
-        """Keeps the call at the storage's end alive."""
+        self.gone: weakref.ref[torch.UntypedStorage] | None = None  # Keeps the call at the storage's end alive
 
     def finished(self) -> TrackedAllocation:
         return TrackedAllocation(
@@ -248,13 +232,13 @@ class _Record:
 
 
 def _key(tensor: Tensor) -> int:
-    """What tells storages that live at the same time apart."""
+    """The storage's identity while it lives."""
     return tensor.untyped_storage()._cdata
 
 
 @cache
 def _may_alias(func: Any) -> bool:
-    """Whether what the operation returns can be, or look into, what it was given."""
+    """True if the operation's result may share memory with an argument."""
     return any(returned.alias_info is not None for returned in func._schema.returns)
 
 
@@ -269,13 +253,13 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _references(tensor: Tensor) -> tuple[int, int]:
-    """How many hold the tensor and its storage, this look at them included."""
+    """Reference counts of the tensor and its storage, this call included."""
     return tensor._use_count(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
 @cache
 def _sole_reference() -> tuple[int, int] | None:
-    """What `_references` says inside a mode of a gradient that only the engine holds. None where torch cannot tell."""
+    """The `_references` of a gradient that only the engine holds, inside a mode; None if torch cannot count them."""
     seen: list[tuple[int, int]] = []
 
     class Look(TorchDispatchMode):

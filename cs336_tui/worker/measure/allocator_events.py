@@ -1,6 +1,6 @@
-"""What an allocator did, in order, with marks that the watched code put in between.
+"""Records an allocator's events in order, with marks between them.
 
-CUDA's caching allocator keeps a history of its own. The CPU's tells torch's profiler of each allocation and free.
+CUDA's caching allocator keeps a history; the CPU's reports each allocation and free to torch's profiler.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-CUDA_UNIT = 512
-"""Bytes that CUDA's caching allocator rounds an allocation up to."""
+CUDA_UNIT = 512  # Bytes that CUDA's caching allocator rounds an allocation up to
 _MARK = "cs336-tui mark"
 
 
 class AllocatorEvent(NamedTuple):
-    """An allocation, or a free where `bytes` is negative or 0. `op`: the operator that it happened in, if known."""
+    """An allocation, or a free if `bytes` is negative or 0; `op` is the operator around it, if known."""
 
     address: int
     bytes: int
@@ -29,33 +27,15 @@ class AllocatorEvent(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """What happened between begin and end of a recording."""
+    """The events of one recording."""
 
     events: tuple[AllocatorEvent, ...]
-    marks: tuple[int, ...]
-    """For each mark how many events came before it."""
-    live_before: dict[int, int]
-    """Bytes by address of what the allocator had handed out when the recording began, as far as it can tell."""
-
-
-class Recorder(Protocol):
-    """Records while it is entered."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def mark(self) -> None:
-        """Put a mark between what has happened and what comes."""
-
-    def recording(self) -> Recording:
-        """After the end."""
+    marks: tuple[int, ...]  # For each mark how many events came before it
+    live_before: dict[int, int]  # Bytes by address of blocks that were allocated before the recording, as far as known
 
 
 class CpuRecorder:
-    """torch's CPU allocator, by the profiler. It cannot tell the size of what was allocated before."""
+    """Records torch's CPU allocator by the profiler, which does not know the sizes of earlier allocations."""
 
     def __init__(self) -> None:
         self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
@@ -64,10 +44,8 @@ class CpuRecorder:
         self._profile.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._profile.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._profile.__exit__(*error)
 
     def mark(self) -> None:
         with torch._C._profiler._RecordFunctionFast(_MARK):
@@ -81,7 +59,7 @@ class CpuRecorder:
 
 
 def read_profile(tree: Iterable[Any]) -> Recording:
-    """The recording in an event tree of the profiler; allocations of other devices than the CPU are left out."""
+    """The recording of the CPU's allocations in an event tree of the profiler."""
     found: list[tuple[int, AllocatorEvent]] = []
     marks: list[int] = []
     waiting = [(node, "") for node in tree]
@@ -107,14 +85,12 @@ def read_profile(tree: Iterable[Any]) -> Recording:
 class CudaMark(NamedTuple):
     """CUDA's own counts since the process began."""
 
-    events: int
-    """Allocations and frees."""
-    bytes: int
-    """Handed out, frees not subtracted."""
+    events: int  # Allocations and frees
+    bytes: int  # Handed out, frees not subtracted
 
 
 class CudaRecorder:
-    """CUDA's caching allocator, by the history that it keeps."""
+    """Records CUDA's caching allocator by its history."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -130,9 +106,7 @@ class CudaRecorder:
         torch.cuda.memory._record_memory_history(stacks="python")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.mark()
         self._after = torch.cuda.memory._snapshot()
         torch.cuda.memory._record_memory_history(enabled=None)
@@ -166,9 +140,8 @@ def read_cuda(
 ) -> Recording:
     """The recording in parts of a snapshot: `segments` from before it, `trace` of one device from after it.
 
-    A trace has the bytes that were asked for, while the allocator counts what it handed out: rounded up, and with a
-    rest too small to be split off. The rest is the difference between its count from one mark to the next and the
-    rounded sizes; it goes to the largest allocation in between.
+    A trace has the requested bytes; the allocator counts what it hands out: rounded up, and with a rest too small to be
+    split off. The rest, the difference of its count between two marks, goes to the largest allocation in between.
     """
     events = [event for entry in trace if (event := _cuda_event(entry))]
     places = [0, *(min(mark.events - begin.events, len(events)) for mark in marks)]

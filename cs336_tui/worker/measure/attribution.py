@@ -1,9 +1,8 @@
-"""To which phase and named range each operator of a profiled step belongs, backward included.
+"""Assigns each operator of a profiled step to a phase and a named range, backward included.
 
-Works on the profiler's raw events (``torch.profiler.profile.profiler.kineto_results.events()``) of a step named by
-`worker.workload.ranges`. An operator of backward belongs to the range of the forward operator that made its autograd
-node: both carry the same pair of forward thread and sequence number (``torch.autograd.profiler``'s documentation,
-"forward-backward correlation").
+Reads the profiler's raw events (``torch.profiler.profile.profiler.kineto_results.events()``) of a step named by
+`worker.workload.ranges`. A backward operator belongs to the range of the forward operator that made its autograd node:
+both have the same forward thread and sequence number (``torch.autograd.profiler``, "forward-backward correlation").
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ _UNSEEN = frozenset((
     "[memory]", "[OutOfMemory]", "profiler::_record_function_enter", "profiler::_record_function_enter_new",
     "profiler::_record_function_exit", "aten::is_leaf", "aten::output_nr", "aten::_version",
 ))  # fmt: skip
-"""Events that torch's own tables leave out; their time is that of the operator round them."""
+"""Events that torch's own tables leave out; their time counts to the enclosing operator."""
 
 
 class HostEvent(Protocol):
-    """What is read of an event of the host, as torch's ``_KinetoEvent`` has it. Times in ns."""
+    """An event of the host, as torch's ``_KinetoEvent``. Times in ns."""
 
     def name(self) -> str: ...
     def start_ns(self) -> int: ...
@@ -41,32 +40,30 @@ class HostEvent(Protocol):
 
 
 class Operator(NamedTuple):
-    """One call of an operator (of an annotation, where `annotation`) and where in the step it belongs."""
+    """One call of an operator or annotation, with its phase and range. `self_ns` excludes the operators it called."""
 
     name: str
-    phase: str
-    """Empty outside every phase."""
+    phase: str  # Empty outside every phase
     range: str
     begin_ns: int
     end_ns: int
-    self_ns: int
-    """Its duration less that of what it called."""
+    self_ns: int  # Its duration less that of what it called
     correlation: int
     annotation: bool
     repeats: bool
-    """Whether it is the one thing that an operator of the same name called, as where a call is sent on to another
-    backend: torch's tables count both as one call, and so does that operator's self time."""
+    """True if it is the only call of an operator of the same name, as when a call is dispatched to another backend.
+    torch's tables count both as one call, and so does that operator's self time."""
 
 
 class PhaseTimes:
-    """When each phase ran on the host; tells the phase of a moment on any thread. Phases do not overlap."""
+    """The host's time spans of the phases, which do not overlap."""
 
     def __init__(self, spans: Iterable[tuple[str, int, int]]) -> None:
         self._spans = sorted(spans, key=lambda span: span[1])
         self._begins = [begin for _, begin, _ in self._spans]
 
     def at(self, moment_ns: int) -> str:
-        """Empty outside every phase."""
+        """The phase at this moment on any thread; empty outside every phase."""
         place = bisect_right(self._begins, moment_ns) - 1
         if place < 0 or moment_ns > self._spans[place][2]:
             return ""
@@ -83,8 +80,7 @@ class _Event(NamedTuple):
     begin: int
     end: int
     thread: int
-    forward_thread: int
-    """0 but for autograd's nodes."""
+    forward_thread: int  # 0 but for autograd's nodes
     sequence: int
     correlation: int
     annotation: bool
@@ -92,19 +88,6 @@ class _Event(NamedTuple):
     @property
     def is_node(self) -> bool:
         return self.forward_thread > 0 and self.sequence >= 0
-
-
-class _Placed(NamedTuple):
-    """An event among those of its thread: by what it is enclosed."""
-
-    event: _Event
-    range: str
-    """The innermost named range round it on its thread."""
-    node: tuple[int, int] | None
-    """Forward thread and sequence number of the autograd node round it, or of the one that handed it a gradient; None
-    of what a node computes again for want of an activation, which belongs where forward did it."""
-    self_ns: int
-    repeats: bool
 
 
 def phase_times(events: Iterable[HostEvent]) -> PhaseTimes:
@@ -119,57 +102,44 @@ def phase_times(events: Iterable[HostEvent]) -> PhaseTimes:
 def attribute(events: Iterable[HostEvent], phases: PhaseTimes) -> tuple[Operator, ...]:
     """Every operator and annotation of the host with its phase, range and self time, by thread, then by begin.
 
-    ``loss``, ``optimizer`` and ``zero_grad`` are ranges of their own. What starts backward, outside every node, is
-    part of ``loss``: it makes the gradient of the loss. An accumulation of gradients belongs to the node whose
-    gradient completes the sum; the gradient of a parameter belongs to the node that computed it.
+    ``loss``, ``optimizer`` and ``zero_grad`` are ranges too. Operators of backward outside every node belong to
+    ``loss``: they make its gradient. An accumulation of gradients belongs to the node whose gradient completes the sum;
+    a parameter's gradient belongs to the node that computed it.
     """
     placed = [each for thread in _by_thread(events).values() for each in _enclosed(thread)]
     forward_ranges = _forward_ranges(placed, phases)
-    return tuple(
-        Operator(
-            event.name,
-            phase := phases.at(event.begin),
-            _range(each, phase, forward_ranges),
-            event.begin,
-            event.end,
-            each.self_ns,
-            event.correlation,
-            event.annotation,
-            each.repeats,
-        )
-        for each in placed
-        for event in (each.event,)
-    )
+    found = []
+    for each in placed:
+        name, begin, end, _, _, _, correlation, annotation = each.event
+        phase = phases.at(begin)
+        range_ = _range(each, phase, forward_ranges)
+        found.append(Operator(name, phase, range_, begin, end, each.self_ns, correlation, annotation, each.repeats))
+    return tuple(found)
 
 
 def _by_thread(events: Iterable[HostEvent]) -> dict[int, list[_Event]]:
-    """Events of each thread as they nest: by begin, the longer first."""
+    """Events of each thread by begin, the longer first."""
     threads: dict[int, list[_Event]] = defaultdict(list)
     for event in events:
         thread = event.start_thread_id()
         if event.is_async() or thread != event.end_thread_id() or event.name() in _UNSEEN:
             continue
-        threads[thread].append(
-            _Event(
-                event.name(),
-                event.start_ns(),
-                event.end_ns(),
-                thread,
-                event.fwd_thread_id(),
-                event.sequence_nr(),
-                event.correlation_id(),
-                event.is_user_annotation(),
-            )
-        )
+        begin, end, forward, sequence = event.start_ns(), event.end_ns(), event.fwd_thread_id(), event.sequence_nr()
+        correlation, annotation = event.correlation_id(), event.is_user_annotation()
+        threads[thread].append(_Event(event.name(), begin, end, thread, forward, sequence, correlation, annotation))
     for found in threads.values():
         found.sort(key=lambda event: (event.begin, -event.end))
     return threads
 
 
-class _Open:
-    """An event of the stack that is being swept."""
+class _Placed:
+    """An event of one thread and what encloses it there.
 
-    def __init__(self, event: _Event, range_: str, node: tuple[int, int] | None, caller: _Open | None) -> None:
+    `range` is the innermost named range. `node` is the thread and sequence number of the enclosing autograd node, or of
+    the one that passed a gradient to it; None for what a node recomputes, which belongs where forward did it.
+    """
+
+    def __init__(self, event: _Event, range_: str, node: tuple[int, int] | None, caller: _Placed | None) -> None:
         self.event, self.range, self.node, self.caller = event, range_, node, caller
         self.self_ns = event.end - event.begin
         self.called = 0
@@ -179,7 +149,7 @@ class _Open:
             caller.self_ns -= self.self_ns
 
     def join_caller(self) -> None:
-        """Be one call with the caller, where that is of the same name and called nothing else."""
+        """Count as one call with a caller of the same name that called nothing else."""
         caller = self.caller
         if caller and caller.event.name == self.event.name and caller.called == 1:
             caller.self_ns += self.self_ns
@@ -188,9 +158,9 @@ class _Open:
 
 
 def _enclosed(events: Sequence[_Event]) -> list[_Placed]:
-    """The events of one thread, by begin, each with what encloses it."""
-    stack: list[_Open] = []
-    opened: list[_Open] = []
+    """The events of one thread by begin, each with what encloses it."""
+    stack: list[_Placed] = []
+    opened: list[_Placed] = []
     last_node: tuple[int, int] | None = None
     for event in events:
         while stack and (event.begin >= stack[-1].event.end or event.end > stack[-1].event.end):
@@ -199,20 +169,20 @@ def _enclosed(events: Sequence[_Event]) -> list[_Placed]:
         range_ = around.range if around else NO_RANGE
         node = around.node if around else None
         if event.annotation and event.name.startswith(RANGE):
-            range_, node = event.name.removeprefix(RANGE), None  # inside a node: what forward did not keep, done again
+            range_, node = event.name.removeprefix(RANGE), None  # inside a node: a recomputation
         elif event.is_node:
             node = last_node = event.forward_thread, event.sequence
         elif event.name.startswith(_EVALUATE) and ACCUMULATE in event.name:
             node = last_node  # autograd runs it right after the node that made its gradient
-        opened.append(_Open(event, range_, node, around))
+        opened.append(_Placed(event, range_, node, around))
         stack.append(opened[-1])
     for each in reversed(opened):  # the innermost first
         each.join_caller()
-    return [_Placed(each.event, each.range, each.node, each.self_ns, each.repeats) for each in opened]
+    return opened
 
 
 def _forward_ranges(placed: Iterable[_Placed], phases: PhaseTimes) -> dict[tuple[int, int], str]:
-    """By thread and sequence number, the range of the last operator that began under it: the one that made the node."""
+    """The range of the operator that made each node, by thread and sequence number: the last that began under it."""
     last: dict[tuple[int, int], tuple[int, str]] = {}
     for each in placed:
         event = each.event

@@ -1,7 +1,7 @@
-"""What a careful student writes: the same model, batch and seed, timed by hand. The tool is held against this.
+"""The reference loop of the self-test: the same model, batch and seed, timed by hand as a careful student would.
 
-Appends a line per step to a file, outside the timed region: when the step ended (Unix time) and how long it took, both
-in seconds. Uses this package's model, batch and sizes, and nothing of how it measures.
+Appends a line per step to a file, outside the timed region: end of the step (Unix time) and its duration, in seconds.
+Uses this package's model, batch and sizes, and none of its measuring code.
 """
 
 from __future__ import annotations

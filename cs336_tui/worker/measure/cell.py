@@ -1,4 +1,4 @@
-"""One cell, start to end: build, compile or capture, warm up, measure, report."""
+"""Runs one cell: build, compile or capture, warm up, measure, report."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import torch
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Status, StepKind
+from cs336_tui.worker.measure import stopping_rule
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
-from cs336_tui.worker.measure.devices import Clock, clock_for
+from cs336_tui.worker.measure.devices import clock_for
 from cs336_tui.worker.measure.failures import Cancelled
-from cs336_tui.worker.measure.preparing import ReadyStep, allocates_in_steps, fresh_compiler, prepare
-from cs336_tui.worker.measure.process import RunQueueMeter
+from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
+from cs336_tui.worker.measure.process import RunQueueDelay, RunQueueMeter
 from cs336_tui.worker.measure.reporter import CellReporter, SkippedSteps
 from cs336_tui.worker.measure.settings import (
     collect_step_garbage,
@@ -24,16 +25,9 @@ from cs336_tui.worker.measure.settings import (
     no_garbage_collection,
     restored_settings,
 )
-from cs336_tui.worker.measure.stopping_rule import (
-    AFTER_LOOK,
-    enough_measured,
-    step_looks,
-    warmup_looks,
-    why_not_warm,
-    why_stopped,
-)
 from cs336_tui.worker.measure.timing import StepTime, StepTimer, WindowBroken, time_window
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
+from cs336_tui.worker.workload.cuda_graph import ReadyStep
 from cs336_tui.worker.workload.imported.problems import is_interrupt
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
@@ -42,178 +36,224 @@ from cs336_tui.worker.workload.ranges import UNAVAILABLE, available, emit_ranges
 def run_cell(
     spec: CellSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool = False
 ) -> None:
-    """Run one cell here and give everything that happens to `emit`, outside every timed region.
+    """Run one cell here and pass its events to `emit`, outside every timed region.
 
-    Events, in order: ``building``, `ModelBuilt`, ``compiling`` and ``capturing`` with a `ModelPrepared` where either is
-    asked for, ``warm-up`` (where there is any) with a `StepsTimed` after each step, ``measuring`` with a `StepsTimed`
-    after each step (one for all of them when pipelined), ``finishing``, and always one `CellFinished`. Warm-up steps
-    are synchronised one by one in both sync modes, so that settling is seen live. Automatic counts (`measure.enough`)
-    are decided between steps, and a `Notice` says why where it is not plain. Where the model itself changes what is in
-    force later than when it is built, a `Notice` says so and a second `ModelBuilt` what then is.
+    Events, in order: ``building``; `ModelBuilt`; ``compiling`` and ``capturing`` with a `ModelPrepared` if the spec
+    asks for either; ``warm-up`` (if any) with a `StepsTimed` after each step; ``measuring`` with a `StepsTimed` after
+    each step (one for all of them when pipelined); ``finishing``; always one `CellFinished`. Warm-up steps are
+    synchronised one by one in both sync modes. Automatic counts (`stopping_rule`) are decided between steps, with a
+    `Notice` that says why. If the model changes a setting after construction, a `Notice` and a second `ModelBuilt`
+    report it.
 
-    `cancelled` is asked after building, between what runs while compiling, and before each step. An error ends the
-    cell, not the caller: running out of memory is status ``oom``, any other `Exception` is ``failed``, and so is a
-    model that calls `sys.exit`. Torch's settings, the garbage collector and the memory are given back, so that cells
-    can follow one another in one process.
+    `cancelled` is asked after building, between the runs of compiling, and before each step. An error ends the cell,
+    not the caller: status ``oom`` if memory ran out, ``failed`` for any other `Exception` or a model's `sys.exit`.
+    Torch's settings, the garbage collector and the memory are given back, so that cells can follow one another in one
+    process.
 
     With `nvtx`, or under nsys, warm-up, steps, phases and parts of the model are NVTX ranges; else nothing is wrapped.
     """
-    run = _Run(spec, cell, emit, cancelled, nvtx=nvtx or under_nsys())
+    run = _SingleRun(spec, cell, emit, cancelled, nvtx=nvtx or under_nsys())
     with restored_settings(), no_garbage_collection():
         with contextlib.ExitStack() as around:
             status, error = run.outcome(around)
             run.finish()
-        _free_memory(torch.device(spec.device))
+            run.release()
+        _free_memory(run.device)
     run.reporter.finished(status, error, run.peaks)
 
 
-class _Run:
-    """A cell on its way; what it tells and how far it has got is in `tell`."""
+class CellRun:
+    """A cell while it is built, prepared and timed. Its progress is in `reporter`."""
+
+    def __init__(self, spec: CellSpec, cell: int, emit: Callable[[Event], None]) -> None:
+        self.spec = spec
+        self.reporter = CellReporter(cell, emit)
+        self.device = torch.device(spec.device)
+        self.workload: Workload | None = None
+        self.step: ReadyStep | None = None
+        self.timer: StepTimer | None = None
+        self.peaks: Peaks | None = None  # None if the device could not be reached
+        self._meter: PeakMeter | None = None
+        self._skipped = SkippedSteps(None)
+
+    def build(self, spec: CellSpec, built: Callable[[], object] = lambda: None) -> Step:
+        """Configure torch for `spec` and build the workload; the step as it is written."""
+        configure_torch(spec)
+        self._meter = PeakMeter(self.device)
+        self.workload = build(self.spec, self.device, built=built)
+        self.reporter.built(self.workload)
+        self.step = step = self.workload.step(self.spec)
+        return step
+
+    def prepare(self, step: Step, go_on: Callable[[], object]) -> StepTimer:
+        """Compile or capture the step if the spec asks for it; `go_on` may raise between two runs."""
+        self.step, preparation = prepare(step, self.spec, self.device, self.reporter.enter, go_on)
+        self.reporter.prepared(preparation, self.spec)
+        self.timer = StepTimer(self.step, clock_for(self.device))
+        return self.timer
+
+    def begin_measuring(self) -> None:
+        assert self._meter is not None
+        assert self.step is not None
+        self._skipped = SkippedSteps(self.step.training)
+        self._meter.reset(allocated=allocates_in_steps(self.step, self.spec))
+        self.report_changed_settings("after it was built")
+        self.reporter.enter("measuring")
+
+    def end_measuring(self, measured_for_s: float, delay: RunQueueDelay | None) -> None:
+        self.reporter.measured_for_s, self.reporter.run_queue_delay = measured_for_s, delay
+
+    def report_changed_settings(self, since: str) -> None:
+        assert self.workload is not None
+        self.reporter.report_changed_settings(self.workload, since)
+
+    def report_remarks(self) -> None:
+        """Report skipped optimizer steps and recompilations beside the cell's number."""
+        done = len(self.reporter.times_s["measured"])
+        self.reporter.remark_skipped(self._skipped.of(done), done)
+        self.reporter.remark_recompilations()
+
+    def read_peaks(self) -> None:
+        self.peaks = self._meter.read() if self._meter else None
+
+    def report_spill(self) -> None:
+        if text := spilled(self.peaks, self.device):
+            self.reporter.notice(text)
+
+    def release(self) -> None:
+        """Drop everything that was built."""
+        self.workload = self.step = self.timer = None
+        self._skipped = SkippedSteps(None)
+
+
+class _SingleRun(CellRun):
+    """A cell that is run alone."""
 
     def __init__(
         self, spec: CellSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool
     ) -> None:
-        self.spec = spec
-        self.reporter = CellReporter(cell, emit)
+        super().__init__(spec, cell, emit)
         self._cancelled = cancelled
-        self.peaks: Peaks | None = None
-        """Known from `finish` on; None when the device could not even be reached."""
-        self._is_finishing = False
-        self._meter: PeakMeter | None = None
         self._nvtx = nvtx
+        self._is_finishing = False
 
     def outcome(self, around: contextlib.ExitStack) -> tuple[Status, str | None]:
-        """Build and time, holding on to nothing that was built. What has to outlast that is left to `around`."""
-        step: ReadyStep | None = None
+        """Build and time the cell: status and error. Contexts that must outlast this call go to `around`."""
         try:
             self.reporter.enter("building")
             around.enter_context(fresh_compiler(self.spec.compile))
-            workload, device = self._build()
-            written = step = workload.step(self.spec)
+            # The allocator's memory is given back so that a first step finds it as a plain script leaves it.
+            written = self.build(self.spec, partial(_free_memory, self.device))
             if self._nvtx:
-                self._name(written, workload)
+                self._name(written)
             self._check_cancelled()
-            step, preparation = prepare(written, self.spec, device, self.reporter.enter, self._check_cancelled)
-            self.reporter.prepared(preparation, self.spec)
-            self._time(step, workload)
-            if self.spec.workload == "attention" and step is written:
+            self._time(self.prepare(written, self._check_cancelled))
+            if self.spec.workload == "attention" and self.step is written:
                 self.finish()
-                self.reporter.before_backward_bytes = before_backward_bytes(written, workload, device)
+                assert self.workload is not None
+                self.reporter.before_backward_bytes = before_backward_bytes(written, self.workload, self.device)
         except Cancelled:
             return "cancelled", None
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            return self.reporter.failed(error, step)
+            return self.reporter.failed(error, self.step)
         return "ok", None
 
     def finish(self) -> None:
-        """Once: what comes after is no part of what was measured, nor of the peaks."""
+        """End the measurement, once: later work counts neither to the times nor to the peaks."""
         if not self._is_finishing:
             self._is_finishing = True
-            self.peaks = self._meter.read() if self._meter else None
-            if text := spilled(self.peaks, torch.device(self.spec.device)):
-                self.reporter.notice(text)
+            self.read_peaks()
+            self.report_spill()
             self.reporter.enter("finishing")
 
-    def _build(self) -> tuple[Workload, torch.device]:
-        device = configure_torch(self.spec)
-        self._meter = PeakMeter(device)
-        # The allocator's memory is given back so that a first step finds it as a plain script leaves it.
-        workload = build(self.spec, device, built=partial(_free_memory, device))
-        self.reporter.built(workload)
-        return workload, device
-
-    def _name(self, step: Step, workload: Workload) -> None:
-        """Name phases and parts; of a compiled model only phases, as names of parts would break its graphs."""
+    def _name(self, step: Step) -> None:
+        """Name phases and parts; of a compiled model only phases, because names of parts would break its graphs."""
+        assert self.workload is not None
         self._nvtx = available()
         if self._nvtx:
-            emit_ranges(step, workload.model if self.spec.compile == "off" else None, self.spec.annotations)
+            emit_ranges(step, self.workload.model if self.spec.compile == "off" else None, self.spec.annotations)
         else:
             self.reporter.notice(UNAVAILABLE)
 
     def _around(self, name: str) -> AbstractContextManager[object]:
-        """What a step, or a window of them, runs in."""
+        """The context of a step, or of a window of steps."""
         return nvtx_range(name) if self._nvtx else nullcontext()
 
-    def _time(self, step: ReadyStep, workload: Workload) -> None:
-        assert self._meter is not None
+    def _time(self, timer: StepTimer) -> None:
         spec, reporter = self.spec, self.reporter
-        clock = clock_for(torch.device(spec.device))
-        timer = StepTimer(step, clock)
         freeze_existing_objects()
         if spec.warmup_steps:
             reporter.enter("warm-up")
-            self._warm_up(step, timer)
-        skipped = SkippedSteps(step.training)
-        self._meter.reset(allocated=allocates_in_steps(step, spec))
-        reporter.report_changed_settings(workload, "after it was built")
-        reporter.enter("measuring")
-        waited, began = RunQueueMeter(), time.perf_counter()
+            self._warm_up(timer)
+        self.begin_measuring()
+        meter, began = RunQueueMeter(), time.perf_counter()
         try:
-            self._measure(step, timer, clock)
+            self._measure(timer)
         finally:
-            reporter.measured_for_s, reporter.waited = time.perf_counter() - began, waited.read()
-        reporter.report_changed_settings(workload, "while it was measured")
+            self.end_measuring(time.perf_counter() - began, meter.read())
+        self.report_changed_settings("while it was measured")
         if spec.steps_auto is not None:
-            reporter.notice(why_stopped(reporter.times_s["measured"], spec.steps_auto))
-        done = len(reporter.times_s["measured"])
-        reporter.remark_skipped(skipped.of(done), done)
-        reporter.remark_recompilations()
+            reporter.notice(stopping_rule.why_stopped(reporter.times_s["measured"], spec.steps_auto))
+        self.report_remarks()
 
-    def _warm_up(self, step: ReadyStep, timer: StepTimer) -> None:
-        """As many steps as asked for; automatic, until a look at them finds them steady and a few more are done."""
+    def _warm_up(self, timer: StepTimer) -> None:
+        """Run the warm-up steps of the spec; if automatic, run until they are steady and `AFTER_LOOK` more."""
         most = self.spec.warmup_steps
         if not self.spec.warmup_auto:
-            self._time_each(step, timer, "warm-up", most)
+            self._time_each(timer, "warm-up", most)
             return
         why_not = ""
-        for count in warmup_looks(most):
-            self._time_each(step, timer, "warm-up", count)
-            why_not = why_not_warm(self.reporter.times_s["warm-up"])
+        for count in stopping_rule.warmup_looks(most):
+            self._time_each(timer, "warm-up", count)
+            why_not = stopping_rule.why_not_warm(self.reporter.times_s["warm-up"])
             if not why_not:
-                self._time_each(step, timer, "warm-up", min(count + AFTER_LOOK, most))
+                self._time_each(timer, "warm-up", min(count + stopping_rule.AFTER_LOOK, most))
                 return
         self.reporter.notice(f"{why_not} after {most} warm-up steps, the most that was allowed")
 
-    def _measure(self, step: ReadyStep, timer: StepTimer, clock: Clock) -> None:
+    def _measure(self, timer: StepTimer) -> None:
         spec = self.spec
         if spec.steps_auto is not None:
-            self._measure_automatically(step, timer, spec.steps_auto)
+            self._measure_automatically(timer, spec.steps_auto)
         elif spec.sync == "each-step":
-            self._time_each(step, timer, "measured", spec.measure_steps)
+            self._time_each(timer, "measured", spec.measure_steps)
         else:
+            assert self.step is not None
             try:
                 with self._around(f"steps 1 to {spec.measure_steps}"):
-                    times = time_window(step, clock, spec.measure_steps, self._go_on)
+                    times = time_window(self.step, clock_for(self.device), spec.measure_steps, self._go_on)
             except WindowBroken as broken:
-                self._report(step, "measured", 0, broken.times)
+                self._report("measured", 0, broken.times)
                 raise broken.error from None
-            self._report(step, "measured", 0, times)
+            self._report("measured", 0, times)
             if len(times) < spec.measure_steps:
                 raise Cancelled
 
-    def _measure_automatically(self, step: ReadyStep, timer: StepTimer, share: float) -> None:
-        """Steps until a look at them finds them enough, or to the most that is allowed."""
-        for count in step_looks(self.spec.measure_steps):
-            self._time_each(step, timer, "measured", count)
-            if count < self.spec.measure_steps and enough_measured(self.reporter.times_s["measured"], share):
+    def _measure_automatically(self, timer: StepTimer, share: float) -> None:
+        """Time steps until they are enough, or to the most that is allowed."""
+        for count in stopping_rule.step_looks(self.spec.measure_steps):
+            self._time_each(timer, "measured", count)
+            times_s = self.reporter.times_s["measured"]
+            if count < self.spec.measure_steps and stopping_rule.enough_measured(times_s, share):
                 break
 
-    def _time_each(self, step: ReadyStep, timer: StepTimer, kind: StepKind, count: int) -> None:
+    def _time_each(self, timer: StepTimer, kind: StepKind, count: int) -> None:
         """Time steps until there are `count` of this kind."""
         for number in range(len(self.reporter.times_s[kind]), count):
             if not self._go_on(number):
                 raise Cancelled
             with self._around("warm-up" if kind == "warm-up" else f"step {number + 1}"):
                 timed = timer.time()
-            self._report(step, kind, number, [timed])
+            self._report(kind, number, [timed])
             collect_step_garbage()
 
-    def _report(self, step: ReadyStep, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
-        self.reporter.steps_ended(step, kind, first, times)
-        if first == 0 and times and isinstance(step, Step):  # what was captured was checked before
-            step.check()
+    def _report(self, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
+        assert self.step is not None
+        self.reporter.steps_ended(self.step, kind, first, times)
+        if first == 0 and times and isinstance(self.step, Step):  # a captured step was checked before
+            self.step.check()
 
     def _go_on(self, number: int) -> bool:
         self.reporter.reach(number)
@@ -225,7 +265,7 @@ class _Run:
 
 
 def _free_memory(device: torch.device) -> None:
-    """Give back what the allocator no longer uses; a device that has failed for good has nothing to give."""
+    """Give back the allocator's unused memory; a device that has failed for good has none."""
     with contextlib.suppress(RuntimeError):
         if device.type == "cuda":
             torch.cuda.empty_cache()

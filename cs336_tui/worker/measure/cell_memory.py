@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 from torch.profiler import kineto_available
 
 from cs336_tui.stats.quantities import gigabytes
@@ -22,9 +23,9 @@ _STATUS = Path("/proc/self/status")
 
 
 class Peaks(NamedTuple):
-    """Bytes: tensors, what the allocator took from the device, resident memory of the process. None: not known here.
+    """Peak bytes of tensors, of the allocator's reserved memory, and of the process's resident memory; None: unknown.
 
-    `num_alloc_retries` counts how often CUDA's allocator had to give memory back and ask again, which costs time.
+    `num_alloc_retries` counts how often CUDA's allocator freed its cache and asked again, which costs time.
     """
 
     allocated: int | None
@@ -34,10 +35,10 @@ class Peaks(NamedTuple):
 
 
 class PeakMeter:
-    """Peaks since it was made or last reset. Making one for a CUDA device initialises CUDA.
+    """Measures peaks since its creation or last reset. For a CUDA device it initialises CUDA.
 
-    The peak of resident memory is Linux's high-water mark, which writing 5 to ``/proc/self/clear_refs`` resets;
-    where that cannot be done (other systems, some containers) it is the peak of the process's whole life.
+    The peak of resident memory is Linux's high-water mark, reset by writing 5 to ``/proc/self/clear_refs``. Where that
+    fails (other systems, some containers) it is the peak of the process's whole life.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -45,7 +46,7 @@ class PeakMeter:
         self.reset()
 
     def reset(self, *, allocated: bool = True) -> None:
-        """Begin anew; without `allocated` the allocator's peaks go on."""
+        """Start again; without `allocated` the allocator's peaks continue."""
         with contextlib.suppress(OSError):
             _CLEAR_REFS.write_text("5")
         if allocated and self._device.type == "cuda":
@@ -69,9 +70,9 @@ class PeakMeter:
 
 
 def spilled(peaks: Peaks | None, device: torch.device) -> str | None:
-    """In words, that torch took more of a CUDA device's memory than it has; None where it did not, or nobody tells.
+    """A remark that torch reserved more memory than the CUDA device has; None if it did not, or if unknown.
 
-    A driver that moves memory to the host instead of running out, as on WSL2 and Windows, lets it.
+    A driver that moves memory to the host instead of running out, as on WSL2 and Windows, allows it.
     """
     if peaks is None or peaks.reserved is None:
         return None
@@ -99,14 +100,11 @@ def _peak_rss() -> int:
 
 
 def before_backward_bytes(step: Step, workload: Workload, device: torch.device) -> int | None:
-    """Run forward and loss once more and say what tensors hold then, in bytes; for a pass that has a backward.
+    """Run forward and loss once more: the bytes that tensors hold on the device before backward, all included.
 
-    That is everything on the device: parameters, batch, output, and what autograd keeps. CUDA's and Metal's allocators
-    say so themselves, CUDA's with a cuBLAS workspace. The host's only tells the profiler what it gives and takes, so
-    that what was there before is added: parameters, buffers and batch. Either way it holds for compiled code too.
-
-    Not to be timed. Whatever it makes is dropped. None where memory ran out, where nothing tells, and for a step that
-    cannot stop before its backward, as one that is replayed as a graph cannot.
+    CUDA's and Metal's allocators report them, CUDA's with a cuBLAS workspace. The host's allocator only reports changes
+    to the profiler, so parameters, buffers and batch are added. Holds for compiled code too. Not to be timed; drops
+    what it makes. None if the pass has no backward, if memory ran out, or without a profiler on the host.
     """
     if "backward" not in step.phases:
         return None
@@ -117,7 +115,7 @@ def before_backward_bytes(step: Step, workload: Workload, device: torch.device) 
             step.run(phase)
 
     try:
-        return _held_after(forward, workload, device)
+        return _allocated_after(forward, workload, device)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -127,7 +125,7 @@ def before_backward_bytes(step: Step, workload: Workload, device: torch.device) 
         step.clear()
 
 
-def _held_after(forward: Callable[[], None], workload: Workload, device: torch.device) -> int | None:
+def _allocated_after(forward: Callable[[], None], workload: Workload, device: torch.device) -> int | None:
     if device.type == "cuda":
         forward()
         return torch.cuda.memory_allocated(device)
@@ -136,8 +134,12 @@ def _held_after(forward: Callable[[], None], workload: Workload, device: torch.d
         return torch.mps.current_allocated_memory()
     if not kineto_available():
         return None
-    there = (*workload.model.parameters(), *workload.model.buffers(), *workload.batch)
-    storages = {storage._cdata: storage.nbytes() for storage in (tensor.untyped_storage() for tensor in there)}
+    there = storage_bytes((*workload.model.parameters(), *workload.model.buffers(), *workload.batch))
     with CpuRecorder() as recorder:
         forward()
-    return sum(storages.values()) + sum(event.bytes for event in recorder.recording().events)
+    return there + sum(event.bytes for event in recorder.recording().events)
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the tensors' storages, each counted once."""
+    return sum({s._cdata: s.nbytes() for s in (tensor.untyped_storage() for tensor in tensors)}.values())

@@ -1,7 +1,7 @@
-"""Devices: their clocks, names and GPU identities.
+"""Devices: clocks, names and GPU identities.
 
-Work on a GPU is queued by the host and done later, so a moment there is an event in the queue: the device stamps it
-when it gets to it, and it can be read only once the device has been waited for. Times are in seconds.
+A GPU works off a queue, so a time stamp there is an event in the queue, which can be read once the device has been
+waited for. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import torch
 
 
 class DeviceEvent(Protocol):
-    """What `torch.cuda.Event` and `torch.mps.Event` have in common, made with ``enable_timing=True``."""
+    """`torch.cuda.Event` or `torch.mps.Event`, made with ``enable_timing=True``."""
 
     def elapsed_time(self, end_event: DeviceEvent, /) -> float:
         """Milliseconds on the device from this event to a later one."""
 
 
 class Stamp(Protocol):
-    """A moment to be taken once or again and again; `host_s` is the host's clock when it last was."""
+    """A time stamp that can be taken repeatedly; `host_s` is the host's clock at the last time."""
 
     host_s: float
 
     def take(self) -> None: ...
 
     def until(self, later: Self, /) -> float:
-        """Seconds from this moment to a later one; both taken, and the device waited for since."""
+        """Seconds from this stamp to a later one; both were taken and the device was waited for since."""
 
 
 class HostStamp:
-    """A moment on the host's clock."""
+    """A stamp of the host's clock."""
 
     def __init__(self) -> None:
         self.host_s = 0.0
@@ -48,7 +48,7 @@ class HostStamp:
 
 
 class EventStamp:
-    """A moment in the device's queue. Taking it only queues it; `host_s` is when the host had got this far."""
+    """An event in the device's queue. Taking it only enqueues it; `host_s` is when the host did."""
 
     def __init__(self, event: DeviceEvent, record: Callable[[], None]) -> None:
         self.host_s = 0.0
@@ -64,10 +64,10 @@ class EventStamp:
 
 
 class MetalStamp(EventStamp):
-    """A moment in Metal's queue, which may be asked for once per taking as the later of two.
+    """An event in Metal's queue. As the later of two it may be read once per taking: torch before 2.14 hangs else.
 
-    torch stamps it when a callback runs on the host, so two moments with next to nothing between them can come out in
-    the wrong order; torch refuses that, and it counts as 0. Asked twice, torch's releases before 2.14 wait for ever.
+    torch stamps it in a callback on the host, so two events close together can come out in the wrong order. torch then
+    raises, and the interval counts as 0.
     """
 
     def until(self, later: EventStamp) -> float:
@@ -78,7 +78,7 @@ class MetalStamp(EventStamp):
 
 
 class Clock:
-    """One device's clock: `mark` makes a moment to be taken later, `synchronize` waits for all queued work."""
+    """One device's clock: `mark` makes a stamp, `synchronize` waits for all queued work."""
 
     def __init__(self, mark: Callable[[], Stamp], synchronize: Callable[[], None]) -> None:
         self.mark = mark
@@ -105,11 +105,11 @@ def clock_for(device: torch.device) -> Clock:
 
 
 def _nothing_to_wait_for() -> None:
-    """A CPU has done its work when the call returns."""
+    """CPU work is done when its call returns."""
 
 
 def device_label(device: torch.device) -> str:
-    """The device in words; a CPU by the widest instructions that torch uses on it."""
+    """The device's name; of a CPU the widest instructions that torch uses on it."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     if device.type == "mps":
@@ -121,8 +121,7 @@ def device_label(device: torch.device) -> str:
 def nvml_uuid(index: int, properties: Any) -> str | None:
     """The UUID of CUDA device `index` as NVML spells it: ``GPU-...``, or ``MIG-...`` for a slice of a GPU.
 
-    torch gives the bare UUID, and for a slice the whole GPU's; the slice's own is in ``CUDA_VISIBLE_DEVICES``, without
-    which CUDA shows no slice but the first.
+    torch gives the bare UUID, and of a slice the whole GPU's; the slice's own is in ``CUDA_VISIBLE_DEVICES``.
     """
     visible = [entry.strip() for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     if index < len(visible) and visible[index].startswith("MIG-"):

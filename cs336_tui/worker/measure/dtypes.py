@@ -17,7 +17,7 @@ from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.measure.module_dtypes import DtypeWatch, collapsed, dtypes_of, gradient_dtypes
 from cs336_tui.worker.measure.report_parts import Enter, header, joined, left_out
-from cs336_tui.worker.workload.building import build, configure_torch, make
+from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.passes import PHASES, logits_of
 from cs336_tui.worker.workload.precision import dtype_name, effective_autocast
 from cs336_tui.worker.workload.transformer import Transformer
@@ -111,7 +111,7 @@ def bytes_at_most(spec: CellSpec) -> int:
 def _num_params(spec: CellSpec) -> int:
     if is_imported(spec.model):
         try:
-            model = make(spec, torch.device("meta")).model
+            model = build(_without_optimizer(spec), torch.device("meta"), as_written=True).model
             return sum(parameter.numel() for parameter in model.parameters())
         except Exception:  # it cannot be built without data: assume the reference's size
             gc.collect()

@@ -49,8 +49,7 @@ _MAY_BE_OUT_OF_MEMORY = re.compile(
 )
 """Messages of a library that found too little memory for its handles, kernels or workspaces, or failed for another
 reason. They count as out of memory only if less than `LITTLE_BYTES` are free."""
-LITTLE_BYTES = 512 * 2**20
-"""More than a library takes of a device's memory at its first use."""
+LITTLE_BYTES = 512 * 2**20  # More than a library takes of a device's memory at its first use
 
 _ALLOCATOR_PREFIX = re.compile(r"^\[enforce fail at [^\]]*\] err == 0\. ")
 """The place in torch's source at which its CPU allocator gave up."""

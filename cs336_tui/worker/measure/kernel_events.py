@@ -1,4 +1,4 @@
-"""A profiled step's raw events as launches: kernels of a GPU, or operators of the host by self time."""
+"""Launches and their kinds in a profiled step's raw events: GPU kernels, or host operators by self time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RUNTIME_CALL = re.compile(r"cu(da)?[A-Z]\w*$")
 
 
 class RawEvent(HostEvent, Protocol):
-    """What is read of any event of the profiler's."""
+    """An event of the profiler."""
 
     def device_type(self) -> object: ...
     def device_index(self) -> int: ...
@@ -41,7 +41,7 @@ class Launch(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """The launches of the phases that count, and the host's time from the first of these phases to the last's end."""
+    """Launches of the chosen phases, and the host's time from the first phase's begin to the last one's end."""
 
     launches: tuple[Launch, ...]
     host_ns: int
@@ -52,7 +52,7 @@ class Profile(NamedTuple):
 
     @property
     def busy_ns(self) -> int:
-        """Time in which at least one ran."""
+        """Time in which at least one launch ran."""
         busy, reached = 0, 0
         for launch in sorted(self.launches, key=lambda launch: launch.begin_ns):
             busy += max(0, launch.end_ns - max(launch.begin_ns, reached))
@@ -60,14 +60,14 @@ class Profile(NamedTuple):
         return busy
 
     def span_ns(self, phase: str | None = None) -> int:
-        """From the begin of the first to the end of the last, of one phase or of all; 0 where there is none."""
+        """Time from the first launch's begin to the last one's end, of one phase or of all; 0 without a launch."""
         chosen = [launch for launch in self.launches if phase is None or launch.phase == phase]
         if not chosen:
             return 0
         return max(launch.end_ns for launch in chosen) - min(launch.begin_ns for launch in chosen)
 
     def groups(self) -> tuple[KernelGroup, ...]:
-        """Launches of one name from one place of the step together, in the order in which they first came."""
+        """Launches grouped by name and place in the step, in the order of their first launch."""
         found: dict[tuple[str, KernelKind, str, str], list[int]] = {}
         for launch in sorted(self.launches, key=lambda launch: launch.begin_ns):
             key = launch.name, launch.kind, launch.phase, launch.range
@@ -79,7 +79,7 @@ class Profile(NamedTuple):
 
 
 class StepRead(NamedTuple):
-    """A profiled step, what its launches are, and why they are not what one would want."""
+    """A profiled step, the kind of its launches, and a note if kernels are missing."""
 
     profile: Profile
     activity: Literal["kernels", "operators"]
@@ -87,7 +87,7 @@ class StepRead(NamedTuple):
 
 
 def operators_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
-    """The operators of the host that began in one of these phases. Time between operators is nobody's."""
+    """The operators of the host that began in one of these phases. Time between operators is not assigned."""
     host = [event for event in events if _is_operator(event)]
     times = phase_times(host)
     launches = tuple(
@@ -101,9 +101,9 @@ def operators_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
 def kernels_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
     """The kernels, copies and fills of the GPU that were launched in one of these phases.
 
-    A kernel belongs where the operator that launched it belongs: its `linked_correlation_id` is the operator's
-    `correlation_id`. Without such an operator it belongs to the moment of its launch, a call of CUDA's runtime with the
-    kernel's own `correlation_id`; without that, to the phase of the kernel before it on its stream.
+    A kernel has phase and range of the operator whose `correlation_id` is its `linked_correlation_id`. Without one it
+    has those at its launch, CUDA's runtime call with its own `correlation_id`; without that, the phase of the kernel
+    before it on its stream.
     """
     events = list(events)
     host = [event for event in events if _is_operator(event)]
@@ -122,7 +122,7 @@ def kernels_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
 
 
 def read_step(events: Sequence[RawEvent], phases: Sequence[str], device_type: str) -> StepRead:
-    """What ran in these phases: on a GPU its kernels where they can be seen, elsewhere the host's operators."""
+    """The launches of these phases: a GPU's kernels if the profiler sees them, else the host's operators."""
     if device_type == "cuda":
         kernels = kernels_of(events, phases)
         if kernels.launches:
@@ -132,7 +132,7 @@ def read_step(events: Sequence[RawEvent], phases: Sequence[str], device_type: st
 
 
 class _Launchers:
-    """Finds out where in the step a kernel was launched."""
+    """Finds the place in the step at which a kernel was launched."""
 
     def __init__(self, operators: Sequence[Operator], runtime: Iterable[RawEvent], times: PhaseTimes) -> None:
         self._operators = {each.correlation: each for each in operators if each.correlation}
@@ -140,7 +140,7 @@ class _Launchers:
         self._times = times
 
     def place(self, kernel: RawEvent) -> tuple[str, str] | None:
-        """Phase and range; None where nothing tells."""
+        """Phase and range; None if unknown."""
         if operator := self._operators.get(kernel.linked_correlation_id()):
             return operator.phase, operator.range
         if (called_ns := self._calls.get(kernel.correlation_id())) is not None:
@@ -150,30 +150,27 @@ class _Launchers:
 
 
 def _is_operator(event: RawEvent) -> bool:
-    """Whether it is an operator of the host, one of autograd's nodes, or an annotation."""
-    activity = _activity(event)
-    if activity is not None:
+    """True for an operator of the host, an autograd node, or an annotation."""
+    if (activity := _activity(event)) is not None:
         return activity in ("cpu_op", "user_annotation")
     return _device(event) == "CPU" and not _RUNTIME_CALL.match(event.name())
 
 
 def _is_runtime(event: RawEvent) -> bool:
-    """Whether it is a call of CUDA's runtime or driver, such as ``cudaLaunchKernel`` or ``cuLaunchKernelEx``."""
-    activity = _activity(event)
-    if activity is not None:
+    """True for a call of CUDA's runtime or driver, such as ``cudaLaunchKernel`` or ``cuLaunchKernelEx``."""
+    if (activity := _activity(event)) is not None:
         return activity in ("cuda_runtime", "cuda_driver")
     return _device(event) == "CPU" and bool(_RUNTIME_CALL.match(event.name()))
 
 
 def _is_kernel(event: RawEvent) -> bool:
-    activity = _activity(event)
-    if activity is not None:
+    if (activity := _activity(event)) is not None:
         return activity in ("kernel", "gpu_memcpy", "gpu_memset")
     return _device(event) == "CUDA" and not event.is_user_annotation()
 
 
 def _activity(event: RawEvent) -> str | None:
-    """The profiler's own word for an event, such as ``cpu_op`` or ``kernel``; None where torch does not tell."""
+    """The profiler's activity type, such as ``cpu_op`` or ``kernel``; None if this torch has none."""
     read = getattr(event, "activity_type", None)
     return str(read()) if read else None
 
@@ -202,14 +199,10 @@ _RULES: tuple[tuple[KernelKind, str], ...] = (
     ("elementwise", r"^(void )?at::native::(vectorized|unrolled|index)?_?elementwise_kernel"),
     ("reduction", r"reduce|DeviceScan|_scan_|_norm_|batch_?norm|layer_?norm|group_?norm|\bbn_[fb]w_"),
     ("reduction", r"RowwiseMoments|GammaBeta|InternalGradients"),  # parts of normalisations
-    (
-        "elementwise",
-        r"elementwise|vectorized|unrolled|index|gather|scatter|embedding|dropout|triu_tril|distribution",
-    ),
+    ("elementwise", r"elementwise|vectorized|unrolled|index|gather|scatter|embedding|dropout|triu_tril|distribution"),
 )
 _KERNELS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _RULES)
-_DTYPES = re.compile(r"\bcutlass::\w+_t\b")
-"""A library's names of numbers, which others use too."""
+_DTYPES = re.compile(r"\bcutlass::\w+_t\b")  # A library's names of numbers, which others use too
 
 _OPERATORS: Mapping[KernelKind, str] = {
     "matrix multiply": "mm bmm addmm addbmm baddbmm mv addmv dot vdot addr outer _addmm_activation mkldnn_linear "
@@ -224,24 +217,22 @@ _OPERATORS: Mapping[KernelKind, str] = {
     "copy": "copy fill zero cat clone contiguous arange constant_pad_nd",
 }
 _KIND_OF: Mapping[str, KernelKind] = {name: kind for kind, names in _OPERATORS.items() for name in names.split()}
-_COMPILED_LOOP = re.compile(r"(^|_)cpp_fused_")
-"""torch.compile's own loops on a CPU, named by what they fuse."""
+_COMPILED_LOOP = re.compile(r"(^|_)cpp_fused_")  # torch.compile's own loops on a CPU, named by what they fuse
 _REDUCES = re.compile(r"_(softmax|mean|sum|amax|var|norm)(_|$)")
 _LIST_OF_TENSORS = ("_foreach_", "_fused_adam", "_amp_foreach_")
 
 
 def kernel_kind(name: str) -> KernelKind:
-    """KernelKind of a GPU's kernel or memory operation. Kernels that fuse attention are ``other``."""
+    """Kind of a GPU's kernel or memory operation. Kernels that fuse attention are ``other``."""
     said = _DTYPES.sub("", name)
     return next((kind for kind, pattern in _KERNELS if pattern.search(said)), "other")
 
 
 def operator_kind(name: str) -> KernelKind:
-    """KernelKind of an operator of the host, by what itself computes.
+    """Kind of a host operator, by its own computation.
 
-    ``aten::linear`` and ``aten::matmul`` are ``other`` as all that only looks for the operator that does the work
-    (theirs is ``aten::mm``), so are views, allocations and autograd's nodes. An optimizer that goes parameter by
-    parameter calls the same operators as everybody: elementwise.
+    Operators that only dispatch (``aten::linear`` and ``aten::matmul``, whose work is in ``aten::mm``), views,
+    allocations and autograd's nodes are ``other``. A for-loop optimizer calls usual operators: elementwise.
     """
     bare = name.removeprefix("aten::")
     if _COMPILED_LOOP.search(bare):

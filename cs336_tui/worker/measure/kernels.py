@@ -13,32 +13,20 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import FUSED, NO_RANGE, KernelGroup, KernelReport, ReportRequest
+from cs336_tui.worker.measure import report_parts
 from cs336_tui.worker.measure.devices import Clock, clock_for
 from cs336_tui.worker.measure.kernel_events import RawEvent, read_step
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
-from cs336_tui.worker.measure.report_parts import (
-    GRAPH_LEFT_OUT,
-    MOST_WARMUP_STEPS,
-    SKIPPED,
-    Enter,
-    header,
-    joined,
-    predicted,
-    save_file,
-    steps_taken,
-)
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_step
 
-WARMUP_STEPS = 2
-"""Before the profiled step, so that libraries are loaded and memory is allocated."""
-LONG_STEP_S = 2.0
-"""One step of this length is enough warm-up."""
+WARMUP_STEPS = 2  # Before the profiled step, so that libraries are loaded and memory is allocated
+LONG_STEP_S = 2.0  # One step of this length is enough warm-up
 COMPILED = "torch.compile has fused the model: forward and backward have no parts, and no kernel is of one alone."
 
 
-def profile_kernels(request: ReportRequest, enter: Enter) -> KernelReport:
+def profile_kernels(request: ReportRequest, enter: report_parts.Enter) -> KernelReport:
     """Build the cell's workload, compile it if the cell is compiled, warm it up and profile one step.
 
     Lists a GPU's kernels if the profiler sees them, else the host's operators. Saves the step's Chrome trace in the
@@ -52,24 +40,24 @@ def profile_kernels(request: ReportRequest, enter: Enter) -> KernelReport:
         step = _ready_step(spec, device, enter)
         _warm_up(step, clock, enter)
         enter("profiling")
-        taken = steps_taken(step.training)
+        taken = report_parts.steps_taken(step.training)
         profiler = _profile_step(step, clock, device)
-        skipped = SKIPPED.format("profiled") if step.training and steps_taken(step.training) == taken else ""
+        skipped = report_parts.skipped_note("profiled", step.training, taken)
         step.clear()
     enter("attributing")
     found, activity, unseen = read_step(raw_events(profiler), step.phases, device.type)
     enter("predicting")
-    prediction, unpredicted = predicted(spec, missing="There are no FLOPs beside the times")
+    prediction, unpredicted = report_parts.predicted(spec, missing="There are no FLOPs beside the times")
     enter("saving the trace")
     name = ("kernels", spec.size, f"ctx{spec.context_length}", spec.pass_, spec.precision, spec.device)
-    trace, unsaved = save_file(
+    trace, unsaved = report_parts.save_file(
         "Chrome trace", request.folder, name, ".json.gz", lambda path: profiler.export_chrome_trace(str(path))
     )
     groups = found.groups() if spec.compile == "off" else tuple(map(_fused, found.groups()))
     compiled = COMPILED if spec.compile != "off" else ""
-    launched = GRAPH_LEFT_OUT if spec.cuda_graph != "off" else ""
+    launched = report_parts.GRAPH_LEFT_OUT if spec.cuda_graph != "off" else ""
     return KernelReport(
-        **header(spec, device),
+        **report_parts.header(spec, device),
         activity=activity,
         groups=groups,
         total_ns=found.total_ns,
@@ -80,11 +68,11 @@ def profile_kernels(request: ReportRequest, enter: Enter) -> KernelReport:
         host_ns=found.host_ns if device.type != "cpu" else None,
         prediction=prediction,
         trace=trace,
-        note=joined(unseen, compiled, launched, skipped, unpredicted, unsaved),
+        note=report_parts.joined(unseen, compiled, launched, skipped, unpredicted, unsaved),
     )
 
 
-def _ready_step(spec: CellSpec, device: torch.device, enter: Enter) -> Step:
+def _ready_step(spec: CellSpec, device: torch.device, enter: report_parts.Enter) -> Step:
     """The step with its phases and parts named. Names would break a compiled model's graphs: its parts have none."""
     shown = msgspec.structs.replace(spec, cuda_graph="off")
     workload = build(shown, device)
@@ -113,15 +101,15 @@ def _fused(group: KernelGroup) -> KernelGroup:
     return msgspec.structs.replace(group, range=FUSED) if in_model else group
 
 
-def _warm_up(step: Step, clock: Clock, enter: Enter) -> None:
+def _warm_up(step: Step, clock: Clock, enter: report_parts.Enter) -> None:
     """Run a few steps, until one takes its optimizer step: the gradient scaler may skip the first ones."""
-    for number in range(1, MOST_WARMUP_STEPS + 1):
+    for number in range(1, report_parts.MOST_WARMUP_STEPS + 1):
         enter(f"warm-up {number}")
-        taken, begin = steps_taken(step.training), perf_counter()
+        taken, begin = report_parts.steps_taken(step.training), perf_counter()
         _run(step, clock)
         step.clear()
         enough = number >= WARMUP_STEPS or perf_counter() - begin > LONG_STEP_S
-        if enough and (step.training is None or steps_taken(step.training) > taken):
+        if enough and (step.training is None or report_parts.steps_taken(step.training) > taken):
             return
 
 

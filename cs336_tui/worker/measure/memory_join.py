@@ -1,27 +1,23 @@
-"""What an allocator handed out, joined with what is known of the operations that asked for it."""
+"""Joins an allocator's recording with the operations that asked for the memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from copy import copy
 from typing import Any, NamedTuple
 
 import msgspec
 
-from cs336_tui.events.reports import CATEGORIES, Category, PhaseSpan, Site, TensorForm
+from cs336_tui.events.reports import CATEGORIES, Category, Site, TensorForm
 from cs336_tui.worker.estimate.timeline import TrackedAllocation
 from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.measure.allocator_events import AllocatorEvent, Recording
 
-HELD_BEFORE = Site("held since warm-up")
-"""Of what no tensor of the cell is in, such as the workspace of a library."""
+HELD_BEFORE = Site("held since warm-up")  # Memory without a tensor of the cell, as a workspace
 
 
 class Operation(NamedTuple):
-    """One operation that was watched: the tracker's events in it, and the marks at its begin and end.
-
-    An operation that is made of others comes after these.
-    """
+    """One operation: the tracker's events in it, and the marks at its begin and end. Comes after operations in it."""
 
     first: int
     end: int
@@ -31,7 +27,7 @@ class Operation(NamedTuple):
 
 
 class PhaseMark(NamedTuple):
-    """Where a phase begins: the number of its mark, and the tracker's first event in it."""
+    """The begin of a phase: the number of its mark, and the tracker's first event in it."""
 
     phase: str
     mark: int
@@ -39,7 +35,7 @@ class PhaseMark(NamedTuple):
 
 
 class MarkedTracker(MemoryTracker):
-    """A tracker that has `mark` called before and after each operation, and where each phase begins."""
+    """A tracker that calls `mark` before and after each operation and at each phase's begin."""
 
     def __init__(self, mark: Callable[[], object], *, device_type: str | None = None) -> None:
         super().__init__(device_type=device_type)
@@ -73,7 +69,7 @@ class MarkedTracker(MemoryTracker):
 
 
 class Life:
-    """One allocation: live at events ``born <= event < died``, to the end when `died` is None."""
+    """One allocation: live at events ``born <= event < died``, to the end if `died` is None."""
 
     __slots__ = ("born", "bytes", "category", "died", "form", "known", "site")
 
@@ -81,31 +77,27 @@ class Life:
         self.bytes, self.site, self.born, self.died = bytes_, site, born, died
         self.category: Category = "temporary"
         self.form: TensorForm | None = None
-        self.known = False
-        """Whether an operation returned it."""
+        self.known = False  # True if an operation returned it
 
     def belongs_to(self, record: TrackedAllocation) -> None:
-        """Take over what the tracker knows."""
+        """Copy the tracker's knowledge."""
         self.category, self.site, self.known = record.category, record.site, True
         self.form = TensorForm(record.shape, record.dtype)
 
 
 def lives_of(records: Iterable[TrackedAllocation]) -> list[Life]:
-    """What the tracker alone has seen."""
-    lives = []
-    for record in records:
-        life = Life(record.bytes, record.site, record.born, record.died)
+    """The allocations as the tracker alone has seen them."""
+    lives = [(Life(record.bytes, record.site, record.born, record.died), record) for record in records]
+    for life, record in lives:
         life.belongs_to(record)
-        lives.append(life)
-    return lives
+    return [life for life, _ in lives]
 
 
 def join(recording: Recording, operations: Iterable[Operation], records: Sequence[TrackedAllocation]) -> list[Life]:
-    """Every allocation of a recording, in order of birth; recorded event `i` is event ``i + 1``, 0 is what was before.
+    """Every allocation of a recording, in order of birth; recorded event `i` becomes ``i + 1``, event 0 is the begin.
 
-    An allocation belongs to the operation in which it was made. One that the operation returned is what the tracker
-    recorded at that address; what else it took is temporary. What is made between two operations goes with the one
-    before.
+    An allocation belongs to the operation in which it was made, or to the one before if made between two. One at the
+    address of a returned tensor has the tracker's category; any other is temporary.
     """
     walk = _Walk(recording.events)
     by_birth = {record.born: record for record in records if record.born}
@@ -128,7 +120,7 @@ def join(recording: Recording, operations: Iterable[Operation], records: Sequenc
 
 
 class _Walk:
-    """Allocator events one after another."""
+    """Goes through allocator events in order."""
 
     def __init__(self, events: Sequence[AllocatorEvent]) -> None:
         self.lives: list[Life] = []
@@ -142,7 +134,7 @@ class _Walk:
         return life
 
     def on(self, end: int, site: Site) -> None:
-        """As far as event `end` of the recording; what is made there belongs to `site`."""
+        """Go on to event `end` of the recording; allocations on the way belong to `site`."""
         for place in range(self._next, end):
             event = self._events[place]
             if gone := self._live.pop(event.address, None):
@@ -158,38 +150,16 @@ class _Walk:
 
 
 def cut(lives: Iterable[Life], first: int) -> list[Life]:
-    """What is live at event `first - 1` or is born later, with event `first` counted as 1."""
-    kept = []
-    for life in lives:
-        if life.died is None or life.died >= first:
-            later = Life(life.bytes, life.site, max(life.born - first + 1, 0))
-            later.died = None if life.died is None else life.died - first + 1
-            later.category, later.form, later.known = life.category, life.form, life.known
-            kept.append(later)
+    """The allocations that are live at event `first - 1` or born later, with event `first` counted as 1."""
+    kept = [copy(life) for life in lives if life.died is None or life.died >= first]
+    for life in kept:
+        life.born = max(life.born - first + 1, 0)
+        life.died = None if life.died is None else life.died - first + 1
     return kept
 
 
-def totals(lives: Iterable[Life], events: int) -> tuple[int, ...]:
-    """Live bytes after each event."""
-    change = [0] * events
-    for life in lives:
-        change[life.born] += life.bytes
-        if life.died is not None:
-            change[life.died] -= life.bytes
-    return tuple(accumulate(change))
-
-
-def phase_spans(begins: Sequence[tuple[str, int]], live: Sequence[int]) -> tuple[PhaseSpan, ...]:
-    """Spans of phases that begin at these events; the peak of each counts what lives at its begin."""
-    ends = [first for _, first in begins[1:]] + [len(live)]
-    return tuple(
-        PhaseSpan(phase, first, end, max(live[first - 1 : end]))
-        for (phase, first), end in zip(begins, ends, strict=True)
-    )
-
-
 class Columns(NamedTuple):
-    """Lives as a `MemoryReport` has them."""
+    """Allocations as the columns of a `MemoryReport`."""
 
     bytes: tuple[int, ...]
     born: tuple[int, ...]
@@ -202,7 +172,7 @@ class Columns(NamedTuple):
 
 
 def columns(lives: Iterable[Life]) -> Columns:
-    """In order of birth."""
+    """The columns, in order of birth."""
     ordered = sorted(lives, key=lambda life: life.born)
     sites = {site: place for place, site in enumerate(dict.fromkeys(life.site for life in ordered))}
     forms = {form: place for place, form in enumerate(dict.fromkeys(life.form for life in ordered if life.form))}

@@ -12,21 +12,13 @@ from torch.profiler import kineto_available
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import MemoryReport, ReportRequest, SavedBlock
+from cs336_tui.worker.estimate.timeline import live_totals, phase_spans
 from cs336_tui.worker.estimate.tracker import MemoryTracker
+from cs336_tui.worker.measure import report_parts
 from cs336_tui.worker.measure.allocator_events import CpuRecorder, CudaRecorder, Recording
+from cs336_tui.worker.measure.cell_memory import storage_bytes
 from cs336_tui.worker.measure.failures import is_out_of_memory
-from cs336_tui.worker.measure.memory_join import Life, MarkedTracker, columns, cut, join, lives_of, phase_spans, totals
-from cs336_tui.worker.measure.report_parts import (
-    MOST_WARMUP_STEPS,
-    SKIPPED,
-    Enter,
-    header,
-    joined,
-    left_out,
-    predicted,
-    save_file,
-    steps_taken,
-)
+from cs336_tui.worker.measure.memory_join import Life, MarkedTracker, columns, cut, join, lives_of
 from cs336_tui.worker.measure.saved import saved_for_backward
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.passes import PHASES, Step
@@ -35,11 +27,10 @@ from cs336_tui.worker.workload.ranges import name_parts
 RecorderName = Literal["CUDA allocator history", "CPU profiler", "tensors"]
 
 TENSORS_ONLY = "Only what operations return is seen, not what kernels take while they run."
-CLEAR = "clear"
-"""The phase after a step's last one, which drops what the step left."""
+CLEAR = "clear"  # The phase after a step's last one, which drops what the step left
 
 
-def record_memory(request: ReportRequest, enter: Enter) -> MemoryReport:
+def record_memory(request: ReportRequest, enter: report_parts.Enter) -> MemoryReport:
     """Build the cell, warm it up by one step and record one step.
 
     A training step begins with the tensors that the step before it left, so the step before is recorded too. Raises
@@ -56,12 +47,12 @@ def record_memory(request: ReportRequest, enter: Enter) -> MemoryReport:
     enter("saved for backward")
     saved, saved_note = _saved(workload, spec)
     enter("predicting")
-    prediction, prediction_note = predicted(spec, device)
-    live = totals(found.lives, found.events)
+    prediction, prediction_note = report_parts.predicted(spec, device)
+    live = live_totals(found.lives, found.events)
     spans = phase_spans(found.phases, live)
     forward = next(span for span in reversed(spans) if span.phase == "forward")
     return MemoryReport(
-        **header(spec, device),
+        **report_parts.header(spec, device),
         recorder=found.recorder,
         events=found.events,
         phases=spans,
@@ -72,7 +63,7 @@ def record_memory(request: ReportRequest, enter: Enter) -> MemoryReport:
         saved=saved,
         prediction=prediction,
         snapshot=found.snapshot,
-        note=joined(found.note, *left_out(spec), saved_note, prediction_note),
+        note=report_parts.joined(found.note, *report_parts.left_out(spec), saved_note, prediction_note),
         **columns(found.lives)._asdict(),
     )
 
@@ -104,8 +95,7 @@ def claim_cell(tracker: MemoryTracker, workload: Workload, device: torch.device)
     tracker.claim("parameters", parameters)
     tracker.claim("buffers", buffers)
     tracker.claim("optimizer_state", state)
-    storages = {s._cdata: s.nbytes() for s in (t.untyped_storage() for t in (*parameters, *buffers, *state))}
-    return sum(storages.values())
+    return storage_bytes((*parameters, *buffers, *state))
 
 
 def optimizer_state(workload: Workload) -> Iterator[Tensor]:
@@ -136,11 +126,11 @@ def _record(workload: Workload, request: ReportRequest, device: torch.device) ->
         if step.back_to_back:
             run_phases(step, workload.model, request.spec, tracker)
         recorded = len(tracker.phases)
-        taken = steps_taken(workload.training)
+        taken = report_parts.steps_taken(workload.training)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         run_phases(step, workload.model, request.spec, tracker)
-    note = SKIPPED.format("recorded") if workload.training and steps_taken(workload.training) == taken else ""
+    note = report_parts.skipped_note("recorded", workload.training, taken)
     phases = tracker.phases[recorded:]
     records = tracker.timeline().allocations
     if recorder is None:
@@ -157,8 +147,8 @@ def _record(workload: Workload, request: ReportRequest, device: torch.device) ->
         spec = request.spec
         length, batch = f"ctx{spec.context_length}", f"batch{spec.batch_size}"
         name = ("memory", spec.size, length, batch, spec.pass_, spec.precision)
-        snapshot, unsaved = save_file("memory snapshot", request.folder, name, ".pickle", recorder.save)
-        return found._replace(allocator_peak=peak, snapshot=snapshot, note=joined(note, unsaved))
+        snapshot, unsaved = report_parts.save_file("memory snapshot", request.folder, name, ".pickle", recorder.save)
+        return found._replace(allocator_peak=peak, snapshot=snapshot, note=report_parts.joined(note, unsaved))
     found = _recorded_step("CPU profiler", lives, len(recording.events) + 1, begins, note)
     return found._replace(allocator_peak=_cpu_peak(recording, begins[0][1], claimed_bytes))
 
@@ -207,9 +197,9 @@ def _saved(workload: Workload, spec: CellSpec) -> tuple[tuple[SavedBlock, ...], 
 
 def _warm_up(workload: Workload, spec: CellSpec) -> None:
     """Run one step; of a training step as many as it takes until the optimizer has its state."""
-    for _ in range(MOST_WARMUP_STEPS):
+    for _ in range(report_parts.MOST_WARMUP_STEPS):
         run_phases(workload.step(spec), workload.model, spec)
-        if workload.training is None or steps_taken(workload.training):
+        if workload.training is None or report_parts.steps_taken(workload.training):
             break
     # Gradients left here would be freed within the recording, which did not see them allocated.
     workload.model.zero_grad(set_to_none=True)

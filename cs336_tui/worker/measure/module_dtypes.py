@@ -1,4 +1,4 @@
-"""Reading the dtypes that pass through a model while it runs, and joining the rows of layers that are alike."""
+"""Reads the dtypes that pass through a model while it runs, and joins the rows of equal layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from itertools import groupby
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,23 +16,19 @@ from cs336_tui.worker.workload.attention_only import AttentionOnly
 from cs336_tui.worker.workload.precision import dtype_name
 from cs336_tui.worker.workload.transformer import Attention
 
-WHOLE_MODEL = "model"
-"""The path that is shown for the model itself, which torch calls by the empty name."""
-METHOD = "method"
-"""Stands for the class of a part that is a method of its module."""
+WHOLE_MODEL = "model"  # The path of the model itself, whose name is empty in torch
+METHOD = "method"  # The class shown for a part that is a method of its module
 
 _ATTENTION_METHODS = ("score", "weigh", "mix", "attend")
-"""What attention does between its projections, the softmax among it; no modules, so that no hook of torch's sees it."""
-_LAYER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
-"""A place in a list; the first of a path is the layer."""
+"""Parts of attention between its projections. They are no modules, so torch's hooks do not see them."""
+_LAYER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")  # An index in a module list; the first of a path is the layer
 
 
-_Part = tuple[nn.Module, str]
-"""A module, or a method of it."""
+_Part = tuple[nn.Module, str]  # A module, or a method of it
 
 
 class _Call(NamedTuple):
-    """What one call saw."""
+    """The dtypes of one call."""
 
     parameters: str
     inputs: str
@@ -41,12 +36,11 @@ class _Call(NamedTuple):
 
 
 class DtypeWatch:
-    """Notes the dtypes of every module's calls, and of attention's own steps, while it is entered."""
+    """Records the dtypes of all calls of modules and of attention's methods while it is entered."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._calls: dict[_Part, dict[_Call, None]] = {}
-        """What each part has seen, in the order in which they were come to."""
+        self._calls: dict[_Part, dict[_Call, None]] = {}  # Calls of each part, in the order of their begin
         self._undo: list[Callable[[], object]] = []
 
     def __enter__(self) -> DtypeWatch:
@@ -58,17 +52,15 @@ class DtypeWatch:
                     self._wrap(module, method)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         while self._undo:
             self._undo.pop()()
 
     def rows(self) -> tuple[ModuleDtypes, ...]:
-        """A row for everything that was called, in the order of the calls; a shared module has one for each place.
+        """A row for every called part, in the order of the calls; a shared module has one for each of its paths.
 
-        Parameters and gradients are a module's own, not those of the modules in it; gradients are read now. Where there
-        are several dtypes, inputs are in the order of the arguments: ``bfloat16+float32``.
+        Parameters and gradients are a module's own, without its submodules'; gradients are read now. Several dtypes are
+        joined in the order of the arguments: ``bfloat16+float32``.
         """
         paths: dict[nn.Module, list[str]] = {}
         for path, module in self._model.named_modules(remove_duplicate=False):
@@ -113,18 +105,18 @@ class DtypeWatch:
 
 
 def dtypes_of(values: Iterable[object]) -> str:
-    """The dtypes of the tensors among these, each once, as ``bfloat16+float32``; empty without one."""
+    """The distinct dtypes of the tensors among these, as ``bfloat16+float32``; empty without a tensor."""
     return _joined(dtype_name(value.dtype) for value in values if isinstance(value, Tensor))
 
 
 def gradient_dtypes(parameters: Iterable[nn.Parameter]) -> str:
-    """The dtypes of these parameters' gradients; empty where backward has not run."""
+    """The dtypes of these parameters' gradients; empty before backward."""
     return dtypes_of(parameter.grad for parameter in parameters)
 
 
 def collapsed(rows: Iterable[ModuleDtypes]) -> tuple[ModuleDtypes, ...]:
-    """One row for what is alike in every layer: ``layers.*.ffn`` and how many. Where layers differ, a row for each run
-    of layers that agree: ``layers.0.ffn``, ``layers.1-11.ffn``."""
+    """Join rows that are equal in every layer to ``layers.*.ffn`` with a count; else join each run of equal
+    layers: ``layers.0.ffn``, ``layers.1-11.ffn``."""
     places: dict[str, list[ModuleDtypes]] = {}
     for row in rows:
         places.setdefault(_LAYER.sub("*", row.path, count=1), []).append(row)
@@ -132,7 +124,7 @@ def collapsed(rows: Iterable[ModuleDtypes]) -> tuple[ModuleDtypes, ...]:
 
 
 def _runs(place: str, rows: list[ModuleDtypes]) -> Iterator[ModuleDtypes]:
-    """The rows of one place in the layers, in the layers' order, those next to one another that agree as one."""
+    """The rows of one place in the layers, equal neighbours joined."""
     runs = [list(run) for _, run in groupby(rows, lambda row: msgspec.structs.replace(row, path=place))]
     for run in runs:
         first, last = (_LAYER.search(row.path) for row in (run[0], run[-1]))

@@ -22,10 +22,7 @@ from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, OomRepor
 from cs336_tui.worker.estimate.timeline import TrackedTimeline
 from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.measure.failures import failed_allocation, is_out_of_memory
-from cs336_tui.worker.measure.memory_record import (
-    optimizer_state,
-    run_phases,
-)
+from cs336_tui.worker.measure.memory_record import optimizer_state, run_phases
 from cs336_tui.worker.measure.report_parts import MOST_WARMUP_STEPS, Enter, joined, no_prediction, predicted
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.imported.problems import is_interrupt

@@ -1,4 +1,4 @@
-"""What a device can do at best, measured on the spot: FLOP/s of large matrix products, bytes per second of a copy."""
+"""Measures a device's peak rates: FLOP/s of large matrix products, bytes per second of a copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 import torch
@@ -20,39 +20,23 @@ from cs336_tui.worker.measure.devices import clock_for, device_label, nvml_uuid
 from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.measure.settings import no_garbage_collection, restored_settings
 from cs336_tui.worker.workload.float8 import FORMAT
-from cs336_tui.worker.workload.precision import (
-    RECIPES,
-    check_capability,
-    check_precision,
-    dtype_name,
-    effective_matmul,
-    set_matmul,
-    tf32_allowed,
-)
+from cs336_tui.worker.workload.precision import RECIPES, configure_device, dtype_name, effective_matmul, tf32_allowed
 
 SIZES: Mapping[str, tuple[int, ...]] = {
     "cpu": (256, 512, 1024, 2048, 4096),
     "mps": (512, 1024, 2048, 4096, 8192),
     "cuda": (1024, 2048, 4096, 8192, 16384),
 }
-BUDGET_S = 3.0
-"""What a measurement may take in all, but for the least that each trial needs."""
-_COPY_SHARE = 0.25
-"""Of the budget."""
-_AGAIN_SHARE = 0.15
-"""Of the budget, for the best size's second measurement."""
+BUDGET_S = 3.0  # Time limit of a measurement, beside the minimum that each trial needs
+_COPY_SHARE = 0.25  # Share of the budget for copies
+_AGAIN_SHARE = 0.15  # Share of the budget for the second measurement of the best size
 _LEAST_COPIED = {"cpu": 2**28, "mps": 2**29, "cuda": 2**30}
-_TIMES_CACHES = 4
-"""An array of so many times the last-level caches is not copied within them (STREAM's rule, McCalpin 1995)."""
-_TIMING_S = 0.01
-"""One timing is of as many calls as take this long, beside which synchronising is nothing."""
+_TIMES_CACHES = 4  # Multiple of the last-level caches that a copied array must exceed (STREAM's rule, McCalpin 1995)
+_TIMING_S = 0.01  # Duration of the calls of one timing, beside which a synchronisation is negligible
 _WARMUP_S = 0.05
-_LEAST_TIMINGS = 6
-"""The fewest of which lowest and highest hold the median 95 times in 100."""
-_SETTLED = 0.01
-"""Noise has settled when the median is known to this share."""
-_HOPELESS = 2.0
-"""A layout that takes this many times as long as the best is not tried at larger sizes."""
+_LEAST_TIMINGS = 6  # The fewest timings whose range holds the median with 95 % confidence
+_SETTLED = 0.01  # Relative half-width of the median's interval at which timing stops
+_HOPELESS = 2.0  # A layout slower than the best by this factor is not tried at larger sizes
 
 
 @lru_cache(maxsize=1)
@@ -61,24 +45,22 @@ def _one_on(device: torch.device) -> torch.Tensor:
 
 
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
-"""Of the first two matrices into the third."""
+"""The product of the first two matrices into the third."""
 _LAYOUTS: Mapping[str, Product] = {
     "forward": lambda a, b, out: torch.mm(a, b.T, out=out),
     "input gradient": lambda a, b, out: torch.mm(a, b, out=out),
     "weight gradient": lambda a, b, out: torch.mm(a.T, b, out=out),
 }
-"""The three products of a linear layer. Libraries are not equally fast at them: torch 2.13's float16 on a CPU differs
-by 18 times."""
-_FLOAT8_LAYOUTS: Mapping[str, Product] = {
+"""The three products of a linear layer. Their speeds differ: of torch 2.13's float16 on a CPU by 18 times."""
+_FLOAT8_LAYOUTS: Mapping[str, Product] = {  # The only layout in hardware; a layer's others are made of it and of copies
     "forward": lambda a, b, out: torch._scaled_mm(
         a, b.T, scale_a=_one_on(a.device), scale_b=_one_on(b.device), out_dtype=out.dtype, use_fast_accum=True, out=out
-    ),
+    )
 }
-"""The hardware has this one; a layer's others are made of it and of copies."""
 
 
 class Timings(NamedTuple):
-    """Seconds of one call, as often as it was timed."""
+    """Timings of one call, in seconds."""
 
     times_s: Sequence[float]
 
@@ -88,9 +70,15 @@ class Timings(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """Half the 95 % interval of the median, as a share of it."""
+        """Relative half-width of the median's 95 % interval."""
         low, high = median_interval(self.times_s)
         return (high - low) / 2 / self.median_s
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of a trial that are made of timings."""
+        fastest_s, timings = min(self.times_s), len(self.times_s)
+        return {"median_s": self.median_s, "fastest_s": fastest_s, "timings": timings, "spread": self.spread}
 
     @property
     def settled(self) -> bool:
@@ -100,7 +88,7 @@ class Timings(NamedTuple):
 def median_interval(times_s: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of the median by order statistics, ranks (n ± 1.96 √n) / 2 (Conover 1999, section 3.2).
 
-    Of fewer than 6 values no interval holds the median that often; then it is the lowest and the highest.
+    Of fewer than 6 values it is the lowest and the highest, whose confidence is lower.
     """
     ordered, n = sorted(times_s), len(times_s)
     half = 1.96 * math.sqrt(n) / 2
@@ -117,10 +105,11 @@ def measure_peak(
     budget_s: float = BUDGET_S,
     copy_bytes: int | None = None,
 ) -> DevicePeak:
-    """The peak of a device (``cpu``, ``mps``, ``cuda:N``) in the precision that is really in force.
+    """Measure the peak of a device (``cpu``, ``mps``, ``cuda:N``) in the precision that is really in force.
 
-    `progress` is told between two trials what comes now, and may raise to stop. `copy_bytes` is the size of the copied
-    array, by default larger than the caches. Raises ValueError for what the device cannot do, and torch's own errors.
+    `progress` is called with the name of each trial and may raise to stop. `copy_bytes` is the size of the copied
+    array, by default larger than the caches. Raises ValueError for a precision that the device lacks, and torch's
+    errors.
     """
     with restored_settings(), no_garbage_collection(), torch.inference_mode():
         place = _settle(torch.device(canonical_device(device)), precision, threads)
@@ -130,7 +119,7 @@ def measure_peak(
         copies = [_copy_trial(place, copy_bytes or largest, _COPY_SHARE / 2 * budget_s)]
         share = 1 - _COPY_SHARE - _AGAIN_SHARE
         trials, note = _matmul_trials(place, _dtype(precision), share * budget_s, progress)
-        # A machine that others use may have been slow the first time, and what cannot be repeated is no peak.
+        # A shared machine may have been slow the first time, and a value that cannot be repeated is no peak.
         progress("copy again")
         copies.append(_copy_trial(place, copy_bytes or largest, _COPY_SHARE / 2 * budget_s))
         best = max(trials, key=lambda trial: trial.flops_per_s)
@@ -157,22 +146,15 @@ def measure_peak(
 
 
 def _settle(device: torch.device, precision: Precision, threads: int | None) -> torch.device:
-    """Set torch's device, threads and matmul precision. Raises ValueError for what cannot be had."""
-    check_precision(precision, device.type)
-    if device.type == "cuda":
-        torch.cuda.init()
-        torch.cuda.set_device(device)
-    check_capability(precision, device)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    set_matmul(RECIPES[precision].matmul)
+    """Set torch's device, threads and matmul precision. Raises ValueError for a precision that the device lacks."""
+    configure_device(device, precision, threads)
     if device.type == "cuda" and _dtype(precision) == torch.float32 and tf32_allowed() != (precision == "tf32"):
         raise ValueError(f"precision {precision}: the environment variable NVIDIA_TF32_OVERRIDE forbids it; unset it")
     return device
 
 
 def _dtype(precision: Precision) -> torch.dtype:
-    """In which matrix products run."""
+    """The dtype of the matrix products."""
     recipe = RECIPES[precision]
     if recipe.float8:
         return FORMAT
@@ -182,7 +164,7 @@ def _dtype(precision: Precision) -> torch.dtype:
 def _matmul_trials(
     device: torch.device, dtype: torch.dtype, budget_s: float, progress: Callable[[str], object]
 ) -> tuple[tuple[MatmulTrial, ...], str]:
-    """A trial a size, and why larger ones were left out, if they were."""
+    """One trial for each size, and a note if larger sizes were left out."""
     ends_at = perf_counter() + budget_s
     sizes, layouts = SIZES[device.type], dict(_FLOAT8_LAYOUTS if dtype == FORMAT else _LAYOUTS)
     trials: list[MatmulTrial] = []
@@ -201,14 +183,14 @@ def _matmul_trials(
 
 
 def _least_products(layouts: Mapping[str, Product]) -> int:
-    """How many a trial needs: two warm ones of each layout, and the timings of the fastest."""
+    """Minimum number of products in a trial: two warm ones of each layout, and the timings of the fastest."""
     return 2 * len(layouts) + _LEAST_TIMINGS
 
 
 def _matmul_trial(
     device: torch.device, dtype: torch.dtype, size: int, layouts: dict[str, Product], budget_s: float
 ) -> MatmulTrial:
-    """The fastest layout at this size; those that are hopeless are taken out of `layouts`."""
+    """Time the fastest layout at this size; removes hopeless ones from `layouts`."""
     random = torch.Generator(device).manual_seed(0)
     drawn = torch.bfloat16 if dtype == FORMAT else dtype
     a, b = (torch.randn(size, size, generator=random, device=device, dtype=drawn).to(dtype) for _ in range(2))
@@ -224,14 +206,7 @@ def _matmul_trial(
     for layout, taken_s in tried_s.items():
         if taken_s > _HOPELESS * tried_s[best]:
             del layouts[layout]
-    return MatmulTrial(
-        size=size,
-        layout=best,
-        median_s=timed.median_s,
-        fastest_s=min(timed.times_s),
-        timings=len(timed.times_s),
-        spread=timed.spread,
-    )
+    return MatmulTrial(size=size, layout=best, **timed.fields)
 
 
 def _matmul_again(device: torch.device, dtype: torch.dtype, best: MatmulTrial, budget_s: float) -> MatmulTrial:
@@ -244,7 +219,7 @@ def _median(trial: MatmulTrial) -> float:
 
 
 def _apart(one_s: float, other_s: float) -> float:
-    """By which share the slower rate falls short of the faster."""
+    """Relative difference of the slower rate from the faster."""
     return 1 - min(one_s, other_s) / max(one_s, other_s)
 
 
@@ -264,17 +239,11 @@ def _copy_trial(device: torch.device, size: int, budget_s: float) -> CopyTrial:
         return target.copy_(source)
 
     timed = _time(work, synchronize, _warm(work, synchronize, _WARMUP_S), budget_s)
-    return CopyTrial(
-        bytes=source.nbytes,
-        median_s=timed.median_s,
-        fastest_s=min(timed.times_s),
-        timings=len(timed.times_s),
-        spread=timed.spread,
-    )
+    return CopyTrial(bytes=source.nbytes, **timed.fields)
 
 
 def _warm(work: Callable[[], object], synchronize: Callable[[], None], least_s: float) -> float:
-    """Call twice or more, for this long at least; the seconds of the fastest call."""
+    """Call at least twice and for `least_s`; the seconds of the fastest call."""
     synchronize()
     began, calls, fastest_s = perf_counter(), 0, math.inf
     while calls < 2 or perf_counter() - began < least_s:
@@ -287,7 +256,7 @@ def _warm(work: Callable[[], object], synchronize: Callable[[], None], least_s: 
 
 
 def _time(work: Callable[[], object], synchronize: Callable[[], None], one_s: float, budget_s: float) -> Timings:
-    """Time calls that take about `one_s` until the noise has settled or the time is up, a few times at least."""
+    """Time calls of about `one_s` until the noise has settled or the budget is spent."""
     calls = max(math.ceil(_TIMING_S / one_s), 1)
     ends_at = perf_counter() + budget_s
     times: list[float] = []
@@ -303,7 +272,7 @@ def _time(work: Callable[[], object], synchronize: Callable[[], None], one_s: fl
 
 
 def _copied_bytes(device: torch.device) -> tuple[int, str]:
-    """How large an array to copy, and a note where memory is too small for one that caches cannot hold."""
+    """Bytes of the array to copy, and a note if memory is too small for one that exceeds the caches."""
     outside = _TIMES_CACHES * cache_bytes(device)
     wanted = max(_LEAST_COPIED[device.type], outside)
     size = min(wanted, _free_bytes(device) // 8)
@@ -311,21 +280,21 @@ def _copied_bytes(device: torch.device) -> tuple[int, str]:
 
 
 class _Others:
-    """What other processes of this machine do from now on."""
+    """CPU use of other processes of this machine from now on."""
 
     def __init__(self) -> None:
         self._began = self._now()
 
     def busy_cores(self) -> float:
-        """How many cores they kept busy, on average since the beginning; what a hypervisor took away counts, too."""
+        """Average number of cores that they kept busy, time stolen by a hypervisor included."""
         wall_s, all_s, own_s = (now - then for now, then in zip(self._now(), self._began, strict=True))
         return max(all_s - own_s, 0.0) / wall_s
 
     @staticmethod
     def _now() -> tuple[float, float, float]:
-        """Seconds: the clock's, those that all cores were busy, and those of this process."""
+        """Seconds of the clock, of all cores' busy time, and of this process's CPU time."""
         spent = psutil.cpu_times()._asdict()
-        # Linux counts the time of guests as user time, too.
+        # Linux also counts the time of guests as user time.
         idle = ("idle", "iowait", "guest", "guest_nice")
         return perf_counter(), sum(time_s for name, time_s in spent.items() if name not in idle), time.process_time()
 
@@ -339,14 +308,14 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def cache_bytes(device: torch.device) -> int:
-    """Of the device's last-level caches; 0 where nobody tells, as Metal."""
+    """Bytes of the device's last-level caches; 0 if unknown, as on Metal."""
     if device.type == "cuda":
         return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
     return cpu_cache_bytes() if device.type == "cpu" else 0
 
 
 def cpu_cache_bytes(folder: Path = Path("/sys/devices/system/cpu")) -> int:
-    """All last-level caches together, as Linux tells them; 0 where it does not."""
+    """Bytes of all last-level caches together, from Linux; 0 if unknown."""
     levels: dict[int, dict[str, int]] = {}
     for cache in folder.glob("cpu[0-9]*/cache/index[0-9]*"):
         try:

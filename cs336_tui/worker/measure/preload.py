@@ -1,8 +1,7 @@
-"""What the fork server imports once, so that every child starts with torch loaded. Importing this module does it.
+"""Imported once by the fork server, so that every child starts with torch loaded. The import does all the work.
 
-The server keeps no terminal: what it prints goes to the file named by ``CS336_TUI_SERVER_OUTPUT``, or nowhere. It runs
-no torch operation, whose threads would not survive the fork, and asks nothing of CUDA, which could not be used in a
-child after that.
+The server's output goes to the file named by ``CS336_TUI_SERVER_OUTPUT``, or nowhere. It runs no torch operation, whose
+threads would not survive the fork, and asks nothing of CUDA, which a child could not use after that.
 """
 
 from __future__ import annotations
@@ -16,35 +15,30 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 from cs336_tui.config import environment_variables
-from cs336_tui.worker.measure.process import driver_initialised
+from cs336_tui.worker.measure.process import driver_initialised, environment
 
 OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
 _PR_SET_CHILD_SUBREAPER = 36
 
 _OPTIONAL = (
     "numpy",
-    # torch imports these at the first use of an optimizer; in a child that would make a first step look slow.
+    # torch imports these at the first use of an optimizer, which would slow a child's first step.
     "torch._dynamo",
     "torch.profiler._cupti_monitor",
-    # What predictions and reports need.
+    # Needed by predictions and reports.
     "torch._subclasses.fake_tensor",
     "cs336_tui.worker.estimate.predict",
     "cs336_tui.worker.measure.report",
 )
-_NEEDED = (
-    "cs336_tui.worker.measure.cell",
-    "cs336_tui.worker.measure.process",
-    "cs336_tui.worker.measure.probe",
-)
+_NEEDED = ("cs336_tui.worker.measure.cell", "cs336_tui.worker.measure.process", "cs336_tui.worker.measure.probe")
 
 _WHILE_IMPORTING = {
-    # numpy's OpenBLAS starts its threads on import, unless told that one is enough.
+    # Else numpy's OpenBLAS starts threads on import.
     "OPENBLAS_NUM_THREADS": "1",
-    # Should an import ask whether there is a GPU, torch then asks NVML and leaves the CUDA driver asleep.
+    # If an import asks for GPUs, torch asks NVML and leaves the CUDA driver uninitialised.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
@@ -59,21 +53,8 @@ def _redirect_output() -> None:
     os.close(fd)
 
 
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables that are not set yet, and unset them again."""
-    missing = {name: value for name, value in variables.items() if name not in os.environ}
-    os.environ.update(missing)
-    try:
-        yield
-    finally:
-        for name in missing:
-            del os.environ[name]
-
-
 class _FailsAgain:
-    """Has every later import of torch fail as the first did: from 2.15 on torch says of the second one only that it is
-    the second."""
+    """Makes every later import of torch fail like the first: from 2.15 on torch does not repeat the reason."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -92,49 +73,45 @@ def _import_torch() -> None:
 
 
 def _import_everything() -> None:
-    with _environment(_WHILE_IMPORTING):
+    with environment({name: value for name, value in _WHILE_IMPORTING.items() if name not in os.environ}):
         _import_torch()
-        for name in _OPTIONAL:  # some releases of torch lack some of them, and none is worth losing the others
+        for name in _OPTIONAL:  # some releases of torch lack some of them
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
         for name in _NEEDED:
             importlib.import_module(name)
-    environment_variables.restore_cache_folder()  # a child is to find what the user set, and nothing that torch set
+    environment_variables.restore_cache_folder()  # children find the user's variables, not torch's
 
 
 def _take_in_orphans() -> None:
-    """Have what a child started and left become this process's, where the app finds and ends it.
-
-    What is still there when the server ends, as after the app was killed, ends with it.
-    """
+    """Adopt processes that a child left behind, so that the app finds and ends them; the rest end with the server."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         atexit.register(_end_children, os.getpid())
 
 
 def _end_children(server: int) -> None:
-    if os.getpid() != server:  # a copy of the server, or of a copy
+    if os.getpid() != server:  # a fork of the server
         return
     with contextlib.suppress(OSError):
-        # One that is ended leaves its own to this process; what cannot be waited for is not there.
+        # The children of a killed child become this process's.
         while children := Path(f"/proc/{server}/task/{server}/children").read_text().split():
             for child in children:
                 os.kill(int(child), signal.SIGKILL)
             os.waitpid(-1, 0)
 
 
-# A terminal that closes sends a hang-up to all its processes at once. It is for the app, which ends what runs in an
-# orderly way; the server and its children, which inherit this, end with the app.
+# A closing terminal sends a hang-up to all its processes. The app handles it; the server and its children end with it.
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 _redirect_output()
 _take_in_orphans()
 try:
     _import_everything()
 except Exception:
-    # The server lives on: a child meets the same error and reports it as its own.
+    # The server lives on: a child meets and reports the same error.
     traceback.print_exc()
 DRIVER_INITIALISED = driver_initialised()
-"""Whether the imports woke the CUDA driver. To be asked here: a child forked after that is told that it sleeps."""
-# Spare every child the collection of what the server made, and the copying of pages that goes with it.
+"""True if the imports initialised the CUDA driver; a child forked after that is told that it is not."""
+# Spares every child the collection of the server's objects, and the copying of their pages.
 gc.collect()
 gc.freeze()

@@ -27,47 +27,44 @@ from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import Stage, StepKind
 from cs336_tui.worker.measure.devices import clock_for
 from cs336_tui.worker.measure.failures import chain_of, says_out_of_memory
+from cs336_tui.worker.measure.process import environment
 from cs336_tui.worker.workload.compiling import break_reasons, captures, compilations, forget_compiled
-from cs336_tui.worker.workload.cuda_graph import WARMUP_STEPS, CapturedStep, captured
+from cs336_tui.worker.workload.cuda_graph import WARMUP_STEPS, CapturedStep, ReadyStep, captured
 from cs336_tui.worker.workload.imported.problems import ImportProblem, is_users_file
 from cs336_tui.worker.workload.passes import Step
 
 LEAST_RUNS, LEAST_CAPTURING_RUNS, MOST_RUNS = 2, 3, 8
-"""How often a step runs ahead: once to compile and once to see that all is compiled. Where CUDA graphs are captured,
-once to compile, once to record and once to replay. A model that never stops being compiled is let go at the most."""
-_COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
-"""Modules whose errors are of compiling."""
+"""Runs of a step ahead: one to compile, one to see that all is compiled; with CUDA graphs one to compile, one to record
+and one to replay; at most `MOST_RUNS` for a model that never stops being compiled."""
+_COMPILERS = ("torch._dynamo", "torch._inductor", "triton")  # Modules that raise the errors of compiling
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (\w+)')
 _TRIED_WITHOUT_DATA = re.compile(r"got (?P<kind>\w+)\((['\"])(?P<said>.+)\2\)")
-"""How torch.compile tells of frames in the model, and of an operation that failed when it tried it without data."""
+"""torch.compile's message for an operation that failed when it was tried without data."""
 _FAILED_RUNNING = re.compile(r"\AFailed running [^\n]*:\n(?P<said>[^\n]+)")
-"""How it tells of that up to torch 2.7, which names the error's kind nowhere."""
-_WITHIN_CACHE = {"TRITON_CACHE_DIR": "triton"}
-"""Variables of caches that lie inside torch.compile's own."""
+"""The same up to torch 2.7, which does not name the error's kind."""
+_WITHIN_CACHE = {"TRITON_CACHE_DIR": "triton"}  # Variables of caches inside torch.compile's own
 _HEADER_FOLDERS = {"_HEADER_DIR": "headers", "_HEADER_LOCK_DIR": "headers/locks"}
-"""Where torch keeps precompiled C++ headers: in one place, whatever folder its caches are in."""
+"""Folders of torch's precompiled C++ headers, which do not follow its cache folder."""
 
 
 class CompileError(RuntimeError):
-    """What torch.compile could not do, in one line; all that it said is in the cause."""
+    """torch.compile's failure in one line; its full message is in the cause."""
 
 
 class Compiled(NamedTuple):
-    """What compiling took and came to, as in `cs336_tui.events.events.ModelPrepared`."""
+    """Time and result of compiling, as in `cs336_tui.events.events.ModelPrepared`."""
 
     seconds: float
     graphs: int
     graph_breaks: tuple[str, ...]
-    runs: int
-    """How often the step ran for that."""
+    runs: int  # Runs of the step
 
 
 @contextmanager
 def fresh_compiler(*modes: Compile) -> Iterator[None]:
-    """For cells with these modes: nothing that was compiled before is there, in memory or on disk, nor will be after.
+    """Run cells with these modes with empty caches, in memory and on disk, so that compiling takes its full time.
 
-    So what compiling takes is what a first compilation takes, whatever ran before. Where a user names a folder for
-    torch's caches (`environment_variables.USERS_CACHE_FOLDER`), that is used as it is.
+    If the user names a folder for torch's caches (`environment_variables.USERS_CACHE_FOLDER`), it is used as it is.
     """
     if set(modes) <= {"off"}:
         yield
@@ -78,10 +75,10 @@ def fresh_compiler(*modes: Compile) -> Iterator[None]:
             with _headers_in(environment_variables.USERS_CACHE_FOLDER):
                 yield
         else:
-            # A child that is killed leaves the folder: the runner has children make theirs inside its own.
+            # A killed child leaves the folder: the runner makes children create theirs inside its own.
             with tempfile.TemporaryDirectory(prefix="compile-", ignore_cleanup_errors=True) as folder:
                 within = {name: os.path.join(folder, inner) for name, inner in _WITHIN_CACHE.items()}  # noqa: PTH118
-                with _environment({environment_variables.CACHE_FOLDER: folder, **within}), _headers_in(folder):
+                with environment({environment_variables.CACHE_FOLDER: folder, **within}), _headers_in(folder):
                     yield
     finally:
         forget_compiled()
@@ -90,12 +87,10 @@ def fresh_compiler(*modes: Compile) -> Iterator[None]:
 def compile_ahead(step: Step, device: torch.device, mode: Compile, go_on: Callable[[], object]) -> Compiled:
     """Run forward, loss and backward of the step, as far as its pass has them, until nothing is compiled any more.
 
-    `seconds` are those of all runs but the last, which compiled nothing: compiling itself, the first runs of what was
-    compiled and, where CUDA graphs are captured, recording them. A user waits for them all before a step is fast.
-
-    The optimizer is left out, so that parameters stay as they are, and gradients are dropped. `go_on` is called between
-    runs and may raise. Raises `CompileError` for what torch.compile cannot do, `ImportProblem` for what it finds wrong
-    with the model, and whatever the model raises.
+    `seconds` are those of all runs but the last, which compiled nothing: compiling, first runs and recording of CUDA
+    graphs. The optimizer is left out, so that parameters keep their values; gradients are dropped. `go_on` is called
+    between runs and may raise. Raises `CompileError` if torch.compile fails, `ImportProblem` if it finds a fault of the
+    model, and what the model raises.
     """
     least = LEAST_CAPTURING_RUNS if captures(mode, device.type) else LEAST_RUNS
     clock, before = clock_for(device), compilations()
@@ -119,15 +114,15 @@ def compile_ahead(step: Step, device: torch.device, mode: Compile, go_on: Callab
                 break
         else:
             seconds = time.perf_counter() - began
-    gc.collect()  # compiling leaves much behind, and nothing collects it while a cell runs
+    gc.collect()  # compiling leaves much garbage, and the collector is off while a cell runs
     return Compiled(seconds, compilations().graphs - before.graphs, break_reasons(before), number + 1)
 
 
 class Recompilations:
-    """How often torch.compile compiled again in steps of a cell, and in which.
+    """Counts recompilations in steps of a cell.
 
-    With `by_model` it is the model that calls it, so that nothing was compiled ahead: then warm-up steps are for that,
-    and only what is compiled in measured ones is counted and told.
+    With `by_model` the model calls torch.compile itself, so that nothing was compiled ahead: compilation in warm-up is
+    then expected, and only that in measured steps counts.
     """
 
     def __init__(self, *, by_model: bool = False) -> None:
@@ -137,11 +132,11 @@ class Recompilations:
         self._before = compilations()
 
     def step_begins(self) -> None:
-        """What is compiled from here on is of the next steps. Never called within a timed region."""
+        """Count compilations from here on to the next steps. Never called within a timed region."""
         self._before = compilations()
 
     def steps_ended(self, kind: StepKind, first: int, count: int = 1) -> None:
-        """Look at what was compiled in these steps, numbered from 0; of several nobody knows in which of them."""
+        """Count compilations in these steps, numbered from 0; of several, all are named."""
         now = compilations()
         if now.frames != self._before.frames and not (self._by_model and kind == "warm-up"):
             self.count += now.frames - self._before.frames
@@ -149,23 +144,23 @@ class Recompilations:
         self._before = now
 
     def remarks(self) -> tuple[str, ...]:
-        """What is to be known beside the cell's number."""
-        told = []
+        """Remarks on the recompilations."""
+        remarks = []
         what = (
             "torch.compile, which the model calls itself, compiled"
             if self._by_model
             else "torch.compile compiled again"
         )
         if numbers := self._found["warm-up"]:
-            told.append(f"{what} in {_steps('warm-up step', numbers)}")
+            remarks.append(f"{what} in {_steps('warm-up step', numbers)}")
         if numbers := self._found["measured"]:
             whose = "whose time includes it" if len(numbers) == 1 else "whose times include it"
-            told.append(f"{what} in {_steps('measured step', numbers)}, {whose}")
-        return tuple(told)
+            remarks.append(f"{what} in {_steps('measured step', numbers)}, {whose}")
+        return tuple(remarks)
 
 
 def _steps(noun: str, numbers: list[int]) -> str:
-    """``measured steps 3, 4 and 5 (3 in all)``, counted from 1; of many the first few."""
+    """``measured steps 3, 4 and 5``, counted from 1; of many the first four."""
     named = [str(number + 1) for number in numbers]
     if len(named) == 1:
         return f"{noun} {named[0]}"
@@ -175,7 +170,7 @@ def _steps(noun: str, numbers: list[int]) -> str:
 
 
 def _run_once(step: Step) -> None:
-    """As a step of its pass runs, without the optimizer; leaves no gradients and no outputs."""
+    """Run the step without its optimizer; leaves no gradients and no outputs."""
     step.prepare()
     for phase in step.phases:
         if phase != "optimizer":
@@ -186,7 +181,7 @@ def _run_once(step: Step) -> None:
 
 
 def _problem_of(error: Exception) -> Exception | None:
-    """In one line, what torch.compile could not do, or found wrong with the model; None for an error of neither."""
+    """The failure of torch.compile, or the model's fault that it found, in one line; None for another error."""
     chain = list(chain_of(error))
     if not any(type(each).__module__.startswith(_COMPILERS) for each in chain):
         return None
@@ -194,13 +189,13 @@ def _problem_of(error: Exception) -> Exception | None:
     frames = _FRAME.findall(text)
     own = [frame for frame in frames if is_users_file(frame[0])] or frames
     place = f" ({Path(own[-1][0]).name}:{own[-1][1]} in {own[-1][2]})" if own else ""
-    if tried := _tried_without_data(error):  # which would fail without torch.compile, too
+    if tried := _tried_without_data(error):  # fails without torch.compile, too
         return ImportProblem(f"{tried.rstrip('.')}{place}")
     return CompileError(f"{_in_one_line(chain[-1])}{place}; choose --compile off to run the model as it is written")
 
 
 def _tried_without_data(error: Exception) -> str | None:
-    """What an operation of the model raised when torch.compile tried it without data; None for any other error."""
+    """The error of an operation that torch.compile tried without data; None for any other error."""
     text = str(error)
     if found := _TRIED_WITHOUT_DATA.search(text):
         return f"{found['kind']}: {found['said']}"
@@ -213,7 +208,7 @@ def _tried_without_data(error: Exception) -> str | None:
 
 
 def _in_one_line(error: Exception) -> str:
-    """Its first line, and of a compiler's pages the first that says what is wrong."""
+    """The error's first line, and the first of a compiler's lines that contains "error:"."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     first = lines[0].rstrip(".") if lines else type(error).__name__
     wrong = next((line for line in lines[1:] if "error:" in line), None)
@@ -221,26 +216,11 @@ def _in_one_line(error: Exception) -> str:
 
 
 @contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set variables, and put them back."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
 def _headers_in(folder: str) -> Iterator[None]:
-    """Keep precompiled C++ headers in this folder, too. Older releases of torch precompile none."""
+    """Keep precompiled C++ headers in this folder. Older releases of torch precompile none."""
     try:
         codecache = importlib.import_module("torch._inductor.codecache")
-    except Exception:  # compiling meets the same error, and tells it
+    except Exception:  # compiling meets and reports the same error
         yield
         return
     before = {name: getattr(codecache, name) for name in _HEADER_FOLDERS if hasattr(codecache, name)}
@@ -258,10 +238,7 @@ def _headers_in(folder: str) -> Iterator[None]:
 
 @contextmanager
 def _compilers_that_end_with_this_process() -> Iterator[None]:
-    """Have a SIGTERM end the compilers that this process started before it ends the process.
-
-    A compiler of C++ would go on for seconds, beside whatever is measured next.
-    """
+    """Make a SIGTERM kill the compilers that this process started: they would run on beside the next measurement."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -280,12 +257,8 @@ def _compilers_that_end_with_this_process() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-ReadyStep = Step | CapturedStep
-"""A step as it is timed."""
-
-
 class Preparation(NamedTuple):
-    """What it took, as in `cs336_tui.events.events.ModelPrepared`; None for what was not done."""
+    """Result of compiling and seconds of capturing; None if not done."""
 
     compiled: Compiled | None
     capture_s: float | None
@@ -294,10 +267,10 @@ class Preparation(NamedTuple):
 def prepare(
     step: Step, spec: CellSpec, device: torch.device, enter: Callable[[Stage], object], go_on: Callable[[], object]
 ) -> tuple[ReadyStep, Preparation | None]:
-    """The step as it is to be timed, and what making it so took; None where nothing was to be done.
+    """Compile and capture the step if the spec asks for it: the step to be timed, and what that took.
 
-    `enter` is called with each stage, `go_on` between runs of the step, and may raise. The first run is checked, as
-    `Step.check` does. Raises `CompileError` or ValueError, in one line, for what cannot be compiled or captured.
+    `enter` is called with each stage, `go_on` between runs of the step; both may raise. The first run is checked by
+    `Step.check`. Raises `CompileError` or ValueError, in one line, for what cannot be compiled or captured.
     """
     if spec.compile == spec.cuda_graph == "off":
         return step, None
@@ -317,12 +290,12 @@ def prepare(
 
 
 def allocates_in_steps(step: ReadyStep, spec: CellSpec) -> bool:
-    """Whether each step asks the allocator for its memory; a replay of a CUDA graph has had it since its capture."""
+    """True if each step allocates its memory; a CUDA graph has its memory since the capture."""
     return not (isinstance(step, CapturedStep) or captures(spec.compile, torch.device(spec.device).type))
 
 
 def why_not_cold(spec: CellSpec, found: Preparation | None) -> str | None:
-    """What ran before the first step of a cell without warm-up, in words; None with warm-up, or where nothing did."""
+    """A remark on what ran before the first step of a cell without warm-up; None with warm-up, or if nothing ran."""
     if spec.warmup_steps:
         return None
     ran = []

@@ -1,4 +1,4 @@
-"""What torch offers on this machine: its versions, its devices, and the precisions each can do."""
+"""Reads torch's versions, its devices and their precisions on this machine."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from cs336_tui.worker.workload.random_data import random_batch
 from cs336_tui.worker.workload.transformer import Transformer
 
 CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
-_AMPERE = (8, 0)
-"""The first CUDA compute capability with TF32 and with bf16 in hardware."""
+_AMPERE = (8, 0)  # The first CUDA compute capability with TF32 and bf16 in hardware
 
 
 def probe() -> TorchEnvironment:
-    """Ask torch about this machine. Initialises CUDA, so it belongs in a child process."""
+    """Read torch's view of this machine. Initialises CUDA, so it belongs in a child process."""
     problems: list[str] = []
     devices = [_cpu()]
     if torch.backends.mps.is_available():
@@ -57,14 +56,14 @@ def probe() -> TorchEnvironment:
 
 
 def works(precision: Precision, device_type: str) -> bool:
-    """Whether a whole train-step of the smallest model comes out in this precision, tried on the spot."""
+    """True if a train-step of the smallest model runs in this precision; tried here."""
     recipe = RECIPES[precision]
     if recipe.matmul != "highest" or recipe.float8:
-        return False  # CUDA's: another device accepts the one and ignores it, and has no hardware for the other
+        return False  # CUDA only: other devices ignore the matmul precision and have no float8
     dims = ModelDims(d_model=8, d_ff=8, num_layers=1, num_heads=1, vocab_size=8)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns when it leaves autocast off; the dtype tells
+            warnings.simplefilter("ignore")  # torch warns if it leaves autocast off; the dtype shows it
             model = Transformer(dims, arch="swiglu-rope", context_length=4, device=device_type, dtype=recipe.parameters)
             model.initialise(0)
             batch = random_batch(1, 4, dims.vocab_size, device=device_type, seed=0)
@@ -79,20 +78,20 @@ def works(precision: Precision, device_type: str) -> bool:
 
 
 def _with_attentions(devices: list[DeviceInfo]) -> tuple[DeviceInfo, ...]:
-    """With the kinds of attention of each. GPUs of one kind are asked once: asking takes a CUDA context."""
+    """The devices with their kinds of attention. Equal GPUs are asked once, as it takes a CUDA context."""
     found: dict[tuple[str, str | None], tuple[str, ...]] = {}
     for device in devices:
         kind = (device.label, device.capability)
         if kind not in found:
             try:
                 found[kind] = attentions_on(torch.device(device.name))
-            except RuntimeError:  # a GPU without free memory, say: the cell will tell
+            except RuntimeError:  # a GPU without free memory, say: the cell reports it
                 found[kind] = ()
     return tuple(replace(device, attentions=found[device.label, device.capability]) for device in devices)
 
 
 def _with_compiler(devices: Iterable[DeviceInfo]) -> tuple[DeviceInfo, ...]:
-    """With what torch.compile lacks on each."""
+    """The devices with the reason for which torch.compile cannot work on them."""
     return tuple(replace(each, cannot_compile=why_cannot_compile(each.name.partition(":")[0])) for each in devices)
 
 
@@ -102,14 +101,14 @@ def _cpu() -> DeviceInfo:
 
 
 def _mps() -> DeviceInfo:
-    # What Metal can do depends on the chip, on macOS and on torch; none of them says it in one place.
+    # Metal's precisions depend on the chip, on macOS and on torch.
     precisions = tuple(p for p in RECIPES if works(p, "mps"))
     memory = torch.mps.recommended_max_memory()
     return DeviceInfo(name="mps", label=_label("mps"), precisions=precisions, memory_bytes=memory)
 
 
 def _cuda_devices() -> list[DeviceInfo]:
-    """Every CUDA device, none where torch was built without CUDA. Raises RuntimeError when CUDA cannot start."""
+    """Every CUDA device; none if torch was built without CUDA. Raises RuntimeError if CUDA cannot start."""
     if torch.version.cuda is None and torch.version.hip is None:
         return []
     torch.cuda.init()
@@ -130,7 +129,7 @@ def _cuda(index: int) -> DeviceInfo:
 
 
 def cuda_precisions(capability: tuple[int, int], name: str) -> tuple[Precision, ...]:
-    """What hardware of this compute capability can do, less what torch lacks and the environment forbids."""
+    """Precisions of this compute capability, without those that torch lacks or the environment forbids."""
     offered: tuple[Precision, ...] = tuple(RECIPES) if capability >= _AMPERE else ("fp32", "fp16-mixed")
     forbidden = {"0": "tf32", "1": "fp32"}.get(tf32_override() or "")
     without = {forbidden, "fp8-mixed" if why_no_float8(capability, name) else None}

@@ -1,7 +1,4 @@
-"""This process as its C libraries and the operating system know it: malloc, the CUDA driver, waits for a core.
-
-Imports no torch.
-"""
+"""This process, asked of C libraries and the system: malloc, CUDA driver, run-queue delay. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,16 +6,17 @@ import ctypes
 import os
 import platform
 import sys
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-# Of glibc's malloc.h; the last is the largest that it accepts.
+# From glibc's malloc.h; the last is the largest threshold that it accepts.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _INT_MAX = 2**31 - 1
 _MMAP_THRESHOLD_MAX = 32 * 2**20
 
-_VARIABLES = (
+_VARIABLES = (  # Environment variables of glibc's malloc (mallopt(3)), of jemalloc, and of torch's use of them
     "GLIBC_TUNABLES",
     "MALLOC_ARENA_MAX",
     "MALLOC_CONF",
@@ -27,21 +25,33 @@ _VARIABLES = (
     "MALLOC_TRIM_THRESHOLD_",
     "THP_MEM_ALLOC_ENABLE",
 )
-"""Environment variables that set glibc's malloc (mallopt(3)), jemalloc's, or torch's use of it."""
 
-_keeps_freed_memory = False
-"""Whether this process had it so: malloc itself cannot be asked."""
+_keeps_freed_memory = False  # True once `keep_freed_memory` has worked: malloc itself cannot be asked
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables, and restore them at the end."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def keep_freed_memory() -> None:
-    """Have malloc keep what a step frees, for the next step.
+    """Make malloc keep memory that a step frees, for the next step. Does nothing with other C libraries.
 
-    glibc may otherwise give it back, to be faulted in again page by page, differently in each process: thousands of
-    page faults a step were counted. Does nothing with other C libraries.
+    glibc may else return it to the system, to be faulted in again page by page: thousands of page faults a step.
     """
     global _keeps_freed_memory
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    # A malloc that was loaded in place of the C library's does not heed its mallopt.
+    # A malloc that replaces the C library's ignores its mallopt.
     if mallopt is not None and _library_of("malloc") == _library_of("mallopt"):
         settings = ((_M_TRIM_THRESHOLD, _INT_MAX), (_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_MAX))
         answers = [mallopt(*setting) for setting in settings]
@@ -49,10 +59,8 @@ def keep_freed_memory() -> None:
 
 
 def effective_malloc() -> str | None:
-    """Whose malloc this process uses and how it is set, in words; None where that cannot be known.
-
-    That of torch for Linux on Arm: from 2.6 on it may be an allocator of torch's own, mimalloc, which does not show.
-    """
+    """The malloc of this process and its settings, in words; None if unknown, as on Linux on Arm: torch there may
+    use its own mimalloc from 2.6 on, which does not show."""
     library = _library_of("malloc")
     if library is None or (sys.platform, platform.machine()) == ("linux", "aarch64"):
         return None
@@ -62,8 +70,7 @@ def effective_malloc() -> str | None:
 
 
 def settings_of(variables: tuple[str, ...], others: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Of these environment variables those that are set, as ``NAME=value``, after `others`; ``default settings``
-    where there is nothing to say."""
+    """`others` and these environment variables if set, as ``NAME=value``; ``default settings`` if there are none."""
     found = tuple(f"{name}={os.environ[name]}" for name in variables if os.environ.get(name))
     return (*others, *found) or ("default settings",)
 
@@ -80,7 +87,7 @@ class _DlInfo(ctypes.Structure):
 
 
 def _library_of(symbol: str) -> str | None:
-    """File name of the shared library whose function of this name the program uses."""
+    """File name of the shared library that provides this function."""
     try:
         program = ctypes.CDLL(None)
         address, dladdr = ctypes.cast(program[symbol], ctypes.c_void_p), program["dladdr"]
@@ -95,21 +102,20 @@ _TASKS = Path("/proc/self/task")
 
 
 class RunQueueDelay(NamedTuple):
-    """How long threads of this process waited for a core, in seconds: all added up, and the one that waited longest."""
+    """Seconds for which threads of this process waited for a core: their sum, and the longest wait of one."""
 
     sum_s: float
     longest_s: float
 
 
 class RunQueueMeter:
-    """Counts from when it is made; reading takes tens of microseconds a thread, so not within a timed region."""
+    """Measures the delay from its creation on. Reading takes tens of microseconds a thread: not in a timed region."""
 
     def __init__(self) -> None:
         self._before = _run_delays()
 
     def read(self) -> RunQueueDelay | None:
-        """How long threads waited since; None where the system does not tell. One that has ended since is not counted,
-        one that was begun since is."""
+        """The delay so far; None if the system does not count it. Threads that have ended since are left out."""
         after = _run_delays()
         if not self._before or not after:
             return None
@@ -118,8 +124,8 @@ class RunQueueMeter:
 
 
 def usable_cores() -> int | None:
-    """Cores that threads of this process may run on, all threads together, as a threading library may tie each to its
-    own; None where the system does not tell."""
+    """Number of cores that the threads of this process together may run on, as a library may pin each to its own; None
+    if unknown."""
     if sys.platform != "linux":
         return None
     cores: set[int] = set()
@@ -131,32 +137,31 @@ def usable_cores() -> int | None:
 
 
 def _run_delays() -> dict[str, int]:
-    """Nanoseconds on a run queue by thread id: the second field of ``schedstat`` (Linux, sched-stats.rst)."""
+    """Nanoseconds on a run queue by thread id: second field of ``schedstat`` (Linux, sched-stats.rst)."""
     found: dict[str, int] = {}
     with suppress(OSError):
         for task in _TASKS.iterdir():
-            # A thread may end before we come to it.
             with suppress(OSError, ValueError):
                 ran, waited, _ = map(int, (task / "schedstat").read_text().split())
-                if ran:  # a kernel that does not count gives zeros
+                if ran:  # zero in a kernel that does not count
                     found[task.name] = waited
     return found
 
 
-_AWAKE = (0, 100)
-"""``CUDA_SUCCESS`` and ``CUDA_ERROR_NO_DEVICE`` of the driver API. A driver that sleeps answers 3,
-``CUDA_ERROR_NOT_INITIALIZED``; a stub or a broken one answers other things and cannot be awake."""
+_INITIALISED = (0, 100)
+"""``CUDA_SUCCESS`` and ``CUDA_ERROR_NO_DEVICE``: answers of an initialised driver. An uninitialised one answers 3,
+``CUDA_ERROR_NOT_INITIALIZED``; a stub or a broken driver answers something else."""
 
 
 def driver_initialised(library: str = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1") -> bool:
-    """Whether something in this process has initialised the CUDA driver; a child forked after that cannot use CUDA.
+    """True if this process has initialised the CUDA driver; a child forked after that cannot use CUDA.
 
-    ``cuDeviceGetCount`` answers "not initialised" while all is well, and initialises nothing itself. It says the same
-    in such a child, so this must be asked before the fork. False where there is no driver that works.
+    ``cuDeviceGetCount`` initialises nothing itself. It answers "not initialised" in such a child too, so ask before the
+    fork. False without a working driver.
     """
     try:
         driver = ctypes.CDLL(library)
     except OSError:
         return False
     count = ctypes.c_int()
-    return bool(driver.cuDeviceGetCount(ctypes.byref(count)) in _AWAKE)
+    return bool(driver.cuDeviceGetCount(ctypes.byref(count)) in _INITIALISED)

@@ -22,7 +22,6 @@ Enter = Callable[[str], object]
 
 MOST_WARMUP_STEPS = 20
 """Upper limit of warm-up. Gradients overflow float16 at first, so that the scaler skips optimizer steps."""
-SKIPPED = "The {} step has no real optimizer phase: gradients overflowed float16, so that it was skipped."
 COMPILE_LEFT_OUT = "Shown is the model as it is written, not what torch.compile makes of it."
 GRAPH_LEFT_OUT = "The step ran as it is launched without its CUDA graph."
 
@@ -46,6 +45,13 @@ def left_out(spec: CellSpec) -> tuple[str, ...]:
 def steps_taken(training: Training | None) -> int:
     """Optimizer steps taken so far; 0 without an optimizer."""
     return training.steps_taken if training else 0
+
+
+def skipped_note(verb: str, training: Training | None, taken_before: int) -> str:
+    """A note if the gradient scaler skipped the step's optimizer step; else empty."""
+    if training is None or training.steps_taken != taken_before:
+        return ""
+    return f"The {verb} step has no real optimizer phase: gradients overflowed float16, so that it was skipped."
 
 
 def predicted(

@@ -14,8 +14,8 @@ from cs336_tui.config.environment_variables import set_variables
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import (
     CellFinished,
-    EffectiveSettings,
     Event,
+    EffectiveSettings,
     ModelBuilt,
     ModelPrepared,
     Notice,
@@ -29,20 +29,16 @@ from cs336_tui.stats.summaries import summarize
 from cs336_tui.worker.measure.cell_memory import Peaks
 from cs336_tui.worker.measure.devices import device_label
 from cs336_tui.worker.measure.failures import failed_allocation, outcome_of
-from cs336_tui.worker.measure.preparing import Preparation, ReadyStep, Recompilations, why_not_cold
+from cs336_tui.worker.measure.preparing import Preparation, Recompilations, why_not_cold
 from cs336_tui.worker.measure.process import RunQueueDelay, effective_malloc, settings_of, usable_cores
 from cs336_tui.worker.measure.timing import StepTime
 from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.compiling import effective_compiler
+from cs336_tui.worker.workload.cuda_graph import ReadyStep
 from cs336_tui.worker.workload.float8 import float8_description
 from cs336_tui.worker.workload.imported.problems import ImportProblem
 from cs336_tui.worker.workload.passes import Training
-from cs336_tui.worker.workload.precision import (
-    dtype_name,
-    effective_autocast,
-    effective_matmul,
-    tf32_allowed,
-)
+from cs336_tui.worker.workload.precision import dtype_name, effective_autocast, effective_matmul, tf32_allowed
 
 _LABELS = {
     "variables": "environment variables",
@@ -53,23 +49,21 @@ _LABELS = {
 
 
 class CellReporter:
-    """Tells the events of one cell, and knows how far it has got. Nothing of it is called within a timed region."""
+    """Emits the events of one cell and keeps its progress. Never called within a timed region."""
 
     def __init__(self, cell: int, emit: Callable[[Event], None]) -> None:
         self.reached: tuple[Stage, int | None] = ("building", None)
-        """The stage, and the step within it that is running or comes next."""
-        self.times_s: dict[StepKind, list[float]] = {"warm-up": [], "measured": []}
-        """Of the finished steps."""
+        """The stage, and the step in it that runs or comes next."""
+        self.times_s: dict[StepKind, list[float]] = {"warm-up": [], "measured": []}  # Times of the finished steps
         self.remarks: list[str] = []
         self.measured_for_s: float | None = None
-        self.waited: RunQueueDelay | None = None
-        """For a core, while it measured."""
+        self.run_queue_delay: RunQueueDelay | None = None  # While it measured
         self.before_backward_bytes: int | None = None
         self.recompilations: Recompilations | None = None
-        """Of a cell whose model is compiled, or may have itself compiled, once it is ready for its first step."""
+        """Once prepared, if the model is compiled or may compile itself."""
         self._cell = cell
         self._emit = emit
-        self._in_force: EffectiveSettings | None = None
+        self._settings: EffectiveSettings | None = None
         self._logits_dtype: str | None = None
         self._failed_in: str | None = None
         self._failed_allocation_bytes: int | None = None
@@ -81,16 +75,16 @@ class CellReporter:
         self._emit(StageChanged(at=time.time(), cell=self._cell, stage=stage))
 
     def notice(self, text: str) -> None:
-        """Say it now, and beside the cell's number."""
+        """Emit a notice, and keep it as a remark beside the cell's number."""
         self.remarks.append(text)
         self._emit(Notice(at=time.time(), text=f"cell {self._cell + 1}: {text}"))
 
     def built(self, workload: Workload) -> None:
         self.remarks += workload.facts.remarks
-        self._tell_in_force(workload, read_effective_settings(workload))
+        self._report_built(workload, read_effective_settings(workload))
 
-    def _tell_in_force(self, workload: Workload, found: EffectiveSettings) -> None:
-        self._in_force = found
+    def _report_built(self, workload: Workload, found: EffectiveSettings) -> None:
+        self._settings = found
         self._emit(
             ModelBuilt(
                 at=time.time(),
@@ -102,8 +96,8 @@ class CellReporter:
         )
 
     def report_changed_settings(self, workload: Workload, since: str) -> None:
-        """Say what the model itself changed of that, where it did, and from here on what is in force now."""
-        before, now = self._in_force, read_effective_settings(workload)
+        """Report settings that the model itself changed since then."""
+        before, now = self._settings, read_effective_settings(workload)
         if before is None or before == now:
             return
         changes = (
@@ -112,10 +106,10 @@ class CellReporter:
             if value != getattr(before, name)
         )
         self.notice(f"settings changed {since}: {', '.join(changes)}")
-        self._tell_in_force(workload, now)
+        self._report_built(workload, now)
 
     def prepared(self, found: Preparation | None, spec: CellSpec) -> None:
-        """What was done before the first step, where anything was."""
+        """Report compilation and capture, if either was done before the first step."""
         if why := why_not_cold(spec, found):
             self.notice(why)
         compiled = found.compiled if found else None
@@ -135,16 +129,15 @@ class CellReporter:
         )
 
     def reach(self, number: int) -> None:
-        """This step of the stage comes next."""
         self.reached = (self.reached[0], number)
 
     def steps_begin(self) -> None:
-        """What is compiled from here on is of the next steps to be told of."""
+        """Count compilations from here on to the next steps."""
         if self.recompilations:
             self.recompilations.step_begins()
 
     def steps_ended(self, step: ReadyStep, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
-        """One step, or several that were timed as a window."""
+        """Report one step, or several that were timed as a window."""
         if not times:
             return
         if self.recompilations:
@@ -169,12 +162,12 @@ class CellReporter:
         )
 
     def remark_recompilations(self) -> None:
-        """Say in which steps torch.compile compiled again, where it did."""
+        """Report the steps in which torch.compile compiled again."""
         for text in self.recompilations.remarks() if self.recompilations else ():
             self.notice(text)
 
     def remark_skipped(self, skipped: int, done: int) -> None:
-        """Say how many of the measured optimizer steps the gradient scaler left out, where it did."""
+        """Report how many measured optimizer steps the gradient scaler skipped."""
         if skipped:
             self.notice(
                 f"{skipped} of {done} optimizer steps were skipped, because gradients overflowed float16; these steps "
@@ -182,7 +175,7 @@ class CellReporter:
             )
 
     def failed(self, error: BaseException, step: ReadyStep | None) -> tuple[Status, str | None]:
-        """Status and one line of a cell that ended in this error."""
+        """Status and error line of a cell that ended in this error."""
         self._failed_in = step.failed_in if step else None
         self._failed_allocation_bytes = failed_allocation(error)
         status, line = outcome_of(error)
@@ -190,7 +183,7 @@ class CellReporter:
         return status, line
 
     def finished(self, status: Status, error: str | None, peaks: Peaks | None, *, with_memory: bool = True) -> None:
-        """The end. `with_memory` is whether the peaks are this cell's own."""
+        """Emit `CellFinished`. With `with_memory` the peaks are this cell's own."""
         stage, step = (None, None) if status == "ok" else self.reached
         own = peaks if with_memory else None
         self._emit(
@@ -213,8 +206,8 @@ class CellReporter:
                 recompilations=self.recompilations.count if self.recompilations else 0,
                 warmup_steps_done=len(self.times_s["warm-up"]),
                 measured_for_s=self.measured_for_s,
-                cpu_wait_s=self.waited and self.waited.sum_s,
-                longest_cpu_wait_s=self.waited and self.waited.longest_s,
+                cpu_wait_s=self.run_queue_delay and self.run_queue_delay.sum_s,
+                longest_cpu_wait_s=self.run_queue_delay and self.run_queue_delay.longest_s,
                 usable_cores=usable_cores(),
                 remarks=tuple(self.remarks),
                 summary=summarize(self.times_s["measured"]),
@@ -223,15 +216,15 @@ class CellReporter:
 
 
 class SkippedSteps:
-    """Counts the optimizer steps that a gradient scaler leaves out; those of anything else are never counted, as
-    counting may wait for the device."""
+    """Counts optimizer steps that a gradient scaler skips. Without one nothing is counted, as counting may wait for the
+    device."""
 
     def __init__(self, training: Training | None) -> None:
         self._training = training if training and training.scales_gradients else None
         self._before = self._training.steps_taken if self._training else 0
 
     def of(self, done: int) -> int:
-        """How many of the `done` steps since this was made."""
+        """The number of skipped steps among the `done` steps since creation."""
         return done - (self._training.steps_taken - self._before) if self._training else 0
 
 
@@ -244,43 +237,43 @@ def _words(value: object) -> str:
 
 
 UNKNOWN = "unknown"
-_Told = TypeVar("_Told")
-_Other = TypeVar("_Other")
+_Answer = TypeVar("_Answer")
+_Default = TypeVar("_Default")
 
 _CUDA_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
 _MPS_VARIABLES = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO")
-"""Environment variables that set torch's allocators ("CUDA semantics" and "MPS Environment Variables" of its notes)."""
+"""Environment variables of torch's allocators (its notes "CUDA semantics" and "MPS Environment Variables")."""
 
 
 def read_effective_settings(workload: Workload) -> EffectiveSettings:
-    """What torch itself says now; the dtype of the logits is not known before the first step.
+    """The settings as torch reports them now; the dtype of the logits is unknown before the first step.
 
-    Never raises: what cannot be told, as where a model mixed names of one setting or made warnings errors, is unknown.
+    Never raises: a setting that cannot be read, as after a model mixed two names of it, is unknown.
     """
     model, training = workload.model, workload.training
     device = workload.batch.targets.device
-    autocast_dtype = _told(lambda: effective_autocast(workload.autocast, device.type), UNKNOWN)
+    autocast_dtype = _answer(lambda: effective_autocast(workload.autocast, device.type), UNKNOWN)
     return EffectiveSettings(
-        matmul_precision=_told(lambda: effective_matmul(device.type), UNKNOWN),
-        allow_tf32=_told(tf32_allowed, None) if device.type == "cuda" else None,
-        parameter_dtype=_told(lambda: "+".join(sorted({dtype_name(p.dtype) for p in model.parameters()})), UNKNOWN),
+        matmul_precision=_answer(lambda: effective_matmul(device.type), UNKNOWN),
+        allow_tf32=_answer(tf32_allowed, None) if device.type == "cuda" else None,
+        parameter_dtype=_answer(lambda: "+".join(sorted({dtype_name(p.dtype) for p in model.parameters()})), UNKNOWN),
         autocast_dtype=dtype_name(autocast_dtype) if isinstance(autocast_dtype, torch.dtype) else autocast_dtype,
-        float8=_told(lambda: float8_description(model), None),
+        float8=_answer(lambda: float8_description(model), None),
         grad_scaler=training.scales_gradients if training is not None else False,
         optimizer=training.name if training is not None else None,
-        threads=_told(torch.get_num_threads, None),
-        interop_threads=_told(torch.get_num_interop_threads, None),
+        threads=_answer(torch.get_num_threads, None),
+        interop_threads=_answer(torch.get_num_interop_threads, None),
         attention=workload.facts.attention,
-        compiler=_told(lambda: effective_compiler(workload.runs), None),
+        compiler=_answer(lambda: effective_compiler(workload.runs), None),
         variables=set_variables(device.type, os.environ),
-        allocator=_told(lambda: effective_allocator(device), None),
-        device_name=_told(lambda: device_label(device), None),
+        allocator=_answer(lambda: effective_allocator(device), None),
+        device_name=_answer(lambda: device_label(device), None),
         model_revision=workload.facts.revision,
     )
 
 
-def _told(question: Callable[[], _Told], otherwise: _Other) -> _Told | _Other:
-    """The answer, or `otherwise` where asking raises: no cell may fail of a question."""
+def _answer(question: Callable[[], _Answer], otherwise: _Default) -> _Answer | _Default:
+    """The answer, or `otherwise` if asking raises."""
     try:
         return question()
     except Exception:
@@ -288,7 +281,7 @@ def _told(question: Callable[[], _Told], otherwise: _Other) -> _Told | _Other:
 
 
 def effective_allocator(device: torch.device) -> str | None:
-    """The allocator of the device's memory and how it is set, in words; None where that cannot be known."""
+    """The allocator of the device's memory and its settings, in words; None if unknown."""
     match device.type:
         case "cuda":
             return ", ".join([torch.cuda.get_allocator_backend(), *settings_of(_CUDA_VARIABLES)])

@@ -1,4 +1,4 @@
-"""What each Transformer block keeps for its backward, by the hooks that autograd calls for every tensor it saves."""
+"""Tensors that each Transformer block saves for backward, from autograd's hooks on saved tensors."""
 
 from __future__ import annotations
 
@@ -17,21 +17,18 @@ from cs336_tui.worker.workload.passes import logits_of
 from cs336_tui.worker.workload.precision import dtype_name
 from cs336_tui.worker.workload.ranges import Annotation, name_parts
 
-WHOLE_MODEL = "model"
-"""Stands for the module where a model has no list of blocks."""
-CHECKPOINT = "checkpoint"
-"""Stands for the node of what enters blocks that are computed again in backward."""
+WHOLE_MODEL = "model"  # The block's name if a model has no list of blocks
+CHECKPOINT = "checkpoint"  # The node's name for inputs of blocks that are recomputed in backward
 
 
 def saved_for_backward(
     workload: Workload, checkpoint: int = 0, annotations: Sequence[Annotation] = ()
 ) -> tuple[SavedBlock, ...]:
-    """Run one more forward and say what each block saves, each storage counted where it is saved first.
+    """Run one more forward: the tensors that each block saves, each storage counted at its first save, in whole bytes.
 
-    Of a model without a list of blocks it is what the whole saves; of one that recomputes activations in groups of
-    `checkpoint` blocks, what each group does. Parameters and buffers, which are there anyway, are left out; a copy of a
-    parameter that autocast made is not. Bytes are those of whole storages. The model's parts are named for good, so
-    that it is of no use for timing after.
+    A model without a list of blocks counts as one; one that recomputes activations in groups of `checkpoint` blocks has
+    a row for each group. Parameters and buffers are left out, autocast's copies of parameters are not. The model's
+    parts stay named, so do not time it afterwards.
     """
     model = workload.model
     groups = list(_groups(model, checkpoint))
@@ -41,7 +38,7 @@ def saved_for_backward(
     try:
         with torch.autograd.graph.saved_tensors_hooks(watch.pack, watch.unpack), workload.autocast():
             logits = logits_of(model(workload.batch.inputs))
-        if not checkpoint:  # to show what it has saved a node would have to compute it again
+        if not checkpoint:  # a node would recompute its saved tensors
             watch.name_nodes(logits)
     finally:
         for hook in hooks:
@@ -50,8 +47,8 @@ def saved_for_backward(
 
 
 def _groups(model: nn.Module, checkpoint: int) -> Iterator[tuple[str, nn.Module]]:
-    """What saves something of its own, by name: ``layers.0``, or ``layers.0-3`` for the first of four blocks that are
-    recomputed together, which runs them all."""
+    """Names and modules of the blocks: ``layers.0``, or ``layers.0-3`` for the first of four blocks that are recomputed
+    together, which runs them all."""
     blocks = list(block_list(model) or ())
     size = max(checkpoint, 1)
     for first in range(0, len(blocks), size):
@@ -60,13 +57,13 @@ def _groups(model: nn.Module, checkpoint: int) -> Iterator[tuple[str, nn.Module]
 
 
 class _Saved(NamedTuple):
-    """Autograd's handle on what it saved. It holds the tensor, so that no other gets its storage's address."""
+    """Autograd's handle on a saved tensor. Keeps it alive, so that no other gets its storage's address."""
 
     number: int
     tensor: Tensor
 
 
-class _Place(NamedTuple):
+class _SavedAt(NamedTuple):
     module: str
     range: str
 
@@ -74,14 +71,11 @@ class _Place(NamedTuple):
 class _Watch:
     def __init__(self, there_anyway: tuple[Tensor, ...], module: str) -> None:
         self._counted = {tensor.untyped_storage()._cdata for tensor in there_anyway}
-        """Storages that are not to be counted, or not again."""
-        self._places: dict[int, _Place] = {}
-        """Where each saved tensor that counts was saved, by its number."""
+        """Storages that are not counted, or not again."""
+        self._places: dict[int, _SavedAt] = {}  # Module and range of each counted tensor, by its number
         self._saved: list[_Saved] = []
-        self._sequences: list[int] = []
-        """Of the node that saved each tensor."""
-        self._nodes: dict[int, str] = {}
-        """Names by sequence number."""
+        self._sequences: list[int] = []  # Sequence numbers of the nodes that saved the tensors
+        self._nodes: dict[int, str] = {}  # Names by sequence number
         self._module = module
         self._ranges: list[str] = []
 
@@ -94,7 +88,7 @@ class _Watch:
             self._ranges.pop()
 
     def enter_with(self, module: nn.Module, name: str) -> Iterator[Any]:
-        """Count what is saved while the module runs to it."""
+        """Count tensors that are saved while the module runs to `name`."""
 
         def enter(*_: object) -> None:
             self._module = name
@@ -114,15 +108,14 @@ class _Watch:
             storage.nbytes() and storage._cdata not in self._counted
         ):  # checkpointing saved an empty tensor up to torch 2.6
             self._counted.add(storage._cdata)
-            self._places[saved.number] = _Place(self._module, self._ranges[-1] if self._ranges else NO_RANGE)
+            self._places[saved.number] = _SavedAt(self._module, self._ranges[-1] if self._ranges else NO_RANGE)
         return saved
 
     def unpack(self, saved: _Saved) -> Tensor:
         return saved.tensor
 
     def name_nodes(self, output: Tensor) -> None:
-        """Find the names of the nodes. What they have saved is left alone: of recomputed blocks, to look at a tensor
-        is to compute it again."""
+        """Read the names of the nodes, without their saved tensors: reading those would recompute blocks."""
         waiting, seen = [output.grad_fn], {output.grad_fn}
         while waiting:
             node = waiting.pop()
@@ -137,7 +130,7 @@ class _Watch:
         )
         for number, place in self._places.items():
             tensor, sequence = self._saved[number].tensor, self._sequences[number]
-            # No node that backward comes to has saved what enters a recomputed block: the block's input.
+            # The input of a recomputed block is saved by no node that backward reaches.
             known = sequence in self._nodes
             node, range_ = (self._nodes[sequence], place.range) if known else (CHECKPOINT, "residual")
             kind = node, range_, dtype_name(tensor.dtype), tuple(tensor.shape)

@@ -15,23 +15,22 @@ from torch.utils._device import DeviceContext
 
 from cs336_tui.worker.workload.precision import set_matmul
 
-Settings = dict[str, Any]
-"""Values by the names of settings; without those that torch cannot tell."""
+Settings = dict[str, Any]  # Values by the names of settings, without those that torch cannot read
 
 
 def read_settings() -> Settings:
-    """Takes tens of microseconds, and initialises no device."""
+    """The current settings. Takes tens of microseconds; initialises no device."""
     found: Settings = {}
     for name, setting in _all().items():
-        with suppress(Exception):  # two names of one setting that were mixed, a device that has failed for good
+        with suppress(Exception):  # mixed names of one setting, or a device that has failed for good
             found[name] = setting.read()
     return found
 
 
 def restore(settings: Settings) -> tuple[str, ...]:
-    """Set what is not as it was; the names of what could not be set.
+    """Restore the settings that differ; returns the names of those that could not be set.
 
-    What is as it was stays untouched: setting threads, even to what they are, changes how MKL shares out its work.
+    An equal setting is not touched: setting threads, even to the same number, changes how MKL shares out its work.
     """
     lost: list[str] = []
     for name, setting in _all().items():
@@ -58,7 +57,7 @@ class _Setting(NamedTuple):
 
 @cache
 def _all() -> dict[str, _Setting]:
-    """In the order in which they are set: a setting that sets others comes before them."""
+    """All settings in the order in which they are restored: one that sets others comes before them."""
     cuda = torch.backends.cuda
     found = {
         "threads": _Setting(torch.get_num_threads, torch.set_num_threads),
@@ -73,9 +72,9 @@ def _all() -> dict[str, _Setting]:
         "cudnn": _Setting(cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
         "cuda device": _Setting(_cuda_device, _set_cuda_device),
     }
-    # From torch 2.9 on what allows TF32 has new names, and mixing old and new ones in one process is an error.
+    # From torch 2.9 on TF32 has new setting names, and mixing old and new ones in one process is an error.
     new = hasattr(cuda.matmul, "fp32_precision")
-    # One that is not set is as the one above it: all, a backend's ("cudnn." is all of CUDA's), an operation's.
+    # An unset one inherits: from all, from a backend ("cudnn." is all of CUDA's), from an operation.
     within = ["", "cudnn.", "mkldnn.", "cuda.matmul.", "cudnn.conv.", "cudnn.rnn."]
     within += ["mkldnn.matmul.", "mkldnn.conv.", "mkldnn.rnn."]
     tf32 = [f"{each}fp32_precision" for each in within] if new else ["cuda.matmul.allow_tf32", "cudnn.allow_tf32"]
@@ -83,7 +82,7 @@ def _all() -> dict[str, _Setting]:
     others += ["cuda.matmul.allow_fp16_accumulation"]
     others += [f"cudnn.{name}" for name in ("enabled", "benchmark", "deterministic")]
     for path in [*tf32, *others]:
-        with suppress(Exception):  # of another torch
+        with suppress(Exception):  # not in this torch
             attrgetter(path)(torch.backends)
             found[path] = _Setting(partial(attrgetter(path), torch.backends), partial(_set_backend, path))
     return found
@@ -95,8 +94,8 @@ def _set_backend(path: str, value: object) -> None:
 
 
 def _default_device() -> torch.device | None:
-    """That in which calls run, None without any: torch's own word is the same without any and with that of a CPU, which
-    slows every call, and one that was set inside a ``with torch.device`` ends with that."""
+    """The device of torch's default-device context; None without one. `torch.get_default_device` says "cpu" for both
+    none and a context of a CPU, but a context slows every call."""
     contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
     return contexts[-1].device if contexts else None
 
@@ -110,19 +109,19 @@ def _set_deterministic(value: tuple[bool, bool]) -> None:
 
 
 def _cuda_device() -> int | None:
-    """None until CUDA is initialised, which asking for the current device would do."""
+    """None until CUDA is initialised: asking for the current device would initialise it."""
     return torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
 
 def _set_cuda_device(device: int | None) -> None:
-    with suppress(RuntimeError):  # a device that has failed for good answers nothing
+    with suppress(RuntimeError):  # a device that has failed for good
         if device is not None:
             torch.cuda.set_device(device)
 
 
 @contextmanager
 def restored_settings() -> Iterator[None]:
-    """Put back torch's settings for the whole process (`worker.measure.settings`), threads and CUDA device too."""
+    """Restore torch's settings of the whole process at the end, threads and CUDA device included."""
     before = read_settings()
     try:
         yield
@@ -132,8 +131,8 @@ def restored_settings() -> Iterator[None]:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Collect once, then keep Python's collector away from everything: one collection can outlast a step. What a step
-    leaves is collected by `collect_step_garbage`."""
+    """Collect once, then switch Python's collector off, as one collection can outlast a step. `collect_step_garbage`
+    collects what steps leave."""
     enabled = gc.isenabled()
     gc.collect()
     gc.freeze()
@@ -147,16 +146,16 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def freeze_existing_objects() -> None:
-    """Before the first step: collect, and keep later collections away from all that was built."""
+    """Collect, then exempt all existing objects from later collections. To be called before the first step."""
     gc.collect()
     gc.freeze()
 
 
 def collect_step_garbage() -> None:
-    """Between two steps, never within a timed region: free what only reference cycles keep alive, as a function that
-    calls itself inside a model does, with the activations that it refers to. A training loop's collector would, too.
+    """Free reference cycles and the activations that they hold, as a training loop's collector would. To be called
+    between two steps, never within a timed region.
 
-    Takes some microseconds where there is little. Not a full collection, which empties Python's free lists as well, so
-    that the next step would have to fill them.
+    Takes microseconds if there is little. Not a full collection: that also empties Python's free lists, which the next
+    step would have to fill.
     """
     gc.collect(1)

@@ -1,13 +1,12 @@
-"""When a cell has warmed up enough and measured enough, judged by its step times so far.
+"""Stopping rule of automatic counts: ends warm-up and measurement by the step times so far.
 
-Looks are few and lie between steps, outside every timed region: a look costs milliseconds, in which a GPU's clocks and
-a CPU's caches may change. So they come at counts that grow by a quarter, and after the one that ends a warm-up some
-more steps are run before measuring begins.
+A look costs milliseconds, in which a GPU's clocks and a CPU's caches may change. So looks lie between steps, at counts
+that grow by a quarter, and `AFTER_LOOK` warm-up steps follow the last one.
 
-Stopping when an interval is narrow is optional stopping: it favours moments at which the noise happens to look small.
-Simulated with normal noise of 0.5, 1 and 2 % (500 series each, share 1 %; `test_stopping_rule.py` repeats some),
-the 95 % interval at the stop holds the true mean in 95 % when steps are independent, as one of a fixed count does; in
-91 to 96 % when neighbours correlate by 0.5 (fixed: 94 to 96 %), and in 89 to 95 % by 0.8 (fixed: 93 to 96 %).
+Stopping at a narrow interval is optional stopping, which favours moments of small noise. Simulated with normal noise of
+0.5, 1 and 2 % (500 series each, share 1 %; `test_stopping_rule.py` repeats some), the 95 % interval at the stop holds
+the true mean in 95 % if steps are independent (as with a fixed count), in 91 to 96 % if neighbours correlate by 0.5
+(fixed: 94 to 96 %), and in 89 to 95 % if by 0.8 (fixed: 93 to 96 %).
 """
 
 from __future__ import annotations
@@ -23,18 +22,15 @@ from cs336_tui.stats.ratio import MARGIN
 from cs336_tui.stats.steadiness.steady import FEWEST as FEWEST_TO_TELL
 from cs336_tui.stats.steadiness.steady import Class, classify
 
-AFTER_LOOK = 2
-"""Warm-up steps that follow the last look, so that the pause for it does not reach the first measured step."""
-LEAST_S = 0.5
-"""Measured steps add up to this before an automatic count ends."""
+AFTER_LOOK = 2  # Warm-up steps after the last look, so that its pause does not affect the first measured step
+LEAST_S = 0.5  # Minimum sum of measured steps for an automatic count to end
 FEWEST_FOR_NOISE = 50
 _GOING: frozenset[Class] = frozenset(("warm-up", "slowdown", "drift", "bimodal", "periodic"))
-SETTLED = 0.05
-"""Noise has settled when it varies by less than this share of itself."""
+SETTLED = 0.05  # Largest relative variation of settled noise
 
 
 def warmup_looks(most: int) -> Iterator[int]:
-    """After how many warm-up steps to look whether they are steady: 10, 15, 20, 30, 40, 50, 62, ..., `most`."""
+    """Counts of warm-up steps at which to look: 10, 15, 20, 30, 40, 50, 62, ..., `most`."""
     count = FEWEST["warmup_steps"]
     while count < most:
         yield count
@@ -43,12 +39,11 @@ def warmup_looks(most: int) -> Iterator[int]:
 
 
 def why_not_warm(times_s: Sequence[float]) -> str:
-    """Why the last of these warm-up steps, in order, cannot be taken for steady; empty when they can.
+    """The reason for which the last of these warm-up steps are not steady; empty if they are.
 
-    Steady they are when the detector (`steadiness.steady`) knows how many first ones are warm-up, sees no drift, and
-    finds the mean to have stayed within 1 % of where it ends for the last 10 steps at least, as many as it needs to
-    tell. Of so few it sees steep changes only, so the median of the first half of these must not be 1 % above that of
-    the second half either; noise that looks so costs some more steps.
+    They are steady if the detector (`steadiness.steady`) finds the number of warm-up steps and no drift, and the mean
+    stays within 1 % of its last value for the last 10 steps or more. Of so few it only sees steep changes, so the
+    median of their first half must not be 1 % above that of the second half either.
     """
     found = classify(times_s)
     if "too-few" in found.classes:
@@ -65,7 +60,7 @@ def why_not_warm(times_s: Sequence[float]) -> str:
 
 
 def step_looks(most: int) -> Iterator[int]:
-    """After how many measured steps to look whether they are enough: from 20, each time a quarter more, to `most`."""
+    """Counts of measured steps at which to look: from 20, each time a quarter more, to `most`."""
     count = FEWEST["measure_steps"]
     while count < most:
         yield count
@@ -74,11 +69,11 @@ def step_looks(most: int) -> Iterator[int]:
 
 
 def enough_measured(times_s: Sequence[float], share: float) -> bool:
-    """Whether these measured steps, in order, are enough: 20 steps and 0.5 s at least, and one of two.
+    """True if these measured steps are enough: at least 20 steps and 0.5 s, and one of two conditions.
 
     The whole 95 % interval of the mean is narrower than `share` of it (`is_narrow`); or, from 50 steps on, the noise
-    has settled (`noise_has_settled`) and the steps neither warm up, slow down, drift, oscillate nor go between two
-    levels, so that more of them would find the same.
+    has settled (`noise_has_settled`) and the steps neither warm up, slow down, drift, oscillate nor switch between two
+    levels.
     """
     if len(times_s) < FEWEST["measure_steps"] or fsum(times_s) < LEAST_S:
         return False
@@ -86,7 +81,7 @@ def enough_measured(times_s: Sequence[float], share: float) -> bool:
 
 
 def why_stopped(times_s: Sequence[float], share: float) -> str:
-    """Why no more than these steps were measured, in words."""
+    """The reason for which no more steps were measured, in words."""
     interval, stopped = mean_interval(times_s), f"stopped after {len(times_s)} steps"
     known = f"the mean is known to ± {_half(interval.half_share)} ({interval.level * 100:g} %)" if interval else ""
     missed = "" if is_narrow(times_s, share) else f", not at the ± {_half(share / 2)} asked for"
@@ -96,8 +91,8 @@ def why_stopped(times_s: Sequence[float], share: float) -> str:
 
 
 def is_narrow(times_s: Sequence[float], share: float) -> bool:
-    """Whether the whole interval of the mean is narrower than `share` of it: that of `intervals.mean_interval`, which
-    is shown, asked for only when the quick `intervals.t_interval` is narrow enough."""
+    """True if the whole interval of the mean is narrower than `share` of it: of `intervals.mean_interval`, which is
+    computed only if the quick `intervals.t_interval` is narrow enough."""
     return all(
         interval is not None and 2 * interval.half_share < share
         for interval in (estimate(times_s) for estimate in (t_interval, mean_interval))
@@ -105,9 +100,8 @@ def is_narrow(times_s: Sequence[float], share: float) -> bool:
 
 
 def noise_has_settled(times_s: Sequence[float]) -> bool:
-    """Whether the noise of at least 50 steps is known: after NVBench's criterion (`stdrel_criterion.cxx`), the std over
-    the mean of the steps so far is followed, and its own standard deviation over the last half of the steps is at most
-    5 % of its mean there."""
+    """True if the noise of at least 50 steps is known, after NVBench's criterion (`stdrel_criterion.cxx`): the running
+    std over mean has, over the last half of the steps, a standard deviation of at most 5 % of its mean."""
     if len(times_s) < FEWEST_FOR_NOISE:
         return False
     noise = _running_noise(times_s)[-(len(times_s) // 2) :]
@@ -115,8 +109,8 @@ def noise_has_settled(times_s: Sequence[float]) -> bool:
 
 
 def _running_noise(times_s: Sequence[float]) -> list[float]:
-    """After each step from the second on, the std (n - 1) over the mean of the steps until then."""
-    first = times_s[0]  # moments about it lose no digits where steps are alike
+    """The std (n - 1) over the mean of the steps so far, after each step from the second on."""
+    first = times_s[0]  # moments about it lose no digits if steps are alike
     sums = accumulate(time_s - first for time_s in times_s)
     squares = accumulate((time_s - first) ** 2 for time_s in times_s)
     noise = []

@@ -1,4 +1,4 @@
-"""Timing steps: each between two synchronisations, or a window of many with one."""
+"""Times steps: each between two synchronisations, or a window of steps between two."""
 
 from __future__ import annotations
 
@@ -6,25 +6,14 @@ from collections.abc import Callable
 from itertools import pairwise
 from math import fsum
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cs336_tui.worker.measure.devices import Clock, Stamp
-
-
-class Timeable(Protocol):
-    """A step as `cs336_tui.worker.workload.passes.Step` cuts it; only `run` is timed."""
-
-    @property
-    def phases(self) -> tuple[str, ...]: ...
-    @property
-    def back_to_back(self) -> bool: ...
-    def prepare(self) -> None: ...
-    def run(self, phase: str) -> None: ...
-    def clear(self) -> None: ...
+from cs336_tui.worker.workload.cuda_graph import ReadyStep
 
 
 class StepTime(NamedTuple):
-    """Seconds: the whole step, device time of each phase in order, and the time the host took to enqueue each."""
+    """Seconds of a step: total, device time of each phase, host time to enqueue each phase."""
 
     total_s: float
     phases_s: tuple[float, ...]
@@ -32,7 +21,7 @@ class StepTime(NamedTuple):
 
     @property
     def host_s(self) -> float:
-        """The time the host took to enqueue the step."""
+        """Host time to enqueue the step."""
         return fsum(self.host_phases_s)
 
 
@@ -46,12 +35,12 @@ class WindowBroken(Exception):
 
 
 class StepTimer:
-    """Times a step synchronised on its own: the host's clock from one idle device to the next.
+    """Times single steps by the host's clock, from one idle device to the next.
 
-    Phases lie between boundaries shared by neighbours, with no synchronisation inside the step.
+    Neighbouring phases share a boundary; nothing synchronises inside the step.
     """
 
-    def __init__(self, step: Timeable, clock: Clock) -> None:
+    def __init__(self, step: ReadyStep, clock: Clock) -> None:
         self._step = step
         self._clock = clock
         self._marks = [clock.mark() for _ in range(len(step.phases) + 1)]
@@ -72,14 +61,13 @@ class StepTimer:
         return timed
 
 
-def time_window(step: Timeable, clock: Clock, count: int, go_on: Callable[[int], bool]) -> list[StepTime]:
-    """Times of up to `count` steps enqueued one behind another, with one synchronisation before and one after.
+def time_window(step: ReadyStep, clock: Clock, count: int, go_on: Callable[[int], bool]) -> list[StepTime]:
+    """Times of up to `count` steps enqueued back to back, with one synchronisation before and one after.
 
-    A step lasts from its first boundary to its last on the device's clock, so what lies between steps is not counted:
-    dropping gradients and, for the pass `backward`, its forward and loss. A train-step has nothing between: there a
-    step begins at the boundary that ended the one before, and the times add up to the whole window.
-    `go_on` is asked before each step, by its number; at the first no, the steps so far are returned. Raises
-    `WindowBroken` with the steps so far when one fails and the device still answers.
+    A step lasts from its first boundary to its last on the device's clock. Work between steps is not counted: dropping
+    gradients and, for the pass `backward`, its forward and loss. A train-step begins at the boundary that ended the
+    step before, so the times add up to the window. `go_on` is asked before each step, by its number; at the first False
+    the steps so far are returned. Raises `WindowBroken` with them if a step fails and the device still answers.
     """
     rows: list[list[Stamp]] = []
     for _ in range(count):
@@ -110,15 +98,11 @@ def time_window(step: Timeable, clock: Clock, count: int, go_on: Callable[[int],
 
 
 def _times(rows: list[list[Stamp]]) -> list[StepTime]:
-    times = []
-    for marks in rows:
-        phases = _between(marks)
-        times.append(StepTime(fsum(phases), phases, _host(marks)))
-    return times
+    return [StepTime(fsum(phases := _between(marks)), phases, _host(marks)) for marks in rows]
 
 
 def _between(marks: list[Stamp]) -> tuple[float, ...]:
-    """Time of each phase. No interval is asked for twice, which not every device's events bear."""
+    """Device time of each phase. Asks for no interval twice, which not every device's events allow."""
     return tuple(earlier.until(later) for earlier, later in pairwise(marks))
 
 

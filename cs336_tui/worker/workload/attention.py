@@ -1,9 +1,9 @@
-"""How attention is computed where its scores are not materialised: torch's fused kernels, or a user's own function."""
+"""Attention without materialised scores: torch's fused kernels, or a user's own function."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import NamedTuple, Protocol
 
@@ -17,45 +17,39 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.worker.workload.compiling import nothing_compiled
 from cs336_tui.worker.workload.imported.components import ImportedAttention, imported_attention
-from cs336_tui.worker.workload.precision import RECIPES
+from cs336_tui.worker.workload.precision import RECIPES, Context
 
-BACKENDS = {
+BACKENDS = {  # torch's kernels behind `torch.nn.functional.scaled_dot_product_attention`, by our names
     "flash": SDPBackend.FLASH_ATTENTION,
     "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
-"""torch's kernels behind `torch.nn.functional.scaled_dot_product_attention`, by our names."""
 _WORDS = {backend: name for name, backend in BACKENDS.items()} | {SDPBackend.MATH: "math (scores materialised)"}
 _DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 _MIXED = {torch.float16: "fp16-mixed", torch.bfloat16: "bf16-mixed"}
-"""The precision under which attention is computed in this dtype, on any device that has the dtype."""
-
-
-Autocast = Callable[[], AbstractContextManager[object]]
+"""The precision that computes attention in this dtype."""
 
 
 class AttentionCore(Protocol):
-    """Queries, keys and values, (B, H, T, K) each, to an output of that shape; causal where the spec is. A user's own
-    also takes them without heads, (B, T, K)."""
+    """Maps queries, keys and values, (B, H, T, K) each, to an output of that shape, causal if the spec is. A user's own
+    also takes (B, T, K)."""
 
     @property
     def mask(self) -> Tensor | None:
-        """A table of its own, (T, T), that the model is to hold; None for what needs none."""
-        ...
+        """Its table, (T, T), held by the model; None without one."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
 
     def description(self) -> str:
-        """What it is, and which kernel it really runs, such as ``sdpa: flash``."""
-        ...
+        """Its name and the kernel that it really runs, such as ``sdpa: flash``."""
 
 
-def core_of(spec: CellSpec, device: torch.device, autocast: Autocast = nullcontext) -> AttentionCore | None:
-    """The spec's attention; None for the naive one, which is written out where it is used.
+def core_of(spec: CellSpec, device: torch.device, autocast: Context = nullcontext) -> AttentionCore | None:
+    """The spec's attention; None for the naive one, which the models implement.
 
-    `autocast` makes the context of forward, in which a user's own is tried. Raises ValueError, in one line, where the
-    device does not have it. On the meta device only that is refused which no GPU has.
+    `autocast` makes the context of forward, in which a user's own is tried. Raises ValueError, in one line, if the
+    device lacks it; on the meta device only if no GPU has it.
     """
     name = spec.attention
     if name == "naive":
@@ -66,7 +60,7 @@ def core_of(spec: CellSpec, device: torch.device, autocast: Autocast = nullconte
             name, spec.model_path, causal=spec.causal, length=spec.context_length, device=device
         )
         has_heads = spec.workload == "language-model"
-        if not has_heads:  # it is given the parameters, not what a projection made of them under autocast
+        if not has_heads:  # its inputs are parameters, not results under autocast
             form = form._replace(dtype=RECIPES[spec.precision].parameters)
         with autocast(), nothing_compiled():
             dims = _dims_taken(name, function, form, device, has_heads=has_heads)
@@ -84,7 +78,7 @@ def core_of(spec: CellSpec, device: torch.device, autocast: Autocast = nullconte
 
 
 def attentions_on(device: torch.device) -> tuple[str, ...]:
-    """Those of `ATTENTIONS` that the device has in fp32, fp16 or bf16; tried on the spot."""
+    """Those of `ATTENTIONS` that the device has in fp32, fp16 or bf16; tried here."""
     forms = [_Form((1, 1, 64, 64), dtype, causal=True, trains=True) for dtype in _DTYPES]
 
     def has(name: str) -> bool:
@@ -95,7 +89,7 @@ def attentions_on(device: torch.device) -> tuple[str, ...]:
 
 
 class FusedAttention:
-    """torch's scaled_dot_product_attention, by one backend and no other, or by the one that torch chooses (None)."""
+    """torch's scaled_dot_product_attention by one backend, or by the one that torch chooses (None)."""
 
     mask = None
 
@@ -114,8 +108,8 @@ class FusedAttention:
 
 
 class OwnAttention:
-    """A user's function of queries, keys and values of so many dimensions: (B, H, T, K), or (B, T, K) without heads,
-    to which several heads are more sequences."""
+    """A user's function of queries, keys and values with `dims` dimensions: (B, H, T, K), or (B, T, K), for which heads
+    count as sequences."""
 
     def __init__(self, name: str, function: ImportedAttention, dims: int) -> None:
         self.name = name
@@ -134,7 +128,7 @@ class OwnAttention:
 
 
 class _Form(NamedTuple):
-    """What attention is given in a cell: how large queries, keys and values are, (B, H, T, K), and of which dtype."""
+    """Shape (B, H, T, K) and dtype of a cell's queries, keys and values."""
 
     shape: tuple[int, int, int, int]
     dtype: torch.dtype
@@ -157,7 +151,7 @@ def _held_to(backend: SDPBackend | None) -> AbstractContextManager[object]:
 
 
 def _chosen(form: _Form, backend: SDPBackend | None, device: torch.device) -> SDPBackend | None:
-    """The kernel that torch would run, held to `backend` where one is given; None where it has none then."""
+    """The kernel that torch would run, restricted to `backend` if given; None if it has none then."""
     q = form.queries(device)
     with _held_to(backend), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -171,7 +165,7 @@ def _chosen(form: _Form, backend: SDPBackend | None, device: torch.device) -> SD
 
 
 def _refusal(name: str, spec: CellSpec, form: _Form, device: torch.device) -> str:
-    """Why the device does not have this kernel for the cell, and what it has, in one line."""
+    """The reason for which the device lacks this kernel for the cell, and its other kernels, in one line."""
     backend = BACKENDS[name]
     if name not in (there := attentions_on(device)):
         return f"attention {name}: {device.type} has none; it can do {', '.join(there)}"
@@ -191,10 +185,9 @@ def _wrong_dtype(name: str, spec: CellSpec, dtypes: Iterable[torch.dtype], other
 
 
 def _reason(name: str, form: _Form, device: torch.device) -> str:
-    """What torch says why this kernel is not for such queries; nothing where it does not say.
+    """torch's reason against this kernel for such queries; empty if it gives none.
 
-    Asked for as torch chooses: what `torch.backends.cuda.can_use_flash_attention` and its like have to say goes to
-    standard error and not into Python's warnings.
+    Read while torch chooses: `torch.backends.cuda.can_use_flash_attention` writes to standard error instead.
     """
     q = form.queries(device)
     with sdpa_kernel(BACKENDS[name]), warnings.catch_warnings(record=True) as said, suppress(RuntimeError):
@@ -204,9 +197,9 @@ def _reason(name: str, form: _Form, device: torch.device) -> str:
 
 
 def first_reason(name: str, warned: Iterable[str]) -> str:
-    """The first reason that torch's warnings give for this kernel, without where in torch it arose and on one line.
+    """The first reason that torch's warnings give for this kernel, on one line without its place in torch.
 
-    torch goes through its fused kernels: "Flash attention kernel not used because:", reasons, the next kernel.
+    Format of the warnings: "Flash attention kernel not used because:", reasons, the next kernel.
     """
     about = ""
     for text in warned:
@@ -219,9 +212,9 @@ def first_reason(name: str, warned: Iterable[str]) -> str:
 
 
 def _dims_taken(name: str, function: ImportedAttention, form: _Form, device: torch.device, *, has_heads: bool) -> int:
-    """How many dimensions a user's function takes, tried on one sequence: those that the model has, or else the others.
+    """The number of dimensions that a user's function takes, tried on one sequence: the model's first, then the other.
 
-    Raises what the function raises of the first where it takes neither, and ValueError for an output of another shape.
+    Raises the function's first error if it takes neither, and ValueError for an output of another shape.
     """
     four = form._replace(shape=(1, 1, *form.shape[2:]), trains=False).queries(device).zero_()
     first, other = (four, four[0]) if has_heads else (four[0], four)

@@ -1,4 +1,4 @@
-"""Attention alone: queries, keys and values without a head dimension, (B, T, K) each, that want gradients.
+"""The attention workload: queries, keys and values without a head dimension, (B, T, K) each, with gradients.
 
 Letters in shapes: B sequences of T tokens, K the width of a query, a key and a value.
 """
@@ -17,9 +17,9 @@ from cs336_tui.worker.workload.transformer import Attention, causal_mask
 
 
 class AttentionOnly(nn.Module):
-    """Holds q, k and v as its parameters; what it is given is ignored, what it returns is the output, (B, T, K).
+    """Holds q, k and v as its parameters; ignores its input and returns the output, (B, T, K).
 
-    Parameters are created on `device` in `dtype`, uninitialised. `core` computes attention, None materialises scores.
+    Parameters are created uninitialised on `device` in `dtype`. `core` computes attention; None materialises scores.
     """
 
     mask: Tensor | None
@@ -31,7 +31,7 @@ class AttentionOnly(nn.Module):
         self.q, self.k, self.v = (nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) for _ in range(3))
         self._core = core
         self._wants_heads = not is_imported(spec.attention)
-        """Whether it is computed over a dimension of one head, without which torch's kernels are not fused."""
+        """True adds a dimension of one head, without which torch's kernels are not fused."""
         masked = self._core is None and spec.causal
         mask = causal_mask(spec.context_length, device=device, dtype=dtype) if masked else None
         self.register_buffer("mask", mask, persistent=False)
@@ -49,40 +49,40 @@ class AttentionOnly(nn.Module):
             return self.mix(self.weigh(self.score(self.q, self.k)), self.v)
         return self.attend(self.q, self.k, self.v)
 
-    # Methods of their own, named as those of the Transformer's attention, so that each can be named by whoever looks.
+    # Separate methods with the names of the Transformer's attention, so that profilers can name each.
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """All of it, by the core: (B, T, K) three times -> (B, T, K)."""
+        """Attention by the core: (B, T, K) three times -> (B, T, K)."""
         assert self._core is not None
-        if not self._wants_heads:  # a user's function is given what the course's takes
+        if not self._wants_heads:  # a user's function takes the course's shapes
             return self._core(q, k, v)
         return self._core(*(x.unsqueeze(1) for x in (q, k, v))).squeeze(1)
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        """How much each token looks at each other, or at its past: (B, T, K) twice -> (B, T, T)."""
+        """Scaled scores, masked if causal: (B, T, K) twice -> (B, T, T)."""
         scores = (q * q.shape[-1] ** -0.5) @ k.mT
         return scores if self.mask is None else scores + self.mask
 
     def weigh(self, scores: Tensor) -> Tensor:
-        """Scores as shares of 1: (B, T, T) -> (B, T, T)."""
+        """Softmax of the scores: (B, T, T) -> (B, T, T)."""
         return scores.softmax(dim=-1)
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
-        """The values, weighted: (B, T, T), (B, T, K) -> (B, T, K)."""
+        """Weighted sum of the values: (B, T, T), (B, T, K) -> (B, T, K)."""
         return weights.type_as(v) @ v
 
     @property
     def attention_method(self) -> str:
-        """How attention is computed, in words."""
+        """The attention method in words."""
         return Attention.METHOD if self._core is None else self._core.description()
 
 
 def attention_batch(spec: CellSpec, device: torch.device) -> Batch:
-    """No tokens; the targets are the gradient of the output, (B, T, K), so that the loss is their product's sum."""
+    """A batch without tokens; its targets are the gradient of the output, (B, T, K)."""
     shape = (spec.batch_size, spec.context_length, spec.d_model)
     gradient = torch.empty(shape, device=device, dtype=RECIPES[spec.precision].parameters)
     if device.type != "meta":
-        # Another seed than the model's, whose first numbers are the queries.
+        # Not the model's seed, whose first numbers are the queries.
         gradient.normal_(generator=torch.Generator(device).manual_seed(spec.seed + 1))
     return Batch(torch.empty(0, dtype=torch.int64, device=device), gradient)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -16,137 +15,95 @@ from cs336_tui.worker.workload.attention_only import AttentionOnly, attention_ba
 from cs336_tui.worker.workload.checkpointing import checkpoint_blocks
 from cs336_tui.worker.workload.compiling import compiled, step_opening
 from cs336_tui.worker.workload.float8 import use_float8
-from cs336_tui.worker.workload.imported.components import import_model, imported_loss, imported_optimizer
+from cs336_tui.worker.workload.imported.components import ImportedModel, import_model, imported_loss, imported_optimizer
 from cs336_tui.worker.workload.imported.revisions import revisions_of
 from cs336_tui.worker.workload.passes import Loss, Step, Training, cross_entropy
-from cs336_tui.worker.workload.precision import RECIPES, autocast_for, check_capability, check_precision, set_matmul
+from cs336_tui.worker.workload.precision import RECIPES, Context, autocast_for, configure_device
 from cs336_tui.worker.workload.random_data import Batch, random_batch
 from cs336_tui.worker.workload.transformer import Transformer
 
 
 class Workload(NamedTuple):
-    """What a step runs on. `model` is as it is written; `runs` is what a step calls, compiled where that is asked for.
-
-    `autocast` makes the context of forward and loss.
-    """
+    """The inputs of a step. `model` is as written; `runs` is the compiled model, or `model` if it is not compiled."""
 
     model: nn.Module
     runs: nn.Module
     batch: Batch
-    autocast: Callable[[], AbstractContextManager[object]]
+    autocast: Context  # Makes the context of forward and loss
     training: Training | None
     loss: Loss
     facts: ModelFacts
 
     def step(self, spec: CellSpec) -> Step:
         own = is_imported(spec.model) or is_imported(spec.loss)
+        opening = step_opening(spec.compile, self.batch.targets.device.type) if self.runs is not self.model else None
         vocab_size = spec.vocab_size if own else None
-        device_type = self.batch.targets.device.type
-        return Step(
-            spec.pass_,
-            self.runs,
-            self.batch,
-            self.autocast,
-            self.training,
-            loss=self.loss,
-            check_against=vocab_size,
-            opening=step_opening(spec.compile, device_type) if self.runs is not self.model else None,
-        )
-
-
-class Made(NamedTuple):
-    """A model on its device, not compiled, and its batch. Every parameter has a value, unless on the meta device."""
-
-    model: nn.Module
-    batch: Batch
-    revision: str | None = None
-    """Which source a user's own code is of."""
-    not_taken: tuple[str, ...] = ()
-    """Dimensions that a user's own model did not ask for."""
+        arguments = (self.runs, self.batch, self.autocast, self.training)
+        return Step(spec.pass_, *arguments, loss=self.loss, check_against=vocab_size, opening=opening)
 
 
 def configure_torch(spec: CellSpec) -> torch.device:
-    """Set torch's device, threads and matmul precision as the spec asks. Raises ValueError for what cannot be had."""
-    device = torch.device(spec.device)
-    check_precision(spec.precision, device.type)
-    if device.type == "cuda":
-        torch.cuda.init()
-        torch.cuda.set_device(device)
-    check_capability(spec.precision, device)
-    if spec.threads is not None:
-        torch.set_num_threads(spec.threads)
-    set_matmul(RECIPES[spec.precision].matmul)
-    return device
+    """Set torch's device, threads and matmul precision for the spec. Raises ValueError for what the device lacks."""
+    return configure_device(torch.device(spec.device), spec.precision, spec.threads)
 
 
 def build(
-    spec: CellSpec, device: torch.device, *, built: Callable[[], object] = lambda: None, as_written: bool = False
-) -> Workload:
-    """Make and initialise model, batch and, for `train-step`, optimizer. `built` is called when the model is there.
-
-    `as_written` leaves out torch.compile and CUDA graphs, for whoever looks into the model.
-    """
-    recipe = RECIPES[spec.precision]
-    autocast = autocast_for(recipe, device.type)
-    made = make(spec, device, built=built, autocast=autocast)
-    model = made.model
-    mode = "off" if as_written else spec.compile
-    training = None
-    if spec.pass_ == "train-step":
-        capturable = spec.cuda_graph != "off" and not as_written
-        optimizer, name = optimizer_of(spec, model, device.type, capturable=capturable)
-        training = Training(optimizer, name, device.type, scale_gradients=recipe.scale_gradients)
-    return Workload(
-        model=model,
-        runs=model if mode == "off" else compiled(model, mode, device),
-        batch=made.batch,
-        autocast=autocast,
-        training=training,
-        loss=loss_of(spec),
-        facts=facts_of(model, spec, made.revision, made.not_taken),
-    )
-
-
-def make(
     spec: CellSpec,
     device: torch.device,
     *,
     built: Callable[[], object] = lambda: None,
-    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
-) -> Made:
-    """The model and the batch of a spec, on any device, the meta device too. `built` is called between the two.
+    as_written: bool = False,
+    autocast: Context | None = None,
+) -> Workload:
+    """Make and initialise model, batch and, for `train-step`, optimizer; on the meta device all without data.
 
-    `autocast` makes the context of forward, in which a user's attention is tried.
+    `built` is called between model and batch. `as_written` leaves out torch.compile and CUDA graphs. `autocast` makes
+    the context of forward and loss, by default that of the precision.
     """
-    dtype = RECIPES[spec.precision].parameters
-    batch: Batch | None = None
-    not_taken: tuple[str, ...] = ()
-    model: nn.Module
-    if is_imported(spec.model):
-        model, batch, not_taken = import_model(spec, device, dtype)
-    elif spec.workload == "attention":
-        model = AttentionOnly(spec, core_of(spec, device, autocast), device=device, dtype=dtype)
-    else:
-        model = Transformer(
-            spec.dims,
-            arch=spec.arch,
-            context_length=spec.context_length,
-            core=core_of(spec, device, autocast),
-            device=device,
-            dtype=dtype,
-        )
+    recipe = RECIPES[spec.precision]
+    device_type = spec.device.partition(":")[0] if device.type == "meta" else device.type
+    autocast = autocast or autocast_for(recipe, device.type)
+    model, batch, not_taken = _make_model(spec, device, autocast)
     if isinstance(model, Transformer | AttentionOnly) and device.type != "meta":
         model.initialise(spec.seed)
     revision = revisions_of(spec, model)  # before its blocks are replaced
-    if RECIPES[spec.precision].float8:
+    if recipe.float8:
         use_float8(model, spec.vocab_size)
     if spec.checkpoint:
         checkpoint_blocks(model, spec.checkpoint)
     built()
-    return Made(model, batch or batch_of(spec, device), revision, not_taken)
+    batch = batch or _make_batch(spec, device)
+    mode = "off" if as_written else spec.compile
+    training = None
+    if spec.pass_ == "train-step":
+        capturable = spec.cuda_graph != "off" and not as_written
+        optimizer, name = _make_optimizer(spec, model, device_type, capturable=capturable)
+        training = Training(optimizer, name, device_type, scale_gradients=recipe.scale_gradients)
+    return Workload(
+        model=model,
+        runs=model if mode == "off" else compiled(model, mode, device),
+        batch=batch,
+        autocast=autocast,
+        training=training,
+        loss=_loss_of(spec),
+        facts=facts_of(model, spec, revision, not_taken),
+    )
 
 
-def batch_of(spec: CellSpec, device: torch.device) -> Batch:
+def _make_model(spec: CellSpec, device: torch.device, autocast: Context) -> ImportedModel:
+    """The model, uninitialised if it is not imported. A user's attention is tried within `autocast`."""
+    dtype = RECIPES[spec.precision].parameters
+    if is_imported(spec.model):
+        return import_model(spec, device, dtype)
+    core = core_of(spec, device, autocast)
+    if spec.workload == "attention":
+        return ImportedModel(AttentionOnly(spec, core, device=device, dtype=dtype), None)
+    length = spec.context_length
+    model = Transformer(spec.dims, arch=spec.arch, context_length=length, core=core, device=device, dtype=dtype)
+    return ImportedModel(model, None)
+
+
+def _make_batch(spec: CellSpec, device: torch.device) -> Batch:
     """The batch of a spec whose model brings none."""
     if spec.workload == "attention":
         return attention_batch(spec, device)
@@ -156,15 +113,13 @@ def batch_of(spec: CellSpec, device: torch.device) -> Batch:
     return random_batch(spec.batch_size, spec.context_length, spec.vocab_size, device=device, seed=spec.seed)
 
 
-def loss_of(spec: CellSpec) -> Loss:
-    """Output and targets to a number."""
+def _loss_of(spec: CellSpec) -> Loss:
     if spec.workload == "attention":
         return attention_loss
     return imported_loss(spec.loss, spec.model_path) if is_imported(spec.loss) else cross_entropy
 
 
-def optimizer_of(spec: CellSpec, model: nn.Module, device_type: str, *, capturable: bool = False) -> NamedOptimizer:
-    """The spec's optimizer over the model's parameters, as it is where the step is to run."""
+def _make_optimizer(spec: CellSpec, model: nn.Module, device_type: str, *, capturable: bool) -> NamedOptimizer:
     if is_imported(spec.optimizer):
         optimizer = imported_optimizer(spec.optimizer, spec.model_path, model.parameters())
         return NamedOptimizer(optimizer, spec.optimizer)
@@ -172,20 +127,20 @@ def optimizer_of(spec: CellSpec, model: nn.Module, device_type: str, *, capturab
 
 
 class ModelFacts(NamedTuple):
-    """`attention` says in words how it is computed, as far as is known; `revision` of which source the user's own
-    code is, None where there is none; `remarks` what is to be known beside the numbers of a cell that runs it."""
+    """Facts of a model: how it computes attention, the revision of user code (None without), remarks on its numbers."""
 
     num_params: int
     num_params_without_head: int
     attention: str
     revision: str | None = None
     remarks: tuple[str, ...] = ()
+    dims_not_taken: tuple[str, ...] = ()  # Dimensions that a user's model did not ask for
 
 
 def facts_of(
     model: nn.Module, spec: CellSpec, revision: str | None = None, not_taken: tuple[str, ...] = ()
 ) -> ModelFacts:
-    """Of a model that was made for this spec, `not_taken` being the dimensions that it did not ask for."""
+    """Facts of a model that was made for this spec; `not_taken` are the dimensions that it did not ask for."""
     numbers = sum(parameter.numel() for parameter in model.parameters())
     if isinstance(model, Transformer):
         return ModelFacts(numbers, model.num_params_without_head, model.attention_method, revision)
@@ -194,7 +149,7 @@ def facts_of(
     head = _head(model, spec)
     without_head = numbers - (head.numel() if head is not None else 0)
     remarks = (_of_its_own(spec, not_taken),) if not_taken else ()
-    return ModelFacts(numbers, without_head, f"{short(spec.model)}'s own", revision, remarks)
+    return ModelFacts(numbers, without_head, f"{short(spec.model)}'s own", revision, remarks, not_taken)
 
 
 def _of_its_own(spec: CellSpec, fields: tuple[str, ...]) -> str:
@@ -203,8 +158,8 @@ def _of_its_own(spec: CellSpec, fields: tuple[str, ...]) -> str:
 
 
 def _head(model: nn.Module, spec: CellSpec) -> nn.Parameter | None:
-    """The weight that makes logits: of the vocabulary's and the model's width, the last such that was registered, and
-    no other part's too; None where there is none."""
+    """The weight that makes logits: the last one of the vocabulary's and the model's width, if there are several; None
+    if it is shared or missing."""
     shapes = {(spec.vocab_size, spec.d_model), (spec.d_model, spec.vocab_size)}
     found = [parameter for parameter in model.parameters() if tuple(parameter.shape) in shapes]
     return found[-1] if len(found) > 1 else None
@@ -220,20 +175,19 @@ _FUSED_ON = ("cpu", "cuda", "mps")
 
 
 class NamedOptimizer(NamedTuple):
-    """An optimizer, and in words what it is."""
+    """An optimizer and its name in words."""
 
     optimizer: torch.optim.Optimizer
     name: str
 
 
 def make_optimizer(choice: str, model: nn.Module, device_type: str, *, capturable: bool = False) -> NamedOptimizer:
-    """The optimizer of one of `config.variants.OPTIMIZERS` over the model's parameters, torch's defaults else.
+    """One of `config.variants.OPTIMIZERS` over the model's parameters, with torch's defaults.
 
-    `device_type` is where the step is to run, which decides what ``adamw`` is; parameters may be of the meta device.
-    `capturable` asks for a step that a CUDA graph can hold. Raises ValueError for an implementation that the device
-    does not have.
+    `device_type` is that of the step, which decides what ``adamw`` is; parameters may be of the meta device.
+    `capturable` allows a CUDA graph to hold the step. Raises ValueError for an implementation that the device lacks.
     """
-    if choice == "adamw":  # torch's own choice, said aloud: ``_default_to_fused_or_foreach`` in torch.optim.optimizer
+    if choice == "adamw":  # torch's own choice: ``_default_to_fused_or_foreach`` in torch.optim.optimizer
         choice = "adamw-foreach" if device_type == "cuda" else "adamw-for-loop"
     name = f"AdamW ({choice.removeprefix('adamw-')})"
     parameters = list(model.parameters())
@@ -256,8 +210,8 @@ def _check_fused(choice: str, parameters: list[nn.Parameter], device_type: str) 
 
 
 class _FusedOnMeta(torch.optim.Optimizer):
-    """What fused AdamW is to memory, for a step without data: its state, with counts of steps on the device, and
-    nothing else, as one kernel does all. torch's own refuses the meta device."""
+    """Fused AdamW for the meta device, which torch's own refuses: its state, with step counts on the device, and no
+    other memory, as one kernel does everything."""
 
     _step_supports_amp_scaling = True  # its kernel undoes the scaling of gradients
 

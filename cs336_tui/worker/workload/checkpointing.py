@@ -1,4 +1,4 @@
-"""Activation checkpointing: blocks in groups, whose activations are computed again in backward (Chen et al. 2016)."""
+"""Activation checkpointing: groups of blocks whose activations are recomputed in backward (Chen et al. 2016)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cs336_tui.worker.workload.transformer import Transformer
 
 
 def checkpoint_blocks(model: nn.Module, every: int) -> None:
-    """Have the model keep for backward only what enters each group of `every` blocks; the last group may be smaller.
+    """Make the model keep for backward only the input of each group of `every` blocks; the last may be smaller.
 
-    The list of blocks stays as long as it is, so that the model may go through it as it likes. Raises ValueError where
-    no blocks are to be found; a model whose blocks cannot be grouped raises it when it first runs.
+    The list of blocks keeps its length. Raises ValueError if no blocks are found; a model whose blocks cannot be
+    grouped raises it at its first run.
     """
     blocks = block_list(model)
     if blocks is None:
         name = type(model).__name__
         raise ValueError(f"checkpoint {every}: {name} has no ModuleList or Sequential of blocks; use checkpoint 0")
-    # The reference draws no random numbers. Whether somebody's model does is not known: it may call F.dropout.
+    # The reference draws no random numbers; a user's model may, by F.dropout.
     draws = not isinstance(model, Transformer) and not any(parameter.is_meta for parameter in model.parameters())
     members = list(blocks)
     for first in range(0, len(members), every):
@@ -33,7 +33,7 @@ def checkpoint_blocks(model: nn.Module, every: int) -> None:
 
 
 class _Ran(NamedTuple):
-    """What the blocks of a segment after its first should be called with."""
+    """The expected inputs of a segment's blocks after its first."""
 
     output: Tensor
     args: tuple[Any, ...]
@@ -43,8 +43,7 @@ class _Ran(NamedTuple):
 class _Segment:
     """Consecutive blocks that are recomputed together.
 
-    All of them run when the first is called; the others then hand on what they are given, which must be what they
-    would have got.
+    All run when the first is called; the others return their input, which must be the first one's output.
     """
 
     def __init__(self, blocks: Sequence[nn.Module], every: int, draws: bool) -> None:
@@ -54,7 +53,7 @@ class _Segment:
         self._ran: _Ran | None = None
 
     def run(self, place: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the block at this place returns to the model."""
+        """The output of the block at this place."""
         if not torch.is_grad_enabled():
             return self.blocks[place](*args, **kwargs)
         if len(self.blocks) == 1:
@@ -65,7 +64,7 @@ class _Segment:
             return output
         ran = self._ran
         if place == len(self.blocks) - 1:
-            self._ran = None  # or it would outlive the step
+            self._ran = None  # else it outlives the step
         if ran is None or not args or args[0] is not ran.output or not _alike(args[1:], kwargs, ran):
             raise ValueError(
                 f"checkpoint {self._every}: blocks of {self._kind} are not called one right after the other with the "

@@ -1,4 +1,4 @@
-"""torch.compile: whether it can work here, the compiled form of a model, and what it has done so far."""
+"""torch.compile: its requirements, the compiled form of a model, and counts of its work."""
 
 from __future__ import annotations
 
@@ -23,23 +23,20 @@ _CAPTURING: tuple[Compile, ...] = ("reduce-overhead", "max-autotune")
 
 
 class Compilations(NamedTuple):
-    """What torch.compile has done in this process so far."""
+    """Counts of torch.compile's work in this process."""
 
-    frames: int
-    """Functions, or parts of them, that it took up to compile; again for each time."""
-    graphs: int
-    """Graphs that it made of them."""
-    breaks: int
-    """Places at which it had to end a graph, in the order of `break_reasons`."""
+    frames: int  # Functions, or parts of them, that it took up to compile; again for each time
+    graphs: int  # Graphs that it made of them
+    breaks: int  # Places at which it had to end a graph, in the order of `break_reasons`
 
 
 def why_cannot_compile(device_type: str) -> str | None:
-    """What torch.compile lacks for this kind of device, in one line; None where nothing is known to be missing.
+    """The requirement of torch.compile that is missing for this kind of device, in one line; None if none is known.
 
-    Looks for tools without starting any of them, and imports no compiler.
+    Starts no tool and imports no compiler.
     """
     try:
-        torch.compile(backend="inductor")  # given nothing to compile, it only looks at the version of Python
+        torch.compile(backend="inductor")  # without a model it only checks Python's version
     except RuntimeError as error:
         return f"{str(error).splitlines()[0]}; use another Python, {_OFF}"
     if device_type == "cuda" and find_spec("triton") is None:
@@ -58,17 +55,14 @@ def why_cannot_compile(device_type: str) -> str | None:
 
 
 def _compiler(device_type: str) -> tuple[str, str, Sequence[str]]:
-    """The language whose compiler is called, the variable that names one, and those looked for without it.
-
-    Inductor compiles C++ with the one command that its `cpp.cxx` names, Triton C with either of two.
-    """
+    """The compiler's language, the variable that names it, and the default commands: Inductor's `cpp.cxx`, Triton's."""
     if device_type == "cuda":
         return "C", "CC", ("gcc", "clang")
     return "C++", "CXX", ("clang++",) if sys.platform == "darwin" else ("g++",)
 
 
 def compiled(model: nn.Module, mode: Compile, device: torch.device) -> nn.Module:
-    """The model, to be compiled when it is first called. Raises ValueError, in one line, where that cannot be."""
+    """The model, to be compiled at its first call. Raises ValueError, in one line, if torch.compile cannot work."""
     if why := why_cannot_compile(device.type):
         raise ValueError(f"compile {mode}: {why}")
     made: nn.Module = torch.compile(model, mode=None if mode == "default" else mode)
@@ -76,31 +70,31 @@ def compiled(model: nn.Module, mode: Compile, device: torch.device) -> nn.Module
 
 
 def nothing_compiled() -> AbstractContextManager[object]:
-    """A context in which what a user has had compiled runs as it is written, so that to try it out compiles nothing.
+    """A context in which a user's compiled code runs uncompiled, to try it out.
 
-    Compiled for the numbers that it is tried with, it would be compiled for shapes of any size when the cell's come.
+    Else it would be compiled for the trial's sizes, and for any size when the cell's sizes come.
     """
-    if "torch._dynamo" not in sys.modules:  # which takes a second to import; nothing was compiled yet
+    if "torch._dynamo" not in sys.modules:  # not imported, which takes a second: nothing was compiled
         return nullcontext()
     return torch.compiler.set_stance("force_eager")
 
 
 def captures(mode: Compile, device_type: str) -> bool:
-    """Whether torch.compile captures CUDA graphs in this mode, so that a first few calls warm up and record."""
+    """True if torch.compile captures CUDA graphs in this mode, in its first calls."""
     return mode in _CAPTURING and device_type == "cuda"
 
 
 def step_opening(mode: Compile, device_type: str) -> Callable[[], object] | None:
-    """What has to be called before each step; None where nothing has.
+    """The function to call before each step, if any, when torch.compile captures graphs.
 
-    Graphs that torch.compile captured write to the same memory again and again. A backward shows it that outputs of the
-    call before are done with; a forward alone does not, and would be run without its graph while it waits for one.
+    Its graphs reuse their memory. A backward tells it that earlier outputs are no longer needed; a forward alone does
+    not, and would run without its graph.
     """
     return torch.compiler.cudagraph_mark_step_begin if captures(mode, device_type) else None
 
 
 def compilations() -> Compilations:
-    """How much was compiled so far. Costs microseconds, and imports nothing."""
+    """The counts so far. Takes microseconds and imports nothing."""
     utils = sys.modules.get("torch._dynamo.utils")
     if utils is None:
         return Compilations(0, 0, 0)
@@ -111,7 +105,7 @@ def compilations() -> Compilations:
 
 
 def break_reasons(since: Compilations) -> tuple[str, ...]:
-    """Why graphs ended since then, a line each: where in the model's source, and what could not be compiled."""
+    """Reasons of the graph breaks since then, a line each: place in the model's source, and what was not compiled."""
     utils = sys.modules.get("torch._dynamo.utils")
     reasons = getattr(utils, "graph_break_reasons", [])[since.breaks :]
     lines = (_break_line(each.reason, each.user_stack) for each in reasons if getattr(each, "graph_break", True))
@@ -119,7 +113,7 @@ def break_reasons(since: Compilations) -> tuple[str, ...]:
 
 
 def _break_line(reason: object, stack: Sequence[object]) -> str:
-    """In one line; of what torch explains at length, the first sentence."""
+    """The reason in one line: the first sentence of torch's explanation."""
     lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
     explained = next((line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), "")
     text = explained or (lines[0] if lines else "for a reason that torch does not tell")
@@ -130,27 +124,27 @@ def _break_line(reason: object, stack: Sequence[object]) -> str:
 
 
 def forget_compiled() -> None:
-    """Drop all that was compiled in this process, and what is known of it, so that the next model begins afresh."""
+    """Drop everything that was compiled in this process."""
     if "torch._dynamo" not in sys.modules:
         return
     torch._dynamo.reset()
     if (inductor := sys.modules.get("torch._inductor.utils")) is not None:
-        # Named so from torch 2.6 on; newer ones keep the name beside another.
+        # Its name from torch 2.6 on.
         getattr(inductor, "clear_inductor_caches", lambda: None)()
 
 
 def forget_sizes() -> None:
-    """Have what is compiled from here on be compiled for the sizes that it meets first, whatever was met before.
+    """Make torch.compile forget the sizes that functions met, so that it compiles for the next sizes it meets.
 
-    torch.compile remembers the sizes that a function met, the same function of every model, and makes code for any size
-    once they differ. What was compiled is kept. Costs microseconds, and imports nothing.
+    Once the sizes of a function differ, in any model, it else makes code for any size. Keeps compiled code. Takes
+    microseconds and imports nothing.
     """
     if (pgo := sys.modules.get("torch._dynamo.pgo")) is not None:
         pgo.reset_code_state()
 
 
 def effective_compiler(model: nn.Module) -> str | None:
-    """The backend of a compiled model and what its mode set in it, in words; None for a model as it is written."""
+    """Backend and options of a compiled model, in words; None for an uncompiled one."""
     context = getattr(model, "dynamo_ctx", None)
     if context is None:
         return None

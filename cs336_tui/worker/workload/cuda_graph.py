@@ -1,4 +1,4 @@
-"""A whole step as one CUDA graph: launched once by the host, so that what is left is the device's own time."""
+"""Captures a whole step as one CUDA graph, which the host launches once: the time left is the device's own."""
 
 from __future__ import annotations
 
@@ -12,39 +12,27 @@ import torch
 from cs336_tui.worker.workload.imported.problems import in_one_line
 from cs336_tui.worker.workload.passes import Step, Training
 
-PHASE = "graph"
-"""The only phase of a captured step."""
-WARMUP_STEPS = 3
-"""Before a capture, on a stream of their own ("CUDA graphs" in torch's notes on CUDA semantics)."""
+PHASE = "graph"  # The only phase of a captured step
+WARMUP_STEPS = 3  # Before a capture, on a stream of their own ("CUDA graphs" in torch's notes on CUDA semantics)
 
 
 class Cuda(Protocol):
-    """What of `torch.cuda` a capture needs."""
+    """The part of `torch.cuda` that a capture needs."""
 
-    @property
-    def Stream(self) -> Callable[..., Any]: ...
-    @property
-    def CUDAGraph(self) -> Callable[[], Any]: ...
-    @property
-    def graph(self) -> Callable[..., AbstractContextManager[object]]: ...
-    @property
-    def stream(self) -> Callable[..., AbstractContextManager[object]]: ...
-    @property
-    def current_stream(self) -> Callable[..., Any]: ...
-    @property
-    def set_stream(self) -> Callable[[Any], object]: ...
-    @property
-    def current_device(self) -> Callable[[], int]: ...
-    @property
-    def graph_pool_handle(self) -> Callable[[], Any]: ...
-    @property
-    def memory(self) -> Any: ...
-    @property
-    def default_generators(self) -> Any: ...
+    Stream: Callable[..., Any]
+    CUDAGraph: Callable[[], Any]
+    graph: Callable[..., AbstractContextManager[object]]
+    stream: Callable[..., AbstractContextManager[object]]
+    current_stream: Callable[..., Any]
+    set_stream: Callable[[Any], object]
+    current_device: Callable[[], int]
+    graph_pool_handle: Callable[[], Any]
+    memory: Any
+    default_generators: Any
 
 
 class CaptureError(ValueError):
-    """In one line: in which of its phases the step could not be captured, what was said, and what to do."""
+    """One line: the phase that could not be captured, the error and the remedy."""
 
     def __init__(self, error: Exception, phase: str | None) -> None:
         where = f" in its {phase}" if phase else ""
@@ -59,23 +47,20 @@ class CaptureError(ValueError):
 
 
 class CapturedStep:
-    """A step whose phases are replayed at once, as one phase named ``graph``. Made by `captured`.
+    """A step that is replayed as one phase, ``graph``. Made by `captured`.
 
-    What it works on stays where it was: batch, parameters, optimizer state. All that the step allocates lies in the
-    graph's private memory pool, which is as large as the step's peak and belongs to the graph until that is dropped;
-    replaying allocates nothing. Numbers that the host computed, such as an imported optimizer's count of steps, are as
-    they were at the capture.
+    Batch, parameters and optimizer state stay in place. The step's other memory lies in the graph's private pool, as
+    large as the step's peak and kept until the graph is dropped; a replay allocates nothing. Numbers that the host
+    computed, such as an imported optimizer's step count, keep their values of the capture.
     """
 
     phases: tuple[str, ...] = (PHASE,)
-    back_to_back = True
-    """Nothing lies between two replays."""
+    back_to_back = True  # Nothing lies between two replays
 
     def __init__(self, step: Step, replay: Callable[[], object]) -> None:
         self._step = step
         self._replay = replay
-        self.failed_in: str | None = None
-        """The phase that raised, None while it has not."""
+        self.failed_in: str | None = None  # The phase that raised, None while it has not
 
     @property
     def training(self) -> Training | None:
@@ -83,7 +68,6 @@ class CapturedStep:
 
     @property
     def logits_dtype(self) -> torch.dtype | None:
-        """dtype of the logits at the capture, which every replay writes again."""
         return self._step.logits_dtype
 
     def prepare(self) -> None:
@@ -104,26 +88,26 @@ class CapturedStep:
         """Nothing: a replay leaves nothing that it will not overwrite."""
 
 
+ReadyStep = Step | CapturedStep  # A step as it is timed
+
+
 def why_no_graph(device_type: str) -> str | None:
-    """Why a step on this kind of device cannot be captured; None where it may be."""
+    """The reason for which this kind of device cannot capture a step; None if it can."""
     return None if device_type == "cuda" else f"cuda graph step: {device_type} has none, only cuda has"
 
 
 def captured(step: Step, device: torch.device, cuda: Cuda = torch.cuda) -> CapturedStep:
-    """The step as one graph: warmed up on a stream of its own, captured, and from now on replayed.
+    """Warm the step up on a stream of its own, capture it, and replay it from now on.
 
-    The steps before the capture are whole steps. Those of a training step change the parameters, as warm-up steps do
-    everywhere: an optimizer makes its state in its first step, and that must not become a part of the graph.
-
-    Gradients are dropped before the capture, so that backward makes new ones in the graph's memory, there and at every
-    replay, instead of adding to old ones.
+    Warm-up runs whole steps, as an optimizer makes its state in its first step, which must not become part of the
+    graph. Gradients are dropped before the capture, so that every replay makes new ones instead of adding to old ones.
 
     Raises ValueError, in one line, for a device without graphs, and `CaptureError` for a step that cannot be captured.
-    What the steps before it raise, `Step.check` included, and running out of memory anywhere are raised as they are.
+    Errors of the warm-up, `Step.check` included, and of lack of memory are raised as they are.
     """
     if (why := why_no_graph(device.type)) is not None:
         raise ValueError(why)
-    # Libraries make their handles and workspaces when they are first used on a stream, which a capture forbids.
+    # A capture forbids libraries to create handles and workspaces, which they do at first use of a stream.
     stream = cuda.Stream(device)
     stream.wait_stream(cuda.current_stream(device))
     with cuda.stream(stream), _no_warning_of_capturable():
@@ -142,7 +126,7 @@ def captured(step: Step, device: torch.device, cuda: Cuda = torch.cuda) -> Captu
     except Exception as error:
         cuda.set_stream(before)
         _forget(graph, pool, cuda)
-        # Ending a capture that has failed raises an error of its own on top.
+        # The end of a failed capture raises another error.
         for first in (error, error.__context__):
             if isinstance(first, CaptureError | torch.OutOfMemoryError):
                 raise first from first.__cause__
@@ -153,10 +137,9 @@ def captured(step: Step, device: torch.device, cuda: Cuda = torch.cuda) -> Captu
 
 @contextmanager
 def _workspaces_of_its_own() -> Iterator[None]:
-    """Have cuBLAS's workspaces made anew within, and dropped at the end: within a capture they lie in the graph's pool.
+    """Make cuBLAS allocate new workspaces, which a capture puts into the graph's pool, and drop them at the end.
 
-    Those that are there may be cleared by anybody, as by torch.compile where it captures graphs, and given to others;
-    a replay would go on writing to them.
+    Existing ones may be cleared, as by torch.compile, and given to others; a replay would go on writing to them.
     """
     clear: Callable[[], None] = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
     clear()
@@ -167,16 +150,14 @@ def _workspaces_of_its_own() -> Iterator[None]:
 
 
 END_ALLOCATING = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
-"""What `torch.cuda.memory` calls it, the latter before torch 2.7."""
+"""Names in `torch.cuda.memory`, the latter before torch 2.7."""
 
 
 def _forget(graph: Any, pool: Any, cuda: Cuda) -> None:
-    """Have torch know that a capture is over whose end raised an error.
+    """End a capture for torch after its end raised an error, which ``CUDAGraph::capture_end`` only does on success.
 
-    ``CUDAGraph::capture_end`` does that only after CUDA has ended the capture well. Else, for as long as the process
-    lives, the allocator takes it to be under way: it gives no memory back, not even where it runs out, and
-    `empty_cache` fails. So does the device's default generator: whatever draws from it, such as dropout, raises. It
-    gets a copy of its state, which no capture has had, and goes on from where it was.
+    Else the allocator believes for the rest of the process that a capture is under way: it gives no memory back and
+    `empty_cache` fails; the device's default generator raises on every draw. It gets a copy of its state.
     """
     memory, device = cuda.memory, cuda.current_device()
     end = next(getattr(memory, name) for name in END_ALLOCATING if hasattr(memory, name))
@@ -196,7 +177,7 @@ def _run(step: Step) -> None:
 
 @contextmanager
 def _no_warning_of_capturable() -> Iterator[None]:
-    """torch warns where an optimizer that can be captured runs outside a capture, which it must do first."""
+    """Silence torch's warning about a capturable optimizer that runs outside a capture, as it must at first."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*capturable=True")
         yield

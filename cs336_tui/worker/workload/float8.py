@@ -1,7 +1,7 @@
-"""Linear layers whose matrix products run in float8, with one scale a tensor that is found anew at each use.
+"""Linear layers with float8 matrix products, with one scale per tensor that is computed at each use.
 
 Activations and weights are E4M3, gradients E5M2 (Micikevicius et al. 2022, "FP8 formats for deep learning"); sums and
-results stay wider. Parameters are not changed, and what is no linear layer runs as it did.
+results are wider. Parameters and other layers do not change.
 """
 
 from __future__ import annotations
@@ -15,19 +15,16 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import FLOAT8_MULTIPLE
 from cs336_tui.worker.workload.transformer import Linear, Transformer
 
-FORMAT = torch.float8_e4m3fn
-"""Of activations and weights."""
+FORMAT = torch.float8_e4m3fn  # Format of activations and weights
 GRADIENT_FORMAT = torch.float8_e5m2
-_LEAST_SCALE = 2.0**-100
-"""Of a tensor of zeros, so that nothing is divided by 0; bfloat16 has it, too."""
+_LEAST_SCALE = 2.0**-100  # Scale of a tensor of zeros, against division by 0; exact in bfloat16
 _RESULT = torch.bfloat16
 
 
 def to_float8(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The tensor in this format, row by row in memory, and the scale, a float32 number, by which to multiply it again.
+    """The tensor in this format, stored by rows, as CUDA's scaled products require, and its float32 scale.
 
-    The largest magnitude becomes the largest number of the format. A transposed tensor is written out by rows, since
-    CUDA's scaled products take no other.
+    The largest magnitude becomes the largest number of the format.
     """
     low, high = x.aminmax()
     scale = (torch.maximum(-low, high) / torch.finfo(dtype).max).clamp_min(_LEAST_SCALE)
@@ -58,7 +55,7 @@ class _Product(torch.autograd.Function):
         x, x_scale, weight, weight_scale = ctx.saved_tensors
         gradient, scale = to_float8(gradients[0], GRADIENT_FORMAT)
         of_x = of_weight = None
-        # The hardware multiplies rows by rows only, so what is to be read by columns is first written out transposed.
+        # The hardware multiplies rows by rows only, so columns are first copied to rows.
         if ctx.needs_input_grad[0]:
             columns = weight.t().contiguous()
             of_x = scaled_product(gradient, scale, columns, weight_scale, gradients[0].dtype, fast=False)
@@ -69,9 +66,9 @@ class _Product(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """What `torch.nn.functional.linear` computes, with float8 products and a bfloat16 result: (..., in) -> (..., out).
+    """`torch.nn.functional.linear` with float8 products and a bfloat16 result: (..., in) -> (..., out).
 
-    Rows of zeros are added where the rows are no multiple of 16, and taken away from the result.
+    Pads the rows with zeros to a multiple of 16, and drops them from the result.
     """
     rows = x.to(_RESULT).flatten(0, -2)
     count = len(rows)
@@ -93,15 +90,14 @@ class _Float8ReferenceLinear(Linear):
 
 
 _IN_FLOAT8: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: _Float8Linear, Linear: _Float8ReferenceLinear}
-"""Exactly these classes: what a subclass of them does is not known here."""
+"""Exactly these classes, not subclasses, which may compute something else."""
 
 
 def use_float8(model: nn.Module, vocab_size: int) -> None:
-    """Have the linear layers of a model multiply in float8, but for the one that makes logits, as is usual.
+    """Make the linear layers of a model multiply in float8, except the one that makes logits, as is usual.
 
-    Layers change their class and nothing else, so parameters, names and hooks stay. A layer with a side that is no
-    multiple of 16 stays as it is. Raises ValueError, in one line, where no layer is left: a model must not be timed
-    under the name of a precision that it does not have.
+    Layers only change their class: parameters, names and hooks stay. Layers with a side that is no multiple of 16 stay
+    as they are. Raises ValueError, in one line, if no layer is left to run in float8.
     """
     found = [module for module in model.modules() if type(module) in _IN_FLOAT8]
     head = _head(model, found, vocab_size)
@@ -113,7 +109,7 @@ def use_float8(model: nn.Module, vocab_size: int) -> None:
 
 
 def float8_description(model: nn.Module) -> str | None:
-    """How many of the linear layers multiply in float8, read from the model; None where none does."""
+    """The number of linear layers that multiply in float8, in words; None if none does."""
     small, all_of_them = 0, 0
     for module in model.modules():
         is_small = isinstance(module, _Float8Linear | _Float8ReferenceLinear)

@@ -1,4 +1,4 @@
-"""Finds the blocks and the parts of anybody's Transformer, by the names and classes of its modules."""
+"""Finds the blocks and the parts of any Transformer, by the names and classes of its modules."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ _EMBEDDING = re.compile(r"embed|^w[tp]e$|(^|_)(emb|tok|pos)(_|$)|position")
 _ROTARY = re.compile(r"rotary|(^|_)rope(_|$)")
 _ATTENTION = re.compile(r"attention|(^|_)attn(_|$)|(^|_)mha(_|$)")
 _FEED_FORWARD = re.compile(r"mlp|feed_?forward|swi?glu|geglu|(^|_)(ffn?|ffwd|moe|experts)(_|$)")
-_IN_A_BLOCK = re.compile(r"(linear|fc|w)_?[123]|c_(fc|proj)")
-"""Layers of a feed-forward network that a block holds itself."""
+_IN_A_BLOCK = re.compile(r"(linear|fc|w)_?[123]|c_(fc|proj)")  # Feed-forward layers directly in a block
 _HEAD = re.compile(r"(lm_?)?head|output|out|unembed(ding)?|(lm_|output_|vocab_)?proj(ection)?|to_logits|embed_out")
 
 _AFFIXES = re.compile(r"proj(ection)?|linear|lin(?=_|$)|layer|weight|(?<![a-z])w(?=_)|^to_|_")
-"""What a projection's name has beside what it makes."""
+"""Words of a projection's name beside its purpose."""
 _QKV = frozenset(
     "q k v qkv kv query key value queries keys values querykeyvalue wq wk wv wqkv wkv cattn in inqkv".split()
 )
@@ -28,29 +27,28 @@ _OUTPUT = frozenset("o out output wo c dense".split()) | {""}
 
 
 def part_of_each(model: nn.Module) -> dict[nn.Module, Range]:
-    """The modules that are a part of their own, each with its part; what is inside one that is of one kind is left out.
+    """The modules that are parts of the model, with their parts; submodules of a part of one kind are left out.
 
-    A module that several others share has the part of its first place. What nothing tells of is left out too.
+    A shared module has the part of its first place. Unknown modules are left out.
     """
     found: dict[nn.Module, Range] = {}
-    for name, module, part in _walk(model, set(blocks_of(model) or ()), None):
-        del name
+    for module, part in _walk(model, set(blocks_of(model)), None):
         found.setdefault(module, part)
     return found
 
 
 def _walk(
     parent: nn.Module, blocks: set[nn.Module], within: Range | None, at: str = ""
-) -> Iterator[tuple[str, nn.Module, Range]]:
-    """The parts below a module that is itself part of `within`; `at` is its name there."""
-    # A list or a dictionary is never called: a block calls what is in it, as minGPT does.
+) -> Iterator[tuple[nn.Module, Range]]:
+    """The parts below a module named `at`, which is itself part of `within`."""
+    # A list or a dictionary is never called: a block calls its members, as in minGPT.
     holds_feed_forward = isinstance(parent, nn.ModuleList | nn.ModuleDict) and bool(_FEED_FORWARD.search(_snake(at)))
     for name, module in parent.named_children():
         part = _part(_snake(name), module, blocks, within)
         if part is None and holds_feed_forward:
             part = "feed-forward"
         if part is not None:
-            yield name, module, part
+            yield module, part
         if part in (None, "residual", "attention rest"):
             yield from _walk(module, blocks, part or within, name)
 
@@ -102,7 +100,7 @@ BlockList: TypeAlias = nn.ModuleList | nn.Sequential
 
 
 class StandIn(nn.Module):
-    """Takes a block's place in the model's list of them, and shows its attributes as its own."""
+    """Replaces a block in the model's list and shows the block's attributes."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -118,14 +116,14 @@ class StandIn(nn.Module):
 
 
 def blocks_of(model: nn.Module) -> tuple[nn.Module, ...]:
-    """The blocks in the order in which they are listed, whatever stands in for them; none where no list is found."""
+    """The blocks in their order, without stand-ins; none if no list is found."""
     found = block_list(model)
     return tuple(each.block if isinstance(each, StandIn) else each for each in found) if found is not None else ()
 
 
 def block_list(model: nn.Module) -> BlockList | None:
-    """The list in which the model has its blocks: the longest list of modules of one class that is in no other such
-    list, one of modules with parts before one of single layers. None where there is none."""
+    """The model's list of blocks: the longest outermost list of modules of one class, lists of modules with submodules
+    first. None if there is none."""
     return max(_lists(model), key=lambda found: (any(found[0].children()), len(found)), default=None)
 
 

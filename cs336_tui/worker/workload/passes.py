@@ -1,9 +1,8 @@
-"""One step of each pass, cut into its named phases. Nothing here looks at a clock."""
+"""A step of each pass, divided into named phases, without timing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from inspect import signature
 from typing import ClassVar, NamedTuple
 
@@ -14,20 +13,19 @@ from torch.optim import Optimizer
 
 from cs336_tui.config.spec import Pass
 from cs336_tui.worker.workload.imported.problems import ImportProblem, is_interrupt, place_of, told
+from cs336_tui.worker.workload.precision import Context
 from cs336_tui.worker.workload.random_data import Batch
 
-PHASES: dict[Pass, tuple[str, ...]] = {
+PHASES: dict[Pass, tuple[str, ...]] = {  # The timed phases of each pass, in the order they run
     "inference": ("forward",),
     "forward": ("forward",),
     "backward": ("backward",),
     "forward+backward": ("forward", "loss", "backward"),
     "train-step": ("zero_grad", "forward", "loss", "backward", "optimizer"),
 }
-"""The timed phases of each pass, in the order they run."""
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""Output and targets to a number."""
+Loss = Callable[[Tensor, Tensor], Tensor]  # Output and targets to a number
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -36,10 +34,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class Training:
-    """The optimizer and the gradient scaler (disabled unless asked for) of the `train-step` pass.
-
-    `name` says in words what the optimizer is.
-    """
+    """The optimizer, its name in words, and the gradient scaler (off unless asked for) of a `train-step`."""
 
     def __init__(self, optimizer: Optimizer, name: str, device_type: str, *, scale_gradients: bool) -> None:
         self.optimizer, self.name = optimizer, name
@@ -53,9 +48,9 @@ class Training:
 
     @property
     def steps_taken(self) -> int:
-        """Optimizer steps really taken: a gradient scaler skips one whose gradients overflowed.
+        """Optimizer steps taken, without those that the gradient scaler skipped because of overflow.
 
-        Waits for the device where the optimizer itself decides that there, as a fused one does.
+        Waits for the device if the optimizer decides there, as a fused one does.
         """
         if getattr(self.optimizer, "_step_supports_amp_scaling", False):
             counts = (state["step"] for state in self.optimizer.state.values() if "step" in state)
@@ -64,7 +59,7 @@ class Training:
 
 
 class _Counter:
-    """Counts its calls. An object of its own, so that the optimizer, which keeps it, does not keep what counts."""
+    """Counts its calls. A separate object, so that the optimizer, which keeps it, keeps nothing else alive."""
 
     calls = 0
 
@@ -73,10 +68,8 @@ class _Counter:
 
 
 def logits_of(output: object, model: nn.Module | None = None) -> Tensor:
-    """The logits of what a model returned: a tensor, what has them as `logits`, or the first of several.
-
-    Raises `ImportProblem` for anything else.
-    """
+    """The logits in a model's output: a tensor, its `logits`, or the first of several. Raises `ImportProblem` for
+    anything else."""
     found = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if found is None and isinstance(output, tuple | list) and output:
         found = output[0]
@@ -89,12 +82,12 @@ def logits_of(output: object, model: nn.Module | None = None) -> Tensor:
 
 
 def _as_written(model: nn.Module) -> nn.Module:
-    """The model that torch.compile wraps, any other as it is."""
+    """The model that torch.compile wraps; any other model itself."""
     return getattr(model, "_orig_mod", model)
 
 
 def _targets_hint(forward: Callable[..., object]) -> str:
-    """What to do about a forward that gives the logits of the last token only, where it may be given targets."""
+    """The remedy for a forward that returns the last token's logits only unless it is given targets."""
     takes = next((name for name in ("targets", "labels", "target", "y") if name in signature(forward).parameters), None)
     if takes is None:
         return ""
@@ -105,7 +98,7 @@ def _targets_hint(forward: Callable[..., object]) -> str:
 
 
 class _Result(NamedTuple):
-    """What is left to be checked of a step of a user's own code."""
+    """Results of a step of a user's code, to be checked."""
 
     logits: torch.Size
     is_floating: bool
@@ -115,9 +108,8 @@ class _Result(NamedTuple):
 class Step:
     """A step of one pass over one batch: call `prepare`, `run` for each of `phases` in order, then `clear`.
 
-    Only `run` is to be timed. `autocast` gives the context that forward and loss (never backward) run in.
-    `check_against` is the vocabulary's size where model or loss are a user's own, whose results have to be checked.
-    `opening` is called before anything else of a step.
+    Only `run` is to be timed. `autocast` makes the context of forward and loss. `check_against` is the vocabulary size
+    if model or loss are a user's, whose results are checked. `opening` is called first in each step.
     """
 
     def __init__(
@@ -125,7 +117,7 @@ class Step:
         pass_: Pass,
         model: nn.Module,
         batch: Batch,
-        autocast: Callable[[], AbstractContextManager[object]],
+        autocast: Context,
         training: Training | None = None,
         *,
         loss: Loss = cross_entropy,
@@ -135,15 +127,13 @@ class Step:
         if (pass_ == "train-step") != (training is not None):
             raise ValueError(f"pass {pass_}: training belongs to train-step, and only to it")
         self.phases = PHASES[pass_]
-        self.logits_dtype: torch.dtype | None = None
-        """dtype of the last step's logits, None before the first."""
-        self.failed_in: str | None = None
-        """The phase that raised, None while none has."""
+        self.logits_dtype: torch.dtype | None = None  # dtype of the last step's logits, None before the first
+        self.failed_in: str | None = None  # The phase that raised, None while none has
         self._pass = pass_
         self._model = model
         self._batch = batch
         self._autocast = autocast
-        self._training = training
+        self.training = training
         self._loss_of = loss
         self._logits: Tensor | None = None
         self._loss: Tensor | None = None
@@ -152,16 +142,12 @@ class Step:
         self._result: _Result | None = None
 
     @property
-    def training(self) -> Training | None:
-        return self._training
-
-    @property
     def back_to_back(self) -> bool:
-        """Whether nothing untimed lies between two steps: a train-step cleans up inside itself, as a training loop."""
-        return self._training is not None
+        """True if nothing untimed lies between two steps: a train-step cleans up inside itself."""
+        return self.training is not None
 
     def prepare(self) -> None:
-        """What must have run before the timed phases: forward and loss, for `backward`."""
+        """Run what precedes the timed phases: forward and loss, for `backward`."""
         if self._opening is not None:
             self._opening()
         if self._pass == "backward":
@@ -176,16 +162,16 @@ class Step:
             if phase == "loss" and (problem := self._logits_problem()):
                 raise ImportProblem(problem) from error
             raise
-        except BaseException as error:  # for a user's model to end the program is a failure as any other
+        except BaseException as error:  # a user's model may not end the program
             self.failed_in = phase
             if is_interrupt(error):
                 raise
             raise ImportProblem(told(error)) from error
 
     def check(self) -> None:
-        """Raise `ImportProblem` if the first step that was cleared gave no logits (B, T, V) or no finite loss.
+        """Raise `ImportProblem` if the first cleared step gave no logits (B, T, V) or no finite loss.
 
-        Costs nothing for the reference model, and waits for the device for any other: not to be timed.
+        Waits for the device, except for the reference model: not to be timed.
         """
         problem = self._logits_problem() or self._loss_problem()
         self._check_against = self._result = None
@@ -193,17 +179,17 @@ class Step:
             raise ImportProblem(problem)
 
     def clear(self) -> None:
-        """Drop what the step left (outputs, graph, gradients), so that no later step holds it in memory."""
+        """Drop outputs, graph and gradients of the step, so that no later step holds them."""
         if self._check_against is not None and self._result is None:
             self._result = self._seen()
         if not self.back_to_back:
-            self._drop_outputs()
+            self._logits = self._loss = None
             self._model.zero_grad(set_to_none=True)
 
     def _zero_grad(self) -> None:
-        assert self._training is not None
-        self._drop_outputs()
-        self._training.optimizer.zero_grad()  # to None; a user's own may take no argument that says so
+        assert self.training is not None
+        self._logits = self._loss = None
+        self.training.optimizer.zero_grad()  # to None; a user's own may take no argument that says so
 
     def _forward(self) -> None:
         with torch.inference_mode(self._pass == "inference"), self._autocast():
@@ -218,14 +204,14 @@ class Step:
 
     def _backward(self) -> None:
         assert self._loss is not None
-        loss = self._training.scaler.scale(self._loss) if self._training else self._loss
+        loss = self.training.scaler.scale(self._loss) if self.training else self._loss
         loss.backward()
 
     def _optimizer(self) -> None:
-        # With gradient scaling on, the scaler itself waits for the device here: it must know whether to skip the step.
-        assert self._training is not None
-        self._training.scaler.step(self._training.optimizer)
-        self._training.scaler.update()
+        # The gradient scaler waits for the device here, to decide about skipping the step.
+        assert self.training is not None
+        self.training.scaler.step(self.training.optimizer)
+        self.training.scaler.update()
 
     def _seen(self) -> _Result | None:
         if self._logits is None:
@@ -234,7 +220,7 @@ class Step:
         return _Result(self._logits.shape, self._logits.is_floating_point(), loss)
 
     def _logits_problem(self) -> str | None:
-        """In one line, why the logits are none."""
+        """The fault of the logits, in one line."""
         found = self._result or self._seen()
         if self._check_against is None or found is None:
             return None
@@ -250,7 +236,7 @@ class Step:
         return None if found.is_floating else f"model {name} returned logits that are not floating-point numbers{place}"
 
     def _loss_problem(self) -> str | None:
-        """In one line, why the loss is none."""
+        """The fault of the loss, in one line."""
         loss = self._result.loss if self._result else None
         if loss is None:
             return None
@@ -262,9 +248,6 @@ class Step:
             who = f"model {type(_as_written(self._model)).__name__}, loss {by}"
             return f"{who}: loss is {loss.item()} after the first step, expected a finite number{place}"
         return None
-
-    def _drop_outputs(self) -> None:
-        self._logits = self._loss = None
 
     _RUN: ClassVar[dict[str, Callable[[Step], None]]] = {
         "zero_grad": _zero_grad,

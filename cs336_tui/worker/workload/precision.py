@@ -1,4 +1,4 @@
-"""Precisions: what each asks of torch, and reading back what is really in force."""
+"""Precisions: the torch settings of each, and reading back the effective ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import torch
 from cs336_tui.config.axes import FLOAT8
 from cs336_tui.config.spec import Precision
 
+Context = Callable[[], AbstractContextManager[object]]  # Makes a context
+
 
 class Recipe(NamedTuple):
-    """What a precision asks of torch. `matmul` is the precision of float32 matrix products (see `set_matmul`)."""
+    """The torch settings of a precision. `matmul` is the precision of float32 matrix products (see `set_matmul`)."""
 
     matmul: str = "highest"
     parameters: torch.dtype = torch.float32
@@ -30,20 +32,19 @@ RECIPES: dict[Precision, Recipe] = {
     "bf16-mixed": Recipe(autocast=torch.bfloat16),
     "fp16-mixed": Recipe(autocast=torch.float16, scale_gradients=True),
     "bf16": Recipe(parameters=torch.bfloat16),
-    # As bf16-mixed but for linear layers, which `float8.use_float8` changes.
+    # bf16-mixed with other linear layers (`float8.use_float8`)
     "fp8-mixed": Recipe(autocast=torch.bfloat16, float8=True),
 }
 
 
 def check_precision(precision: Precision, device_type: str) -> None:
-    """Raise ValueError, in one line, for TF32 and float8 off CUDA: torch accepts the one everywhere and computes the
-    other, but only CUDA's hardware has these formats."""
+    """Raise ValueError, in one line, for TF32 and float8 off CUDA, whose hardware alone has them."""
     if precision in ("tf32", "fp8-mixed") and device_type != "cuda":
         raise ValueError(f"precision {precision}: {device_type} cannot do it, only cuda can")
 
 
 def check_capability(precision: Precision, device: torch.device) -> None:
-    """Raise ValueError, in one line, for float8 on a GPU that has none. Of other precisions nothing is asked."""
+    """Raise ValueError, in one line, for float8 on a GPU that lacks it."""
     if precision != "fp8-mixed" or device.type != "cuda":
         return
     found = torch.cuda.get_device_properties(device)
@@ -52,7 +53,7 @@ def check_capability(precision: Precision, device: torch.device) -> None:
 
 
 def why_no_float8(capability: tuple[int, int], name: str) -> str | None:
-    """What a GPU, or torch on it, lacks for float8 matrix products; None where they can be had."""
+    """The reason for which a GPU, or torch on it, has no float8 matrix products; None if it has."""
     if torch.version.hip is not None:
         return f"precision fp8-mixed: needs torch for NVIDIA's GPUs, this one is for ROCm {torch.version.hip}"
     if capability < FLOAT8:
@@ -63,20 +64,32 @@ def why_no_float8(capability: tuple[int, int], name: str) -> str | None:
     return None
 
 
+def configure_device(device: torch.device, precision: Precision, threads: int | None) -> torch.device:
+    """Set torch's device, threads and matmul precision. Raises ValueError for a precision that the device lacks."""
+    check_precision(precision, device.type)
+    if device.type == "cuda":
+        torch.cuda.init()
+        torch.cuda.set_device(device)
+    check_capability(precision, device)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    set_matmul(RECIPES[precision].matmul)
+    return device
+
+
 def set_matmul(precision: str) -> None:
     """Set torch's float32 matmul precision: ``highest`` is true fp32, ``high`` allows TF32 on CUDA."""
     torch.set_float32_matmul_precision(precision)
 
 
 def tf32_override() -> str | None:
-    """What ``NVIDIA_TF32_OVERRIDE`` makes NVIDIA's libraries do whatever torch asks: ``0`` never use TF32, ``1``
-    always. None when it is not set to either."""
+    """``NVIDIA_TF32_OVERRIDE``, which overrides torch: ``0`` never uses TF32, ``1`` always. None if neither."""
     value = os.environ.get("NVIDIA_TF32_OVERRIDE")
     return value if value in ("0", "1") else None
 
 
 def tf32_allowed() -> bool:
-    """Whether cuBLAS may use TF32 for float32 matmuls: the environment's word, else what torch reads back."""
+    """True if cuBLAS may use TF32 for float32 matmuls, by the environment, else by torch's setting."""
     if (override := tf32_override()) is not None:
         return override == "1"
     newer = _fp32_precision("cuda")
@@ -84,11 +97,10 @@ def tf32_allowed() -> bool:
 
 
 def effective_matmul(device_type: str) -> str:
-    """torch's float32 matmul precision as it is for this kind of device: ``highest``, ``high`` or ``medium``.
+    """torch's effective float32 matmul precision on this kind of device: ``highest``, ``high`` or ``medium``.
 
-    From torch 2.9 on each backend has a setting of its own, ``fp32_precision``, which is what its kernels obey.
-    `torch.get_float32_matmul_precision` raises where that says another thing than the older setting, or gives the
-    older one's. Raises what torch raises for a device without such a setting.
+    From torch 2.9 on kernels obey their backend's ``fp32_precision``. If that differs from the older setting,
+    `torch.get_float32_matmul_precision` raises or gives the older one. Raises torch's error without such a setting.
     """
     meant = _MEANT.get(_fp32_precision(device_type) or "")
     try:
@@ -101,24 +113,24 @@ def effective_matmul(device_type: str) -> str:
 
 
 _MEANT = {"none": ("highest",), "ieee": ("highest",), "tf32": ("high", "medium"), "bf16": ("medium",)}
-"""What the newer setting of a backend is in words of the older one."""
+"""A backend's newer setting in terms of the older one."""
 
 
 def _fp32_precision(device_type: str) -> str | None:
-    """torch's newer setting for matrix products on this kind of device; None where torch has none."""
+    """torch's newer setting of matrix products on this kind of device; None if torch has none."""
     backend = {"cuda": torch.backends.cuda, "cpu": getattr(torch.backends, "mkldnn", None)}.get(device_type)
     return getattr(getattr(backend, "matmul", None), "fp32_precision", None)
 
 
-def autocast_for(recipe: Recipe, device_type: str) -> Callable[[], AbstractContextManager[object]]:
-    """The context in which forward and loss run."""
+def autocast_for(recipe: Recipe, device_type: str) -> Context:
+    """The context of forward and loss."""
     if recipe.autocast is None:
         return nullcontext
     return partial(torch.autocast, device_type, dtype=recipe.autocast)
 
 
-def effective_autocast(autocast: Callable[[], AbstractContextManager[object]], device_type: str) -> torch.dtype | None:
-    """The dtype that operations are cast to inside the context; None when torch has left autocast off."""
+def effective_autocast(autocast: Context, device_type: str) -> torch.dtype | None:
+    """The dtype of autocast inside the context; None if torch leaves autocast off."""
     with autocast():
         return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else None
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -23,39 +23,35 @@ from cs336_tui.worker.workload.imported.finding import missing
 from cs336_tui.worker.workload.imported.problems import ImportProblem, explained
 from cs336_tui.worker.workload.model_parts import part_of_each
 from cs336_tui.worker.workload.passes import Step
+from cs336_tui.worker.workload.precision import Context
 from cs336_tui.worker.workload.transformer import Attention, Block, Transformer
 
-Annotation = tuple[str, str]
-"""A range, and the ``package.module:function`` that makes it up."""
+Around = Callable[[str], AbstractContextManager[object]]  # Makes the context of a part of this name
+Annotation = tuple[str, str]  # A range, and the ``package.module:function`` that makes it up
 
 _USUAL: dict[str, str] = {"scaled_dot_product_attention": "attention core", "softmax": "softmax"}
-"""Functions beside a user's attention whose names say what they do."""
-_NEVER_USERS = ("torch", "cs336_tui")
-"""Packages in which a name stays what it is, but for the one that is annotated."""
-_INHERITED = object()
-"""In place of what stands in a class: it is a base class's."""
+"""Functions beside a user's attention that are annotated by their names."""
+_NEVER_USERS = ("torch", "cs336_tui")  # Packages whose imports of an annotated function are not patched
+_INHERITED = object()  # The attribute is a base class's
 _FUSED: Annotation = "attention core", f"{F.__name__}:scaled_dot_product_attention"
 
 
-class _Place(NamedTuple):
-    """An attribute that is the function: in its own module, and wherever it was imported by name."""
+class _Patch(NamedTuple):
+    """An attribute that is the function, in its own module or imported by name, and the wrapper of its value."""
 
     owner: Any
     name: str
-    stand_in_for: Callable[[Any], Any]
-    """Makes, of what stands there, what is to stand there."""
+    wrap: Callable[[Any], Any]
 
 
-def annotated_functions(
-    model: nn.Module, annotations: Sequence[Annotation], around: Callable[[str], AbstractContextManager[object]]
-) -> Callable[[], AbstractContextManager[object]]:
-    """Makes contexts in which each function runs inside ``around(its range)``; they nest. A class of modules stands for
-    the forward of those in the model, and is wrapped for good.
+def annotated_functions(model: nn.Module, annotations: Sequence[Annotation], around: Around) -> Context:
+    """Makes contexts, which nest, in which each function runs inside ``around(its range)``. A class of modules means
+    the forward of those in the model, which stays wrapped.
 
-    The first annotation of a function holds. Raises `ImportProblem` for an unknown range and for what is not there.
+    The first annotation of a function counts. Raises `ImportProblem` for an unknown range or function.
     """
     seen: list[object] = []
-    places: list[_Place] = []
+    patches: list[_Patch] = []
     for range_, name in annotations:
         if range_ not in RANGES:
             problem = f"no such part of a model; expected one of {', '.join(RANGES)}"
@@ -67,14 +63,14 @@ def annotated_functions(
         if isinstance(found, type) and issubclass(found, nn.Module):
             for module in model.modules():
                 if isinstance(module, found):
-                    setattr(module, "forward", _inside(getattr(module, "forward"), range_, around))  # noqa: B009, B010
+                    setattr(module, "forward", _inside(getattr(module, "forward"), partial(around, range_)))  # noqa: B009, B010
         else:
-            places += _places(owner, attribute, found, range_, around)
-    return _Scope(places).entered
+            patches += _patches(owner, attribute, found, range_, around)
+    return _Scope(patches).entered
 
 
 def default_annotations(modules: Iterable[nn.Module]) -> Iterator[Annotation]:
-    """Functions that are named for what they do in the files of these modules, and torch's own fused attention."""
+    """Annotations of functions with a usual name in these modules' files, and of torch's fused attention."""
     homes = dict.fromkeys(type(module).__module__ for module in modules)
     for home in homes:
         for function, range_ in _USUAL.items():
@@ -85,7 +81,7 @@ def default_annotations(modules: Iterable[nn.Module]) -> Iterator[Annotation]:
 
 
 def _find(range_: str, name: str) -> tuple[Any, str, Any]:
-    """Where the function is, its name there, and itself."""
+    """The function's owner, its name there, and the function."""
     home, _, path = name.partition(":")
     *owners, attribute = path.split(".")
     with explained(f"annotate {range_}={name}"):
@@ -102,108 +98,96 @@ def _find(range_: str, name: str) -> tuple[Any, str, Any]:
 
 
 def _attribute(found: Any, name: str, module: ModuleType, at: str, range_: str, asked: str) -> Any:
-    """The attribute of what was found `at` a dotted place in the module."""
+    """The attribute of the object `found` at a dotted place in the module."""
     try:
         return getattr(found, name)
     except AttributeError:
         raise ImportProblem(f"annotate {range_}={asked}: {missing(module, at, found, name)}") from None
 
 
-def _places(
-    owner: Any, attribute: str, found: Any, range_: str, around: Callable[[str], AbstractContextManager[object]]
-) -> Iterator[_Place]:
+def _patches(owner: Any, attribute: str, found: Any, range_: str, around: Around) -> Iterator[_Patch]:
     def inside(inner: Any) -> Any:
-        return _inside(inner, range_, around)
+        return _inside(inner, partial(around, range_))
 
     if isinstance(owner, type):
-        is_method = inspect.isfunction(inspect.getattr_static(owner, attribute))  # one that is to get its object
-        yield _Place(owner, attribute, inside if is_method else lambda inner: staticmethod(inside(inner)))
+        is_method = inspect.isfunction(inspect.getattr_static(owner, attribute))  # it gets its object
+        yield _Patch(owner, attribute, inside if is_method else lambda inner: staticmethod(inside(inner)))
         return
     for place, module in [*sys.modules.items()]:
         names = getattr(module, "__dict__", None)
         if isinstance(names, dict) and (module is owner or place.partition(".")[0] not in _NEVER_USERS):
-            yield from (_Place(module, name, inside) for name in [*names] if names[name] is found)
+            yield from (_Patch(module, name, inside) for name in [*names] if names[name] is found)
 
 
-def _inside(
-    inner: Callable[..., Any], range_: str, around: Callable[[str], AbstractContextManager[object]]
-) -> Callable[..., Any]:
+def _inside(inner: Callable[..., Any], context: Context) -> Callable[..., Any]:
     @wraps(inner)
     def named(*args: Any, **kwargs: Any) -> Any:
-        with around(range_):
+        with context():
             return inner(*args, **kwargs)
 
     return named
 
 
 class _Scope:
-    """Puts stand-ins into their places when it is first entered, and back what stood there when it is last left.
+    """Applies patches at its outermost entry and removes them at its last exit. Scopes nest."""
 
-    Scopes nest: a stand-in calls what stood there, which may be that of another scope.
-    """
-
-    def __init__(self, places: Sequence[_Place]) -> None:
-        self._places = places
-        self._stood: list[tuple[Any, str, Any]] = []
+    def __init__(self, patches: Sequence[_Patch]) -> None:
+        self._patches = patches
+        self._replaced: list[tuple[Any, str, Any]] = []
         self._depth = 0
 
     @contextmanager
     def entered(self) -> Iterator[None]:
         if not self._depth:
-            for owner, name, stand_in_for in self._places:
-                self._stood.append((owner, name, vars(owner).get(name, _INHERITED)))
-                setattr(owner, name, stand_in_for(getattr(owner, name)))
+            for owner, name, wrap in self._patches:
+                self._replaced.append((owner, name, vars(owner).get(name, _INHERITED)))
+                setattr(owner, name, wrap(getattr(owner, name)))
         self._depth += 1
         try:
             yield
         finally:
             self._depth -= 1
-            while self._stood and not self._depth:
-                owner, name, stood = self._stood.pop()
-                if stood is _INHERITED:
+            while self._replaced and not self._depth:
+                owner, name, replaced = self._replaced.pop()
+                if replaced is _INHERITED:
                     delattr(owner, name)
                 else:
-                    setattr(owner, name, stood)
+                    setattr(owner, name, replaced)
 
 
-Around = Callable[[str], AbstractContextManager[object]]
-"""Makes what is entered round a part of this name."""
-Part = tuple[nn.Module, str, Range]
-"""A module, the method of it that does the part's work, the part."""
+Part = tuple[nn.Module, str, Range]  # A module, the method of it that does the part's work, the part
 
 _ATTENTION_METHODS: dict[str, Range] = {
     "score": "attention scores", "weigh": "softmax", "mix": "final matmul", "attend": "attention core",
 }  # fmt: skip
-"""What our own attention does between its projections."""
+"""Methods of the reference attention between its projections."""
 
 
 def name_parts(model: nn.Module, around: Around, annotations: Sequence[Annotation] = ()) -> None:
-    """Have every part of the model run inside ``around(its range)``; for good, so give it a model of its own.
+    """Make every part of the model run inside ``around(its range)``, permanently. Ranges nest; the innermost counts.
 
-    Ranges nest: what belongs to no inner part belongs to the innermost one round it. Of a user's model the parts are
-    found by the names and classes of its modules; `annotations` add functions, and go before what is usual.
-
-    Raises ValueError, in one line, for an annotation of an unknown range, or of a function that is not there.
+    Parts of a user's model are found by names and classes of its modules; `annotations` add functions and come before
+    default ones. Raises `ImportProblem`, in one line, for an annotation of an unknown range or function.
     """
     own = isinstance(model, Transformer | AttentionOnly)
     parts = list(_parts(model) if own else _parts_by_name(model))
     functions = [*annotations, *(() if own else default_annotations(module for module, _, _ in parts))]
     if functions:
-        # A block too, as the model does not run where a checkpointed one is computed again.
+        # Blocks too, as a checkpointed block is recomputed outside the model's forward.
         scope = annotated_functions(model, functions, around)
         for module in dict.fromkeys((model, *(module for module, _, name in parts if name == "residual"))):
             _wrap(module, "forward", scope)
     for module, method, name in parts:
-        _wrap(module, method, lambda name=name: around(name))  # type: ignore[misc]
+        _wrap(module, method, partial(around, name))
 
 
 def _parts(model: Transformer | AttentionOnly) -> Iterator[Part]:
-    """Of our own models."""
+    """Parts of the reference models."""
     if isinstance(model, AttentionOnly):
         yield model, "forward", "attention core"
         yield from _steps_of(model)
         return
-    yield model, "forward", "embedding"  # of its own it does nothing but look up and add positions
+    yield model, "forward", "embedding"  # outside its parts it only embeds tokens and positions
     yield model.head, "forward", "head"
     yield model.final_norm, "forward", "norms"
     rotary = None
@@ -235,27 +219,18 @@ def _parts_by_name(model: nn.Module) -> Iterator[Part]:
     return ((module, "forward", name) for module, name in part_of_each(model).items())
 
 
-def _wrap(owner: nn.Module, method: str, around: Callable[[], AbstractContextManager[object]]) -> None:
-    inner: Callable[..., Any] = getattr(owner, method)
-
-    @wraps(inner)
-    def named(*args: Any, **kwargs: Any) -> Any:
-        with around():
-            return inner(*args, **kwargs)
-
-    setattr(owner, method, named)
+def _wrap(owner: nn.Module, method: str, context: Context) -> None:
+    setattr(owner, method, _inside(getattr(owner, method), context))
 
 
-PHASE, RANGE = "phase/", "range/"
-"""What the names of phases and of ranges begin with."""
+PHASE, RANGE = "phase/", "range/"  # Prefixes of the names of phases and of ranges
 
 
 def name_step(step: Step, model: nn.Module | None, around: Around, annotations: Sequence[Annotation] = ()) -> None:
-    """Have every phase run inside ``around("phase/forward")`` and so on, every part inside ``around("range/norms")``.
+    """Make every phase run inside ``around("phase/forward")`` and so on, every part inside ``around("range/norms")``.
 
-    Without a model, phases alone: parts of one that is compiled cannot be named, as that would break its graphs. Phases
-    that a pass runs untimed (forward and loss of `backward`) are named too. For good: only for a step that
-    nobody times, or whose reader knows that it is watched.
+    Without a model only phases are named, as names of parts would break a compiled model's graphs. Untimed phases
+    (forward and loss of `backward`) are named too. Permanent: not for a step whose time is reported without a remark.
     """
     if model is not None:
         name_parts(model, lambda name: around(RANGE + name), annotations)
@@ -275,12 +250,12 @@ UNAVAILABLE = (
 
 
 def under_nsys() -> bool:
-    """Whether NVIDIA's nsys started this process: it sets this variable in what it profiles."""
+    """True if NVIDIA's nsys started this process, which sets this variable."""
     return "NSYS_PROFILING_SESSION_ID" in os.environ
 
 
 def available() -> bool:
-    """Whether torch can emit NVTX ranges."""
+    """True if torch can emit NVTX ranges."""
     try:
         torch.cuda.nvtx.range_push("check")
         torch.cuda.nvtx.range_pop()
@@ -290,14 +265,13 @@ def available() -> bool:
 
 
 def nvtx_range(name: str) -> AbstractContextManager[object]:
-    """What is entered is a range of this name on the calling thread."""
+    """A context that is an NVTX range of this name on the calling thread."""
     entered: AbstractContextManager[object] = torch.cuda.nvtx.range(name)
     return entered
 
 
 def emit_ranges(step: Step, model: nn.Module | None, annotations: Sequence[Annotation] = ()) -> None:
-    """Have the step emit a range round every phase (``forward``) and every part (``norms``), from now on; round
-    phases alone without a model.
+    """Make the step emit NVTX ranges of its phases (``forward``) and, with a model, of its parts (``norms``).
 
     Backward has its phase only: its kernels belong to no part on the thread that launches them.
     """

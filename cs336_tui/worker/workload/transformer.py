@@ -1,8 +1,8 @@
-"""The reference Transformer language model, to be read top to bottom.
+"""The reference Transformer language model.
 
-Two kinds, named as in `CellSpec.arch`. ``swiglu-rope`` has rotary embeddings and a SwiGLU of three matrices;
-``gelu-learned`` has learned positions and a GELU between two. Both are pre-norm, use RMSNorm, no biases and an untied
-head. Their attention materialises its scores, unless it is given a core that does not.
+``swiglu-rope`` (see `CellSpec.arch`) has rotary embeddings and a SwiGLU of three matrices; ``gelu-learned`` has learned
+positions and a GELU between two matrices. Both are pre-norm, with RMSNorm, no biases and an untied head. Attention
+materialises its scores unless a core replaces it.
 
 Letters in shapes: B sequences, T tokens each, D ``d_model``, F ``d_ff``, H heads of width K = D / H, V vocabulary.
 """
@@ -10,7 +10,7 @@ Letters in shapes: B sequences, T tokens each, D ``d_model``, F ``d_ff``, H head
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -19,19 +19,26 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import Arch, ModelDims
 from cs336_tui.worker.workload.random_data import truncated_normal_
 
-if TYPE_CHECKING:  # which imports what users bring, which builds on this
+if TYPE_CHECKING:  # it imports users' code, which builds on this
     from cs336_tui.worker.workload.attention import AttentionCore
 
 NORM_EPS = 1e-5
 ROPE_THETA = 10_000.0
 
 
+class Factory(TypedDict):
+    """Device and dtype of new tensors."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+
 class Linear(nn.Module):
     """x W^T, without a bias: (..., in) -> (..., out)."""
 
-    def __init__(self, width_in: int, width_out: int, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, width_in: int, width_out: int, **factory: Unpack[Factory]) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(width_out, width_in, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(width_out, width_in, **factory))
 
     def initialise(self, generator: torch.Generator) -> None:
         """Truncated normal, std sqrt(2 / (in + out)) (Glorot and Bengio 2010), cut at 3 std."""
@@ -44,9 +51,9 @@ class Linear(nn.Module):
 class Embedding(nn.Module):
     """Rows of a table: integers (...) -> (..., D)."""
 
-    def __init__(self, count: int, width: int, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, count: int, width: int, **factory: Unpack[Factory]) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(count, width, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(count, width, **factory))
 
     def initialise(self, generator: torch.Generator) -> None:
         """Truncated normal, std 1, cut at 3."""
@@ -59,10 +66,10 @@ class Embedding(nn.Module):
 class RMSNorm(nn.Module):
     """Root-mean-square norm (Zhang and Sennrich 2019), computed in fp32: (..., D) -> (..., D)."""
 
-    def __init__(self, width: int, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, width: int, **factory: Unpack[Factory]) -> None:
         super().__init__()
-        weight = torch.empty(width, device=device, dtype=dtype)
-        self.weight = nn.Parameter(weight if device.type == "meta" else weight.fill_(1))
+        weight = torch.empty(width, **factory)
+        self.weight = nn.Parameter(weight if weight.is_meta else weight.fill_(1))
 
     def forward(self, x: Tensor) -> Tensor:
         exact = x.float()
@@ -82,7 +89,7 @@ class Rotary(nn.Module):
     def __init__(self, head_width: int, context_length: int, *, device: torch.device) -> None:
         super().__init__()
         cos, sin = (torch.empty(context_length, head_width // 2, device=device) for _ in range(2))  # (T, K/2)
-        if device.type != "meta":  # a first operation on it has torch import for a second what it works shapes out with
+        if device.type != "meta":  # a first operation on meta imports torch's shape inference, which takes a second
             exponent = torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width
             position = torch.arange(context_length, device=device, dtype=torch.float32)
             angle = torch.outer(position, ROPE_THETA**-exponent)
@@ -99,23 +106,22 @@ class Rotary(nn.Module):
         return turned.flatten(-2).type_as(x)
 
 
-def causal_mask(length: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Added to scores: 0 for a token's past and itself, minus infinity for its future. (T, T)."""
-    mask = torch.empty(length, length, device=device, dtype=dtype)
-    if device.type == "meta":
+def causal_mask(length: int, **factory: Unpack[Factory]) -> Tensor:
+    """The mask added to scores, (T, T): 0 for a token's past and itself, minus infinity for its future."""
+    mask = torch.empty(length, length, **factory)
+    if mask.is_meta:
         return mask
-    position = torch.arange(length, device=device)
+    position = torch.arange(length, device=mask.device)
     return mask.zero_().masked_fill_(position > position[:, None], -math.inf)
 
 
 class Attention(nn.Module):
     """Causal multi-head self-attention: (B, T, D) -> (B, T, D).
 
-    What lies between the projections is `core`'s; without one the scores are materialised here, and want the mask.
+    `core` computes everything between the projections. Without one the scores are materialised here, with the mask.
     """
 
-    METHOD = "naive (scores materialised)"
-    """What `forward` does without a core, in words."""
+    METHOD = "naive (scores materialised)"  # The method of `forward` without a core, in words
 
     def __init__(
         self,
@@ -123,17 +129,15 @@ class Attention(nn.Module):
         num_heads: int,
         rotary: Rotary | None,
         core: AttentionCore | None = None,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
+        **factory: Unpack[Factory],
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.core = core
-        self.query = Linear(width, width, device=device, dtype=dtype)
-        self.key = Linear(width, width, device=device, dtype=dtype)
-        self.value = Linear(width, width, device=device, dtype=dtype)
-        self.output = Linear(width, width, device=device, dtype=dtype)
+        self.query = Linear(width, width, **factory)
+        self.key = Linear(width, width, **factory)
+        self.value = Linear(width, width, **factory)
+        self.output = Linear(width, width, **factory)
         self.rotary = rotary
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -143,23 +147,23 @@ class Attention(nn.Module):
         mixed = self.attend(q, k, v) if mask is None else self.mix(self.weigh(self.score(q, k, mask)), v)
         return self.output(mixed.transpose(1, 2).flatten(2))
 
-    # Methods of their own, so that each can be named by whoever looks at where time and memory go.
+    # Separate methods, so that profilers can name each.
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """All of it, by the core: (B, H, T, K) three times -> (B, H, T, K)."""
+        """Attention by the core: (B, H, T, K) three times -> (B, H, T, K)."""
         assert self.core is not None
         return self.core(q, k, v)
 
     def score(self, q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
-        """How much each token looks at each of its past: (B, H, T, K) twice -> (B, H, T, T)."""
+        """Scaled and masked scores: (B, H, T, K) twice -> (B, H, T, T)."""
         return (q * q.shape[-1] ** -0.5) @ k.mT + mask
 
     def weigh(self, scores: Tensor) -> Tensor:
-        """Scores as shares of 1: (B, H, T, T) -> (B, H, T, T)."""
+        """Softmax of the scores: (B, H, T, T) -> (B, H, T, T)."""
         return scores.softmax(dim=-1)
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
-        """The values, weighted: (B, H, T, T), (B, H, T, K) -> (B, H, T, K)."""
+        """Weighted sum of the values: (B, H, T, T), (B, H, T, K) -> (B, H, T, K)."""
         return weights.type_as(v) @ v
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -170,11 +174,11 @@ class Attention(nn.Module):
 class SwiGLU(nn.Module):
     """(silu(x gate) * x up) down (Shazeer 2020): (..., D) -> (..., F) -> (..., D)."""
 
-    def __init__(self, width: int, hidden: int, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, width: int, hidden: int, **factory: Unpack[Factory]) -> None:
         super().__init__()
-        self.gate = Linear(width, hidden, device=device, dtype=dtype)
-        self.up = Linear(width, hidden, device=device, dtype=dtype)
-        self.down = Linear(hidden, width, device=device, dtype=dtype)
+        self.gate = Linear(width, hidden, **factory)
+        self.up = Linear(width, hidden, **factory)
+        self.down = Linear(hidden, width, **factory)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.silu(self.gate(x)) * self.up(x))
@@ -183,10 +187,10 @@ class SwiGLU(nn.Module):
 class GELU(nn.Module):
     """gelu(x up) down, with the exact GELU (Hendrycks and Gimpel 2016): (..., D) -> (..., F) -> (..., D)."""
 
-    def __init__(self, width: int, hidden: int, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, width: int, hidden: int, **factory: Unpack[Factory]) -> None:
         super().__init__()
-        self.up = Linear(width, hidden, device=device, dtype=dtype)
-        self.down = Linear(hidden, width, device=device, dtype=dtype)
+        self.up = Linear(width, hidden, **factory)
+        self.down = Linear(hidden, width, **factory)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.gelu(self.up(x)))
@@ -201,16 +205,14 @@ class Block(nn.Module):
         arch: Arch,
         rotary: Rotary | None,
         core: AttentionCore | None = None,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
+        **factory: Unpack[Factory],
     ) -> None:
         super().__init__()
         feed_forward = SwiGLU if arch == "swiglu-rope" else GELU
-        self.attention_norm = RMSNorm(dims.d_model, device=device, dtype=dtype)
-        self.attention = Attention(dims.d_model, dims.num_heads, rotary, core, device=device, dtype=dtype)
-        self.ffn_norm = RMSNorm(dims.d_model, device=device, dtype=dtype)
-        self.ffn = feed_forward(dims.d_model, dims.d_ff, device=device, dtype=dtype)
+        self.attention_norm = RMSNorm(dims.d_model, **factory)
+        self.attention = Attention(dims.d_model, dims.num_heads, rotary, core, **factory)
+        self.ffn_norm = RMSNorm(dims.d_model, **factory)
+        self.ffn = feed_forward(dims.d_model, dims.d_ff, **factory)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), mask)
@@ -220,9 +222,8 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A causal language model: tokens (B, T) -> logits (B, T, V), for any T up to `context_length`.
 
-    Parameters are created on `device` in `dtype`, uninitialised; `initialise` fills them. On the meta device the
-    model can be built and counted at any size. Tables (rotary, causal mask) are not parameters and are not saved.
-    With a core there is no mask to add: the core is causal by itself, or by a table of its own that is held here.
+    Parameters are created uninitialised on `device` in `dtype`; `initialise` fills them. Tables (rotary, causal mask)
+    are no parameters and are not saved. A core needs no mask: it is causal by itself, or by its own table held here.
     """
 
     causal_mask: Tensor | None
@@ -238,26 +239,24 @@ class Transformer(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        device = torch.device(device)
+        factory = Factory(device=torch.device(device), dtype=dtype)
         d_model, vocab = dims.d_model, dims.vocab_size
-        self.token_embedding = Embedding(vocab, d_model, device=device, dtype=dtype)
+        self.token_embedding = Embedding(vocab, d_model, **factory)
         self.position_embedding: Embedding | None = None
         rotary: Rotary | None = None
         if arch == "swiglu-rope":
-            rotary = Rotary(d_model // dims.num_heads, context_length, device=device)
+            rotary = Rotary(d_model // dims.num_heads, context_length, device=factory["device"])
         else:
-            self.position_embedding = Embedding(context_length, d_model, device=device, dtype=dtype)
-        self.layers = nn.ModuleList(
-            Block(dims, arch, rotary, core, device=device, dtype=dtype) for _ in range(dims.num_layers)
-        )
-        self.final_norm = RMSNorm(d_model, device=device, dtype=dtype)
-        self.head = Linear(d_model, vocab, device=device, dtype=dtype)
-        mask = causal_mask(context_length, device=device, dtype=dtype) if core is None else None
+            self.position_embedding = Embedding(context_length, d_model, **factory)
+        self.layers = nn.ModuleList(Block(dims, arch, rotary, core, **factory) for _ in range(dims.num_layers))
+        self.final_norm = RMSNorm(d_model, **factory)
+        self.head = Linear(d_model, vocab, **factory)
+        mask = causal_mask(context_length, **factory) if core is None else None
         self.register_buffer("causal_mask", mask, persistent=False)
         self.register_buffer("core_mask", core.mask if core is not None else None, persistent=False)
 
     def initialise(self, seed: int) -> None:
-        """Draw every parameter; the same seed gives the same parameters on the same kind of device."""
+        """Draw every parameter; a seed gives the same parameters on the same kind of device."""
         generator = torch.Generator(self.head.weight.device).manual_seed(seed)
         for module in self.modules():
             if isinstance(module, Linear | Embedding):
@@ -275,7 +274,7 @@ class Transformer(nn.Module):
 
     @property
     def attention_method(self) -> str:
-        """How the layers compute attention, in words."""
+        """The layers' attention methods in words."""
         parts = [module for module in self.modules() if isinstance(module, Attention)]
         return " + ".join(sorted({part.METHOD if part.core is None else part.core.description() for part in parts}))
 
@@ -285,5 +284,5 @@ class Transformer(nn.Module):
 
     @property
     def num_params_without_head(self) -> int:
-        """Total less the head, the count that tables of model sizes usually give."""
+        """Parameters without the head, as tables of model sizes count them."""
         return self.num_params - self.head.weight.numel()

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.config.spec import PASSES, CellSpec
-from cs336_tui.worker.estimate.fused_attention import FusedAttention
+from cs336_tui.worker.estimate.fused_attention import MetaAttention
 from cs336_tui.worker.estimate.predict import predict
 from tests.worker.measure.cells import small_spec
 
@@ -38,7 +38,7 @@ def kernel_of(device_type: str, capability: tuple[int, int] = (9, 0), **options:
     shape = tensor["shape"]
     q = torch.empty(shape, dtype=tensor["dtype"], device="meta", requires_grad=True)
     kv = torch.empty((shape[0], 1, *shape[2:]), dtype=q.dtype, device="meta") if tensor["grouped"] else q
-    with FusedAttention(device_type, capability), Operations() as seen:
+    with MetaAttention(device_type, capability), Operations() as seen:
         given = {"attn_mask": tensor["mask"], "enable_gqa": tensor["grouped"]}
         out = F.scaled_dot_product_attention(q, kv, kv, is_causal=tensor["mask"] is None, **given)
         assert out.shape == q.shape
@@ -138,6 +138,6 @@ def test_metal_keeps_its_scores() -> None:
 
 def test_tensors_with_data_are_left_alone() -> None:
     q = torch.randn(1, 2, 8, 16)
-    with FusedAttention("cuda"), Operations() as seen:
+    with MetaAttention("cuda"), Operations() as seen:
         F.scaled_dot_product_attention(q, q, q)
     assert "_scaled_dot_product_flash_attention_for_cpu" in seen.names

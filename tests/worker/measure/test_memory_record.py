@@ -14,6 +14,7 @@ import torch
 from cs336_tui.analysis.memory import Timeline
 from cs336_tui.events.reports import CATEGORIES, RANGES, MemoryReport, ReportRequest, Site
 from cs336_tui.worker.estimate.timeline import TrackedAllocation
+from cs336_tui.worker.estimate.timeline import live_totals as totals_of
 from cs336_tui.worker.measure import memory_record
 from cs336_tui.worker.measure.allocator_events import (
     AllocatorEvent,
@@ -23,7 +24,7 @@ from cs336_tui.worker.measure.allocator_events import (
     Recording,
     read_cuda,
 )
-from cs336_tui.worker.measure.memory_join import Operation, columns, cut, join, totals
+from cs336_tui.worker.measure.memory_join import Operation, columns, cut, join
 from cs336_tui.worker.measure.memory_record import record_memory
 from tests.worker.measure.cells import small_spec
 
@@ -279,9 +280,9 @@ def test_an_allocation_belongs_to_the_operation_that_it_was_made_in() -> None:
         (16, "gradients", 6, None, "mul"),
     ]
     assert lives[4].site.range == "head"
-    assert totals(lives, 7) == (544, 608, 544, 608, 616, 584, 600)
+    assert totals_of(lives, 7) == (544, 608, 544, 608, 616, 584, 600)
     later = cut(lives, 4)
-    assert totals(later, 4) == (608, 616, 584, 600)
+    assert totals_of(later, 4) == (608, 616, 584, 600)
     assert columns(later).born == (0, 0, 0, 1, 3)
     assert columns(later).died == (2, -1, -1, -1, -1)
     assert [form.shape for form in columns(later).forms] == [(8,), (16,), (4,)]

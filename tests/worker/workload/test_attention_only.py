@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cs336_tui.worker.workload.building import Workload, build, configure_torch, make
+from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from tests.attention_cells import attention_spec
 
 CPU = torch.device("cpu")
@@ -92,7 +92,7 @@ def test_a_step_runs_in_the_dtypes_of_its_precision(
 
 def test_it_can_be_made_at_any_size_without_data() -> None:
     spec = attention_spec(context_length=65_536, batch_size=64, attention="naive")
-    made = make(spec, torch.device("meta"))
+    made = build(spec, torch.device("meta"))
     assert made.model(made.batch.inputs).shape == (64, 65_536, 8)
 
 

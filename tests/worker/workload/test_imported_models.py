@@ -12,7 +12,7 @@ from torch import nn
 
 from cs336_tui.config.spec import PASSES, CellSpec, Pass
 from cs336_tui.worker.estimate.predict import predict
-from cs336_tui.worker.workload.building import Workload, build, make
+from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.imported.components import import_model
 from cs336_tui.worker.workload.imported.problems import ImportProblem
 from tests.worker.measure.cells import small_spec
@@ -69,7 +69,7 @@ def test_dropout_is_off_in_inference_and_on_in_every_other_pass(
     model = build(spec, CPU).model
     tokens = torch.zeros(1, 8, dtype=torch.int64)
     assert torch.equal(model(tokens), model(tokens)) is (pass_ == "inference")
-    assert make(spec, META).model.training is model.training
+    assert build(spec, META).model.training is model.training
 
 
 def test_inference_is_predicted_without_what_dropout_takes(folder: Folder) -> None:
@@ -149,12 +149,12 @@ def wrong(d_model):
 """
     )
     for device in (CPU, META):
-        made = make(spec_of(folder, f"{name}:both"), device)
+        made = build(spec_of(folder, f"{name}:both"), device)
         assert made.batch.inputs.shape == made.batch.targets.shape == (2, 8)
         assert made.batch.targets.device == device
-    assert make(spec_of(folder, f"{name}:both"), CPU).batch.targets.unique().tolist() == [2]
+    assert build(spec_of(folder, f"{name}:both"), CPU).batch.targets.unique().tolist() == [2]
     with pytest.raises(ImportProblem, match=r"made inputs of shape \(2, 3\), expected \(2, 8\): batch, context length"):
-        make(spec_of(folder, f"{name}:wrong"), CPU)
+        build(spec_of(folder, f"{name}:wrong"), CPU)
 
 
 def test_it_is_made_on_the_meta_device_and_from_the_seed(folder: Folder) -> None:

@@ -1,4 +1,4 @@
-"""Giving a user's class or function what it asks for: arguments by name, from a spec and from what the user said."""
+"""Binds arguments of a user's class or function by name, from a spec and from what the user gave."""
 
 from __future__ import annotations
 
@@ -20,40 +20,35 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import ALIASES, short
 from cs336_tui.worker.workload.imported.problems import ImportProblem
 
-Given = tuple[tuple[str, str], ...]
-"""Arguments as a user wrote them: names and texts."""
+Given = tuple[tuple[str, str], ...]  # Arguments as a user wrote them: names and texts
+Parameters = Mapping[str, inspect.Parameter]
 
-_DIMS = ("d_model", "num_layers", "num_heads", "d_ff")
-"""Dimensions that only the model itself has; the batch and the logits have the others, whatever a model asks for."""
-
-_USUAL = {"rope_theta": 10_000.0, "theta": 10_000.0}
-"""For arguments without a default: as of the reference model, and as in Su et al. 2021."""
-
+_DIMS = ("d_model", "num_layers", "num_heads", "d_ff")  # Dimensions of the model alone, not of batch or logits
+_USUAL = {"rope_theta": 10_000.0, "theta": 10_000.0}  # As in the reference model and Su et al. 2021
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_CONFIGS = ("config", "cfg")
-"""What an argument is called that without an annotation is taken for a config."""
+_CONFIGS = ("config", "cfg")  # Arguments without annotation that are taken for configs
 _UNIONS = (typing.Union, types.UnionType)
 _TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 
 
 def values_of(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> dict[str, object]:
-    """What a spec has to offer, under every name that it may be asked for by."""
+    """The values of a spec under every name by which a user's code may ask for them."""
     values = {name: getattr(spec, field) for field, others in ALIASES.items() for name in (field, *others)}
     return values | {"device": device, "dtype": dtype}
 
 
 def call(name: str, function: Callable[..., Any], values: Mapping[str, object], given: Given = ()) -> Any:
-    """Call what `name` names with what it asks for of `values`, and with all that is `given`.
+    """Call the function that `name` names with the `values` that it asks for, and with everything `given`.
 
-    Raises `ImportProblem` for an argument that is missing or that it has no place for; what the function itself raises
-    comes as it is.
+    Raises `ImportProblem` for a missing or unknown argument, and what the function itself raises.
     """
     parameters = parameters_of(function)
     if parameters is None:
         return function(**{argument: _literal(text) for argument, text in given})
-    asked = _asked(function, parameters, values, given)
+    offer = _Offer(values, given)
+    asked = offer.asked(function, parameters)
     _check_given(name, parameters, asked, given)
-    arguments = _fill(name, function, parameters, values, given)
+    arguments = offer.fill(name, function, parameters)
     rest = next((p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD), None)
     beside = {argument: _literal(text) for argument, text in given if argument not in asked}
     ordered = {p: arguments[p] for p in parameters if p in arguments} | ({rest: beside} if rest else {})
@@ -62,25 +57,31 @@ def call(name: str, function: Callable[..., Any], values: Mapping[str, object], 
 
 
 def dims_not_taken(function: Callable[..., Any], values: Mapping[str, object], given: Given) -> tuple[str, ...]:
-    """The dimensions that it does not ask for by any name, and so has its own of; none where it does not tell."""
+    """The dimensions that the function does not ask for, and so has its own of; none if its signature is unknown."""
     parameters = parameters_of(function)
     if parameters is None:
         return ()
-    asked = set(_asked(function, parameters, values, given))
+    asked = set(_Offer(values, given).asked(function, parameters))
     return tuple(field for field in _DIMS if not asked & {field, *ALIASES[field]})
 
 
 def names_unseen(function: Callable[..., Any]) -> bool:
-    """Whether it takes whatever it is given by name, so that nobody can tell what it wants."""
+    """True if the function takes any keyword, so that its real arguments are unknown."""
     return any(p.kind is p.VAR_KEYWORD for p in (parameters_of(function) or {}).values())
 
 
+def required(parameters: Parameters) -> list[str]:
+    """Names of the arguments that have no default."""
+    return [p.name for p in parameters.values() if p.default is p.empty and p.kind not in _ANY]
+
+
 def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
-    """By name, annotations evaluated where they can be; None for what does not tell."""
+    """Parameters by name, annotations evaluated if possible; None if the signature is unknown."""
     found = _own_parameters(function)
-    if found is None or not isinstance(function, type) or not _hands_all_on(found):
+    passes_on = found is not None and tuple(p.kind for p in found.values()) == _ANY  # ``(*args, **kwargs)``
+    if not passes_on or not isinstance(function, type):
         return found
-    # A subclass that hands on whatever it is given wants what the class that it is handed to wants.
+    # A subclass that passes everything on wants what its base class wants.
     above = [base for base in function.__mro__ if "__init__" in vars(base)][1:]
     return found if not above or above[0] in (object, nn.Module) else parameters_of(above[0])
 
@@ -96,12 +97,7 @@ def _own_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter
     return None
 
 
-def _hands_all_on(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    """Whether it is ``(*args, **kwargs)``."""
-    return tuple(p.kind for p in parameters.values()) == _ANY
-
-
-def signature_text(name: str, parameters: Mapping[str, inspect.Parameter]) -> str:
+def signature_text(name: str, parameters: Parameters) -> str:
     """``LM(vocab_size, d_model, dropout=0.1)``."""
     words = []
     for p in parameters.values():
@@ -110,44 +106,74 @@ def signature_text(name: str, parameters: Mapping[str, inspect.Parameter]) -> st
     return f"{short(name)}({', '.join(words)})"
 
 
-def _fill(
-    name: str,
-    owner: Callable[..., Any],
-    parameters: Mapping[str, inspect.Parameter],
-    values: Mapping[str, object],
-    given: Given,
-) -> dict[str, Any]:
-    """A value for each parameter of `owner` that has one; a config is made of the values for its fields."""
-    texts = dict(given)
-    filled: dict[str, Any] = {}
-    for p in parameters.values():
-        if p.kind in _ANY:
-            continue
-        if p.name in texts:
-            filled[p.name] = parse(p, texts[p.name])
-        elif p.name in values:
-            filled[p.name] = _as_wanted(p, values[p.name])
-        elif (kind := _config_to_make(owner, p, values, given)) is not None:
-            filled[p.name] = _config(name, kind, p, values, given)
-        elif p.default is p.empty:
-            if p.name not in _USUAL:
-                raise ImportProblem(f"{signature_text(name, parameters)} needs {p.name}; {_how_to_give(p)}")
-            filled[p.name] = _USUAL[p.name]
-    return filled
+class _Offer:
+    """The values of a spec and the texts of the user, to fill parameters with."""
 
+    def __init__(self, values: Mapping[str, object], given: Given) -> None:
+        self._values, self._texts = values, dict(given)
 
-def _config(name: str, kind: Any, parameter: inspect.Parameter, values: Mapping[str, object], given: Given) -> Any:
-    """The dataclass of a parameter; what is not told of it is as in the parameter's default where that is one."""
-    fields = parameters_of(kind) or {}
-    make: Callable[..., Any] = kind
-    if isinstance(parameter.default, kind):
-        make = partial(dataclasses.replace, parameter.default)
-        fields = {field: p.replace(default=getattr(parameter.default, field)) for field, p in fields.items()}
-    return make(**_fill(f"{short(name)}'s {kind.__name__}", kind, fields, values, given))
+    def fill(self, name: str, owner: Callable[..., Any], parameters: Parameters) -> dict[str, Any]:
+        """A value for each parameter of `owner` that has one; configs are made of the values for their fields."""
+        filled: dict[str, Any] = {}
+        for p in parameters.values():
+            if p.kind in _ANY:
+                continue
+            if p.name in self._texts:
+                filled[p.name] = parse(p, self._texts[p.name])
+            elif p.name in self._values:
+                filled[p.name] = _as_wanted(p, self._values[p.name])
+            elif (kind := self._config_to_make(owner, p)) is not None:
+                filled[p.name] = self._config(name, kind, p)
+            elif p.default is p.empty:
+                if p.name not in _USUAL:
+                    raise ImportProblem(f"{signature_text(name, parameters)} needs {p.name}; {_how_to_give(p)}")
+                filled[p.name] = _USUAL[p.name]
+        return filled
+
+    def asked(self, owner: Callable[..., Any], parameters: Parameters) -> list[str]:
+        """Names of all arguments, fields of configs included."""
+        names: list[str] = []
+        for p in parameters.values():
+            if p.kind not in _ANY:
+                names.append(p.name)
+                if (kind := self._config_to_make(owner, p)) is not None:
+                    names += self.asked(kind, parameters_of(kind) or {})
+        return names
+
+    def _config(self, name: str, kind: Any, parameter: inspect.Parameter) -> Any:
+        """The dataclass of a parameter; fields without a value keep those of the parameter's default, if any."""
+        fields = parameters_of(kind) or {}
+        make: Callable[..., Any] = kind
+        if isinstance(parameter.default, kind):
+            make = partial(dataclasses.replace, parameter.default)
+            fields = {field: p.replace(default=getattr(parameter.default, field)) for field, p in fields.items()}
+        return make(**self.fill(f"{short(name)}'s {kind.__name__}", kind, fields))
+
+    def _config_to_make(self, owner: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+        """The dataclass to fill a parameter with; None if there is none to make.
+
+        One with a default is made if it asks for a dimension and for nothing unknown.
+        """
+        if parameter.kind in _ANY or parameter.name in self._values or parameter.name in self._texts:
+            return None
+        kind = _config_class(owner, parameter)
+        if kind is None or kind is owner:
+            return None
+        if parameter.default is parameter.empty:
+            return kind
+        fields = parameters_of(kind) or {}
+        if not any(fields.keys() & {field, *ALIASES[field]} for field in _DIMS):
+            return None
+        known = {*self._values, *self._texts, *_USUAL}
+        needed = [p for p in fields.values() if p.default is p.empty and p.name not in known]
+        lacks = not isinstance(parameter.default, kind) and any(
+            self._config_to_make(kind, each) is None for each in needed
+        )
+        return None if lacks else kind
 
 
 def _how_to_give(parameter: inspect.Parameter) -> str:
-    """What to do about an argument that has no value yet; an object of a class of its own is nothing to type."""
+    """The remedy for an argument without a value; an object of a class of its own cannot be typed."""
     annotation, told = parameter.annotation, parameter.annotation is not parameter.empty
     is_class = told and isinstance(annotation, type) and annotation.__module__ != "builtins"
     if (is_class and not _kinds(parameter)) or (not told and parameter.name in _CONFIGS):
@@ -158,31 +184,15 @@ def _how_to_give(parameter: inspect.Parameter) -> str:
     return f"give it with --model-arg {parameter.name}=VALUE"
 
 
-def _asked(
-    owner: Callable[..., Any],
-    parameters: Mapping[str, inspect.Parameter],
-    values: Mapping[str, object],
-    given: Given,
-) -> list[str]:
-    """Names of all that it may be given, fields of configs too."""
-    names: list[str] = []
-    for p in parameters.values():
-        if p.kind not in _ANY:
-            names.append(p.name)
-            if (kind := _config_to_make(owner, p, values, given)) is not None:
-                names += _asked(kind, parameters_of(kind) or {}, values, given)
-    return names
-
-
 def _as_wanted(parameter: inspect.Parameter, value: object) -> object:
-    """Device and dtype by their names, ``cuda:0`` and ``bfloat16``, for who wants text."""
+    """The value; device and dtype as text, ``cuda:0`` and ``bfloat16``, for a parameter that wants text."""
     by_default = parameter.annotation is parameter.empty and isinstance(parameter.default, str)
     if parameter.annotation is not str and not by_default:
         return value
     return str(value).removeprefix("torch.") if isinstance(value, torch.device | torch.dtype) else value
 
 
-def _check_given(name: str, parameters: Mapping[str, inspect.Parameter], asked: list[str], given: Given) -> None:
+def _check_given(name: str, parameters: Parameters, asked: list[str], given: Given) -> None:
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
     for argument, text in given:
@@ -195,7 +205,7 @@ def _check_given(name: str, parameters: Mapping[str, inspect.Parameter], asked: 
 
 
 def parse(parameter: inspect.Parameter, text: str) -> object:
-    """A user's text as the parameter wants it, by its annotation, else by its default, else as Python reads it."""
+    """A user's text as a value, by the parameter's annotation, else by its default, else as a Python literal."""
     kinds = _kinds(parameter)
     if text.lower() == "none" and (str not in kinds or type(None) in kinds):
         return None
@@ -211,7 +221,7 @@ def parse(parameter: inspect.Parameter, text: str) -> object:
 
 
 def _kinds(parameter: inspect.Parameter) -> list[type]:
-    """What an argument may be, narrowest first; empty where that is not told or is not a plain kind."""
+    """Types of an argument, narrowest first; empty if unknown or not plain."""
     annotation: Any = parameter.annotation
     if annotation is parameter.empty:
         return [] if parameter.default in (parameter.empty, None) else _plain([type(parameter.default)])
@@ -256,34 +266,8 @@ def _literal(text: str) -> object:
         return text
 
 
-def _config_to_make(
-    owner: Callable[..., Any], parameter: inspect.Parameter, values: Mapping[str, object], given: Given
-) -> Any:
-    """The dataclass with which a parameter is to be filled, made by name; None where it is to be none of ours.
-
-    One that has a default is made where it asks for a dimension, as an argument with a default is given one, and for
-    nothing that is not known.
-    """
-    if parameter.kind in _ANY or parameter.name in values or parameter.name in dict(given):
-        return None
-    kind = _config_class(owner, parameter)
-    if kind is None or kind is owner:
-        return None
-    if parameter.default is parameter.empty:
-        return kind
-    fields = parameters_of(kind) or {}
-    if not any(fields.keys() & {field, *ALIASES[field]} for field in _DIMS):
-        return None
-    known = {*values, *dict(given), *_USUAL}
-    needed = [p for p in fields.values() if p.default is p.empty and p.name not in known]
-    lacks = not isinstance(parameter.default, kind) and any(
-        _config_to_make(kind, each, values, given) is None for each in needed
-    )
-    return None if lacks else kind
-
-
 def _config_class(owner: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """The dataclass that a parameter is annotated with, or, of a bare ``config``, the one beside the function."""
+    """The dataclass of a parameter's annotation; of a bare ``config`` the one beside the function."""
     annotation = parameter.annotation
     kinds = typing.get_args(annotation) if typing.get_origin(annotation) in _UNIONS else (annotation,)
     for kind in kinds:

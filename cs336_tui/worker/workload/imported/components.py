@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from cs336_tui.worker.workload.imported.argument_binding import (
     dims_not_taken,
     names_unseen,
     parameters_of,
+    required,
     signature_text,
     values_of,
 )
@@ -35,7 +36,7 @@ from cs336_tui.worker.workload.random_data import Batch
 
 
 class ImportedModel(NamedTuple):
-    """A user's model on its device; `batch` where the user makes that too; dimensions that it did not ask for."""
+    """A user's model on its device, its batch if the user makes one, and dimensions that it did not ask for."""
 
     model: nn.Module
     batch: Batch | None
@@ -43,7 +44,7 @@ class ImportedModel(NamedTuple):
 
 
 def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> ImportedModel:
-    """Raises `ImportProblem`, in one line with the user's own frame, for whatever goes wrong on the way."""
+    """Import and make the spec's model. Raises `ImportProblem`, one line with the user's own frame."""
     factory = find(spec.model, spec.model_path)
     name = short(spec.model)
     with of_code(spec.model):
@@ -68,10 +69,7 @@ def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> Im
 
 
 def settle(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Bring what lies elsewhere to the device and, unless that is float32, floating-point numbers to `dtype`.
-
-    Buffers are converted with the parameters, as ``model.to(dtype)`` does, but for complex ones.
-    """
+    """Move parameters and buffers to the device and convert floating-point ones to `dtype` unless that is float32."""
     held = [*model.parameters(), *model.buffers()]
     if any(not _is_on(tensor, device) for tensor in held):
         model.to(device)
@@ -93,7 +91,7 @@ def _is_on(tensor: Tensor, device: torch.device) -> bool:
 def _batch(
     function: Callable[..., Any], spec: CellSpec, values: dict[str, object], device: torch.device
 ) -> Batch | None:
-    """What the user's function makes; None on the meta device where it cannot be made."""
+    """The batch of the user's function; None if it fails on the meta device."""
     what = f"batch function {getattr(function, '__name__', type(function).__name__)}"
     torch.manual_seed(spec.seed)
     try:
@@ -132,10 +130,10 @@ _MASKS = ("mask", "attn_mask")
 def imported_attention(
     name: str, paths: tuple[str, ...], *, causal: bool, length: int, device: torch.device
 ) -> ImportedAttention:
-    """The named function, or the `apply` of a named `torch.autograd.Function`, for up to `length` tokens on the device.
+    """The named function, or the `apply` of a named `torch.autograd.Function`, for up to `length` tokens.
 
-    It is causal by ``is_causal`` or ``causal``, a flag, or by ``mask`` or ``attn_mask``, which is boolean, (T, T), and
-    True where a query may look. Raises `ImportProblem` where it has none of these and has to be causal, or wants more.
+    It is made causal by a flag ``is_causal`` or ``causal``, or by a boolean ``mask`` or ``attn_mask``, (T, T), True
+    where a query may look. Raises `ImportProblem` if it needs one and has none, or needs other arguments.
     """
     function, parameters = _function(name, find(name, paths))
     by_name = {p.name: p for p in parameters[3:]}
@@ -149,25 +147,23 @@ def imported_attention(
             f"{' or '.join(_MASKS)}"
         )
     if flag is None and mask is not None and not causal and mask.default is not mask.empty:
-        mask = None  # it looks everywhere by itself
+        mask = None  # it is not causal by itself
     chosen = flag or mask
-    asked = [p for p in by_name.values() if p.default is p.empty and p is not chosen and p.kind not in _STARS]
-    if asked:
-        raise ImportProblem(f"{_words(name, parameters)} needs {asked[0].name}, which has no default")
+    if asked := [word for word in required(by_name) if chosen is None or word != chosen.name]:
+        raise ImportProblem(f"{_words(name, parameters)} needs {asked[0]}, which has no default")
     masked = flag is None and mask is not None
     table = _mask(length, device, causal=causal) if masked else None
     return ImportedAttention(name, function, _call(parameters, chosen), causal=causal, mask=table)
 
 
 class ImportedAttention:
-    """A user's attention, which takes what it is given as it is; a mask serves every layer and every step."""
+    """A user's attention. Its mask, if any, serves every layer and step."""
 
     def __init__(
         self, name: str, function: Callable[..., Any], arguments: _Arguments, *, causal: bool, mask: Tensor | None
     ) -> None:
         self.name = name
-        self.mask = mask
-        """Where a query may look, (T, T); None for a function that is told in another way."""
+        self.mask = mask  # (T, T), True where a query may look; None for a function with a flag
         self._function = function
         self._arguments = arguments
         self._causal = causal
@@ -183,7 +179,7 @@ _STARS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _function(name: str, found: Any) -> tuple[Callable[..., Any], list[inspect.Parameter]]:
-    """What to call, and its parameters; those of an autograd function can only be given by place."""
+    """The callable and its parameters; those of an autograd function are positional."""
     if _is_autograd_function(owner := getattr(found, "__self__", found)):
         parameters = list((parameters_of(owner.forward) or {}).values())
         if owner.setup_context is torch.autograd.Function.setup_context:
@@ -224,26 +220,22 @@ def _words(name: str, parameters: list[inspect.Parameter]) -> str:
     return signature_text(name, {p.name: p for p in parameters})
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""Logits (B, T, V) and targets (B, T) to a number."""
+Loss = Callable[[Tensor, Tensor], Tensor]  # Logits (B, T, V) and targets (B, T) to a number
 
-_LEARNING_RATE = 1e-3
-"""For an optimizer that has no default: that of torch's AdamW."""
-_TRIED = (2, 3, 5)
-"""B, T and V of the logits with which a loss is tried, all different."""
+_LEARNING_RATE = 1e-3  # For an optimizer that has no default: that of torch's AdamW
+_TRIED = (2, 3, 5)  # B, T and V of the logits with which a loss is tried, all different
 
 
 def imported_loss(name: str, paths: tuple[str, ...]) -> Loss:
-    """The named function, or an instance of the named class; one that wants flat logits (B T, V) and targets (B T,) is
-    given these.
+    """The named function, or an instance of the named class, called with (B, T, V) or flat (B T, V) logits.
 
-    Which it is shows when it is called with a few numbers here, on the CPU, or on CUDA if that is awake and only there
-    it works. Raises `ImportProblem` for one that works neither way.
+    A trial with a few numbers shows which: on the CPU, or on CUDA if that is initialised and only there it works.
+    Raises `ImportProblem` if neither works.
     """
     found = find(name, paths)
     if isinstance(found, type):
         wanted = parameters_of(found) or {}
-        if needed := _required(wanted):
+        if needed := required(wanted):
             raise ImportProblem(
                 f"{signature_text(name, wanted)} needs {needed[0]}, which has no default; a loss is a function of "
                 f"logits and targets, or a class made without arguments whose objects are one"
@@ -270,7 +262,7 @@ def _wants_flat(name: str, loss: Loss) -> bool:
         whole, problem_of_whole = _tried(name, loss, logits, targets.reshape(batch, length))
         flat, problem_of_flat = _tried(name, loss, logits.flatten(0, 1), targets)
         if whole is not None and flat is not None:
-            # Of two answers the right one counts; both are where the mean is over all tokens anyway.
+            # If both work, take the one that equals cross-entropy; a mean over all tokens equals both.
             right = F.cross_entropy(logits.flatten(0, 1), targets).item()
             return abs(flat - right) < 1e-4 < abs(whole - right)
         if whole is not None or flat is not None:
@@ -281,7 +273,7 @@ def _wants_flat(name: str, loss: Loss) -> bool:
 
 
 def _tried(name: str, loss: Loss, logits: Tensor, targets: Tensor) -> tuple[float, None] | tuple[None, ImportProblem]:
-    """The loss, or why there is none."""
+    """The loss, or the reason for which there is none."""
     try:
         with torch.no_grad():
             found: Any = loss(logits, targets)
@@ -299,30 +291,22 @@ def _tried(name: str, loss: Loss, logits: Tensor, targets: Tensor) -> tuple[floa
 
 
 def imported_optimizer(name: str, paths: tuple[str, ...], parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """The named class, or what the named function makes, over these parameters, all else as it is by default.
-
-    A learning rate without a default is 1e-3. Raises `ImportProblem` if it wants more, or is no optimizer.
-    """
+    """The named class or function's optimizer over these parameters, with its defaults and a learning rate of 1e-3 if
+    that has none. Raises `ImportProblem` if it needs more, or is no optimizer."""
     found = find(name, paths)
     if not callable(found):
         raise ImportProblem(f"{name} is {kind_of(found)}, expected a class of torch.optim.Optimizer")
     wanted = parameters_of(found) or {}
-    required = _required(wanted)
-    others = [argument for argument in required[1:] if argument != "lr"]
+    needed = required(wanted)
+    others = [argument for argument in needed[1:] if argument != "lr"]
     if others:
         raise ImportProblem(
             f"{signature_text(name, wanted)} needs {others[0]}, which has no default; name a function of the "
             f"parameters that gives it"
         )
-    options = {"lr": _LEARNING_RATE} if "lr" in required else {}
+    options = {"lr": _LEARNING_RATE} if "lr" in needed else {}
     with explained(short(name)):
         optimizer = found(list(parameters), **options)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ImportProblem(f"{name} made {kind_of(optimizer)}, expected a torch.optim.Optimizer")
     return optimizer
-
-
-def _required(wanted: Mapping[str, inspect.Parameter]) -> list[str]:
-    """Names of the arguments that have no default."""
-    stars = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in wanted.values() if p.default is p.empty and p.kind not in stars]

@@ -25,14 +25,13 @@ from cs336_tui.worker.workload.imported.problems import (
     remember_searched,
 )
 
-_MOST_FILES = 500
-"""Files of a package that are looked through for what was named in the wrong place."""
+_MOST_FILES = 500  # Files of a package that are searched for a name in the wrong place
 _entered: dict[str, frozenset[str]] = {}
 """Folders that were put on the path here, and the top-level modules that were loaded before."""
 
 
 def find(name: str, paths: tuple[str, ...]) -> Any:
-    """What ``package.module:attribute`` names. Raises `ImportProblem`, in one line, where it cannot be had."""
+    """The object named ``package.module:attribute``. Raises `ImportProblem`, in one line, if it is not found."""
     try:
         return _find(name, paths)
     except ImportProblem as problem:
@@ -56,10 +55,10 @@ def _find(name: str, paths: tuple[str, ...]) -> Any:
 
 
 def look_in(paths: Iterable[str]) -> None:
-    """Have Python look for modules in these folders, behind its own and before what is installed.
+    """Add these folders to Python's path, after its own modules and before installed ones.
 
-    Folders of an earlier call that are not among these are taken off again, and what was imported from them is
-    forgotten, so that two versions of one module can follow one another in a process.
+    Folders of an earlier call that are not among these are removed and their modules forgotten, so that one process can
+    import two versions of a module one after the other.
     """
     folders = [str(Path(path).resolve()) for path in paths]
     for folder in folders:
@@ -76,14 +75,14 @@ def look_in(paths: Iterable[str]) -> None:
     for folder in folders:
         _entered.setdefault(folder, frozenset(name.partition(".")[0] for name in sys.modules))
         remember_searched(folder)
-        if not any(Path(folder).glob("*.dist-info")):  # a repository, not what was installed beside it
+        if not any(Path(folder).glob("*.dist-info")):  # a repository, not installed packages
             remember_named(folder)
     offer_metadata(folders)
     importlib.invalidate_caches()
 
 
 class UserModules(NamedTuple):
-    """What was imported from a user's folders, while another version of it may be imported and run in this process."""
+    """Modules and path of a user's folders while another version of them is in use."""
 
     path: tuple[str, ...]
     entered: dict[str, frozenset[str]]
@@ -91,7 +90,7 @@ class UserModules(NamedTuple):
 
 
 def detach_user_modules() -> UserModules:
-    """Have this process as if nothing had been looked for in a user's folders; `attach_user_modules` undoes that."""
+    """Remove a user's folders and modules from this process; `attach_user_modules` undoes that."""
     path, entered = tuple(sys.path), dict(_entered)
     modules: dict[str, ModuleType] = {}
     for folder, loaded_before in entered.items():
@@ -102,10 +101,7 @@ def detach_user_modules() -> UserModules:
 
 
 def attach_user_modules(aside: UserModules) -> None:
-    """Have the modules and folders that were put aside in place again, for whatever is imported from now on.
-
-    Nothing else may be in their place: put that aside first.
-    """
+    """Put detached modules and folders in place again. Detach others first."""
     sys.path[:] = aside.path
     sys.modules.update(aside.modules)
     _entered.update(aside.entered)
@@ -113,7 +109,7 @@ def attach_user_modules(aside: UserModules) -> None:
 
 
 def _forget(folder: str, loaded_before: frozenset[str]) -> dict[str, ModuleType]:
-    """Forget what was imported from there; what that was."""
+    """Remove modules that were imported from this folder, and return them."""
     sys.path[:] = [entry for entry in sys.path if entry != folder]
     tops = {name.partition(".")[0] for name in sys.modules} - loaded_before
     gone = {top for top in tops if (module := sys.modules.get(top)) is not None and _home(module) == folder}
@@ -129,10 +125,10 @@ def _home(module: ModuleType) -> str | None:
 
 
 def _remember(top: str) -> None:
-    """The files of what was named are the user's: its package where it is installed, else all of its folder."""
+    """Remember the user's files: the package of the named module if it is installed, else its whole folder."""
     try:
         spec = importlib.util.find_spec(top)
-    except ValueError:  # of a module that was made by hand
+    except ValueError:  # a module that was made by hand
         return
     if spec is None or top in sys.stdlib_module_names:
         return
@@ -199,7 +195,7 @@ def _not_found(name: str, missing: str, paths: tuple[str, ...]) -> str:
 
 
 def _meant(word: str, folders: Iterable[str], before: str = "") -> str:
-    """What modules in these folders have a name much like this."""
+    """A hint at modules of similar names in these folders."""
     near = difflib.get_close_matches(word, [module.name for module in pkgutil.iter_modules(folders)], n=2)
     return f"; did you mean {' or '.join(before + module for module in near)}?" if near else ""
 
@@ -210,7 +206,7 @@ def _home_of(module: ModuleType) -> str:
 
 
 def missing(where: ModuleType, path: str, found: object, part: str) -> str:
-    """That what was `found` at a dotted path in the module `where` has no such part, and what may be meant."""
+    """The message that the object `found` at a dotted path in the module `where` has no such part, with hints."""
     names = [name for name in dir(found) if not name.startswith("__")]
     near = difflib.get_close_matches(part, names, n=3)
     lowered = [name for name in names if name.lower() == part.lower()]
@@ -235,8 +231,8 @@ def _defined_in(package: ModuleType, name: str) -> str | None:
     return None
 
 
-class _Source(Distribution):
-    """What a folder's ``pyproject.toml`` says of the package there: its name and version."""
+class _ProjectMetadata(Distribution):
+    """Name and version of the package in a folder's ``pyproject.toml``."""
 
     def __init__(self, folder: str, name: str, version: str) -> None:
         self._folder = folder
@@ -250,7 +246,7 @@ class _Source(Distribution):
 
 
 class SourceFinder(DistributionFinder):
-    """Comes last: a package that is installed is asked itself. Finds no modules, only what is said of packages."""
+    """Finds metadata of packages in folders, no modules. Comes last, after installed packages."""
 
     def __init__(self, folders: Iterable[str]) -> None:
         self._folders = tuple(folders)
@@ -264,18 +260,18 @@ class SourceFinder(DistributionFinder):
             for place in (Path(folder), Path(folder).parent):  # beside the package, or above its src folder
                 name, version = _project(place / "pyproject.toml")
                 if name and (wanted is None or _canonical(name) == _canonical(wanted)):
-                    yield _Source(folder, name, version)
+                    yield _ProjectMetadata(folder, name, version)
                     break
 
 
 def offer_metadata(folders: Iterable[str]) -> None:
-    """Have ``importlib.metadata`` find what lies in these folders, in place of those of an earlier call."""
+    """Make ``importlib.metadata`` find packages in these folders instead of those of an earlier call."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, SourceFinder)]
     sys.meta_path.append(SourceFinder(folders))
 
 
 def _project(file: Path) -> tuple[str, str]:
-    """Name and version, empty where they are not told."""
+    """Name and version; empty if unknown."""
     try:
         project = tomllib.loads(file.read_text()).get("project", {})
     except (OSError, ValueError):
@@ -285,5 +281,5 @@ def _project(file: Path) -> tuple[str, str]:
 
 
 def _canonical(name: str) -> str:
-    """As PEP 503 compares names of packages."""
+    """The name as PEP 503 compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()

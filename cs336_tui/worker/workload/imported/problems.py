@@ -1,4 +1,4 @@
-"""What goes wrong in code of a user's own, in one line that ends with the user's own frame."""
+"""Errors in a user's code, told in one line that ends with the user's own frame."""
 
 from __future__ import annotations
 
@@ -18,49 +18,46 @@ import torch
 
 import cs336_tui
 
-SITES = ("site-packages", "dist-packages")
-"""What folders of installed packages are called."""
+SITES = ("site-packages", "dist-packages")  # Names of folders of installed packages
 _NEVER = tuple(os.path.realpath(Path(package.__file__ or "").parent) for package in (torch, cs336_tui))
 """Folders whose files are not a user's, wherever they lie."""
 
 
-_MOST_CHARACTERS = 1000
-"""Of what an error says; the rest is cut off."""
+_MOST_CHARACTERS = 1000  # Limit of an error's message
 
 
 class ImportProblem(Exception):
-    """Why a user's own code cannot be used. The message is one line; the error behind it, if any, is its cause."""
+    """The reason for which a user's code cannot be used, in one line; its cause is the error behind it, if any."""
 
-    code: str | None = None
-    """What the user named, where that cannot be used in any cell, whatever its dimensions."""
+    code: str | None = None  # The user's name of code that no cell can use
 
 
 class OwnWords(ValueError):
-    """An error of this program's in a user's code, whose message needs no class name before it."""
+    """An error of this program in a user's code, whose message needs no class name."""
 
 
 class _Folders:
-    """Where a user's own files are: below `named` what was imported by name, below `searched` whatever else was."""
+    """Folders of a user's files: `named` of what was imported by name, `searched` of everything else."""
 
     named: set[str] = set()
     searched: set[str] = set()
 
 
 def remember_named(folder: str) -> None:
-    """What lies below this folder is the user's."""
+    """Remember that files below this folder are the user's."""
     _Folders.named.add(os.path.realpath(folder))
     is_users_file.cache_clear()
 
 
 def remember_searched(folder: str) -> None:
-    """What lies below this folder is the user's or was installed there."""
+    """Remember that files below this folder are the user's or installed there."""
     _Folders.searched.add(os.path.realpath(folder))
     is_users_file.cache_clear()
 
 
 @lru_cache(maxsize=4096)
 def is_users_file(file: str, *, named_only: bool = False) -> bool:
-    """Whether a user brought this file: never a part of torch, of this program or of what is installed."""
+    """True if this is a user's file, not one of torch, this program or an installed package."""
     path = os.path.realpath(file)
     if any(_below(path, folder) for folder in _NEVER):
         return False
@@ -77,17 +74,17 @@ def _is_installed(path: str) -> bool:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether the error is Ctrl-C, which ends the program; where Ctrl-C is ignored, as in a child, code raised it."""
+    """True if the error is Ctrl-C, which ends the program. In a child, which ignores Ctrl-C, code raised it."""
     return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
 def message_of(error: BaseException) -> str:
-    """What the error says, as text that can be encoded, its first 65,536 characters."""
+    """The error's message as encodable text, at most 65,536 characters."""
     return _encodable(lambda: str(error))
 
 
 def message_line(error: BaseException, telling: Callable[[str], object] = bool) -> str:
-    """The first line of what the error says for which `telling` holds, else the first; at most 1,000 characters."""
+    """The first line of the message for which `telling` holds, else the first one; at most 1,000 characters."""
     lines = message_of(error).strip().splitlines() or [""]
     return _shortened(next(filter(telling, lines), lines[0]))
 
@@ -95,7 +92,7 @@ def message_line(error: BaseException, telling: Callable[[str], object] = bool) 
 def _encodable(read: Callable[[], str]) -> str:
     try:
         return read()[: 1 << 16].encode(errors="backslashreplace").decode()
-    except BaseException as broken:  # a user's class may raise anything where it is to say what it is
+    except BaseException as broken:  # a user's class may raise anything here
         return f"(its message cannot be read: {type(broken).__name__})"
 
 
@@ -104,14 +101,14 @@ def _shortened(line: str) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """``ValueError: bad shape (model.py:42 in forward)``; without a place where none of the user's is known."""
+    """``ValueError: bad shape (model.py:42 in forward)``; without a place if no frame is the user's."""
     if isinstance(error, SystemExit):
         said = f"called sys.exit({'' if error.code is None else _shortened(_encodable(lambda: repr(error.code)))})"
         return f"{said}{_in_brackets(_place(error))}"
     if isinstance(error, SyntaxError) and error.filename and is_users_file(error.filename):
         place = f"{Path(error.filename).name}:{error.lineno}"
         return f"{type(error).__name__}: {error.msg}{_in_brackets(place)}"
-    if isinstance(error, OwnWords):  # the user's line is what helps, and stands where nothing cuts it off
+    if isinstance(error, OwnWords):  # the user's line comes first, where nothing cuts it off
         own_line = _place(error)
         return f"{own_line}: {message_line(error)}" if own_line else message_line(error)
     said = message_line(error)
@@ -119,12 +116,12 @@ def in_one_line(error: BaseException) -> str:
 
 
 def told(error: BaseException) -> str:
-    """As `in_one_line`, with a subject where that is a verb."""
+    """As `in_one_line`, with a subject if that begins with a verb."""
     return f"the model {in_one_line(error)}" if isinstance(error, SystemExit) else in_one_line(error)
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """`` (model.py:42 in forward)``, where a user's function begins; empty for anybody else's."""
+    """`` (model.py:42 in forward)``, the place of a user's function; empty for other functions."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or not is_users_file(code.co_filename):
         return ""
@@ -132,23 +129,20 @@ def place_of(function: Callable[..., Any]) -> str:
 
 
 def print_traceback(error: BaseException) -> None:
-    """The error's traceback to standard error, from the first frame of the user's on where there is one."""
+    """Print the error's traceback to standard error, from the user's first frame on, if any."""
     trace = error.__traceback__
     while trace is not None and not is_users_file(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     shown = error.__traceback__ if trace is None else trace
-    if isinstance(error, SyntaxError):  # it says itself where, and the frames are the import system's
+    if isinstance(error, SyntaxError):  # names its place; its frames are the import system's
         shown = None
-    with suppress(Exception):  # standard error may be full, closed or replaced, and the line above all counts
+    with suppress(Exception):  # standard error may be full, closed or replaced
         traceback.print_exception(type(error), error, shown, file=sys.stderr)
 
 
 @contextmanager
 def explained(what: str, hint: Callable[[BaseException], str] = lambda _: "") -> Iterator[None]:
-    """Make an `ImportProblem` that begins with `what` of whatever a user's code raises inside, Ctrl-C excepted.
-
-    `hint` may add a few words.
-    """
+    """Turn errors of a user's code inside, except Ctrl-C, into an `ImportProblem` of `what`, error and `hint`."""
     try:
         yield
     except ImportProblem:
@@ -161,7 +155,7 @@ def explained(what: str, hint: Callable[[BaseException], str] = lambda _: "") ->
 
 @contextmanager
 def of_code(name: str) -> Iterator[None]:
-    """Have whatever is wrong with what is named here, rather than raised by it, known as wrong in every cell."""
+    """Mark the named code as unusable in every cell if it is wrong itself, not if it raises."""
     try:
         yield
     except ImportProblem as problem:
@@ -177,7 +171,7 @@ def kind_of(thing: object) -> str:
 
 
 def _place(error: BaseException) -> str | None:
-    """The user's innermost frame: of what was named if possible, else of what lies in the searched folders."""
+    """The user's innermost frame: of named code if possible, else of the searched folders."""
     frames = list(_frames(error.__traceback__))[::-1]
     for named_only in (True, False):
         for frame, line in frames:

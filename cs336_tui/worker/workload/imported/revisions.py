@@ -26,23 +26,22 @@ _OF_ANOTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PRE
 
 
 def revisions_of(spec: CellSpec, model: nn.Module) -> str | None:
-    """Of all that a spec's step takes from the user, model first; None where it takes nothing.
+    """Revisions of all user code in a spec's step, model first; None without user code.
 
-    What is named for the model may be a few lines about one of another file, so that the user's files with the classes
-    of the modules in it follow.
+    The named model may only wrap classes of other files, so the user's files with classes of its modules follow.
     """
     names = [spec.model, spec.attention, spec.loss, *([spec.optimizer] if spec.pass_ == "train-step" else [])]
     found = [(name, find(name, spec.model_path)) for name in names if is_imported(name)]
-    told = []
+    revisions: list[str] = []
     for name, thing in found:
-        told.append(revision_of(thing))
+        revisions.append(revision_of(thing))
         if name == spec.model:
-            told += [revision_of(kind) for kind in _own_classes(model)]
-    return "; ".join(dict.fromkeys(told)) or None
+            revisions += [revision_of(kind) for kind in _own_classes(model)]
+    return "; ".join(dict.fromkeys(revisions)) or None
 
 
 def _own_classes(model: nn.Module) -> list[type]:
-    """The user's classes among those of its modules, their base classes included, the outermost first."""
+    """The user's classes among those of its modules and their base classes, the outermost first."""
     kinds = dict.fromkeys(type(module) for module in model.modules())
     classes = dict.fromkeys(base for kind in kinds for base in kind.__mro__)
     files = ((kind, getattr(sys.modules.get(kind.__module__), "__file__", None)) for kind in classes)
@@ -50,7 +49,7 @@ def _own_classes(model: nn.Module) -> list[type]:
 
 
 def revision_of(thing: Callable[..., Any]) -> str:
-    """``model.py sha256 1a2b3c4d5e6f, git 0a1b2c3 with uncommitted changes``; no git where git does not have it."""
+    """``model.py sha256 1a2b3c4d5e6f, git 0a1b2c3 with uncommitted changes``; without git if it is not tracked."""
     owner = getattr(thing, "__self__", None)  # of the apply of an autograd function
     try:
         file = inspect.getsourcefile(owner if isinstance(owner, type) else inspect.unwrap(thing))
@@ -70,7 +69,7 @@ def _revision(file: str) -> str:
 
 
 def _git_revision(file: Path) -> str | None:
-    """Short hash of the commit that the file's repository is at; None if git is not there or ignores the file."""
+    """Short hash of the repository's commit; None without git, or if it ignores the file."""
     commit = _git(file.parent, "rev-parse", "--short", "HEAD")
     own = _git(file.parent, "status", "--porcelain", "--ignored", "--untracked-files=all", "--", file.name)
     if not commit or own is None or own.startswith("!!"):
@@ -80,7 +79,7 @@ def _git_revision(file: Path) -> str | None:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """What git says, which only reads; None if it cannot."""
+    """The output of a git command that only reads; None if it fails."""
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_REPOSITORY}
     try:
         done = subprocess.run(
