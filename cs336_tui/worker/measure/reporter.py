@@ -14,8 +14,8 @@ from cs336_tui.config.environment_variables import set_variables
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import (
     CellFinished,
-    Event,
     EffectiveSettings,
+    Event,
     ModelBuilt,
     ModelPrepared,
     Notice,
