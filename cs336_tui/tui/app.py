@@ -96,7 +96,7 @@ class Cs336App(SteadyApp):
         self._bench_factory = bench_factory
         self.live = Session()
         self._opened: Session | None = None
-        """Another session that somebody looks at."""
+        """Another session, looked at instead."""
         self.themes = themes.ThemeChoice(self, theme, user_theme_dir)
         self.judging = Judging(self, lambda: self._runs.is_timing, lambda: self._painter.judged(), peaks)
         self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None

@@ -1,4 +1,4 @@
-"""What one refresh of the screen shows: a session, and what the app is doing."""
+"""The content of one refresh of the screen: a session, and what the app is doing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Frame(NamedTuple):
     replaying: bool
     running: bool
     wide: bool
-    """Whether the panes stand beside each other."""
+    """True if the panes stand beside each other."""
     compared: Compared
     marked_cells: tuple[CellState, ...]
     """Cells to compare, the first as A."""
@@ -42,7 +42,7 @@ class Frame(NamedTuple):
     skip_after_oom: bool
     """As chosen in Configure."""
     estimated: Callable[[], Estimated] | None = None
-    """What the Estimate tab shows; None until an estimate is wanted, as `forecast`."""
+    """Content of the Estimate tab; None until an estimate is wanted, as `forecast`."""
     forecast: Callable[[], tuple[str, str]] | None = None
     """The end of Configure's summary, and its role."""
 
@@ -52,12 +52,12 @@ class Frame(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether what waits is held back."""
+        """True if the queue is held."""
         return self.is_live and self.live.source is not None and self.live.source.queue.paused
 
     @property
     def subject(self) -> Subject:
-        """What the tabs of reports are about."""
+        """The cell and session of the report tabs."""
         state, about = self.shown.state, self.reported
         source = self.live.source if self.is_live and not self.replaying else None
         return Subject(
@@ -71,7 +71,7 @@ class Frame(NamedTuple):
 
     @property
     def queue(self) -> QueueView:
-        """What the Queue tab shows."""
+        """Content of the Queue tab."""
         state, source = self.shown.state, self.live.source if self.is_live else None
         waits = bool(state.waiting) or self.running
         return QueueView(

@@ -1,6 +1,6 @@
-"""What is found out about cells besides their times: verdicts, how close to the limit, energy; worked out on a thread.
+"""Verdicts, distance from the limit and energy of cells, worked out on a thread.
 
-Working it out loads numpy and takes milliseconds, so it waits while a cell is timed, but never longer than `WAIT_S`.
+The work loads numpy and takes milliseconds, so it waits while a cell is timed, but never longer than `WAIT_S`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TIMED = ("warm-up", "measuring")
 
 
 class Assessment(NamedTuple):
-    """What was found out about one cell; of one that runs, what its rate is to be held against."""
+    """Findings about one cell; of one that runs, the peak that its rate is compared with."""
 
     judgement: Judgement | None = None
     limit: Limit | None = None
@@ -52,7 +52,7 @@ class Assessment(NamedTuple):
     """Why nothing could be found out."""
 
     def share_of_peak(self, mean_s: float) -> float | None:
-        """What steps of this mean time achieve, of the peak."""
+        """The share of the peak that steps of this mean time achieve."""
         if not (self.flops and self.peak_flops_per_s and mean_s > 0):
             return None
         return self.flops / mean_s / self.peak_flops_per_s
@@ -62,12 +62,12 @@ NOTHING = Assessment()
 """Of a cell of which there is nothing to find out: it has not begun, or did not end well."""
 
 Assess = Callable[[SessionState, CellState], Assessment | None]
-"""What was found out about a cell of a session; None while that is worked out."""
+"""Gives the assessment of a cell of a session; None while it is worked out."""
 
 
 class _Known(NamedTuple):
     of: tuple[object, ...]
-    """What it was worked out from."""
+    """The state of the cell that it was worked out from."""
     version: int
     found: Assessment
 
@@ -103,7 +103,7 @@ class Judging:
         self._timer: Timer | None = None
 
     def of(self, state: SessionState, cell: CellState) -> Assessment | None:
-        """What was found out about a cell that is in sight; None while that is worked out."""
+        """The assessment of a cell that is in sight; None while it is worked out."""
         of = _made_of(cell)
         if of is None:
             return NOTHING
@@ -123,7 +123,7 @@ class Judging:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that was asked for is known."""
+        """True if all that was asked for is known."""
         return not (self._wishes or self._working)
 
     def next_frame(self) -> None:
@@ -178,12 +178,12 @@ class Judging:
 
 
 def is_timed(cell: CellState | None) -> bool:
-    """Whether the cell is where a disturbance would show in its numbers."""
+    """True if a disturbance would show in the cell's numbers now."""
     return cell is not None and cell.stage in _TIMED
 
 
 def _made_of(cell: CellState) -> tuple[object, ...] | None:
-    """What an assessment of the cell depends on; None where there is nothing to assess."""
+    """The state that an assessment of the cell depends on; None where there is nothing to assess."""
     if cell.status == "ok" and cell.running.n:
         return "ended", id(cell.finished)
     if cell.status == "running" and cell.in_force is not None:
@@ -213,7 +213,7 @@ def _assess_safely(state: SessionState, cell: CellState, peaks: PeakCache) -> As
 
 
 def assess(state: SessionState, cell: CellState, peaks: PeakCache) -> Assessment:
-    """What can be found out about a cell that has ended, or that runs and whose model is built."""
+    """Assess a cell that has ended, or that runs and whose model is built."""
     from cs336_tui.analysis.roofline import limit_of, measured_ceiling, precision_in_force, sheet_ceiling
     from cs336_tui.events.peaks import peak_key
 

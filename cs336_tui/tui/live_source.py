@@ -67,7 +67,7 @@ class PeakView(NamedTuple):
     here: Environment | None
     """The machine that peaks can be measured on now; None where this app measures none."""
     progress: str = ""
-    """How far measuring is, in words."""
+    """Progress of measuring, in words."""
     problem: str = ""
     """Why a peak could not be measured."""
 
@@ -96,12 +96,12 @@ class LiveSource:
 
     @property
     def queue(self) -> CellQueue:
-        """What waits to run; its methods return at once."""
+        """The cells that wait; its methods return at once."""
         return self.bench.queue
 
     @property
     def busy(self) -> bool:
-        """Whether cells run or are about to."""
+        """True if cells run or are about to."""
         return bool(self._asked) or self.bench.queue.busy or len(self.bench.queue) > 0
 
     def begin(self) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 IDLE_REFRESH_S = 2.0
 """Interval at which the Device pane is shown while nothing runs."""
 GET_READY_S = 1.0
-"""What judging needs is loaded this long after the machine was read, unless a cell is being timed by then."""
+"""Judging's imports are loaded this long after the machine was read, unless a cell is being timed by then."""
 
 
 class Painter:
@@ -58,7 +58,7 @@ class Painter:
         self._estimates: EstimateController | None = None
         self.inbox = Inbox(self._fold, app.call_later)
         self.stale = False
-        """Whether something else is to be shown than what was painted last."""
+        """True if something else is to be shown than what was painted last."""
         self._stale_sample = False
         self._painted_at = 0.0
 
@@ -174,7 +174,7 @@ class Painter:
 
     @property
     def _mode(self) -> str:
-        """What is out of the ordinary, for the top line."""
+        """The state that is out of the ordinary, for the top line."""
         app = self._app
         if app.shown is not app.live:
             return "opened, b goes back" + (" to what runs" if app.run_in_progress else "")

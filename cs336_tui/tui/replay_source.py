@@ -35,7 +35,7 @@ class ReplaySource:
 
     @property
     def mode(self) -> str:
-        """How the replay goes, in words."""
+        """Pace of the replay, in words."""
         if self._at_end:
             return "replay, at its end"
         return "replay paused" if self.pace.paused else f"replay ×{self.pace.speed:g}"

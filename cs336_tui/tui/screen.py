@@ -93,7 +93,7 @@ class MainScreen(Screen[None]):
         self.lay_out()
 
     def shows(self, pane: str) -> bool:
-        """Whether a pane is in sight at this size."""
+        """True if a pane is in sight at this size."""
         if self.wide:
             return TABS[pane].place == "above" or pane == self.open_tab
         if pane == "device" and self.paired:

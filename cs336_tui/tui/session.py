@@ -1,4 +1,4 @@
-"""A session as the screen shows it: what is known, the rows of its log, what somebody looked at, and who runs it."""
+"""A session as the screen shows it: its state, the rows of its log, the cell looked at, and its source."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Session:
 
     @property
     def id(self) -> str:
-        """What its log is called; empty while nothing is known."""
+        """Name of its log; empty while nothing is known."""
         if self.state.started:
             return self.state.started.session
         return self.path.stem if self.path else ""
 
     @property
     def title(self) -> str:
-        """What a person calls it: its name, else when it began."""
+        """Its name, else the time at which it began."""
         return self.state.name or format.session_time(self.id)
 
     @property
@@ -110,7 +110,7 @@ def _before_damage(path: Path) -> SessionState:
 
 
 def _told(state: SessionState) -> list[Event]:
-    """What a session's log has rows for, oldest first, as far as the state remembers it."""
+    """The events that the Log tab has rows for, oldest first, as far as the state remembers them."""
     found: list[Event] = [*state.notices, *state.output]
     for cell in state.cells.values():
         if cell.started_at is not None:

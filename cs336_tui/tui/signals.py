@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 REST_S = 1.5
-"""So long after what runs has ended, an app that is still there is stuck in its terminal."""
+"""If the app is still there this long after the run has ended, it is stuck in its terminal."""
 LIMIT_S = 8.0
 """After this long the process ends, whatever blocks it."""
 _NUMBERS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)

@@ -36,7 +36,7 @@ class PaneTab(Tab):
     pane: Callable[[], type[Widget]]
     """The class of the pane; a function, as the app starts without those that are not made `at_start`."""
     at_start: bool = True
-    """Whether the pane is made with the screen, else when the tab is first opened."""
+    """True if the pane is made with the screen, else it is made when the tab is first opened."""
 
     def make(self) -> Widget:
         """The pane of the tab. Not for the form, which is made from what the app was started with."""
@@ -54,7 +54,7 @@ def _show_live(pane: LivePane, frame: Frame) -> None:
 
 
 def _invitation(frame: Frame) -> str:
-    """What the Live tab says while there is no cell."""
+    """The text of the Live tab while there is no cell."""
     if frame.shown.state.reports and (frame.replaying or not frame.is_live):
         made = ", ".join(f"{tab.label} ({tab.key})" for tab in REPORT_TABS.values())
         return f"This session has no cells, but reports: {made}."

@@ -52,7 +52,7 @@ class _Span(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """What to write from column `x` of row `y` on."""
+    """A strip to write from column `x` of row `y` on."""
 
     y: int
     x: int
@@ -145,7 +145,7 @@ _openings: dict[tuple[Style, ColorSystem], str] = {}
 
 
 def _opening(style: Style | None, console: Console) -> str:
-    """What turns a style on; hyperlinks, which no widget here has, are left out."""
+    """The escape sequence that turns a style on; hyperlinks, which no widget here has, are left out."""
     if style is None:
         return ""
     system = console._color_system or ColorSystem.TRUECOLOR

@@ -1,4 +1,4 @@
-"""Predictions: which are asked for, and what they come to on this machine or on a GPU that somebody named."""
+"""Asks for predictions, and judges them for this machine or for a named GPU."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from cs336_tui.tui.controllers.protocol import Host
 from cs336_tui.tui.tabs.estimate import Estimated, EstimateRow, Whose, target_text
 
 SETTLED_S = 0.3
-"""Predictions are asked for when the choices have stayed the same for so long."""
+"""Predictions are asked for when the choices have stayed the same for this time."""
 _KEPT_S = 5.0
-"""For so long a device's free memory is taken to be what it was: margins that flicker tell nobody anything."""
+"""Time for which a reading of a device's free memory is kept: a margin that flickers cannot be read."""
 
 
 class Forecast(NamedTuple):
@@ -49,7 +49,7 @@ class EstimateController:
         self._judged: dict[str, tuple[tuple[object, ...], tuple[Estimate | None, ...]]] = {}
         self._whose: Whose = "chosen"
         self._asked: tuple[CellSpec, ...] = ()
-        """What has to be known, as it was when it was asked for last."""
+        """The predictions that were asked for last."""
         self._timer: Timer | None = None
         self._session_cells: tuple[tuple[int, int], Cells] = ((0, 0), Cells())
 
@@ -83,7 +83,7 @@ class EstimateController:
         return Forecast(f"{text} {verdict}{of_those}{takes}", "caution" if tight else "text")
 
     def estimated(self) -> Estimated:
-        """What the Estimate tab shows."""
+        """Content of the Estimate tab."""
         state = self._app.state
         chosen = self._chosen if self._has_choices else Cells()
         of_session = self._cells_of(state)
@@ -265,7 +265,7 @@ class EstimateController:
 
     @staticmethod
     def _misfits(misfits: int, total: int, *, more: bool) -> tuple[str, str]:
-        """How many of the cells do not fit, in words, and the role of that. `more`: not all are known."""
+        """The number of cells that do not fit, in words, and its role. `more`: not all are known."""
         least = "at least " if more else ""
         verb = "does" if misfits == 1 else "do"
         which = f"{least}{misfits} of {total} {verb} not fit" if total > 1 else "does not fit"
@@ -273,7 +273,7 @@ class EstimateController:
 
     @staticmethod
     def _takes(known: Sequence[tuple[Need, Estimate]], *, more: bool) -> str:
-        """How long the steps of all that fit take, as far as that is known. `more`: there are others beside these."""
+        """Duration of the steps of all that fit, as far as it is known. `more`: there are others beside these."""
         low_s, high_s = total_s(of_all(need, found) for need, found in known)
         if low_s is None or (high_s is None and low_s < 1):
             return ""
@@ -281,8 +281,8 @@ class EstimateController:
 
 
 def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool) -> str:
-    """How long the steps of all that fit take, in words with what is not in it; empty where nobody knows. `more`: there
-    are others beside these, which take time too."""
+    """Duration of the steps of all that fit, in words, with what is not in it; empty if unknown. `more`: there are
+    others, which take time too."""
     low_s, high_s = total_s(of_all(need, found) for need, found in known)
     if low_s is None:
         return ""

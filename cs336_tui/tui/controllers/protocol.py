@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class Host(Protocol):
-    """What is on the screen and what runs, and the ways to change either or to tell the person something."""
+    """State of the screen and of the run, and the ways to change either or to tell the person something."""
 
     live: Session
     """The session that the app runs or replays."""
@@ -31,7 +31,7 @@ class Host(Protocol):
 
     @property
     def state(self) -> SessionState:
-        """That of the session on the screen."""
+        """State of the session on the screen."""
 
     @property
     def main(self) -> MainScreen:
@@ -39,15 +39,15 @@ class Host(Protocol):
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a screen: not before the app starts, nor when it has ended."""
+        """True if there is a screen: not before the app starts, nor when it has ended."""
 
     @property
     def replaying(self) -> bool:
-        """Whether the app plays a log instead of running cells."""
+        """True if the app plays a log instead of running cells."""
 
     @property
     def run_in_progress(self) -> bool:
-        """Whether cells run, reports are made, or a log is played."""
+        """True while cells run, reports are made, or a log is played."""
 
     def attach_bench(self, session: Session, log: Path | None) -> bool:
         """Give a session a bench that runs its cells into `log`, a new one when None; False if this app runs none."""

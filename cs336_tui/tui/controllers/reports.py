@@ -34,7 +34,7 @@ class ReportController:
         self._chosen: tuple[Session, About] | None = None
 
     def about(self, session: Session) -> About | None:
-        """What reports are about: what somebody chose, else the cell that runs or was looked at.
+        """The cell that reports are about: the chosen one, else the one that runs or was looked at.
 
         Of a session that was opened or is replayed, what its latest report is about, unless that cell has one.
         """

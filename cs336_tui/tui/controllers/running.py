@@ -1,4 +1,4 @@
-"""Running what people ask for: cells and reports, one after another, until nothing waits or somebody stops it."""
+"""Runs cells and reports, one after another, until nothing waits or the run is stopped."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class RunController:
     def __init__(self, app: Host, reports: ReportController, peaks: PeakController) -> None:
         self._app, self._reports, self._peaks = app, reports, peaks
         self.in_progress = False
-        """Whether cells run or reports are made, or a log is played."""
+        """True while cells run, reports are made, or a log is played."""
         self.cells_run = False
-        """Whether cells are among what runs."""
+        """True if cells are among what runs."""
         self.stopping = False
 
     @property
@@ -36,7 +36,7 @@ class RunController:
 
     @property
     def is_timing(self) -> bool:
-        """Whether work on this machine would show in a cell's numbers; a replayed cell is long over."""
+        """True if work on this machine would show in a cell's numbers; a replayed cell is long over."""
         return self.in_progress and not self._app.replaying and is_timed(self._app.live.state.running_cell)
 
     def source(self) -> LiveSource | None:

@@ -1,4 +1,4 @@
-"""What can be done with the sessions in the folder: looking at one, naming, deleting, comparing, going on with one."""
+"""The sessions of the folder: opened, named, deleted, compared and resumed."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class SessionController:
         """Up to two marked cells."""
 
     def use_folder(self, folder: Path) -> None:
-        """Where sessions are kept, if nobody has said so before."""
+        """Take this folder for that of the sessions, unless another was given before."""
         if self._library is None:
             self._library = Library(self._app, folder)
 
@@ -128,7 +128,7 @@ class SessionController:
             self._pane.take(*found)
 
     def do(self, wish: Wish, info: SessionInfo) -> None:
-        """What a key of the tab asks for."""
+        """Do what a key of the tab asks for."""
         match wish:
             case "open":
                 self.open(info)
@@ -286,7 +286,7 @@ class SessionController:
 
     @property
     def sources(self) -> list[LiveSource]:
-        """That of the live session, and those of sessions that were live before: to be closed with the app."""
+        """Source of the live session, and of sessions that were live before: to be closed with the app."""
         now = [session.source for session in (self._app.live, self._before) if session]
         return [source for source in (*now, *self._retired) if source]
 

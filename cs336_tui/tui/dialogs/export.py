@@ -1,4 +1,4 @@
-"""Where the exports of a session go: files and the clipboard."""
+"""The dialog that exports a session to files and to the clipboard."""
 
 from __future__ import annotations
 
