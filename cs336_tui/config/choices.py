@@ -107,7 +107,7 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def _check_folders(sweep: Sweep) -> None:
-    """Raise `SpecError` for a folder of a user's code that is not there."""
+    """Raise `SpecError` for a missing folder of a user's code."""
     for folder in sweep.model_path if sweep.own_code else ():
         if os.path.isfile(folder):  # noqa: PTH113  # never raises
             raise SpecError("model_path", folder, "that is a file; give its folder")
@@ -116,26 +116,24 @@ def _check_folders(sweep: Sweep) -> None:
 
 
 def _own_code(base: Sweep, given: dict[str, Any]) -> dict[str, Any]:
-    """The folders for these choices, where they have any."""
-    names = [*given.get("models", base.models), *given.get("attentions", base.attentions)]
-    names += [*given.get("optimizers", base.optimizers), given.get("loss", base.loss)]
-    folders = own_code_folders(given.get("model_path", base.model_path), names)
+    """The folders of a user's own code, if these choices have any."""
+    sweep = msgspec.structs.replace(
+        base, **{a.sweep: given[a.sweep] for a in AXES.values() if a.own and a.sweep in given}
+    )
+    folders = own_code_folders(given.get("model_path", base.model_path), bool(sweep.own_code))
     return {"model_path": folders} if folders else {}
 
 
-def own_code_folders(folders: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
-    """Folders to look in for a user's own code, whole, so that the choices mean the same from anywhere.
-
-    Without any the current one, where one of the `names` is of a user's own.
-    """
-    given = tuple(folders) or ((".",) if any(map(is_imported, names)) else ())
+def own_code_folders(folders: Iterable[str], has_own_code: bool) -> tuple[str, ...]:
+    """Absolute folders of a user's own code; without any the current one, if there is such code."""
+    given = tuple(folders) or ((".",) if has_own_code else ())
     return tuple(str(Path(os.path.expanduser(folder)).absolute()) for folder in given)  # noqa: PTH111  # never raises
 
 
 def _counts(
     base: Sweep, warmups: Auto | tuple[int, ...] | None, steps: Auto | int | None, interval: float | None
 ) -> dict[str, Any]:
-    """The fields of a sweep that say how many steps are run."""
+    """Fields of a sweep for numbers of steps."""
     fields: dict[str, Any] = {}
     if warmups is not None:
         fields["warmup_auto"] = isinstance(warmups, Auto)

@@ -206,7 +206,7 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
     @property
     def brings_own_code(self) -> bool:
         """Whether it runs code of the user's."""
-        return any(map(is_imported, (self.model, self.attention, self.optimizer, self.loss)))
+        return any(is_imported(getattr(self, field)) for field, axis in AXES.items() if axis.own)
 
     @property
     def args_given(self) -> tuple[str, ...]:

@@ -154,10 +154,7 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
         model_args: tuple[tuple[str, str], ...]
         model_path: tuple[str, ...]
         annotations: tuple[tuple[str, str], ...]
-        attentions: tuple[str, ...]
         checkpoints: tuple[int, ...]
-        optimizers: tuple[str, ...]
-        loss: str
 
     def with_devices(self, devices: tuple[str, ...]) -> Sweep:
         return msgspec.structs.replace(self, devices=devices)
@@ -165,7 +162,10 @@ class Sweep(_OfAxes, frozen=True, kw_only=True):
     @property
     def own_code(self) -> tuple[str, ...]:
         """Names of what a user brings."""
-        return tuple(filter(is_imported, (*self.models, *self.attentions, *self.optimizers, self.loss)))
+        values = ((getattr(self, axis.sweep), axis.several) for axis in AXES.values() if axis.own)
+        return tuple(
+            name for value, several in values for name in (value if several else (value,)) if is_imported(name)
+        )
 
     def __len__(self) -> int:
         return math.prod(map(len, self._axes().values()))

@@ -248,8 +248,7 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
         "steps_auto": share,
     }
     sweep = Sweep(**found | (_of_attention if alone else _of_model)(entries, reader))
-    own = (*sweep.models, *sweep.attentions, *sweep.optimizers, sweep.loss)
-    folders = own_code_folders(reader.pieces("model_path", entries.model_path), own)
+    folders = own_code_folders(reader.pieces("model_path", entries.model_path), bool(sweep.own_code))
     sweep = msgspec.structs.replace(sweep, model_path=folders)
     options = RunOptions(
         ddof=reader.number("ddof", entries.ddof, 1),
