@@ -20,7 +20,7 @@ from cs336_tui.config.spec import PASSES, CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.export.ab import turns_table
-from cs336_tui.export.formats import page, plain_text, render
+from cs336_tui.export.formats import answer
 from cs336_tui.runner.ab import check_sides
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.cell_state import CellState
@@ -129,10 +129,7 @@ def _text(state: SessionState, format_: str) -> str:
     if not rounds:
         return ""
     table = turns_table(turns_of(rounds), [result for both in rounds for result in both])
-    if format_ == "table":
-        return plain_text(table)
-    text = render(table, format_)
-    return page("cs336-tui", text) if format_ == "html" else text
+    return answer([table], format_)
 
 
 class _AbProgress(Progress):

@@ -29,7 +29,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.reports import CATEGORIES, Prediction
 from cs336_tui.export.estimates import category_table, estimate_notes, estimate_table, sweep_note
-from cs336_tui.export.formats import page, plain_text, render_all
+from cs336_tui.export.formats import answer, plain_text
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError, default_session_dir
 from cs336_tui.session.state import SessionState
@@ -144,8 +144,7 @@ def _render(estimates: Sequence[Estimate], format_: str) -> str:
     if format_ == "table":
         return "\n".join(card(group[0]) if len(group) == 1 else plain_text(estimate_table(group)) for group in groups)
     made = (estimate_table,) if format_ == "csv" else (estimate_table, category_table)
-    text = render_all([make(group) for group in groups for make in made], format_)
-    return page("cs336-tui", text) if format_ == "html" else text
+    return answer([make(group) for group in groups for make in made], format_)
 
 
 def _by_device(estimates: Sequence[Estimate]) -> list[list[Estimate]]:

@@ -21,7 +21,7 @@ from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing
 from cs336_tui.export.files import ExportError, NoRoom, write_atomically
 from cs336_tui.export.folder import Source, figures_of, write_summary
-from cs336_tui.export.formats import FORMATS, page, render_all
+from cs336_tui.export.formats import FORMATS, answer
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.record import document_of, documents_to_csv, documents_to_json
 from cs336_tui.export.reference import reference_table
@@ -197,11 +197,8 @@ def _pairs(option: str, given: Sequence[str]) -> Mapping[str, str]:
 
 
 def _text(tables: Sequence[Table], results: Sequence[Result], format_: str, caption: str) -> str:
-    text = render_all(tables, format_)
-    if format_ != "html":
-        return text
     sessions = ", ".join(dict.fromkeys(result.session for result in results))
-    return page(caption or f"cs336-tui: {sessions}", text)
+    return answer(tables, format_, caption or f"cs336-tui: {sessions}")
 
 
 def _data(sources: Sequence[Source], results: Sequence[Result], format_: str) -> str:

@@ -19,7 +19,7 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Prediction, prediction_key
 from cs336_tui.export.estimates import Fitted, fit_document, fit_table
-from cs336_tui.export.formats import page, plain_text, render_all
+from cs336_tui.export.formats import answer
 from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.state import SessionState
 
@@ -123,10 +123,7 @@ def _as_run(results: Sequence[Fitted], state: SessionState) -> list[Fitted]:
 def _render(results: Sequence[Fitted], format_: str) -> str:
     if format_ == "json":
         return to_json({"fits": [fit_document(result) for result in results]})
-    if format_ == "table":
-        return plain_text(fit_table(results))
-    text = render_all([fit_table(results)], format_)
-    return page("cs336-tui", text) if format_ == "html" else text
+    return answer([fit_table(results)], format_)
 
 
 @click.command("fit")

@@ -15,7 +15,7 @@ from cs336_tui.cli.targets import Counter, deliver, read_machine
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError, peak_key
-from cs336_tui.export.formats import page, plain_text, render
+from cs336_tui.export.formats import answer
 from cs336_tui.export.peaks import PeakRow, peak_table
 
 Measure = Callable[[str, Precision], DevicePeak]
@@ -52,11 +52,7 @@ def peak_command(
             counted()
     if all(row.peak is None for row in rows):
         raise click.ClickException("; ".join(dict.fromkeys(row.error for row in rows)))
-    table = peak_table(rows)
-    if format_ == "table":
-        return deliver(plain_text(table), output, force=force)
-    text = render(table, format_)
-    return deliver(page("cs336-tui", text) if format_ == "html" else text, output, force=force)
+    return deliver(answer([peak_table(rows)], format_), output, force=force)
 
 
 @contextmanager

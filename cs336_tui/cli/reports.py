@@ -27,7 +27,7 @@ from cs336_tui.config.spec import PASSES
 from cs336_tui.events.reports import ASKED_FOR, FUSED, RANGES, REPORTS, KernelReport, Report, ReportKind, report_key
 from cs336_tui.export.figures import FIGURE_FORMATS
 from cs336_tui.export.files import ExportError, NoRoom, check_writable, write_atomically
-from cs336_tui.export.formats import page, render_all
+from cs336_tui.export.formats import answer
 from cs336_tui.export.kernels import kernel_table
 from cs336_tui.export.reports import document_of_report, drawings_of_reports, tables_of_reports
 from cs336_tui.export.tables import Table
@@ -104,8 +104,7 @@ def tables_text(tables: Sequence[Table], format_: str) -> str:
     """Tables one after another in one of the formats."""
     if not tables:
         return "No report was made.\n" if format_ == "markdown" else ""
-    text = render_all(tables, format_)
-    return page("cs336-tui", text) if format_ == "html" else text
+    return answer(tables, format_)
 
 
 def _contents(state: SessionState, kind: ReportKind) -> list[Report]:

@@ -16,7 +16,7 @@ from cs336_tui.cli.targets import deliver, read_machine, to_json
 from cs336_tui.config.spec import SpecError, canonical_device, dims_of
 from cs336_tui.events.environment import Environment
 from cs336_tui.export.files import ExportError, check_writable, write_atomically
-from cs336_tui.export.formats import page, plain_text, render
+from cs336_tui.export.formats import answer
 from cs336_tui.export.selftest import Selftest, selftest_table
 from cs336_tui.selftest.programs import SelftestCell, SelftestError, programs_of
 from cs336_tui.selftest.ratios import judge, marks_for
@@ -99,11 +99,7 @@ def publish(selftest: Selftest, format_: str, output: Path | None, session_dir: 
 
 def text_of(selftest: Selftest, format_: str) -> str:
     """The table in a format, `table` being that of people."""
-    table = selftest_table(selftest)
-    if format_ == "table":
-        return plain_text(table)
-    text = render(table, format_)
-    return page("cs336-tui selftest", text) if format_ == "html" else text
+    return answer([selftest_table(selftest)], format_, "cs336-tui selftest")
 
 
 def _keep(selftest: Selftest, folder: Path) -> None:

@@ -79,6 +79,14 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
     return "\n".join(map(writers[format_], tables))
 
 
+def answer(tables: Sequence[Table], format_: str, title: str = "cs336-tui") -> str:
+    """Several tables as a whole document in one of `FORMATS`, or as plain text, whose name is ``table``."""
+    if format_ == "table":
+        return "\n".join(map(plain_text, tables))
+    text = render_all(tables, format_)
+    return page(title, text) if format_ == "html" else text
+
+
 def plain_text(table: Table) -> str:
     """The table in aligned columns; a column in which all rows say the same is said once, above them."""
     from tabulate import tabulate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
@@ -41,73 +42,83 @@ class PeakRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def peak_table(rows: Sequence[PeakRow], caption: str = "Peaks measured on the spot") -> Table:
     """A row a device and precision."""
-    sheets = [sheet_ceiling(row.device, row.precision) for row in rows]
     measured = [row.peak.matmul_flops if row.peak else None for row in rows]
-    stated = [sheet.flops_per_s if sheet else None for sheet in sheets]
-    rate = Rate.for_all([*measured, *stated])
-    texts: list[tuple[str, ...]] = []
-    records: list[dict[str, Value]] = []
-    for row, sheet, flops in zip(rows, sheets, stated, strict=True):
-        peak = row.peak
-        share = peak.matmul_flops / flops if peak and flops else None
-        moved = sheet.bytes_per_s if sheet else None
-        texts.append((
-            row.device.name,
-            row.device.label,
-            row.precision,
-            _marked(rate.show(peak.matmul_flops if peak else None), peak.best.spread if peak else 0.0),
-            str(peak.matmul_size) if peak else UNKNOWN,
-            rate.show(flops, UNSTATED),
-            percent(share, UNKNOWN if flops else UNSTATED),
-            _marked(bandwidth(peak.copy_bytes_per_s if peak else None), peak.copy.spread if peak else 0.0),
-            bandwidth(moved, UNSTATED),
-            _when(peak),
-        ))  # fmt: skip
-        records.append({
-            "device": row.device.name,
-            "device_name": row.device.label,
-            "precision": row.precision,
-            "matmul_flops_per_s": peak.matmul_flops if peak else None,
-            "matmul_size": peak.matmul_size if peak else None,
-            "matmul_layout": peak.best.layout if peak else None,
-            "matmul_median_s": peak.best.median_s if peak else None,
-            "matmul_fastest_s": peak.best.fastest_s if peak else None,
-            "matmul_timings": peak.best.timings if peak else None,
-            "matmul_spread": peak.best.spread if peak else None,
-            "sizes": tuple(float(trial.size) for trial in peak.matmul) if peak else None,
-            "sizes_flops_per_s": tuple(trial.flops_per_s for trial in peak.matmul) if peak else None,
-            "sheet_flops_per_s": flops,
-            "share_of_sheet": share,
-            "copy_bytes_per_s": peak.copy_bytes_per_s if peak else None,
-            "copy_bytes": peak.copy.bytes if peak else None,
-            "copy_spread": peak.copy.spread if peak else None,
-            "sheet_bytes_per_s": moved,
-            "sheet_source": sheet.source if sheet else None,
-            "dtype": peak.dtype if peak else None,
-            "matmul_precision": peak.matmul_precision if peak else None,
-            "allow_tf32": peak.allow_tf32 if peak else None,
-            "threads": peak.threads if peak else None,
-            "torch": peak.torch if peak else None,
-            "at": peak.at if peak else None,
-            "busy_cores": peak.busy_cores if peak else None,
-            "others_on_gpu": peak.others if peak else None,
-            "disagreement": peak.disagreement if peak else None,
-            "kept": not peak.disturbance if peak else None,
-            "note": "; ".join(_said(row)),
-        })  # fmt: skip
-    return Table(
-        columns=(
-            Column("device", left=True), Column("name", left=True), Column("precision", left=True),
-            Column(f"matmul ({rate.name})"), Column("size"), Column(f"data sheet ({rate.name})"),
-            Column("% of data sheet"), Column("copy (GB/s)"), Column("data sheet (GB/s)"),
-            Column("measured", left=True),
+    rate = Rate.for_all([*measured, *(flops for row in rows if (flops := _sheet_flops(row)))])
+
+    def spread(row: PeakRow, of: Literal["best", "copy"]) -> float:
+        return getattr(row.peak, of).spread if row.peak else 0.0
+
+    columns: tuple[Column[PeakRow], ...] = (
+        Column("device", left=True),
+        Column("device_name", "name", left=True),
+        Column("precision", left=True),
+        Column(
+            "matmul_flops_per_s",
+            f"matmul ({rate.name})",
+            text=lambda row: _marked(rate.show(row.peak.matmul_flops if row.peak else None), spread(row, "best")),
         ),
-        rows=tuple(texts),
-        records=tuple(records),
-        caption=caption,
-        footnotes=(METHOD, *_notes(rows)),
-        label="peaks",
-    )  # fmt: skip
+        Column("matmul_size", "size"),
+        Column("sheet_flops_per_s", f"data sheet ({rate.name})", show=lambda flops: rate.show(flops, UNSTATED)),
+        Column(
+            "share_of_sheet",
+            "% of data sheet",
+            text=lambda row: percent(_share(row), UNKNOWN if _sheet_flops(row) else UNSTATED),
+        ),
+        Column(
+            "copy_bytes_per_s",
+            "copy (GB/s)",
+            text=lambda row: _marked(bandwidth(row.peak.copy_bytes_per_s if row.peak else None), spread(row, "copy")),
+        ),
+        Column("sheet_bytes_per_s", "data sheet (GB/s)", show=lambda moved: bandwidth(moved, UNSTATED)),
+        Column("at", "measured", left=True, text=lambda row: _when(row.peak)),
+    )
+    return Table.of(rows, columns, record=_record, caption=caption, footnotes=(METHOD, *_notes(rows)), label="peaks")
+
+
+def _sheet_flops(row: PeakRow) -> float | None:
+    sheet = sheet_ceiling(row.device, row.precision)
+    return sheet.flops_per_s if sheet else None
+
+
+def _share(row: PeakRow) -> float | None:
+    flops = _sheet_flops(row)
+    return row.peak.matmul_flops / flops if row.peak and flops else None
+
+
+def _record(row: PeakRow) -> dict[str, Value]:
+    peak, sheet = row.peak, sheet_ceiling(row.device, row.precision)
+    return {
+        "device": row.device.name,
+        "device_name": row.device.label,
+        "precision": row.precision,
+        "matmul_flops_per_s": peak.matmul_flops if peak else None,
+        "matmul_size": peak.matmul_size if peak else None,
+        "matmul_layout": peak.best.layout if peak else None,
+        "matmul_median_s": peak.best.median_s if peak else None,
+        "matmul_fastest_s": peak.best.fastest_s if peak else None,
+        "matmul_timings": peak.best.timings if peak else None,
+        "matmul_spread": peak.best.spread if peak else None,
+        "sizes": tuple(float(trial.size) for trial in peak.matmul) if peak else None,
+        "sizes_flops_per_s": tuple(trial.flops_per_s for trial in peak.matmul) if peak else None,
+        "sheet_flops_per_s": _sheet_flops(row),
+        "share_of_sheet": _share(row),
+        "copy_bytes_per_s": peak.copy_bytes_per_s if peak else None,
+        "copy_bytes": peak.copy.bytes if peak else None,
+        "copy_spread": peak.copy.spread if peak else None,
+        "sheet_bytes_per_s": sheet.bytes_per_s if sheet else None,
+        "sheet_source": sheet.source if sheet else None,
+        "dtype": peak.dtype if peak else None,
+        "matmul_precision": peak.matmul_precision if peak else None,
+        "allow_tf32": peak.allow_tf32 if peak else None,
+        "threads": peak.threads if peak else None,
+        "torch": peak.torch if peak else None,
+        "at": peak.at if peak else None,
+        "busy_cores": peak.busy_cores if peak else None,
+        "others_on_gpu": peak.others if peak else None,
+        "disagreement": peak.disagreement if peak else None,
+        "kept": not peak.disturbance if peak else None,
+        "note": "; ".join(_said(row)),
+    }
 
 
 def _notes(rows: Sequence[PeakRow]) -> Iterator[str]:

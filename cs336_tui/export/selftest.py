@@ -31,9 +31,11 @@ def selftest_table(selftest: Selftest) -> Table:
     marks = outcome.marks
     return Table(
         columns=(
-            Column("program", left=True), Column("steps"), Column("ms ± std"),
-            Column("means over bare [95 %]"), Column(_mean_mark(marks), "left"),
-            Column("stds over bare [95 %]"), Column(_std_mark(marks), "left"),
+            Column("program", left=True),
+            Column("steps"),
+            Column("ms ± std"),
+            Column("means over bare [95 %]"), Column("means_judged", _mean_mark(marks), left=True),
+            Column("stds over bare [95 %]"), Column("stds_judged", _std_mark(marks), left=True),
         ),
         rows=(_bare_row(outcome), _texts(outcome.control, control=True), *(_texts(row) for row in outcome.rows)),
         records=tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -204,33 +204,32 @@ def verdict_table(results: Sequence[Result], *, notation: Notation = MILLISECOND
     """A row per cell that has timings; below it stands what is wrong with those in doubt."""
     found = judged(results)
     names = cell_names([each.result for each in found])
-    return Table(
-        columns=(
-            Column("cell", left=True), Column("verdict", left=True), Column("n"), Column(f"mean ({notation.symbol})"),
-            Column(f"95 % interval of the mean ({notation.symbol})"), Column("± %"), Column("effective n"),
-            Column("warm-up", left=True),
+    columns: tuple[Column[Judged], ...] = (
+        Column("cell", left=True, text=lambda each: _name(each, names)),
+        Column("verdict", left=True),
+        Column("n"),
+        Column(
+            "mean_s",
+            f"mean ({notation.symbol})",
+            text=lambda each: notation.of(each.result.cell.summary(each.result.state.ddof), "mean_s"),
         ),
-        rows=tuple(_row(each, names[each.result.source, each.result.cell.cell], notation) for each in found),
-        records=tuple(map(_record, found)),
+        _of_interval(f"95 % interval of the mean ({notation.symbol})", lambda found: _limits(found, notation)),
+        _of_interval("± %", half_width),
+        _of_interval("effective n", lambda found: f"{found.effective_n:.3g}"),
+        Column("warmup_advice", "warm-up", left=True),
+    )
+    return Table.of(
+        found,
+        columns,
+        record=_record,
         caption=caption,
         footnotes=(*trust_notes(results), *_variants([each.result for each in found]), *_interval_notes(found)),
         label="verdicts",
-    )  # fmt: skip
-
-
-def _row(each: Judged, name: str, notation: Notation) -> tuple[str, ...]:
-    summary, judgement = each.result.cell.summary(each.result.state.ddof), each.judgement
-    interval = judgement.interval
-    return (
-        name,
-        judgement.label,
-        str(summary.n if summary else 0),
-        notation.of(summary, "mean_s"),
-        _limits(interval, notation) if interval else UNKNOWN,
-        half_width(interval) if interval else UNKNOWN,
-        f"{interval.effective_n:.3g}" if interval else UNKNOWN,
-        judgement.warmup_advice,
     )
+
+
+def _of_interval(title: str, show: Callable[[MeanInterval], str]) -> Column[Judged]:
+    return Column(title, text=lambda each: show(found) if (found := each.judgement.interval) else UNKNOWN)
 
 
 def _limits(interval: MeanInterval, notation: Notation) -> str:

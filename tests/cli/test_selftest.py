@@ -131,3 +131,9 @@ def test_one_device_that_is_here() -> None:
         device_of(ENVIRONMENT, "cuda:4")
     with pytest.raises(SpecError, match="device every"):
         device_of(ENVIRONMENT, "every")
+
+
+def test_the_marks_head_the_columns_of_what_is_judged() -> None:
+    row = next(line for line in text_of(a_selftest(), "markdown").splitlines() if line.startswith("| program"))
+    assert " left " not in row
+    assert row.count("within") + row.count("at most") >= 2
