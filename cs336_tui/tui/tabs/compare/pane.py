@@ -12,8 +12,6 @@ from textual.message import Message
 
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import PivotError, varying
-from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.state import SessionState
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.dialogs.questions import AskText
 from cs336_tui.tui.dialogs.window import text_reader
@@ -91,7 +89,8 @@ class ComparePane(Rows):
         width = max(self.content_size.width, 12)
         make = self._maker(width)
         take = partial(self._take_unjudged if self.view == "pivot" else self._take, self._made_of)
-        if len(self._results) <= _AT_ONCE and not (self.view == "pairs" and self._has_sides):
+        has_sides = 2 in (len(self._compared.cells), len(self._compared.sessions))
+        if len(self._results) <= _AT_ONCE and not (self.view == "pairs" and has_sides):
             take(make())
         else:
             in_background(self, make, take)
@@ -107,7 +106,9 @@ class ComparePane(Rows):
             case "reference":
                 return lambda: reference_page(results, width)
         if len(self._compared.cells) == 2:
-            a, b = (merge([source])[_place(source[1], cell)] for source, cell in self._compared.cells)
+            a, b = (
+                next(r for r in merge([source]) if r.cell.cell == cell.cell) for source, cell in self._compared.cells
+            )
             return partial(_judged_pairs, [a], [b], width)
         if len(self._compared.sessions) == 2:
             a_side, b_side = (tuple(r for r in results if r.source == source) for source in (0, 1))
@@ -117,11 +118,6 @@ class ComparePane(Rows):
             "Mark two sessions in Sessions (c), or two cells in Results (m), to compare them here."
         )  # fmt: skip
         return lambda: message(why, width)
-
-    @property
-    def _has_sides(self) -> bool:
-        """Whether there are two sides to compare."""
-        return 2 in (len(self._compared.cells), len(self._compared.sessions))
 
     def _take_unjudged(self, of: tuple[object, ...], page: Page) -> None:
         """Show the pivot, and judge its cells on a thread."""
@@ -240,8 +236,3 @@ def _judged_pairs(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
     from cs336_tui.tui.tabs.compare.pairs import pairs_page
 
     return pairs_page(a, b, width)
-
-
-def _place(state: SessionState, cell: CellState) -> int:
-    """The index of a cell in its session."""
-    return list(state.cells).index(cell.cell)

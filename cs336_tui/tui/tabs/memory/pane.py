@@ -110,10 +110,6 @@ class MemoryPane(ReportPane):
         return cell if cell is not None and cell.status == "oom" else None
 
     @property
-    def _explained(self) -> ReportState | None:
-        return self.subject.state.report_of("oom", self.subject.spec) if self.subject.spec else None
-
-    @property
     def views(self) -> tuple[MemoryView, ...]:
         """The views of the subject."""
         return (*VIEWS, "OOM") if self._failed or self.view == "OOM" else VIEWS
@@ -187,14 +183,14 @@ class MemoryPane(ReportPane):
         self._fill(page)
 
     def _show_oom(self) -> None:
-        width, cell, latest = self.content_size.width, self._failed, self._explained
+        width, cell, state = self.content_size.width, self._failed, self.subject.state
         assert cell is not None
+        latest, prediction = state.report_of("oom", cell.spec), state.prediction_of(cell.spec)
         if latest is None or not isinstance(latest.content, OomReport):
-            prediction = self.subject.state.prediction_of(cell.spec)
             told = [*failure_lines(cell, prediction, width), (), *self._unexplained(latest, width)]
             self.fill((), [*self._heading(), *told])
             return
-        report, prediction = latest.content, self.subject.state.prediction_of(cell.spec)
+        report = latest.content
         page = self._cached(("OOM", report, prediction, width), lambda: oom_page(report, prediction, width))
         self._fill(page)
 
