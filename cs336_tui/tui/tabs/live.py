@@ -90,11 +90,12 @@ def live_lines(
     """The pane's rows for a cell, at most `height`; `found`: its verdicts."""
     means = detail.phases
     airy = height >= 22
+    blank: list[Line] = [()] if airy else []
     lines = [
         *(line((row, "title")) for row in title_rows(cell.spec.title, width, 2 if height >= _TITLE_ROWS_FROM else 1)),
         _where(state, cell, held),
         progress(state.steps_done, state.steps_total, width=width),
-        *([()] if airy else []),
+        *blank,
         _headline(state, cell),
         _rates(state, cell, found),
     ]
@@ -111,37 +112,30 @@ def live_lines(
     rest -= len(bars) + (2 if airy else 0)
     chart_height = min(max(rest // 2, 5), 10, rest)
     if cell.steps_done or not cell.is_over:
-        lines += [()] if airy else []
+        spec, ended, measuring = cell.spec, cell.is_over or cell.stage == "finishing", cell.stage == "measuring"
+        lines += blank
         lines += step_chart(
             cell.warmup_times_s,
             cell.step_times_s,
-            warmup_total=_warmup_places(cell),
-            measured_total=_measured_places(cell),
+            warmup_total=_places(
+                len(cell.warmup_times_s), spec.warmup_steps, is_open=spec.warmup_auto, is_over=ended or measuring
+            ),
+            measured_total=_places(
+                len(cell.step_times_s), spec.measure_steps, is_open=spec.steps_auto is not None, is_over=ended
+            ),
             width=width,
             height=chart_height,
         )
-    lines += [*([()] if airy else []), *bars]
+    lines += [*blank, *bars]
     return lines + _steps(cell, state.ddof, detail.steps, width, height - len(lines))
 
 
-def _warmup_places(cell: CellState) -> int:
-    """The places for warm-up steps in the chart."""
-    done, spec = len(cell.warmup_times_s), cell.spec
-    if not spec.warmup_auto:
-        return spec.warmup_steps
-    return done if cell.is_over or cell.stage in ("measuring", "finishing") else _growing(done, spec.warmup_steps)
-
-
-def _measured_places(cell: CellState) -> int:
-    """The places for measured steps."""
-    done, spec = len(cell.step_times_s), cell.spec
-    if spec.steps_auto is None:
-        return spec.measure_steps
-    return done if cell.is_over or cell.stage == "finishing" else _growing(done, spec.measure_steps)
-
-
-def _growing(done: int, most: int) -> int:
-    """The places for steps whose number is open; they double as steps come."""
+def _places(done: int, most: int, *, is_open: bool, is_over: bool) -> int:
+    """The places for steps in the chart; while their number is open they double as steps come."""
+    if not is_open:
+        return most
+    if is_over:
+        return done
     places = _FIRST_PLACES
     while places < done:
         places *= 2
