@@ -206,7 +206,7 @@ class MemoryPane(ReportPane):
         if latest is not None and latest.status is None:
             return wrapped(f"finding out why: {latest.stage} ...", width, "strong")
         if ("oom", self.subject.spec) in self.subject.asked:
-            return wrapped("The reason is found next, apart from any timing; s stops everything.", width, "strong")
+            return wrapped("The reason is found out next, apart from any timing; s stops everything.", width, "strong")
         ended = wrapped(f"{latest.status}: {latest.error or 'stopped'}", width, "caution") if latest else []
         how = (
             "Press n to try it again in a process of its own and see what was live when memory ran out."
