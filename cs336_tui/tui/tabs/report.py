@@ -112,7 +112,7 @@ class ReportPane(Rows):
             return wrapped(f"{latest.stage} ... {seconds:.0f} s", width, "strong")
         if (self.kind, subject.spec) in subject.asked:
             when = "after the running cell" if subject.running else "next"
-            return wrapped(f"The report waits and is made {when}; s stops everything.", width, "strong")
+            return wrapped(f"The report waits and comes {when}; s stops everything.", width, "strong")
         found: list[Line] = []
         if latest is not None:
             found += [*wrapped(f"The report {_ended(latest)}.", width, "caution"), ()]
