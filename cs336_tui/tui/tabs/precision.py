@@ -113,7 +113,7 @@ def speedups_page(speedups: Sequence[SpeedUp] | None, width: int) -> Page:
     """A row for each cell measured in fp32 and in another precision; None: not made yet."""
     rows: list[Line] = [line(("fp32 against the other precisions of this session", "title"))]
     if speedups is None:
-        return Page((), (*rows, line(("comparing ...", "muted"))))
+        return Page((), (*rows, line(("working out ...", "muted"))))
     if not speedups:
         text = (
             "No cell of this session was measured both in fp32 and in another precision. Choose fp32 and another under "
