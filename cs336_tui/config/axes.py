@@ -146,6 +146,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pass"
 
     With workload ``attention`` the width of queries, keys and values is `d_model`, and `context_length` the length of
     the sequences; `causal` is whether a token sees its past only, as in a language model it always does.
+
+    A choice that is added has a default, so that logs of before open.
     """
 
     size: Annotated[str, Axis(

@@ -13,7 +13,7 @@ from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.fields import OWN, shown_of
 from cs336_tui.analysis.merge import Result, title_of
 from cs336_tui.analysis.roofline import PeakLookup, limit_of
-from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import EffectiveSettings, Stage, Status
 from cs336_tui.events.peaks import PeakCache
@@ -248,7 +248,7 @@ _BY_PHASE = ("phase_times_s", "host_phase_times_s")
 _NESTED = ("spec", "summary", "in_force", *_BY_PHASE)
 _TEXTS = ("verdict_evidence", "verdict_advice")
 """Texts by name; ``name: text`` in CSV."""
-_PAIRS = ("model_args", "annotations")
+_PAIRS = tuple(field for field, axis in AXES.items() if axis.widget == "pairs")
 """Pairs of a name and its value; ``name=value`` in CSV."""
 _OF_MODEL = ("edition", "arch", "attention")
 """What a user's model may decide itself."""
