@@ -1,4 +1,4 @@
-"""What two cells in turns come to: the pairs of each round, the ratio of all, and what else differs."""
+"""The result of two cells in turns: the pairs of each round, the ratio of all, and what else differs."""
 
 from __future__ import annotations
 

@@ -131,11 +131,11 @@ def _partners(a: Sequence[CellSpec], b: Sequence[CellSpec]) -> dict[CellSpec, Ce
 _NAMES, _SETTINGS = (
     {field: axis.alike for field, axis in AXES.items() if axis.compared == compared} for compared in ("name", "setting")
 )
-"""What changes no step's work, and what may be the very thing that two sessions compare, each with a stand-in."""
+"""Fields that change no step's work, and fields that two sessions may compare, each with a stand-in."""
 
 
 def _each_has_its_own(name: str, a: Sequence[CellSpec], b: Sequence[CellSpec]) -> bool:
-    """Whether each side has one value of it, and these differ."""
+    """True if each side has one value of it, and these differ."""
     here, there = ({getattr(spec, name) for spec in side} for side in (a, b))
     return len(here) == len(there) == 1 and here != there
 
@@ -183,7 +183,7 @@ def _title(results: Sequence[Result]) -> str:
 
 
 def _differences(a: Sequence[Result], b: Sequence[Result]) -> Iterator[str]:
-    """What the two sides of a pair do not have in common, each as ``what: A | B``."""
+    """The differences of the two sides of a pair, each as ``what: A | B``."""
     for name, read in _COMPARED.items():
         sides = [tuple(_distinct(read(result) for result in side)) for side in _shown_by(a, b)]
         mixed = name in _PLACE and any(len(side) > 1 for side in sides)
@@ -212,7 +212,7 @@ def _of_setting(attribute: str) -> Callable[[Result], str]:
 
 _UNREAD = "not read back"
 _PLACE = ("host", "device's name", "torch")
-"""What is said also where it differs within a side: a pair takes all runs of a cell together."""
+"""Differences that are said within a side, too: a pair takes all runs of a cell together."""
 _COMPARED: Mapping[str, Callable[[Result], str]] = {
     **{field.title: field.show for field in FIELDS.values() if field.kind in ("choice", "model")},
     "host": _of_environment("host"),

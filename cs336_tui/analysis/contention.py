@@ -18,7 +18,7 @@ def unseen(cell: CellState, otherwise: str) -> str:
 
 
 def window_s(cell: CellState) -> float:
-    """How long the cell measured; what lies between steps included where that is known."""
+    """The time in which the cell measured, pauses between steps included if they are known."""
     assert cell.finished is not None
     known = cell.finished.measured_for_s
     return fsum(cell.step_times_s) if known is None else known
@@ -63,7 +63,7 @@ _QUIET = "repeat it when nothing else runs on this machine"
 
 
 class Contention(NamedTuple):
-    """Whether there was contention of one kind or of any, None where that could not be seen; the evidence, and what to
+    """True if there was contention of one kind or of any, None where that could not be seen; the evidence, and what to
     do about it."""
 
     holds: bool | None
@@ -151,7 +151,7 @@ def _cores(cell: CellState) -> Contention:
 
 
 def _cores_around(cell: CellState) -> Contention:
-    """Where no sample fell into the window: what others used in the time that the first one after it tells of."""
+    """Others' use in the time of the first sample after the window, if no sample fell into it."""
     others = cell.surroundings.other_cores_around
     if others is None:
         return Contention(None, unseen(cell, ""))

@@ -1,4 +1,4 @@
-"""How much energy a step took, where the device counts it."""
+"""The energy of a step, if the device counts it."""
 
 from __future__ import annotations
 

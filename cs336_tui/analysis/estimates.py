@@ -18,10 +18,10 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import UNKNOWN, duration, gigabytes, millisecond_decimals
 
 CONTEXT_BYTES = {"cuda": 2**29, "mps": 2**29, "cpu": 2**28}
-"""What a torch process takes besides its tensors. On CUDA, context and loaded kernels are assumed to take 0.5 GiB; on a
-CPU, an interpreter that has imported torch was seen to take 0.23 GiB."""
+"""The memory of a torch process besides its tensors. On CUDA, context and loaded kernels are assumed to take 0.5 GiB;
+on a CPU, an interpreter that has imported torch was seen to take 0.23 GiB."""
 TIGHT_SHARE = 0.1
-"""What fits with less than this share of its peak to spare is tight: a caching allocator reserves more than it hands
+"""A fit with less than this share of the peak to spare is tight: a caching allocator reserves more than it hands
 out, and how much more is not predicted."""
 _OTHER_PASSES = "other passes"
 _MOST_NAMED = 3
@@ -39,7 +39,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int | None
     free_bytes: int | None
     source: str
-    """Where the two are from, in words."""
+    """The source of the two, in words."""
     gpu: GpuModel | None = None
     stated_flops: float | None = None
     """Peak FLOP/s that a person stated; goes before the data sheet's."""
@@ -134,15 +134,15 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Of all steps of the cell, warm-up and what is not timed included."""
     run_high_s: float | None
     basis: str
-    """What the times rest on, in words."""
+    """The basis of the times, in words."""
     measured: bool
-    """Whether this very cell was measured."""
+    """True if this very cell was measured."""
     by_others: bool = False
-    """Whether the times rest on cells of other variants."""
+    """True if the times rest on cells of other variants."""
 
     @property
     def fit(self) -> str:
-        """Whether it fits, in words."""
+        """The fit in words, with the memory to spare."""
         if self.margin_bytes is None:
             return UNKNOWN
         if not self.fits:
@@ -185,7 +185,7 @@ def measured_cells(state: SessionState, target: Target) -> tuple[MeasuredCell, .
 
 
 def _likenesses(spec: CellSpec) -> tuple[tuple[_Likeness, str], ...]:
-    """What cells may have in common with this one, most first, each with what they are then not alike in, in words.
+    """Fields that cells may share with this one, most first, each with the differences that are left, in words.
     A cell tells about none that computes in another precision or on other threads."""
     usual, kind = (spec.precision, spec.threads), variant_kind(spec)
     return (

@@ -1,4 +1,4 @@
-"""How long each cell and the rest of a session will take, from the steps that were timed so far.
+"""The time that each cell and the rest of a session will take, from the steps timed so far.
 
 A single stall must not be taken for what is to come, so every price is a median: of a cell's steps, of the cells most
 like the one that is priced. What a cell takes beside its steps (start, cold step, stalls) is a mean in which no cell
@@ -24,16 +24,16 @@ RECENT = 9
 """So many of the latest cells of a kind tell the price of one."""
 _RECENT_STEPS = 31
 _BEND = 0.85
-"""Where launches bound small cells, larger ones than any that was timed use the device better: their steps are taken to
+"""If launches bound small cells, larger ones than any that was timed use the device better: their steps are taken to
 grow with this power of the work."""
 _FADES = 0.8
 """By which a cell's weight is multiplied for each later one of its kind."""
 _MOST_EXTRA = 3.0
-"""What cells take beside typical steps counts up to so many times the median of it."""
+"""The time of cells beside typical steps counts up to so many times its median."""
 
 
 def _launches(spec: CellSpec) -> float:
-    """How much there is to launch in a step, in arbitrary units: it bounds the steps of small models on a fast GPU."""
+    """The amount of launching in a step, in arbitrary units: it bounds the steps of small models on a fast GPU."""
     return spec.num_layers * (1.0 if spec.pass_ in ("inference", "forward") else 3.0)
 
 
@@ -56,7 +56,7 @@ class Counts(NamedTuple):
 
 T = TypeVar("T")
 Kind = tuple[object, ...]
-"""What decides, beside the work, how long a step takes."""
+"""The settings that decide, beside the work, how long a step takes."""
 
 
 class Timed(NamedTuple):
@@ -68,7 +68,7 @@ class Timed(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a step takes: so many seconds a unit of work, or a launch, whichever is more. No step of more work than
+    """The time of a step: so many seconds a unit of work, or a launch, whichever is more. No step of more work than
     `most_work` was timed."""
 
     per_work_s: float
@@ -103,7 +103,7 @@ class Cost(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """What the latest cells took: a step of a kind of cell, of what is near it, of whichever; compiling; the rest."""
+    """The times of the latest cells: a step of a kind of cell, of a near kind, of any; compiling; the rest."""
 
     alike: dict[Kind, Cost]
     near: dict[Kind, Cost]

@@ -70,7 +70,7 @@ def _meets(known: dict[int, int], room: int, first: int, last: int) -> int:
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found: the cell with the largest batch or context that fits, None when none does."""
+    """The result: the cell with the largest batch or context that fits, None when none does."""
 
     by: Dimension
     largest: int | None
@@ -79,7 +79,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """The next larger one, which does not fit; None where the limit ended the search."""
     limit: int
     predictions: int
-    """How many had to be made."""
+    """The number of predictions that were made."""
 
 
 def search(

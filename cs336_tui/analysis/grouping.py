@@ -40,7 +40,7 @@ def groups(results: Iterable[Result], keys: Sequence[str]) -> dict[tuple[str, ..
 
 
 def shown(result: Result, keys: Sequence[str]) -> tuple[str, ...]:
-    """What the result shows in these fields."""
+    """The texts of the result in these fields."""
     return tuple(FIELDS[key].show(result) for key in keys)
 
 
@@ -54,7 +54,7 @@ def label(result: Result, keys: Sequence[str]) -> str:
 
 
 def shared(results: Sequence[Result], but: Sequence[str] = (), among: Sequence[str] = SHARED) -> str:
-    """What all results show alike in the fields of `among` that are not in `but`: ``size small, context 256``."""
+    """The texts that all results share in the fields of `among` that are not in `but`: ``size small, context 256``."""
     found = {key: in_common(results, key) for key in among if key not in but}
     return ", ".join(f"{FIELDS[key].title} {text}" for key, text in found.items() if text)
 
@@ -64,7 +64,7 @@ _MARKED = ("machine", "torch", "threads")
 
 
 class UsualPlaces:
-    """Where most figures of each device were measured, in the fields that are not `named` in the table.
+    """The place where most figures of each device were measured, in the fields that are not `named` in the table.
 
     `figures` gives one result of each. Called with one, says where it ran if that is not the usual place.
     """

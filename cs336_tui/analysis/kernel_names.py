@@ -25,7 +25,7 @@ _GEMM_PLUMBING = re.compile(
 
 
 def short_name(name: str) -> str:
-    """What tells a kernel from its neighbours, never empty.
+    """The short name of a kernel, never empty.
 
     ``void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, ...>`` is
     ``vectorized_elementwise CUDAFunctor_add<float>``, ``aten::mm`` is ``mm``; a matrix product keeps dtypes and tile.

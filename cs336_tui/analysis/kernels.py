@@ -1,4 +1,4 @@
-"""What a profiled step comes to: rows per kernel, shares per kind, phase and named range, attention's two sides.
+"""A profiled step in figures: rows per kernel, shares per kind, phase and named range, attention's two sides.
 
 Times are ns, shares 0 to 1 of what was selected. A `Phases` is the name of one phase, several names, or None for the
 whole step. Names as people read them are `cs336_tui.analysis.kernel_names`.
@@ -23,7 +23,7 @@ MATMUL: KernelKind = "matrix multiply"
 _OPTIMIZER_PHASES = ("zero_grad", "optimizer")
 _ATTENTION_MATMULS = ("attention scores", "final matmul", "attention core")
 _UNPARTED = ("attention rest",)
-"""Where attention that nothing takes apart does its products and its softmax, if its projections are named."""
+"""The range with the products and the softmax of attention that nothing takes apart, if its projections are named."""
 _TOGETHER = ("attention core", FUSED)
 """Ranges in which products and softmax of attention are one."""
 
@@ -154,7 +154,7 @@ def by_range(report: KernelReport) -> tuple[RangeShare, ...]:
 
 
 def matmul_shares(report: KernelReport) -> MatmulShares:
-    """How much of forward, of forward and backward, and of a full training step is matrix multiplication."""
+    """The shares of matrix multiplication in forward, in forward and backward, and in a full training step."""
     phases = tuple(report.phase_spans_ns)
     has_forward, has_backward = "forward" in phases, "backward" in phases
     model = tuple(phase for phase in phases if phase not in _OPTIMIZER_PHASES)

@@ -17,13 +17,13 @@ QUEUE = 1000
 _LEAST_LAUNCH_S = 2e-6
 """Less than any launch takes the host. A queue fills only with kernels that take the device longer than that."""
 _UNLIKE = 1.5
-"""How many times as much launching a second of a later phase may take as one of the first that fills the queue."""
+"""A second of a later phase may take so many times as much launching as one of the first that fills the queue."""
 FULL_S = QUEUE * _LEAST_LAUNCH_S
-"""What a full queue keeps the device busy for at least. Where the device has less to do, the host is not waiting."""
+"""The least time that a full queue keeps the device busy. Where the device has less to do, the host is not waiting."""
 
 
 class Launching(NamedTuple):
-    """Whether launching bounds the step, None where that cannot be told; the evidence, what to do about it, and in a
+    """True if launching bounds the step, None where that cannot be told; the evidence, what to do about it, and in a
     few words why it cannot be told."""
 
     holds: bool | None
@@ -51,7 +51,7 @@ class Enqueuing(NamedTuple):
 
 
 def launching(cell: CellState, idle: float | None = None) -> Launching:
-    """Whether the host needs nearly the whole step to enqueue it, waiting for room in the device's queue not counted.
+    """True if the host needs nearly the whole step to enqueue it, waiting for room in the device's queue not counted.
 
     `idle` is the share of a profiled step of the same work in which the GPU ran nothing, where that is known.
 

@@ -1,4 +1,4 @@
-"""What a memory report comes to: the timeline, live allocations at a moment, peaks by phase, what blocks save."""
+"""A memory report in figures: the timeline, live allocations at a moment, peaks by phase, what blocks save."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOP_CONTRIBUTORS = 5
 
 
 class Moment(NamedTuple):
-    """What was live at one event. `by_category` has every category; its sum is `total_bytes`."""
+    """The live memory at one event. `by_category` has every category; its sum is `total_bytes`."""
 
     event: int
     phase: str
@@ -101,7 +101,7 @@ class Timeline:
         return self.report.phases[place].phase if place >= 0 else ""
 
     def at(self, event: int, n: int = 20, min_bytes: int = 0) -> Moment:
-        """What is live at an event, with its `n` largest blocks of at least `min_bytes`."""
+        """The live memory at an event, with its `n` largest blocks of at least `min_bytes`."""
         live = self._live(event)
         by_category: dict[Category, int] = {
             category: int(found) for category, found in zip(_CATEGORIES, self.by_category[:, event], strict=True)
@@ -235,19 +235,19 @@ def _phase_peaks(report: MemoryReport) -> PhasePeaks:
 
 
 class Contributor(NamedTuple):
-    """What one kind of operation of a block saves. `share` is of all that the block saves, 0 to 1."""
+    """The tensors that one kind of operation of a block saves. `share` is of all that the block saves, 0 to 1."""
 
     tensor: SavedTensor
     share: float
 
 
 class SavedRow(NamedTuple):
-    """What one module saves for backward, or each of several alike ones."""
+    """The tensors that one module saves for backward, or each of several alike ones."""
 
     modules: str
     """As ``layers.0``, or ``layers.0 to layers.11, each``."""
     alike: int
-    """How many modules it stands for."""
+    """The number of modules that it stands for."""
     bytes: int
     """Of each."""
     contributors: tuple[Contributor, ...]
@@ -258,7 +258,7 @@ class SavedRow(NamedTuple):
 
 
 def saved_summary(report: MemoryReport) -> tuple[SavedRow, ...]:
-    """What each Transformer block saves for backward; neighbours that save the same are one row."""
+    """The tensors that each Transformer block saves for backward; neighbours that save the same are one row."""
     return tuple(_saved_row(run) for run in _runs(report.saved))
 
 

@@ -30,7 +30,7 @@ class Result(NamedTuple):
 
     @property
     def is_measured(self) -> bool:
-        """Whether it has timings to show: it ended well and has measured steps. What a cell timed before it ran out
+        """True if it has timings to show: it ended well and has measured steps. What a cell timed before it ran out
         of memory, failed or was stopped is kept in its session, but does not stand beside whole results."""
         return self.cell.status == "ok" and self.cell.running.n > 0
 

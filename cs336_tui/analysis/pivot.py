@@ -30,7 +30,7 @@ from cs336_tui.analysis.merge import ENDINGS, Result, ddof_of, measured, pooled,
 from cs336_tui.stats.ratio import LEVEL, ratio_of
 
 Shown = tuple[str, ...]
-"""What a figure shows in each of the named fields."""
+"""The texts of a figure in each of the named fields."""
 
 
 class Baseline(NamedTuple):
@@ -86,7 +86,7 @@ _ARGUMENTS = "model-args"
 
 
 def _fits(key: str, fields: Mapping[str, str], base: Mapping[str, str]) -> bool:
-    """Whether both show the same, or what follows from the model of one of them."""
+    """True if both show the same, or what follows from the model of one of them."""
     of_others = key == _ARGUMENTS and fields.get("model") != base.get("model")
     return of_others or fields[key] == base[key] or OWN in (fields[key], base[key])
 
@@ -124,7 +124,7 @@ WHOLE_PROCESS = "peak RSS of the whole process"
 """Mark of a memory figure from a device whose memory no allocator counts."""
 
 Key = tuple[str, ...]
-"""What a row or column shows in each of its fields."""
+"""The texts of a row or column in each of its fields."""
 
 _PREFERRED = ("size", "pass", "precision", "warmup", "device", "context")
 
@@ -265,7 +265,7 @@ def _check(results: Sequence[Result], named: Sequence[str], taken: Mapping[str, 
 
 
 def _left_out(keys: Sequence[str], taken: Mapping[str, Key], what: str) -> str:
-    """What a pivot that leaves out these fields would mix, and what to do about it."""
+    """The cells that a pivot without these fields would mix, and the remedy."""
     said = " and ".join(f"{FIELDS[key].title} ({_few(taken[key])})" for key in keys)
     grammar = "varies but is" if len(keys) == 1 else "vary but are"
     first = keys[0]
@@ -300,7 +300,7 @@ def _mixed(groups: Iterable[Sequence[Result]], named: Sequence[str]) -> list[str
 
 
 def _in_order(keys: Sequence[str], shown: Mapping[Key, Result]) -> tuple[Key, ...]:
-    """What rows or columns show, each given with a result that shows it, in the natural order of its fields."""
+    """The keys of rows or columns, each with a result that shows it, in the natural order of its fields."""
     return tuple(sorted(shown, key=lambda key: tuple(FIELDS[name].order(shown[key]) for name in keys)))
 
 

@@ -1,4 +1,4 @@
-"""What another precision than fp32 buys: time and memory of the cells that were measured in both."""
+"""The gain of another precision than fp32: time and memory of the cells that were measured in both."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SpeedUp(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pays(self) -> bool | None:
-        """Whether the other precision takes less time; None where that cannot be told."""
+        """True if the other precision takes less time; None where that cannot be told."""
         return None if self.outcome == "ambiguous" else self.outcome == "faster"
 
     @property
@@ -83,7 +83,7 @@ def mixed_speedups(results: Sequence[Result]) -> tuple[SpeedUp, ...]:
 
 
 def _work(result: Result) -> tuple[object, ...]:
-    """What must be the same of two cells but for their precision. Threads are those in force; of a cell that did not
+    """Fields that two cells must share but for their precision. Threads are those in force; of a cell that did not
     come so far, those that it would have had."""
     alike = msgspec.structs.replace(
         result.spec,
@@ -129,7 +129,7 @@ def _side(results: Sequence[Result]) -> TimedSide:
 
 
 def _peaks(results: Iterable[Result]) -> Iterable[int]:
-    """What the allocator counted; where a cell's does not count, what a memory report of the same recorded."""
+    """The allocator's peak; if it does not count, the peak of a memory report of the same cell."""
     for result in results:
         if result.cell.finished and result.cell.finished.peak_allocated_bytes:
             yield result.cell.finished.peak_allocated_bytes

@@ -1,4 +1,4 @@
-"""Where results that stand in one table were not made alike: settings in force, versions, machines.
+"""Differences in how results of one table were made: settings in force, versions, machines.
 
 What the spec says is a choice, which tables show; here is what came of it, or lay beside it.
 """
@@ -66,13 +66,13 @@ def _precision(result: Result) -> tuple[str, str]:
 
 
 def _own_code(result: Result) -> tuple[str, ...]:
-    """What brings code of the user's, all of which a revision is of."""
+    """Fields that bring code of the user's; a revision is of all of it."""
     spec = result.spec
     return spec.model, spec.attention, spec.optimizer, spec.loss
 
 
 def _attention(result: Result) -> tuple[str, ...]:
-    """What decides which kernel computes attention; the settings of each are a choice."""
+    """Settings that decide which kernel computes attention; the settings of each are a choice."""
     spec = result.spec
     return spec.workload, spec.model, spec.attention, spec.precision, spec.device
 
@@ -95,7 +95,7 @@ SETTINGS_IN_FORCE = (
     Aspect("compiler", _in_force("compiler"), lambda result: (result.spec.compile, _device_type(result))),
     Aspect("model revision", _in_force("model_revision"), _own_code),
 )
-"""What was in force beside the precision."""
+"""Effective settings beside the precision."""
 
 _ALL = (
     *SETTINGS_IN_FORCE,

@@ -79,7 +79,7 @@ def published() -> tuple[Published, ...]:
 
 
 def own_path() -> Path:
-    """Where a person's own reference points are kept."""
+    """The file of a person's own reference points."""
     return platformdirs.user_data_path("cs336-tui", appauthor=False) / "reference.csv"
 
 
@@ -200,7 +200,7 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class Added(msgspec.Struct, frozen=True):
-    """What became of results that were to be kept: the new rows, and a line for each cell that cannot be one."""
+    """The result of keeping results: the new rows, and a line for each cell that cannot be one."""
 
     rows: tuple[Published, ...]
     left_out: tuple[str, ...]
@@ -316,7 +316,7 @@ def _match(spec: CellSpec, in_force: EffectiveSettings | None, row: Published) -
 
 
 def _differences(spec: CellSpec, in_force: EffectiveSettings | None, row: Published) -> Iterator[str]:
-    """What would change a time, a caveat each."""
+    """Differences that change a time, a caveat each."""
     for name, here, there in (
         ("context", spec.context_length, row.context),
         ("batch", spec.batch_size, row.batch),
@@ -342,7 +342,7 @@ def _differences(spec: CellSpec, in_force: EffectiveSettings | None, row: Publis
 
 
 def _remarks(spec: CellSpec, row: Published) -> Iterator[str]:
-    """What should change no time but is to be known."""
+    """Differences that change no time, a caveat each."""
     if row.edition != spec.edition:
         called = f", where it is called {row.size}" if row.size != spec.size else ""
         yield f"edition {row.edition} there{called}"

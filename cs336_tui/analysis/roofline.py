@@ -1,4 +1,4 @@
-"""How close measured cells come to what their device can do: the roofline model (Williams, Waterman, Patterson 2009).
+"""Measured cells against the limits of their device: the roofline model (Williams, Waterman, Patterson 2009).
 
 A step of I operations per byte moved can run at min(peak FLOP/s, I x bandwidth) at best. Two such ceilings are held
 against it: the data sheet's and the one that was measured on the spot. What is not known stays None.
@@ -37,7 +37,7 @@ PeakLookup = Callable[[PeakKey], DevicePeak | None]
 
 
 class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device can do at best, by one source."""
+    """The limits of a device, by one source."""
 
     flops_per_s: float | None
     """None where no source states it."""
@@ -46,7 +46,7 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
     doubt: str = ""
     """Why it may be too low, in a few words; empty where nothing speaks for it."""
     is_wrong: bool = False
-    """Whether a cell achieved more, which no peak allows."""
+    """True if a cell achieved more, which no peak allows."""
 
     def held_against(self, flops_per_s: float) -> Ceiling:
         """The same, or what it is after a cell achieved this many FLOP/s."""
@@ -130,7 +130,7 @@ class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bound(self) -> Bound | None:
-        """What keeps the cell from more FLOP/s, by its intensity."""
+        """The limit that keeps the cell from more FLOP/s, by its intensity."""
         return self.ceiling.bound(self.intensity) if self.ceiling else None
 
     @property
@@ -146,7 +146,7 @@ def _share(value: float, peak: float | None) -> float | None:
 
 
 class Work(NamedTuple):
-    """What a step of a cell computes and moves at least."""
+    """The least FLOPs and bytes of a step of a cell."""
 
     flops: int
     """Of the timed phases."""
@@ -284,7 +284,7 @@ def doubt(peak: DevicePeak) -> str:
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cell achieved and of which share of its two ceilings; what is not known is None, never a guess.
+    """The rates that a cell achieved and their shares of its two ceilings; what is not known is None, never a guess.
 
     Rates are there for a measured cell, shares where their ceiling is known, for the precision in force.
     """
@@ -300,7 +300,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     sheet: Ceiling | None = None
     measured: Ceiling | None = None
     bound: Bound | None = None
-    """What keeps it from more FLOP/s, by its intensity."""
+    """The limit that keeps it from more FLOP/s, by its intensity."""
     bytes_per_s: float | None = None
     """Achieved, at least: the least bytes that a step must move over its time."""
     share_of_bandwidth: float | None = None
@@ -309,7 +309,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limit_of(result: Result, peaks: PeakLookup) -> Limit:
-    """How close the cell came to its limits; `peaks` finds what was measured of its device."""
+    """The rates of the cell against its limits; `peaks` finds what was measured of its device."""
     point = point_of(result, peaks)
     if point is None:
         work = work_of(result)

@@ -1,4 +1,4 @@
-"""Whether a cell's numbers can be trusted: one judgement a cell, several verdicts in it, each with its evidence."""
+"""The trust in a cell's numbers: one judgement a cell, several verdicts in it, each with its evidence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VerdictName = Literal[
     "allocator-retry",
     "slowed-by-settings",
 ]
-"""What can be said of a number. `steady` and `launch-bound` describe it; all others are reasons to doubt it."""
+"""Names of verdicts. `steady` and `launch-bound` describe it; all others are reasons to doubt it."""
 
 DESCRIBING: tuple[VerdictName, ...] = ("steady", "launch-bound")
 
@@ -73,13 +73,13 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     """Every `VerdictName`, in their order."""
     notes: tuple[str, ...]
-    """What is noted and not blamed, such as a power cap, or that spikes were limited for the analysis alone."""
+    """Remarks that raise no doubt, such as a power cap, or that spikes were limited for the analysis alone."""
     warmup_advice: str
     """On the number of warm-up steps, in a few words."""
     interval: MeanInterval | None
     """Of the mean step time; None below 10 steps."""
     limited: int = 0
-    """How many spikes were limited for the analysis alone; where any were, one of `notes` says so."""
+    """The number of spikes that were limited for the analysis alone; if there are any, one of `notes` says so."""
 
     @property
     def holding(self) -> tuple[Check, ...]:
@@ -101,7 +101,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_doubted(self) -> bool:
-        """Whether there is a reason to doubt the number."""
+        """True if there is a reason to doubt the number."""
         return bool(self.doubts)
 
     @property
@@ -141,7 +141,7 @@ _SERIES = (
 
 
 def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
-    """What can be said of a cell that ended well and has measured steps; None of any other.
+    """The judgement of a cell that ended well and has measured steps; None of any other.
 
     `idle` is the share of a profiled step of the same work in which the GPU ran nothing, where that is known.
 
@@ -263,7 +263,7 @@ class _Warming(NamedTuple):
     """Measured steps that begin with warm-up."""
 
     needed: int | None
-    """How many warm-up steps would have been enough; None where the steps do not tell."""
+    """The number of warm-up steps that would have been enough; None if the steps do not tell."""
 
 
 def _warming(cell: CellState, steadiness: Steadiness | None) -> _Warming | None:
@@ -274,8 +274,8 @@ def _warming(cell: CellState, steadiness: Steadiness | None) -> _Warming | None:
 
 
 def _warmup_needed(cell: CellState, steadiness: Steadiness) -> int | None:
-    """How many warm-up steps would do where the measured ones still have some: as these tell, or more where warm-up and
-    early measured steps together tell more."""
+    """The number of warm-up steps that would do if the measured ones still have some: as these tell, or more if warm-up
+    and early measured steps together tell more."""
     given = len(cell.warmup_times_s)
     needed = [] if steadiness.warmup_steps is None else [given + steadiness.warmup_steps]
     if given and cell.spec.sync == "each-step":

@@ -1,4 +1,4 @@
-"""What warming up does: the raw step times of cells that differ in their warm-up steps alone, side by side."""
+"""The effect of warm-up: raw step times of cells that differ in their warm-up steps alone, side by side."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def warmup_groups(results: Iterable[Result]) -> tuple[WarmupGroup, ...]:
 
 
 def steps_until_steady(times_s: Sequence[float], measured_s: Sequence[float]) -> int | None:
-    """How many steps of `times_s` go by before all later ones are steady; None when the last one is not.
+    """The number of steps of `times_s` before all later ones are steady; None when the last one is not.
 
     Steady is a step within m ± max(3 · 1.4826 · MAD, 0.02 m), where m is the median of `measured_s` and MAD the median
     absolute deviation from it: three standard deviations of what is normal among the measured steps, and never less

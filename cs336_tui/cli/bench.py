@@ -153,7 +153,7 @@ def resume(
 
 
 def said(info: store.SessionInfo, waiting: int) -> str:
-    """What resuming will do, in one line."""
+    """The cells that resuming will run, in one line."""
     begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.started_at)) if info.started_at else "?"
     done = info.cells - waiting - info.skipped
     what = f"{waiting} of {info.cells} cells left to run" if waiting else "nothing left to run"

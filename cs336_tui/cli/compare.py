@@ -122,7 +122,7 @@ def _table(comparison: Comparison) -> str:
 
 
 def _shared(comparison: Comparison) -> str:
-    """What the cells of A share that the table leaves out, in a line."""
+    """Settings that all cells of A share and the table leaves out, in a line."""
     taken = {key: {shown_of(pair.a.spec, key) for pair in comparison.pairs} for key in SETTINGS[1:]}
     found = {key: shown.pop() for key, shown in taken.items() if len(shown) == 1}
     return ", ".join(

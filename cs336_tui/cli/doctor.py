@@ -18,7 +18,7 @@ from cs336_tui.stats.quantities import gigabytes
 
 
 def machine_report() -> str:
-    """What this machine offers, as text for people; a machine with nothing still gets its report."""
+    """The devices, versions and problems of this machine as text; a machine with nothing still gets its report."""
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(lambda _: None, session_dir=Path(scratch), device_interval_s=0)
         try:
@@ -72,7 +72,7 @@ def _app() -> list[str]:
 
 
 def missing(env: Environment, nvml: NvmlReport) -> list[str]:
-    """What is missing or odd, a line each below a heading; `nvml` is what the NVIDIA driver said."""
+    """Missing or odd things, a line each below a heading; `nvml` is the NVIDIA driver's answer."""
     kinds = {device.name.partition(":")[0] for device in env.devices}
     of_nvml = filter(None, (nvml.why, *nvml.lost)) if "mps" not in kinds else ()
     lines = list(dict.fromkeys((*env.problems, *of_nvml)))

@@ -38,7 +38,7 @@ from cs336_tui.stats.quantities import UNITS, Notation, Unit
 _REMEDY: Mapping[str, str] = {
     "ab": "; time two cells in turns with cs336-tui ab --a FLAGS --b FLAGS first, and let --where keep both"
 }
-"""What to do about a report that there is none of."""
+"""The remedy for a report that there is none of."""
 
 
 class TableChoice(NamedTuple):
@@ -81,11 +81,11 @@ class TableChoice(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but the results was asked for."""
+        """True if nothing but the results was asked for."""
         return not (self.pivot_on or self.layout or self.columns or self.reference or self.compare or self.report)
 
     def tables(self, results: Sequence[Result]) -> Sequence[Table]:
-        """What was asked for. Raises the errors of the tables, or `click.UsageError`."""
+        """The chosen tables. Raises the errors of the tables, or `click.UsageError`."""
         notation = Notation(self.unit or "ms", self.digits)
         if self.pivot_on:
             rows, columns = _axes(self.pivot_on, results)
@@ -112,7 +112,7 @@ def export_command(
     figures: Path | None,
     **choices: Any,
 ) -> str:
-    """What was asked for of the sessions as text, empty when it went to a file. `choices` are of `TableChoice`.
+    """The chosen export of the sessions as text, empty when it went to a file. `choices` are of `TableChoice`.
 
     Raises `click.UsageError`; then nothing was written to `output`.
     """
@@ -209,7 +209,7 @@ def _data(sources: Sequence[Source], results: Sequence[Result], format_: str) ->
 
 
 def _reports(sources: Sequence[Source], results: Sequence[Result], name: str, where: Sequence[str]) -> Sequence[Table]:
-    """What reports of one kind found. Raises `click.UsageError` when the sessions have none of the chosen cells."""
+    """The tables of one kind of report. Raises `click.UsageError` when the sessions have none of the chosen cells."""
     pairs = _pairs("--where", where)
     for key in pairs:
         field_named(key)

@@ -93,7 +93,7 @@ def _row(
     *,
     refresh: bool,
 ) -> PeakRow:
-    """What is known of the device, measured now if it must be."""
+    """The device's row, measured now if it must be."""
     known = None if refresh else cache.get(peak_key(environment, device.name, precision, threads))
     if known is not None:
         return PeakRow(device=device, precision=precision, peak=known)

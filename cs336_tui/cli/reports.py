@@ -181,7 +181,7 @@ _HELP = {
     By hooks on each module, on the course's toy model under autocast, and what adding 0.01 a thousand times comes to.
     """,
 }
-"""What a command says about itself beyond its line in `REPORTS`."""
+"""The help of a command beyond its line in `REPORTS`."""
 
 
 def _command(kind: ReportKind) -> click.Command:

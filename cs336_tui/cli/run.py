@@ -47,7 +47,7 @@ Render = Callable[[SessionState], str]
 
 
 class Outputs:
-    """Where the data and the summary of a run go; None for standard output and for no summary.
+    """The files for the data and the summary of a run; None for standard output and for no summary.
 
     `data` is a format of the results, or what makes other text of the session.
     """
@@ -94,7 +94,7 @@ class HeadlessRun:
         self._progress = Progress(self.state, sys.stderr)
         self._files: list[_Kept] = []
         self.stopped = False
-        """Whether somebody stopped it before all was done."""
+        """True if somebody stopped it before all was done."""
 
     def keep(self, path: Path, render: Render, *, overwrite: bool) -> None:
         """Keep a rendering of the session in `path`. Raises `ExportError` when it cannot be written."""

@@ -92,7 +92,7 @@ def began(info: SessionInfo) -> str:
 
 
 def counts(info: SessionInfo) -> str:
-    """How its cells stand, in words."""
+    """The states of its cells, in words."""
     if info.problem:
         return "log damaged"
     parts = [

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 PATIENCE_S = 1.0
-"""How long a standard error that takes nothing is waited for; once it has taken nothing, no longer at all."""
+"""The time that a standard error that takes nothing is waited for; once it has taken nothing, no longer at all."""
 
 
 def settle_streams() -> None:

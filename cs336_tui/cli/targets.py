@@ -1,4 +1,4 @@
-"""What estimates are made with: the cells asked for, the devices that they are for, and who predicts."""
+"""The parts of an estimate: the chosen cells, the devices that they are for, and the predictor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cs336_tui.runner.predictor import PredictionError
 
 
 class Predicts(Protocol):
-    """What works predictions out; raises `PredictionError`."""
+    """A predictor; raises `PredictionError`."""
 
     def predict(
         self, specs: Sequence[CellSpec], on_each: Callable[[Prediction], object] = ...

@@ -20,9 +20,9 @@ from cs336_tui.stats.summaries import Summary
 
 _ROWS = ("size", "context")
 _BESIDE = ("attention", "compile", "pass")
-"""What has columns."""
+"""The methods with a column."""
 _UNUSED = ("edition", "arch", "vocab")
-"""What attention alone has nothing of."""
+"""Fields that attention alone does not have."""
 _MIB = 2**20
 
 
@@ -120,7 +120,7 @@ def _time_notes(members: Sequence[Result]) -> Iterator[str]:
 
 
 def _memory(members: Sequence[Result]) -> Iterator[Column[Row]]:
-    """What each method held, and after the last method of an attention what was to be expected of it."""
+    """The memory that each method held, and after the last method of an attention what was to be expected of it."""
     with_backward = [result for result in members if _has_backward(result.spec)]
     methods = _methods(with_backward)
     for number, method in enumerate(methods):
@@ -188,7 +188,7 @@ def _accounting(result: Result) -> Accounting | None:
 
 
 def _computed_by(result: Result) -> str:
-    """How attention was computed, in words; empty of a cell that never came so far."""
+    """The way in which attention was computed; empty of a cell that never came so far."""
     in_force = result.cell.in_force
     return (in_force.attention if in_force else None) or ""
 

@@ -22,7 +22,7 @@ def cells_with_results(state: SessionState) -> list[CellState]:
 
 
 def progress(state: SessionState) -> str:
-    """How many of the session's cells ended by themselves, and how."""
+    """The number of the session's cells that ended by themselves, by their ending."""
     endings = Counter(cell.status for cell in state.finished_cells)
     cancelled = endings.pop("cancelled", 0)
     line = f"{endings.total()} of {len(state.cells)} cells finished"
@@ -36,7 +36,7 @@ def failed_cells(state: SessionState) -> list[CellState]:
 
 
 def title_of(cell: CellState) -> str:
-    """What tells the cell from its neighbours, for a line of text."""
+    """The cell's name among its neighbours, for a line of text."""
     return f"{cell.spec.title} · batch {cell.spec.batch_size} · warm-up {warmup_done(cell)}"
 
 
@@ -51,7 +51,7 @@ def status_of(cell: CellState) -> str:
 
 
 def ending_of(cell: CellState) -> str:
-    """How far a cell got that has no full result, and why it went no further; one line."""
+    """The progress of a cell without a full result, and why it went no further; one line."""
     stage = f" in stage {cell.stage}" if cell.stage else ""
     spec = cell.spec
     warmup = f"{len(cell.warmup_times_s)} of {_most(spec.warmup_steps, automatic=spec.warmup_auto)} warm-up"
@@ -70,7 +70,7 @@ def _most(steps: int, *, automatic: bool) -> str:
 
 
 def _memory_at_the_end(cell: CellState) -> str:
-    """What could not be allocated and the largest peak before that, where they are known."""
+    """The size that could not be allocated and the largest peak before that, if known."""
     if cell.status != "oom" or cell.finished is None:
         return ""
     failed, peak = cell.finished.failed_allocation_bytes, cell.finished.peak_allocated_bytes
@@ -92,7 +92,7 @@ def shows_allocated(cells: Iterable[CellState]) -> bool:
 
 
 def shows_rss(cells: Iterable[CellState]) -> bool:
-    """Whether some cell ran where no allocator counts the device's memory, as on the CPU."""
+    """True if some cell ran where no allocator counts the device's memory, as on the CPU."""
     return any(
         peak_rss(cell) is not None and peak_allocated(cell) is None and not cell.spec.device.startswith("cuda")
         for cell in cells
@@ -100,7 +100,7 @@ def shows_rss(cells: Iterable[CellState]) -> bool:
 
 
 def has_result(cell: CellState) -> bool:
-    """Whether the cell has something to show: it ended by itself, or has a timed step."""
+    """True if the cell has something to show: it ended by itself, or has a timed step."""
     return _ended_by_itself(cell) or bool(cell.steps_done)
 
 

@@ -19,7 +19,7 @@ from cs336_tui.stats.summaries import Summary
 Mark = Literal["best", "neighbour"]
 
 _BASES = ("measured", "predicted")
-"""What memory is compared by, the most telling first. Not by RSS, of which tensors are but a part."""
+"""Measures by which memory is compared, the most telling first. Not by RSS, of which tensors are but a part."""
 
 
 class _Point(NamedTuple):

@@ -25,7 +25,7 @@ _ENDINGS = {
     "compiled": ("mean (ms)", "std (ms)"),
     "speed-up": ("", "low", "high"),
 }
-"""What a column holds in a record, where that is several numbers."""
+"""The value of a column in a record that is several numbers."""
 
 
 def compiled_tables(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
@@ -128,12 +128,12 @@ def _shown(row: Row, mode: str) -> str:
 
 
 def _prepared(runs: Sequence[Result], mode: str) -> list[ModelPrepared]:
-    """What compiling came to, of each run that got so far."""
+    """The result of compiling, of each run that got so far."""
     return [run.cell.prepared for run in runs if _is(mode, run) and run.cell.prepared is not None]
 
 
 def _compile_s(row: Row, mode: str) -> float | None:
-    """What compiling took, seconds; of several runs their mean."""
+    """The time that compiling took, in seconds; of several runs the mean."""
     taken = [each.compile_s for each in _prepared(row.runs, mode) if each.compile_s is not None]
     return fmean(taken) if taken else None
 

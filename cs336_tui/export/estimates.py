@@ -1,4 +1,4 @@
-"""What cells will need and the largest that fits, as tables and as data."""
+"""Tables and data of the needs of cells, and of the largest cell that fits."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def estimate_table(estimates: Sequence[Estimate], caption: str = "") -> Table:
 
 
 def category_table(estimates: Sequence[Estimate], caption: str = "") -> Table:
-    """What memory is held for, two rows a cell: at the end of its forward and at the peak of its step."""
+    """Memory by category, two rows a cell: at the end of its forward and at the peak of its step."""
     return _category_table(_needs_of(estimates), caption)
 
 
@@ -158,7 +158,7 @@ def _moments(need: _Need) -> tuple[_Moment, _Moment]:
 
 
 def estimate_notes(estimates: Sequence[Estimate]) -> Iterator[str]:
-    """What the numbers of estimates for one target mean and rest on, a line each."""
+    """The meaning and the basis of estimates for one target, a line each."""
     if estimates:
         yield target_note(estimates[0].target)
     yield PREDICTED
@@ -172,7 +172,7 @@ def estimate_notes(estimates: Sequence[Estimate]) -> Iterator[str]:
 
 
 def sweep_note(estimates: Sequence[Estimate]) -> str:
-    """How many cells fit, and how long all steps of those that do will take."""
+    """The number of cells that fit, and the time of all their steps."""
     too_large = sum(estimate.fits is False for estimate in estimates)
     fitting = f"{too_large} of {len(estimates)} cells do not fit; the others" if too_large else "all cells"
     if too_large == len(estimates):
@@ -227,7 +227,7 @@ def _notes_of(needs: Iterable[_Need]) -> tuple[str, ...]:
 
 
 class Fitted(NamedTuple):
-    """What was found for one cell, with the predictions of the largest that fits and the next larger one, and how
+    """The result of one search, with the predictions of the largest that fits and the next larger one, and how
     both went where they were run."""
 
     asked: CellSpec
@@ -301,7 +301,7 @@ def _fit_record(result: Fitted) -> dict[str, Value]:
 
 
 def _how_it_went(result: Fitted) -> str:
-    """How the largest and the next larger one went."""
+    """The endings of the largest and of the next larger one."""
     if result.ran is None:
         return "not run"
     said: str = "ran" if result.ran.status == "ok" else result.ran.status

@@ -151,7 +151,7 @@ def _page(text: str, folder: Path) -> str:
 
 
 def _log_names(sources: Sequence[Source]) -> dict[str, Source]:
-    """What each log is called in the folder."""
+    """The name of each log in the folder."""
     if len(sources) == 1:
         return {"session.jsonl": sources[0]}
     names: dict[str, Source] = {}

@@ -1,4 +1,4 @@
-"""What stands under a table: where its numbers come from, and what signs in it mean."""
+"""Footnotes of a table: the source of its numbers, and the meaning of its signs."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def results_notes(results: Sequence[Result], notation: Notation = MILLISECONDS) 
 
 
 def provenance_notes(results: Sequence[Result], *, std: bool = True) -> tuple[str, ...]:
-    """What any table of step times must say: in what the results were not made alike, std's kind, devices, what was in
-    force, versions; and which numbers are in doubt."""
+    """Notes that any table of step times must have: differences in how the results were made, std's kind, devices,
+    effective settings, versions, and the numbers in doubt."""
 
     def notes(state: SessionState, cells: Sequence[CellState]) -> Iterable[str]:
         shown = [cell for cell in cells if has_result(cell)]

@@ -167,7 +167,7 @@ def _latex_row(cells: Iterable[str]) -> str:
 
 
 def _is_wide(table: Table) -> bool:
-    """Whether LaTeX may not fit it into a line of text, by its characters."""
+    """True if LaTeX may not fit it into a line of text, by its characters."""
     rows = ([column.header for column in table.columns], *table.rows)
     widths = [max(map(len, map(one_line, cells))) for cells in zip(*rows, strict=True)]
     return sum(widths) + _LATEX_GAP * len(widths) > _LATEX_LINE

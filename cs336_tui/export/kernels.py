@@ -51,7 +51,7 @@ class _Part(NamedTuple):
 
 
 def kernel_tables(report: KernelReport) -> tuple[Table, ...]:
-    """What a write-up asks first: phases, kinds, ranges, attention; then every kernel of the step and of each phase."""
+    """Phases, kinds, ranges and attention first; then every kernel of the step and of each phase."""
     phases = [share.name for share in kernels.by_phase(report)]
     return (
         phase_table(report),
@@ -232,7 +232,7 @@ def kernel_document(report: KernelReport) -> dict[str, Any]:
 
 
 def footnotes(report: KernelReport) -> tuple[str, ...]:
-    """What was counted and how much of it is known; the same under every table of the report."""
+    """The counts and how much of them is known; the same under every table of the report."""
     noun = _Noun(report)
     counted = "kernels, copies and fills of the GPU" if report.activity == "kernels" else "operators by self time"
     return (
@@ -256,7 +256,7 @@ def _step_notes(report: KernelReport) -> Iterator[str]:
 
 
 class _Noun:
-    """What the report counts, in words."""
+    """The words for what the report counts."""
 
     def __init__(self, report: KernelReport) -> None:
         seen = report.activity == "kernels"

@@ -1,4 +1,4 @@
-"""What every kind of table in write-ups is put together from: rows of runs, columns, and tables for each setting."""
+"""The parts of every table for write-ups: rows of runs, columns, and tables for each setting."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def not_timed(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:
-    """What all rows share and no column says."""
+    """Settings that all rows share and no column has."""
     if same := shared(results, named, (*SHARED, "warmup", "steps", "edition", "arch", "vocab", "sync")):
         yield f"every row: {same}"
 

@@ -10,7 +10,7 @@ from cs336_tui.export.texts import one_line, plain
 
 _ARRAY = r"\[(?:[\d.]+(?:, [\d.]+)*)?\](?![(\[:])"
 _SPECIAL = re.compile(rf"({_ARRAY})|([\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
-"""What markdown could take as markup, second group; an underscore inside a word and an array of numbers are not."""
+"""Characters that markdown could take as markup are the second group; an underscore in a word and an array are not."""
 _OPENING = re.compile(r"^(\d+(?=[.)])|)([-+#=.)])")
 
 

@@ -102,7 +102,7 @@ def phase_table(report: MemoryReport) -> Table:
 
 
 def category_table(report: MemoryReport) -> Table:
-    """What memory is held for at the end of forward and at the peak, recorded and predicted."""
+    """Memory by category at the end of forward and at the peak, recorded and predicted."""
     from cs336_tui.analysis.memory import Timeline
 
     return _category_table(report, Timeline(report))
@@ -181,7 +181,7 @@ def _largest_table(report: MemoryReport, timeline: Timeline, min_bytes: int) -> 
 
 
 def saved_table(report: MemoryReport) -> Table:
-    """What each Transformer block saves for backward: its five largest contributors, the rest and the sum."""
+    """The tensors that each Transformer block saves for backward: the five largest contributors, the rest, the sum."""
     from cs336_tui.analysis.memory import saved_summary
 
     columns: tuple[Column[dict[str, Value]], ...] = (
@@ -212,7 +212,7 @@ def saved_table(report: MemoryReport) -> Table:
 
 
 def oom_table(report: OomReport) -> Table:
-    """What was asked for, what was live for what, the largest live allocations, and the prediction beside it."""
+    """The size asked for, live memory by category, the largest live allocations, and the prediction beside it."""
     unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
     seen = "seen in a second attempt" if report.observed else "predicted, not seen"
     return Table.of(

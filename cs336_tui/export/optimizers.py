@@ -1,4 +1,4 @@
-"""What each implementation of the optimizer takes of a training step."""
+"""The share of a training step that each implementation of the optimizer takes."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _show_clearing(row: Row) -> str:
 
 
 def _in_force(runs: Sequence[Result]) -> str:
-    """What the cells said of themselves."""
+    """The settings that the cells read back."""
     said = {run.cell.in_force.optimizer for run in runs if run.cell.in_force and run.cell.in_force.optimizer}
     return ", ".join(sorted(said)) or UNKNOWN
 

@@ -17,7 +17,7 @@ from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import UNKNOWN, Rate, bandwidth, percent
 
 UNSTATED = "unknown"
-"""What no data sheet that we know of states."""
+"""A figure that no known data sheet has."""
 NOISY = 0.02
 """From this spread on a peak is marked."""
 METHOD = (
@@ -32,7 +32,7 @@ def percent_of_measured(share: float | None, unknown: str = UNKNOWN) -> str:
 
 
 class PeakRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found for a device and a precision: a peak, or why there is none."""
+    """The result for a device and a precision: a peak, or why there is none."""
 
     device: DeviceInfo
     precision: Precision
@@ -134,7 +134,7 @@ def _notes(rows: Sequence[PeakRow]) -> Iterator[str]:
 
 
 def _said(row: PeakRow) -> tuple[str, ...]:
-    """What else is to be known of it."""
+    """Remarks on it."""
     if (peak := row.peak) is None:
         return (row.error,) if row.error else ()
     kept = f"not kept: {peak.disturbance}" if peak.disturbance else ""
@@ -142,7 +142,7 @@ def _said(row: PeakRow) -> tuple[str, ...]:
 
 
 def _in_force(row: PeakRow) -> str:
-    """What was read back."""
+    """The settings that were read back."""
     assert row.peak is not None
     peak = row.peak
     parts = [f"{row.precision}: {peak.dtype}", f"float32 matmul precision {peak.matmul_precision}"]

@@ -47,7 +47,7 @@ def pivot_table(
 
 
 def default_caption(pivot: Pivot, notation: Notation) -> str:
-    """What the figures are, by what, and over which baseline: ``Mean step time ± std (ms), size by pass``."""
+    """The figures, their rows and columns, and the baseline: ``Mean step time ± std (ms), size by pass``."""
     rows, columns = (" and ".join(FIELDS[key].title for key in keys) for keys in (pivot.rows, pivot.columns))
     named = ", ".join(filter(None, [value_title(pivot, notation), " by ".join(filter(None, (rows, columns)))]))
     return named[0].upper() + named[1:]
@@ -130,7 +130,7 @@ def _record(pivot: Pivot, row: Key, column: Key, figure: Figure) -> dict[str, Va
 
 
 def _is_rss(pivot: Pivot) -> bool:
-    """Whether every memory figure is of a device whose memory no allocator counts."""
+    """True if every memory figure is of a device whose memory no allocator counts."""
     known = [figure for figure in pivot.figures.values() if figure.value is not None]
     return pivot.value == "memory" and bool(known) and all(WHOLE_PROCESS in figure.marks for figure in known)
 

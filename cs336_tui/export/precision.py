@@ -29,7 +29,7 @@ TOY_PARTS = {
     "loss": "loss (cross-entropy)",
     "gradients": "gradients",
 }
-"""What of the toy model has a dtype, by its name in `ToyDtypes`."""
+"""The parts of the toy model that have a dtype, by their names in `ToyDtypes`."""
 
 ADDEND_NOTE = (
     "0.01 is rounded to its own dtype before it is added; converting it to the accumulator's afterwards brings "
@@ -117,7 +117,7 @@ def modules_table(report: PrecisionReport) -> Table:
 
 
 def _reading(modules: Sequence[ModuleDtypes]) -> Iterator[str]:
-    """What joined and made-up names of modules stand for, where there are any."""
+    """The meaning of joined and made-up names of modules, if there are any."""
     joined = next((each.path for each in modules if "*" in each.path), None)
     if joined is not None:
         yield f"{joined[: joined.index('*') + 1]} stands for every layer"

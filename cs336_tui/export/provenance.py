@@ -1,4 +1,4 @@
-"""Where numbers come from: the settings, devices, precisions and versions behind a session's results.
+"""The provenance of numbers: the settings, devices, precisions and versions behind a session's results.
 
 Every function gives lines of plain text; settings that vary between cells are columns of the table instead
 (`SETTINGS`).
@@ -50,7 +50,7 @@ def std_kind(ddof: int) -> str:
 
 
 def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "ms") -> Iterator[str]:
-    """What the table's numbers mean."""
+    """The meaning of the table's numbers."""
     yield f"times: {unit} per step over the n measured steps, without the warm-up steps"
     yield f"std: {std_kind(state.ddof)}"
     for sync in _distinct(cell.spec.sync for cell in cells):
@@ -64,13 +64,13 @@ def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "
 
 
 def setting_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
-    """What was run and, first, in what the cells were not run alike."""
+    """The cells that were run and, first, in what they differ."""
     yield from mixed_provenance([Result(0, title_of(state), state, cell) for cell in cells])
     yield from run_notes(state, cells)
 
 
 def run_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
-    """What was run: the settings that all cells share, the sizes, the devices, what was really in force."""
+    """The shared settings, the sizes, the devices and the effective settings of what was run."""
     models = any(cell.spec.workload == "language-model" for cell in cells)
     settings = {name: read for name, read in SETTINGS.items() if models or name not in _OF_MODELS}
     shared = {name: _distinct(read(cell.spec) for cell in cells) for name, read in settings.items()}
@@ -186,7 +186,7 @@ def device_label(environment: Environment | None, name: str) -> str:
 
 
 def precision_in_force(found: EffectiveSettings) -> str:
-    """What was read back when the cell was built; the logits' dtype is only known later."""
+    """The settings that were read back when the cell was built; the logits' dtype is only known later."""
     parts = [f"{found.parameter_dtype} parameters"]
     parts.append(f"autocast to {found.autocast_dtype}" if found.autocast_dtype else "no autocast")
     if found.float8:

@@ -65,9 +65,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     not_observable: tuple[str, ...]
     """Verdicts of which it could not be known whether they hold."""
     verdict_advice: dict[str, str]
-    """What to do about each of these, where something can be done."""
+    """The remedy for each of these, if there is one."""
     verdict_notes: tuple[str, ...]
-    """What was noted and not blamed, such as spikes that were limited for the analysis alone."""
+    """Remarks that raise no doubt, such as spikes that were limited for the analysis alone."""
     warmup_advice: str | None
     interval_low_s: float | None
     """Of the 95 % confidence interval of the mean step time, as its `interval_high_s`."""
@@ -76,7 +76,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Half its width over the mean: 0.01 is ± 1 %."""
     interval_method: str | None
     effective_n: float | None
-    """How many independent steps would fix the mean as well."""
+    """The number of independent steps that would fix the mean as well."""
     flops_per_step: int | None
     """Of the matrix products of the timed phases."""
     flops_per_s: float | None
@@ -99,17 +99,17 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     measured_for_s: float | None
     """From the beginning of the first measured step to the end of the last."""
     compile_s: float | None
-    """What torch.compile took before the first step."""
+    """The time of torch.compile before the first step."""
     compiled_graphs: int | None
     graph_breaks: tuple[str, ...]
     recompilations: int
-    """How often torch.compile compiled again in the course of the steps."""
+    """The number of times that torch.compile compiled again during the steps."""
     capture_s: float | None
-    """What capturing a CUDA graph took before the first step."""
+    """The time of capturing a CUDA graph before the first step."""
     before_backward_bytes: int | None
     """In use by tensors between forward and backward, of attention alone."""
     cpu_wait_s: float | None
-    """How long threads of the cell's process stood ready meanwhile and had no core, added up."""
+    """The time that threads of the cell's process were ready meanwhile and had no core, added up."""
 
 
 class CellWithoutResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class CellWithoutResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``--format json`` prints. `environment` is the machine as it was read last, `environments` are all that
+    """The document of ``--format json``. `environment` is the machine as it was read last, `environments` are all that
     cells ran on."""
 
     schema: int
@@ -251,7 +251,7 @@ _TEXTS = ("verdict_evidence", "verdict_advice")
 _PAIRS = tuple(field for field, axis in AXES.items() if axis.widget == "pairs")
 """Pairs of a name and its value; ``name=value`` in CSV."""
 _OF_MODEL = ("edition", "arch", "attention")
-"""What a user's model may decide itself."""
+"""Settings that a user's model may decide itself."""
 _MACHINE = ("host", "app", "python", "torch", "cuda", "driver")
 _COLUMNS = (
     *_FIRST,

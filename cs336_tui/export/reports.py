@@ -46,7 +46,7 @@ _Wanted = Callable[[CellSpec], bool]
 
 
 class _Exports(NamedTuple):
-    """How a report that a child process made is exported."""
+    """The exporters of a report that a child process made."""
 
     tables: Callable[..., Iterable[Table]]
     document: Callable[[Any], dict[str, Any]]
@@ -164,7 +164,7 @@ _FROM_CELLS: Mapping[str, Callable[[Sequence[SessionState], Sequence[Result], _W
 
 
 def _predicted(state: SessionState, wanted: Callable[[CellSpec], bool]) -> Iterator[Table]:
-    """What the session's cells need, judged for its machine's devices where these are known."""
+    """The needs of the session's cells, judged for its machine's devices where these are known."""
     by_device: dict[str, list[Prediction]] = {}
     for prediction in _predictions(state):
         if wanted(prediction.spec):

@@ -78,7 +78,7 @@ class _Row(NamedTuple):
 
 
 def data_value(key: str, shown: str) -> Value:
-    """What a field shows, as data: numbers as numbers."""
+    """The text of a field as data: numbers as numbers."""
     return int(shown) if key in WHOLE_NUMBERS and shown.isdigit() else shown
 
 
@@ -113,7 +113,7 @@ def _peak(title: str, key: str) -> Column[_Row]:
 
 
 def _judged(title: str, key: str, read: Callable[[Judgement], str]) -> Column[_Row]:
-    """What the judgement says in words; nothing is said of a cell without timings."""
+    """A text of the judgement; nothing is said of a cell without timings."""
     return Column(key, title, left=True, read=lambda row: read(row.judgement) if row.judgement else None)
 
 
@@ -138,7 +138,7 @@ def _show_bandwidth(row: _Row) -> str:
 
 
 def _compile_s(row: _Row) -> float | None:
-    """What torch.compile took before the first step; in no step's time."""
+    """The time of torch.compile before the first step; in no step's time."""
     return row.cell.prepared.compile_s if row.cell.prepared else None
 
 
@@ -202,7 +202,7 @@ COLUMNS: Mapping[str, Column[_Row]] = {
     "compile_time": Column("compile_s", "compile (s)", read=_compile_s, show=_known("{:.1f}")),
     "status": Column("status", left=True, read=lambda row: row.cell.status, text=lambda row: status_of(row.cell)),
 }
-"""What a column can show, by the key that ``--columns`` takes."""
+"""Every column, by the key that ``--columns`` takes."""
 
 
 def results_table(
@@ -257,7 +257,7 @@ def _rows(results: Sequence[Result], notation: Notation, peaks: PeakLookup) -> l
 
 
 def _work_notes(rows: Sequence[_Row], keys: Sequence[str], *, by_default: bool) -> Iterator[str]:
-    """What FLOP/s, shares of peaks and energies are, for the columns that there are."""
+    """The meaning of FLOP/s, shares of peaks and energies, for the columns that there are."""
     if "flops" in keys:
         yield ACHIEVED
     if by_default or not _WORK.isdisjoint(keys):
@@ -278,7 +278,7 @@ def _work_notes(rows: Sequence[_Row], keys: Sequence[str], *, by_default: bool) 
 
 
 def _is_telling(key: str, shown: str) -> bool:
-    """Whether a variant's value has to be said; what follows from the model goes without saying."""
+    """True if a variant's value has to be said; what follows from the model goes without saying."""
     return shown not in (FIELDS[key].usual, OWN)
 
 

@@ -143,7 +143,7 @@ def _notes(points: Sequence[RooflinePoint]) -> Iterator[str]:
 
 
 def ceiling_notes(points: Sequence[RooflinePoint], *, sheet: bool = True, measured: bool = True) -> Iterator[str]:
-    """What the shares of the data sheet's peaks, of the measured ones, or of both are shares of."""
+    """The peaks that the shares are of: the data sheet's peaks, of the measured ones, or of both are shares of."""
     if sheet:
         sheets = dict.fromkeys((point.machine, point.sheet.source if point.sheet else None) for point in points)
         for name, source in sheets:
@@ -228,7 +228,7 @@ def _ceilings(point: RooflinePoint) -> tuple[Ceiling, ...]:
 
 
 def _line(point: RooflinePoint, ceiling: Ceiling) -> tuple[_Line, str]:
-    """How one of the point's ceilings is drawn, and what the legend says of it."""
+    """The style of one of the point's ceilings, and its text in the legend."""
     if ceiling is point.sheet:
         return _SHEET, "data sheet"
     if ceiling.doubt:

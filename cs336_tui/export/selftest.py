@@ -16,7 +16,7 @@ from cs336_tui.stats.ratio import Ratio
 
 
 class Selftest(msgspec.Struct, frozen=True, kw_only=True):
-    """What was run and where, every step time, and what they come to."""
+    """The programs and the machine, every step time, and the result."""
 
     work: SelftestCell
     environment: Environment
@@ -48,7 +48,7 @@ def selftest_table(selftest: Selftest) -> Table:
 
 
 def sentence(selftest: Selftest) -> str:
-    """What it all comes to, on which machine."""
+    """The result in a sentence, with the machine."""
     outcome = selftest.outcome
     marks = f"means {_mean_mark(outcome.marks)}, stds {_std_mark(outcome.marks)}"
     match outcome.judged:

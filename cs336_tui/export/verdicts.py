@@ -1,4 +1,4 @@
-"""How far the numbers of cells can be trusted, in words: their verdicts, and what could not be observed."""
+"""The trust in the numbers of cells, in words: their verdicts, and what could not be observed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _known: WeakKeyDictionary[CellState, tuple[CellFinished, float | None, Judgement
 
 
 def judgement_of(cell: CellState, state: SessionState) -> Judgement | None:
-    """What `judge` says of a cell of the session, worked out once for each of its ends."""
+    """The judgement of a cell of the session, made once for each of its ends."""
     # Judging needs numpy, which would slow the start of whatever imports this.
     from cs336_tui.analysis.kernels import profiled_idle
     from cs336_tui.analysis.verdicts import judge
@@ -78,7 +78,7 @@ def half_width(interval: MeanInterval) -> str:
 
 
 def trust_notes(results: Sequence[Result]) -> tuple[str, ...]:
-    """What is wrong with the numbers of which cells, what could not be observed on which device, and what else was
+    """The doubts about cells, what could not be observed on which device, and what else was
     noted while judging; nothing of cells that have no timings."""
     found = judged(results)
     names = cell_names([each.result for each in found])
@@ -86,13 +86,13 @@ def trust_notes(results: Sequence[Result]) -> tuple[str, ...]:
 
 
 def doubt_notes(results: Sequence[Result]) -> tuple[str, ...]:
-    """What is wrong with the numbers of which cells."""
+    """The doubts about the numbers of cells."""
     found = judged(results)
     return tuple(_doubts(found, cell_names([each.result for each in found])))
 
 
 def cell_names(results: Sequence[Result]) -> Mapping[tuple[int, int], str]:
-    """What tells each cell from the others in a line of text, by source and number; where no field does, as of two
+    """The name of each cell among the others in a line of text, by source and number; where no field does, as of two
     checkouts of one model, the number."""
     more = telling(results, but=_ALWAYS, among=(*TELLING, "repeat"))
     names = {(result.source, result.cell.cell): label(result, (*_ALWAYS, *more)) for result in results}
@@ -143,7 +143,7 @@ def _not_observable(found: Sequence[Judged]) -> Iterator[str]:
 
 
 def _unseen(cells: Sequence[Judged], because: str) -> str:
-    """What none of the cells could tell for this reason, empty for the device, then what some could not."""
+    """The checks that no cell allowed for this reason, empty for the device, then what some could not."""
     unseen = (check for each in cells for check in each.judgement.not_observable)
     counts = Counter(check.name for check in unseen if check.unknown_because == because)
     by_count: dict[int, list[str]] = {}
@@ -157,7 +157,7 @@ def _unseen(cells: Sequence[Judged], because: str) -> str:
 
 
 def _noted(found: Sequence[Judged], names: Mapping[tuple[int, int], str]) -> Iterator[str]:
-    """What was noted and not blamed: a line for remarks that differ in their numbers alone, with the cells that they
+    """Remarks that raise no doubt: a line for remarks that differ in their numbers alone, with the cells that they
     are on."""
     spiky = [each for each in found if each.judgement.limited]
     if len(spiky) > 1:
@@ -266,7 +266,7 @@ def _record(each: Judged) -> dict[str, Value]:
 
 
 def _variants(results: Sequence[Result]) -> Iterator[str]:
-    """What all cells are that is not as usual; where they differ their names say it."""
+    """The unusual settings that all cells share; the names of cells say those that differ."""
     if found := [f"{FIELDS[key].title} {shown}" for key in VARIANTS if (shown := in_common(results, key))]:
         yield f"every cell: {', '.join(found)}"
 
