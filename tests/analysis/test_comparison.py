@@ -101,6 +101,12 @@ def test_a_side_without_a_timing_says_why() -> None:
     assert pair.explanation == "B has no timing: OOM."
 
 
+def test_the_peak_is_that_of_the_measured_runs_or_else_of_the_failed_ones() -> None:
+    ran, failed = Cell(a_spec(), FAST, peak=10**9), Cell(a_spec(), [0.1], status="oom", repeat=2, peak=2 * 10**9)
+    (pair,) = compare(results_of(ran, failed), results_of(failed)).pairs
+    assert (pair.a.peak_allocated_bytes, pair.b.peak_allocated_bytes) == (10**9, 2 * 10**9)
+
+
 def test_what_was_in_force_is_compared() -> None:
     a, b = session_of(cell(FAST)), session_of(cell(SLOW))
     for state, changes in (

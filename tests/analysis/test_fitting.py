@@ -57,6 +57,7 @@ def test_what_is_linear_takes_few_questions() -> None:
 def test_what_is_quadratic_takes_a_dozen_at_most() -> None:
     need = Needs(2_000_000_000, 40_000, power=2.0)
     assert largest(need, 80_000_000_000, start=128, limit=131_072, step=16) == 1392
+    assert need.asked == [128, 256, 5168, 1392, 1408]
     assert len(need.asked) <= 12
 
 

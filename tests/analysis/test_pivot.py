@@ -57,6 +57,12 @@ def test_values(value: str, expected: float) -> None:
     assert figure.value == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_standard_deviation_needs_two_steps() -> None:
+    found = pivot(results_of(cell([0.1]), cell([0.1, 0.2], pass_="forward")), ["pass"], [], "std")
+    assert found.figure(("forward+backward",), ()) == Figure(n=1, runs=1, note="one step")
+    assert found.figure(("forward",), ()).note == ""
+
+
 def test_repeats_are_pooled_into_one_figure() -> None:
     results = results_of(
         Cell(a_spec(), [0.1, 0.2]), Cell(a_spec(), [0.4, 0.5], repeat=2), Cell(a_spec(), status="failed", repeat=3),

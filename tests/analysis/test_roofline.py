@@ -173,6 +173,7 @@ def test_cells_that_cannot_be_placed_are_left_out() -> None:
     without_prediction(state, 16)
     in_force(state, 2, model_revision="someone's model at 1f2e3d")
     assert [each.result.spec.batch_size for each in found(state)] == [4]
+    assert found(predicted(Cell(a_spec(), [0.0, 0.0]))) == ()
 
 
 def test_without_a_prediction_the_work_is_worked_out_from_the_dimensions() -> None:

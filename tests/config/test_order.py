@@ -107,3 +107,8 @@ def test_a_rough_peak_is_near_the_predicted_one() -> None:
         assert rough_peak_bytes(spec) == pytest.approx(predict(spec).peak_bytes, rel=0.5), spec.title
     rough = [rough_peak_bytes(spec) for spec in cells[1:5]]
     assert rough == sorted(rough)
+
+
+def test_swiglu_has_one_matrix_more_than_gelu() -> None:
+    swiglu, gelu = (rough_peak_bytes(small_spec(arch=arch)) for arch in ("swiglu-rope", "gelu-learned"))
+    assert swiglu - gelu == 4 * 32 * 64, "4 bytes a weight of d_model by d_ff"

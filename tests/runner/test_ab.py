@@ -26,6 +26,7 @@ from cs336_tui.runner.queue import CellQueue
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState, fold
+from tests.made_predictions import made_prediction
 from tests.watching import PATIENCE_S, Watch, ample_timeout_s, endless_spec, is_gone, small_spec
 
 WIDER = {"d_ff": 96}
@@ -201,6 +202,12 @@ def predictor(tmp_path: Path) -> Iterator[Predictor]:
     made = Predictor(launcher, lambda _: None, lambda *_: None, cache=PredictionCache(tmp_path / "predictions"))
     yield made
     made.close()
+
+
+def test_what_two_cells_need_in_turns_does_not_depend_on_which_is_first() -> None:
+    trained, other = made_prediction(small_spec(pass_="train-step", batch_size=64)), made_prediction(small_spec())
+    need = trained.peak_bytes + resident_bytes(other)
+    assert in_turns_bytes(trained, other) == in_turns_bytes(other, trained) == need
 
 
 def test_two_that_fit_alone_but_not_together_are_refused(predictor: Predictor) -> None:

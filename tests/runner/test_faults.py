@@ -7,13 +7,18 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
 
 import psutil
 import pytest
 
 from cs336_tui.events.events import CellFinished, StepsTimed
+from cs336_tui.runner import supervise
 from cs336_tui.runner.bench import Bench
+from cs336_tui.runner.launcher import Child
+from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.supervise import Supervisor
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.state import SessionState
 from tests.watching import PATIENCE_S, Watch, ample_timeout_s, endless_spec, is_gone, small_spec
@@ -83,6 +88,24 @@ def test_a_child_that_dies_leaves_its_steps_and_the_next_cell_runs(start, number
     assert logged_steps(running.bench, 0) == died.step_times_s
     assert followed.status == "ok"
     assert len(followed.step_times_s) == 3
+
+
+def test_the_kernels_out_of_memory_killer_is_named(tmp_path, monkeypatch):
+    kills = iter((0, 1))
+    monkeypatch.setattr(supervise, "kernel_oom_kills", lambda: next(kills))
+    context = get_context("fork")
+    (events, child_events), (child_commands, commands) = context.Pipe(duplex=False), context.Pipe(duplex=False)
+    process = context.Process(target=signal.raise_signal, args=(signal.SIGKILL,))
+    process.start()
+    child_events.close()
+    watch = Watch()
+    child = Child(process, events, commands, tmp_path / "output", "spawn")
+    Supervisor(child, 0, watch, StopSignal()).run()
+    (finished,) = watch.of(CellFinished)
+    assert finished.status == "oom"
+    assert finished.error.startswith("the kernel killed the process for lack of memory")
+    child.close()
+    child_commands.close()
 
 
 def test_a_crash_leaves_its_traceback_in_the_output(start):

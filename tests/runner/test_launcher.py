@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
+from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
 from cs336_tui.events.events import CellFinished
-from cs336_tui.runner.launcher import PRELOADED, Launcher
+from cs336_tui.runner import launcher as launcher_module
+from cs336_tui.runner.launcher import PRELOADED, Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import Supervisor
 from tests.commands import SMALL
@@ -44,6 +48,30 @@ def test_the_fork_server_preloads_modules_that_exist():
         assert found is not None, name
         assert found.origin is not None
         assert Path(found.origin).is_file()
+
+
+@pytest.mark.parametrize("spawn", [False, True])
+def test_only_a_fork_server_is_started_and_told_what_to_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spawn: bool
+):
+    told: list[object] = []
+    monkeypatch.setattr(forkserver, "set_forkserver_preload", told.append)
+    monkeypatch.setattr(forkserver, "ensure_running", lambda: told.append("started"))
+    launcher = Launcher(tmp_path)
+    if spawn:
+        launcher.use_spawn()
+    launcher.start()
+    assert told == ([] if spawn else [list(PRELOADED), "started"])
+
+
+def test_a_machine_without_room_for_a_process_is_said_to_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def no_room(_process: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(launcher_module, "SERVER_DYING_S", 0)
+    monkeypatch.setattr(BaseProcess, "start", no_room)
+    with pytest.raises(StartError, match="no child process can be started: Resource temporarily unavailable"):
+        Launcher(tmp_path).start_probe()
 
 
 def doctor(folder: Path, **env: str) -> str:

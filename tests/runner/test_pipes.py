@@ -2,12 +2,14 @@
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs336_tui.runner.pipes import FrameReader, enlarge, write_frame
+from cs336_tui.runner import pipes
+from cs336_tui.runner.pipes import FrameReader, OutputTail, enlarge, write_frame
 
 
 @given(st.lists(st.binary(max_size=300), max_size=20), st.data())
@@ -47,3 +49,14 @@ def test_a_message_larger_than_the_pipe_arrives():
     with pytest.raises(BrokenPipeError):
         write_frame(sink, b"nobody reads")
     os.close(sink)
+
+
+def test_a_growing_output_is_cut_at_the_limit_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipes, "CELL_LIMIT", 100)
+    output = tmp_path / "output"
+    tail = OutputTail(output)
+    output.write_text("a")
+    assert tail.read() == "a"
+    output.write_text("a" * 110)
+    assert tail.read() == "a" * 99 + "\n(output cut here: more than 0 MiB)\n"
+    assert tail.read() == ""

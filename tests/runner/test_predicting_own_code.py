@@ -16,6 +16,7 @@ from cs336_tui.runner import prediction_cache
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.prediction_cache import PredictionCache, fingerprint
 from cs336_tui.runner.predictor import PredictionError, Predictor, TookTooLong
+from tests.made_predictions import made_prediction
 from tests.watching import small_spec
 from tests.worker.workload.own_models import PLAIN
 
@@ -67,6 +68,15 @@ def test_it_is_kept_in_memory_alone(predictor: Predictor, own: Path, kept: Path)
     assert not kept.exists()
     predictor.predict([small_spec()])
     assert len(list(kept.iterdir())) == 1
+
+
+def test_it_is_kept_for_the_files_as_they_were(own: Path, kept: Path) -> None:
+    made = made_prediction(spec_of(own))
+    cache = PredictionCache(kept)
+    cache.put(made, files=(("before.py", 0, 0),))
+    assert cache.get(made.spec) is None
+    cache.put(made)
+    assert cache.get(made.spec) is not None
 
 
 def test_a_changed_file_is_predicted_anew(predictor: Predictor, own: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,11 +26,12 @@ from cs336_tui.events.events import (
     GpuProcess,
     GpuSample,
     HostSample,
+    Notice,
     StageChanged,
     StepsTimed,
 )
 from cs336_tui.export.record import to_json
-from cs336_tui.session.load import load
+from cs336_tui.session.load import LONGEST_PAUSE_S, Pace, load, replay
 from cs336_tui.session.log import TORN, LogError, LogReader
 from cs336_tui.session.state import SessionState, fold
 from tests.samples import (
@@ -234,3 +236,17 @@ def test_surroundings_can_be_read_when_the_log_is_gone_and_by_several_threads(tm
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda _: state.cells[0].surroundings.samples, range(8)))
     assert found == [41] * 8
+
+
+def test_a_replay_waits_as_long_as_passed_between_events(tmp_path: Path) -> None:
+    class Recorded(Pace):
+        def wait(self, log_s: float, stop: threading.Event) -> bool:
+            waits.append(log_s)
+            return stop.is_set()
+
+    waits: list[float] = []
+    shown: list[Event] = []
+    events = [HEADER, *(Notice(at=HEADER.at + after_s, text="later") for after_s in (0.5, 0.5, 99.0))]
+    replay(write(tmp_path / "s.jsonl", events), shown.extend, pace=Recorded())
+    assert waits == [0.5, LONGEST_PAUSE_S]
+    assert shown == events

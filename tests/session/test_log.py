@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import SCHEMA, Event, Notice, SessionStarted
-from cs336_tui.session.log import LogError, LogLost, LogReader, SessionLog, default_session_dir, new_session_id
+from cs336_tui.session.log import (
+    LogError,
+    LogLost,
+    LogReader,
+    SessionLog,
+    SkippedLines,
+    default_session_dir,
+    line_prefix,
+    new_session_id,
+)
 from tests.samples import HEADER, mixed_session
 from tests.strategies import any_event
 
@@ -88,6 +97,24 @@ def test_cutting_anywhere_keeps_every_whole_line(tmp_path: Path) -> None:
         found = list(written(tmp_path / "log", data[:end]))
         assert found[:whole] == events[:whole]
         assert len(found) <= whole + 1
+
+
+def test_a_long_torn_line_is_cut_when_a_session_goes_on(tmp_path: Path) -> None:
+    """Longer than two of the blocks in which a log is read from its end."""
+    whole = to_line(HEADER) + to_line(Notice(at=1.0, text="whole"))
+    path = written(tmp_path / "s.jsonl", whole, to_line(Notice(at=2.0, text="torn" * 50_000))[:150_000]).path
+    SessionLog(path, resume=True).close()
+    assert path.read_bytes() == whole
+
+
+def test_damage_after_lines_that_were_passed_over_is_named(tmp_path: Path) -> None:
+    passed_over = [to_line(Notice(at=float(number), text="a")) for number in range(5)]
+    reader = written(tmp_path / "log", to_line(HEADER), *passed_over, b'{"ty\n', to_line(HEADER))
+    events = reader.skim((line_prefix(Notice),))
+    start = len(to_line(HEADER))
+    assert [next(events), next(events)] == [HEADER, SkippedLines(start, start + sum(map(len, passed_over)))]
+    with pytest.raises(LogError, match=r"log, line 7: damaged"):
+        next(events)
 
 
 def test_a_damaged_line_in_the_middle_is_named_and_those_before_it_are_given(tmp_path: Path) -> None:

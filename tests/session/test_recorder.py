@@ -42,6 +42,7 @@ def test_there_is_no_file_before_it_is_opened(tmp_path: Path) -> None:
     watcher = Watcher()
     recorder = SessionRecorder(tmp_path, "s", watcher)
     recorder.record([Notice(at=1.0, text="early")])
+    assert not recorder.is_open
     assert not recorder.path.exists()
     assert len(watcher.events) == 1
     recorder.open()

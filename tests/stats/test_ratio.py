@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.steady_state import autoregression, holds, interleaved, ratio_coverage
-from cs336_tui.stats.intervals import t_interval, t_quantile
+from cs336_tui.stats.intervals import sample_of, t_interval, t_quantile
 from cs336_tui.stats.ratio import (
     FROM_ONE_ROUND,
     FROM_PAIRS,
     FROM_RUNS,
     FROM_STEPS,
+    HOLD,
     Outcome,
     Ratio,
+    _held,
     explain,
     outcome,
     paired_ratio,
@@ -246,6 +248,17 @@ def test_one_spike_hardly_moves_a_round() -> None:
     assert after is not None
     assert after.ratio == pytest.approx(before.ratio, abs=0.0005)
     assert outcome(after) == "slower"
+
+
+def test_a_held_value_makes_the_mean_of_the_others_less_certain() -> None:
+    values = [1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.97, 3.0, 1.01, 0.99]
+    found, held = _held(values)
+    middle = np.median(values)
+    reach = HOLD * 1.4826 * float(np.median(np.abs(np.array(values) - middle)))
+    kept = np.clip(values, found.mean - reach, found.mean + reach)
+    assert held == 1
+    assert kept.sum() == pytest.approx(len(values) * found.mean, abs=1e-8), "Huber's equation"
+    assert found.variance == pytest.approx(sample_of(kept.tolist()).variance * (10 / 9) ** 2, rel=1e-6)
 
 
 def mean_ratio(rounds: list[list[tuple[float, float]]]) -> float:

@@ -297,3 +297,11 @@ def test_neither_import_nor_construction_loads_anything_heavy() -> None:
     )
     run = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_a_program_ends_though_its_sampler_was_not_stopped() -> None:
+    code = (
+        "from cs336_tui.runner.device.sampler import DeviceSampler; "
+        "DeviceSampler(lambda _: None, interval_s=60, idle_interval_s=60, nvml=False).start()"
+    )
+    subprocess.run([sys.executable, "-c", code], timeout=30, check=True)

@@ -124,6 +124,9 @@ def test_one_field_that_blocks_each_time_costs_that_field_only(library: Blocking
         sample, why = monitor.sample(now)
         assert known(whole) - known(sample) == {"power_w"}
         assert why == "NVML has not answered nvmlDeviceGetPowerUsage within 0.1 s"
+    library.blocked.clear()
+    sample, why = monitor.sample(1.0 + RETRY_S)
+    assert (known(sample), why) == (known(whole), None)
     monitor.close()
 
 

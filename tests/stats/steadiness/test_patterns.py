@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.steady_state import autoregression
-from cs336_tui.stats.steadiness.course import course
-from cs336_tui.stats.steadiness.patterns import clock_tick, find_levels, find_wave, teeth
+from cs336_tui.stats.steadiness.course import SHORTEST, CourseTerm, _Search, course
+from cs336_tui.stats.steadiness.patterns import _periods, clock_tick, find_levels, find_wave, teeth
 from cs336_tui.stats.steadiness.steady import classify
 
 
@@ -36,6 +36,43 @@ def test_a_sine_is_periodic(steps: int, period: float) -> None:
     assert steadiness.classes == ("periodic",)
     assert steadiness.findings[0].share == pytest.approx(0.06, abs=0.015)
     assert steadiness.steady_after is None
+
+
+def test_a_sine_that_looks_like_two_levels_is_periodic() -> None:
+    times = 1 + 0.08 * np.sin(2 * np.pi * np.arange(100) / 20) + noise(100, 0.003)
+    assert classify(times).classes == ("periodic",)
+
+
+def test_a_short_period_has_no_harmonic() -> None:
+    """At 2 samples a period or fewer a harmonic is another frequency."""
+    t = np.arange(100)
+    wave = find_wave(1 + 0.02 * np.sin(2 * np.pi * t / 3.5) + 0.02 * np.sin(4 * np.pi * t / 3.5) + noise(100, 0.002))
+    assert wave is not None
+    assert wave.period == pytest.approx(3.5, rel=0.01)
+    sine = 2 * np.cos(2 * np.pi / wave.period) * wave.values[1:-1]
+    assert wave.values[2:] + wave.values[:-2] == pytest.approx(sine, abs=1e-9)
+
+
+def test_the_best_period_of_a_wave_in_correlated_noise_is_the_waves() -> None:
+    correlated = 0.02 * autoregression(np.random.default_rng(2), (200,), 0.8)
+    times = 1 + correlated + 0.015 * np.sin(2 * np.pi * np.arange(200) / 7.3)
+    assert _periods(times)[0] == pytest.approx(7.3, rel=0.01)
+
+
+def test_a_wave_that_is_mostly_its_second_harmonic_has_its_own_period() -> None:
+    t = 2 * np.pi * np.arange(200) / 5
+    times = 1 + 0.002 * np.sin(t) + 0.04 * np.sin(2 * t + 0.3) + noise(200)
+    assert _periods(times)[0] == pytest.approx(5, rel=0.001)
+
+
+def test_the_best_second_step_is_the_one_that_trying_all_would_find() -> None:
+    t = np.arange(40)
+    search = _Search(1 + 0.05 * (t >= 20) - 0.03 * (t >= 30) + noise(40, 0.005))
+    terms = (CourseTerm("step", 20),)
+    tried = {(added := CourseTerm("step", at)): search.whole_cost((*terms, added)) for at in range(1, 41 - SHORTEST)}
+    _, cost, added = search.addition(terms)
+    assert added == min(tried, key=tried.__getitem__)
+    assert cost == pytest.approx(tried[added], abs=1e-6)
 
 
 def test_a_warmup_before_an_oscillation_is_still_seen() -> None:

@@ -96,6 +96,12 @@ def test_a_drift_is_never_steady() -> None:
     assert steadiness.findings[1].share == pytest.approx(0.08, abs=0.01)
 
 
+def test_a_drift_reaches_from_the_first_step_to_the_last() -> None:
+    series = np.linspace(1, 1.2, 20) + 0.01 * (-1.0) ** np.arange(20)
+    drift = next(finding for finding in classify(series).findings if finding.name == "drift")
+    assert drift.share == pytest.approx(0.2 / series.mean(), rel=0.03)
+
+
 def test_a_spike_is_an_outlier_and_no_change() -> None:
     series = times(50)
     series[30] *= 1.5
@@ -124,6 +130,7 @@ def test_few_steps_say_so() -> None:
     steadiness = classify(times(9))
     assert steadiness.classes == ("too-few",)
     assert steadiness.sentence == "9 steps: too few to tell, at least 10 are needed."
+    assert (steadiness.findings[0].share, steadiness.limited) == (0, 0)
     assert classify(()).classes == ("too-few",)
 
 
