@@ -10,7 +10,10 @@ from click.testing import CliRunner
 
 from cs336_tui.cli.main import cli
 from cs336_tui.cli.reports import REPORT_COMMANDS
-from cs336_tui.events.reports import FUSED, RANGES
+from cs336_tui.events.reports import FUSED, RANGES, REPORTS
+from cs336_tui.export.reports import _EXPORTS, _FROM_CELLS
+from cs336_tui.tui.tab_list import TABS
+from cs336_tui.worker.measure.report import _MAKERS
 
 
 def test_every_part_of_a_compiled_model_can_be_asked_for() -> None:
@@ -27,3 +30,11 @@ def test_json_which_has_all_parts_and_phases_takes_no_choice_of_them(option: str
     assert result.exit_code == 2
     assert f"{option} {value}: JSON has every phase and part" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_report_is_made_shown_and_exported_by_someone() -> None:
+    made = {kind: type_.content for kind, type_ in REPORTS.items() if type_.content is not None}
+    assert made.keys() == _MAKERS.keys()
+    assert set(made.values()) == _EXPORTS.keys()
+    assert REPORTS.keys() - made.keys() == _FROM_CELLS.keys()
+    assert {type_.tab for type_ in REPORTS.values()} <= {tab.id for tab in TABS.values()}
