@@ -164,7 +164,6 @@ def _ticks(scale: _Scale, places: int, free: range) -> dict[int, float]:
 
 
 def _bottom(across: _Scale, columns: int) -> list[Line]:
-    """The axis of intensities: ticks and labels."""
     title = "FLOP/B"
     axis, labels = ["─"] * columns, [" "] * columns
     labels[columns - len(title) :] = title

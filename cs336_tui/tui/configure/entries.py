@@ -64,7 +64,6 @@ def _of_axis(axis: Axis, entries: Entries) -> Iterator[Entry]:
 
 
 def variant_entries(entries: Entries, recent: tuple[RecentModel, ...]) -> Iterator[Entry]:
-    """Entries of the model and its variants."""
     for entry in entries_in("variants", entries):
         yield entry
         if entry.field == "model":
@@ -72,13 +71,11 @@ def variant_entries(entries: Entries, recent: tuple[RecentModel, ...]) -> Iterat
 
 
 def dims_entries(entries: Entries) -> Iterator[Entry]:
-    """Entries of a custom size's dimensions."""
     for field in DIMS:
         yield TextEntry(field, AXES[field].label or AXES[field].title, entries.text(field))
 
 
 def more_entries(entries: Entries) -> Iterator[Entry]:
-    """Entries that are seldom changed."""
     yield from entries_in("more", entries)
     yield Chips("ddof", "std ddof", chips_of(("1", "0")), (entries.ddof,), multiple=False)
     yield TextEntry("timeout_s", "timeout s", entries.timeout_s, hint="none, per cell")
@@ -215,6 +212,5 @@ class RecentEntry(Entry, can_focus=True):
 
 
 def _about(model: RecentModel) -> str:
-    """Arguments and folders of a model."""
     args = ", ".join(f"{name}={value}" for name, value in model.args)
     return " · ".join(filter(None, [args, f"in {', '.join(model.path)}" if model.path else ""]))

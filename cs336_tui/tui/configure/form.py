@@ -91,7 +91,6 @@ class Entries(_OfAxes, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **{_attribute(field): value})
 
     def with_options_of(self, other: Entries) -> Entries:
-        """A copy with the other's run options."""
         return msgspec.structs.replace(self, **{name: getattr(other, name) for name in _OPTIONS})
 
     def with_workload(self, workload: str) -> Entries:
@@ -117,16 +116,13 @@ class Entries(_OfAxes, frozen=True, kw_only=True):
         return tuple(name for text in texts for name in names_of(text) if is_imported(name))
 
     def text(self, field: str) -> str:
-        """Text of a field."""
         return str(getattr(self, _attribute(field)))
 
     def chosen(self, field: str) -> tuple[str, ...]:
-        """Ticked values of a field."""
         value = getattr(self, _attribute(field))
         return (value,) if isinstance(value, str) else tuple(value)
 
     def all_of(self, axis: Axis) -> tuple[str, ...]:
-        """Ticked and typed values of a choice."""
         typed = names_of(self.text(axis.others)) if axis.others else ()
         return (
             (*self.chosen(axis.field), *typed) if axis.widget in ("chips", "one") else names_of(self.text(axis.field))
@@ -146,7 +142,6 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The problems as lines."""
         return tuple(map(str, self.problems))
 
     @property
@@ -184,7 +179,6 @@ def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
 
 
 def _shown(axis: Axis, value: Any) -> dict[str, str | tuple[str, ...]]:
-    """Entries of a choice for a sweep's value."""
     if axis.kind is bool:
         return {axis.field: axis.values[0 if value else 1]}
     if axis.widget == "chips":
@@ -207,7 +201,6 @@ def _shown(axis: Axis, value: Any) -> dict[str, str | tuple[str, ...]]:
 
 
 def _read(axis: Axis, entries: Entries, reader: Reader) -> Any:
-    """The sweep's value of a choice."""
     if axis.widget == "one":
         text = entries.text(axis.field)
         return text == axis.values[0] if axis.kind is bool else text
@@ -268,12 +261,10 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
 
 
 def _of_attention(entries: Entries, reader: Reader) -> dict[str, Any]:
-    """Choices that only attention alone has."""
     return {"head_dims": reader.numbers("head_dim", entries.head_dim)}
 
 
 def _of_model(entries: Entries, reader: Reader) -> dict[str, Any]:
-    """The sizes of a language model."""
     if CUSTOM_SIZE in entries.size:
         return {"dims": reader.dims({field: entries.text(field) for field in DIMS})}
     return {"sizes": entries.size, "vocab_size": reader.number("vocab_size", entries.vocab_size, 1)}

@@ -200,7 +200,6 @@ class ConfigurePane(Vertical):
         self._show()
 
     def set_recent(self, models: tuple[RecentModel, ...]) -> None:
-        """Offer these as models that were run before."""
         self._recent = models
         for entry in self.query(RecentEntry):
             entry.models = models
@@ -331,7 +330,6 @@ class ConfigurePane(Vertical):
         self.query_one("#run", PushButton).offer("Add" if self._adding else "Run", not self._stopping and not problems)
 
     def _show_folds(self, wrong: set[str]) -> None:
-        """Update the folds and mark those with problems."""
         variants, more = self.query_one("#fold-variants", Fold), self.query_one("#fold-more", Fold)
         self._group("variants", variants.open, lambda: variant_entries(self._entries, self._recent))
         self._group("more", more.open, lambda: more_entries(self._entries))
@@ -366,7 +364,6 @@ class ConfigurePane(Vertical):
             group.mount_all(entries())
 
     def _refill(self) -> None:
-        """Show every entry's value anew."""
         self.query_one("#entry-size", Chips).chips = self._size_chips()
         self.query_one("#entry-device", Chips).chips = self._device_chips()
         for entry in self.query(TextEntry):

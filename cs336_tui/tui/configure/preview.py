@@ -62,12 +62,10 @@ class Cells(NamedTuple):
 
     @property
     def first(self) -> CellSpec | None:
-        """The one that would run first."""
         return self.cells[0][0] if self.cells else None
 
 
 def cells_of(choices: Choices) -> Cells:
-    """The cells that the choices stand for."""
     if choices.sweep is None:
         return Cells(why_none="The choices in Configure cannot be run yet.")
     if choices.environment is None:

@@ -93,7 +93,6 @@ def _statistics(state: SessionState, cell: CellState, found: Assessment | None, 
 
 
 def _found(cell: CellState, found: Assessment | None, width: int) -> list[Line]:
-    """The verdict, the interval, the limit, the energy and the advice on warm-up."""
     if found is None or found.judgement is None:
         return []
     lines = [row("verdict", verdict(cell, found).text)]
@@ -170,7 +169,6 @@ def _in_force(real: EffectiveSettings, width: int) -> list[Line]:
 
 
 def _machine(state: SessionState, cell: CellState) -> list[Line]:
-    """Clocks and persistence mode during the measurement, and versions."""
     seen, environment = cell.surroundings, cell.environment or state.environment
     clocks = {
         "clock before": seen.clock_before_mhz,
@@ -227,7 +225,6 @@ def _what(spec: CellSpec) -> Iterator[tuple[str, str]]:
 
 
 def _variants(spec: CellSpec) -> Iterator[tuple[str, str]]:
-    """The unusual settings."""
     for field, axis in AXES.items():
         value, always = getattr(spec, field), field == "attention" and spec.workload == "attention"
         if axis.said and field not in ("causal", "model", "model_args") and (value != axis.default or always):

@@ -92,7 +92,6 @@ def _gpu(gpu: GpuSample | None, energy_j: float | None, width: int) -> list[Line
 
 
 def _clocks(gpu: GpuSample) -> str:
-    """The clocks of the multiprocessors and of the memory."""
     if gpu.sm_clock_mhz is None and gpu.memory_clock_mhz is None:
         return format.NOT_AVAILABLE
     return f"{format.number(gpu.sm_clock_mhz)}/{format.number(gpu.memory_clock_mhz)} MHz"

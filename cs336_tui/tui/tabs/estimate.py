@@ -296,7 +296,6 @@ class EstimatePane(Container):
 
     @property
     def text(self) -> str:
-        """What is shown, without styles."""
         return f"{self._list.text}\n{self._detail.text}"
 
     @property
@@ -376,8 +375,6 @@ class EstimatePane(Container):
             self.app.push_screen(Reader("Estimate", self._written))
 
     def ask_gpu(self) -> None:
-        """Ask for a GPU, which need not be in this machine."""
-
         def entered(name: str | None) -> None:
             if name is not None:
                 self.post_message(self.GpuNamed(name or None))

@@ -73,7 +73,6 @@ class Detail(NamedTuple):
 
 
 def detail_of(cell: CellState, at: float) -> Detail:
-    """The present detail."""
     return Detail(cell.cell, cell.steps_done, phase_means(cell), at)
 
 

@@ -72,7 +72,6 @@ class PrecisionPane(ReportPane):
         self.fill((*page.rows, (), *self._below), [self.title(where)])
 
     def action_choose(self) -> None:
-        """Open the reason of a speed-up's outcome."""
         if self._page and (detail := self._page.details.get(self.cursor)):
             self.app.push_screen(text_reader("Speed-up", detail))
 
@@ -87,7 +86,6 @@ class PrecisionPane(ReportPane):
         return self._page
 
     def _find_speedups(self, state: SessionState) -> None:
-        """Make the speed-ups again if another cell is over."""
         settled = (id(state), settled_of(state))
         if settled == self._counted:
             return

@@ -138,7 +138,6 @@ class QueuePane(Rows):
         self.draw_from(count, self._rows_in_sight, heading_rows=2)
 
     def _take_variants(self) -> None:
-        """Make the columns again if the rows have changed."""
         assert self._view is not None
         state = self._view.state
         of = (state, len(state.cells), self._added)
@@ -149,7 +148,6 @@ class QueuePane(Rows):
 
     @property
     def selected(self) -> CellState | None:
-        """The session's cell under the cursor."""
         row = self._row(self.cursor)
         return row.cell if row else None
 
@@ -244,18 +242,15 @@ class QueuePane(Rows):
         return self._view.queue
 
     def action_move_cell(self, by: int) -> None:
-        """Move the cell under the cursor earlier or later."""
         if (cell := self._waiting_under_cursor()) is not None:
             self._queue().move(cell.cell, by)
             self._on = cell.cell
             self.post_message(self.Changed())
 
     def action_to_end(self, direction: int) -> None:
-        """Move the cell under the cursor to the front or the end."""
         self.action_move_cell(direction * len(self._waiting))
 
     def action_skip(self) -> None:
-        """Skip the cell under the cursor, or let it wait again."""
         cell = self.selected
         if cell is None:
             self._tell("That cell is not in the queue yet; r adds the choices of Configure.")
@@ -270,12 +265,10 @@ class QueuePane(Rows):
             self._tell(f"Cell {status.number(cell)} is running; s stops it and those after it.")
 
     def action_hold(self) -> None:
-        """Pause the queue after the running cell, or go on."""
         self._queue().pause(not self._queue().paused)
         self.post_message(self.Changed())
 
     def action_retry(self) -> None:
-        """Let all failed cells wait again."""
         failed = [cell.cell for cell in self._left_out if cell.status in ("failed", "killed")]
         if failed:
             self._queue().requeue(failed)
@@ -284,7 +277,6 @@ class QueuePane(Rows):
             self._tell("No cell has failed.")
 
     def action_oom_rule(self) -> None:
-        """Skip cells larger than one that ran out of memory, or try all."""
         if self._view is not None:
             self.post_message(self.OomRuleTurned(not self._view.skips_after_oom))
 
@@ -300,7 +292,6 @@ class QueuePane(Rows):
 
 
 def _why(cell: CellState | None) -> tuple[Span, ...]:
-    """The status of a cell that does not wait, and its reason."""
     if cell is None or cell.status == "queued":
         return ()
     mark = status.status(cell)

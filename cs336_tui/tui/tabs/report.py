@@ -74,7 +74,6 @@ class ReportPane(Rows):
         """The report that is shown; None if there is none with a content."""
 
     def show(self, subject: Subject) -> None:
-        """Paint the present state."""
         could = self._can_make
         self.subject = subject
         if self._can_make != could:
@@ -144,7 +143,6 @@ class ReportPane(Rows):
 
 
 def _ended(report: ReportState) -> str:
-    """The end of a report without a content, in words."""
     words = {"cancelled": "was stopped", "oom": "ran out of memory", "killed": "was killed", None: "was interrupted"}
     how = words.get(report.status, "failed")
     return f"{how}: {report.error}" if report.error and report.status != "cancelled" else how

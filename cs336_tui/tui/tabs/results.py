@@ -170,7 +170,6 @@ class ResultsPane(Rows):
         self.draw_from(len(self._cells), self._rows_in_sight, heading_rows=2 if self._in_common else 1)
 
     def _take(self, state: SessionState) -> None:
-        """Remember the cells and what does not change while they run."""
         if state is not self._state or state.ddof != self._ddof:
             self._state, self._ddof = state, state.ddof
             self._done, self._least, self._places = {}, (), {}

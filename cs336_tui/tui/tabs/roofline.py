@@ -106,7 +106,6 @@ class RooflinePane(Container):
             self._rows.cursor = chosen_point(self._roofline, self._in_sight.cell if self._in_sight else None)
 
     def _find(self, state: SessionState, view: PeakView) -> None:
-        """Make the roofline again if another cell is over or another peak is known."""
         settled = (id(state), settled_of(state), view.version, id(view.here))
         if settled == self._counted:
             return
@@ -189,7 +188,6 @@ class RooflinePane(Container):
                 return True
 
     def action_measure(self) -> None:
-        """Ask for the missing peaks, or for this one again."""
         if wanted := self._wanted:
             self.post_message(self.PeakWanted(wanted))
 

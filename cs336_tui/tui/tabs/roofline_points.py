@@ -98,7 +98,6 @@ def _peak_key(point: RooflinePoint) -> PeakKey | None:
 
 
 def _threads(result: Result) -> int | None:
-    """The threads of a CPU's peak."""
     if result.spec.device != "cpu":
         return None
     return result.cell.in_force.threads if result.cell.in_force else result.spec.threads

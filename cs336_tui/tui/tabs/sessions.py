@@ -91,7 +91,6 @@ class SessionsPane(Rows):
 
     @property
     def selected(self) -> SessionInfo | None:
-        """The session under the cursor."""
         return self.infos[self.cursor] if self.cursor < len(self.infos) else None
 
     def _refill(self) -> None:
@@ -143,7 +142,6 @@ class SessionsPane(Rows):
         self.action_ask("open")
 
     def action_mark(self) -> None:
-        """Mark the session for Compare, or unmark it."""
         if (info := self.selected) is None:
             return
         if info.path in self.marked:

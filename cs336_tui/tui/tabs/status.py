@@ -67,7 +67,6 @@ def stage(cell: CellState, now: float | None = None) -> str:
 
 
 def _since(cell: CellState, now: float | None) -> str:
-    """The time since the stage began."""
     if now is None or cell.stage_began_at is None:
         return ""
     return f", {quantities.duration(max(now - cell.stage_began_at, 0.0))}"
@@ -202,7 +201,6 @@ def _mark(check: Check) -> Span:
 
 
 def _verdict(check: Check, width: int) -> list[Line]:
-    """A verdict with its evidence and advice, over several rows."""
     mark = _mark(check)
     advice = f" → {check.advice}" if check.advice else ""
     first, *more = wrapped(f"{mark.text}: {check.evidence}{advice}", width, "text", _INDENT)

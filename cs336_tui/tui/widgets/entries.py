@@ -265,5 +265,4 @@ class Chips(Entry, can_focus=True):
         return wrap([cell_len(self._text(index)) for index in range(len(self._chips))], width)
 
     def _starts(self, row: Sequence[int]) -> list[int]:
-        """The first column of each chip of a row."""
         return list(accumulate((cell_len(self._text(index)) + 1 for index in row[:-1]), initial=0)) if row else []

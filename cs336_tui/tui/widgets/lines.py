@@ -39,7 +39,6 @@ def line(*parts: Span | str | tuple[str, str]) -> Line:
 
 
 def width_of(spans: Line) -> int:
-    """The columns of a line."""
     return sum(cell_len(span.text) for span in spans)
 
 
@@ -159,7 +158,6 @@ class Lines(Styled):
 
     @property
     def text(self) -> str:
-        """What is shown, without styles."""
         return "\n".join("".join(span.text for span in spans).rstrip() for spans in self._lines)
 
     def paint(self, lines: Iterable[Line]) -> None:

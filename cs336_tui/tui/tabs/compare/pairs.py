@@ -91,7 +91,6 @@ def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]
 
 
 def _doubts_of(results: Sequence[Result]) -> _Doubts:
-    """The doubts about a side's runs, by spec."""
     keys = (*_ALWAYS, *telling(results, but=(*_ALWAYS, "machine", "session")))
     by_spec: dict[CellSpec, list[Judged]] = {}
     for each in judged(results):
@@ -112,7 +111,6 @@ def _sides(found: Comparison) -> tuple[tuple[Side, ...], tuple[Side, ...]]:
 
 
 def _in_doubt(found: Comparison, doubts: Sequence[_Doubts], width: int) -> list[Line]:
-    """A line per doubted side."""
     said = [
         f"! in doubt: {name} {doubt.name}: {', '.join(doubt.verdicts)}"
         for name, sides, of in zip("AB", _sides(found), doubts, strict=True)

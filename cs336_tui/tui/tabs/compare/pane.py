@@ -120,7 +120,6 @@ class ComparePane(Rows):
         return lambda: message(why, width)
 
     def _take_unjudged(self, of: tuple[object, ...], page: Page) -> None:
-        """Show the pivot, and judge its cells on a thread."""
         self._take(of, page)
         if of == self._made_of and self._results:
             self._judged_later += 1
@@ -158,19 +157,16 @@ class ComparePane(Rows):
                 return True
 
     def action_view(self, by: int) -> None:
-        """The next view."""
         self.view = VIEWS[(VIEWS.index(self.view) + by) % len(VIEWS)]
         self.cursor = 0
         self.refresh_bindings()
         self._ask()
 
     def action_value(self, by: int) -> None:
-        """The next value in the pivot."""
         self.choice = self.choice.next_value(by)
         self._ask()
 
     def action_baseline(self, by: int) -> None:
-        """The next baseline of speed-ups."""
         try:
             self.choice = next_baseline(self.choice, self._results, by)
         except PivotError as error:
@@ -180,13 +176,11 @@ class ComparePane(Rows):
         self._ask()
 
     def action_swap(self) -> None:
-        """Swap rows and columns."""
         rows, columns = rows_and_columns(self.choice, self._results)
         self.choice = msgspec.structs.replace(self.choice, rows=columns, columns=rows, first_column=0)
         self._ask()
 
     def action_columns(self, by: int) -> None:
-        """Scroll by columns."""
         self.choice = msgspec.structs.replace(self.choice, first_column=max(self.choice.first_column + by, 0))
         self._ask()
 
@@ -225,13 +219,11 @@ class ComparePane(Rows):
 
 
 def _judged_pivot(choice: PivotChoice, results: Sequence[Result], width: int) -> Page:
-    """The pivot with its cells judged; for a thread."""
     give_way()
     return pivot_page(choice, results, width, doubts_of(results))
 
 
 def _judged_pairs(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
-    """The pairs with their cells judged; for a thread."""
     give_way()
     from cs336_tui.tui.tabs.compare.pairs import pairs_page
 

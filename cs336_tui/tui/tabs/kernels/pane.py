@@ -97,7 +97,6 @@ class KernelsPane(ReportPane):
 
     @property
     def _fitted(self) -> Laid:
-        """The sheet at the present width."""
         assert self._sheet is not None
         width = max(self.content_size.width, 12)
         if self._laid is None or self._laid[0] != width:
@@ -139,26 +138,21 @@ class KernelsPane(ReportPane):
         self._open(_next(VIEWS, self.view, by))
 
     def action_phase(self, by: int) -> None:
-        """Select the kernels of the next phase."""
         if self._shown:
             self._select(phase=_next(table.phases(self._shown), self.selection.phase, by))
 
     def action_part(self, by: int) -> None:
-        """Select the kernels of the next named part of the model."""
         if self._shown:
             self._select(range=_next(table.ranges(self._shown, self.selection), self.selection.range, by))
 
     def action_kind(self, by: int) -> None:
-        """Select the kernels of the next kind."""
         if self._shown:
             self._select(kind=_next(table.kinds(self._shown, self.selection), self.selection.kind, by))
 
     def action_sort(self, by: int) -> None:
-        """Sort by the next column."""
         self._select(sort=_next(SORTS, self.selection.sort, by), reversed=False)
 
     def action_turn(self) -> None:
-        """Reverse the order."""
         self._select(reversed=not self.selection.reversed)
 
     def action_search(self) -> None:
@@ -172,7 +166,6 @@ class KernelsPane(ReportPane):
         self.app.push_screen(AskText("Search kernels", about, self.selection.text), entered)
 
     def action_clear(self) -> None:
-        """Select all kernels again."""
         self.selection = self.selection.cleared()
         self._open("kernels")
 

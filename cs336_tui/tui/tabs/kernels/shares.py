@@ -127,8 +127,6 @@ def attention_sheet(report: KernelReport) -> Sheet:
 
 
 def _flops(found: Sequence[AttentionSplit]) -> tuple[Column[AttentionSplit], ...]:
-    """The columns of FLOPs and of FLOPs a second."""
-
     def matmul_rate(split: AttentionSplit) -> float | None:
         return _rate(split.matmul_flops, split.matmul_ns)
 
@@ -161,7 +159,6 @@ def _matmul_sentence(report: KernelReport) -> str:
 
 
 def _tops(report: KernelReport) -> tuple[str, ...]:
-    """The top kernel of forward, of forward and backward, and of the step, with its launches."""
     model = model_phases(report)
     parts: dict[str, Phases] = {"forward": "forward"} if "forward" in model else {}
     if len(model) > 1:

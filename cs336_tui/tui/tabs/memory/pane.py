@@ -93,7 +93,6 @@ class MemoryPane(ReportPane):
 
     @property
     def _offered(self) -> tuple[bool | None, ...]:
-        """The keys that do something."""
         return tuple(self.check_action(action, ()) for action in ("make", "go", "level"))
 
     def _suit_subject(self) -> None:
@@ -111,11 +110,9 @@ class MemoryPane(ReportPane):
 
     @property
     def views(self) -> tuple[MemoryView, ...]:
-        """The views of the subject."""
         return (*VIEWS, "OOM") if self._failed or self.view == "OOM" else VIEWS
 
     def _heading(self) -> list[Line]:
-        """The subject and the views, in one row if they fit."""
         level = f" ≥ {LEVELS_MB[self._level]} MB" if self.view == "largest" else ""
         names = [view + level * (view == "largest") for view in self.views]
         return joined([self.title(), views_line(names, self.view + level)], self.content_size.width)
@@ -242,7 +239,6 @@ class MemoryPane(ReportPane):
                 return super().check_action(action, parameters)
 
     def action_view(self, by: int) -> None:
-        """The next view."""
         self.view = self.views[(self.views.index(self.view) + by) % len(self.views)]
         self.cursor = 0
         self.refresh_bindings()
@@ -287,7 +283,6 @@ class MemoryPane(ReportPane):
             self._paint_again()
 
     def action_peak(self) -> None:
-        """Go to the moment with the most live memory."""
         if self._shown:
             self._to_event(self._shown.report.peak_event)
 
@@ -331,7 +326,6 @@ class MemoryPane(ReportPane):
 
 
 def _read(record: MemoryReport) -> Timeline:
-    """The record as arrays, its totals worked out."""
     from cs336_tui.analysis.memory import Timeline
 
     timeline = Timeline(record)
