@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from importlib import import_module
+from typing import Any, Literal
 
 from textual.widget import Widget
 
@@ -15,15 +16,9 @@ from cs336_tui.tui.tabs.device import DevicePane
 from cs336_tui.tui.tabs.live import LivePane
 from cs336_tui.tui.tabs.log import LogPane
 from cs336_tui.tui.tabs.queue import QueuePane
-from cs336_tui.tui.tabs.report import ReportPane
 from cs336_tui.tui.tabs.results import ResultsPane
 from cs336_tui.tui.tabs.sessions import SessionsPane
 from cs336_tui.tui.widgets.menu_bars import Tab
-
-if TYPE_CHECKING:
-    from cs336_tui.tui.tabs.compare.pane import ComparePane
-    from cs336_tui.tui.tabs.estimate import EstimatePane
-    from cs336_tui.tui.tabs.roofline import RooflinePane
 
 
 @dataclass(frozen=True)
@@ -31,7 +26,7 @@ class PaneTab(Tab):
     """A tab with its pane. On a large screen the panes ``above`` are always in sight and one of those ``below`` is."""
 
     place: Literal["above", "below"]
-    show: Callable[[Any, Frame], None]
+    show: Callable[[Any, Frame], object]
     """Bring the pane, which is in sight, up to date."""
     pane: Callable[[], type[Widget]]
     """The class of the pane; a function, as the app starts without those that are not made `at_start`."""
@@ -41,11 +36,6 @@ class PaneTab(Tab):
     def make(self) -> Widget:
         """The pane of the tab. Not for the form, which is made from what the app was started with."""
         return self.pane()(id=self.id)
-
-
-def _show_configure(pane: ConfigurePane, frame: Frame) -> None:
-    if frame.forecast is not None:
-        pane.foresee(*frame.forecast())
 
 
 def _show_live(pane: LivePane, frame: Frame) -> None:
@@ -66,97 +56,47 @@ def _invitation(frame: Frame) -> str:
     return f"Choose {where}, then press r to run."
 
 
-def _show_results(pane: ResultsPane, frame: Frame) -> None:
-    pane.show(frame.shown.state, frame.shown.cell, frame.marked_cells, frame.judging)
+def _later(module: str, pane: str) -> Callable[[], type[Widget]]:
+    """The class of a pane in a module of `tabs` that is imported when it is first wanted."""
+    return lambda: getattr(import_module(f"cs336_tui.tui.tabs.{module}"), pane)
 
 
-def _show_log(pane: LogPane, frame: Frame) -> None:
-    pane.book = frame.shown.book
-    pane.show()
-
-
-def _show_device(pane: DevicePane, frame: Frame) -> None:
-    pane.show(frame.shown.state, frame.shown.latest_run)
-
-
-def _show_queue(pane: QueuePane, frame: Frame) -> None:
-    pane.show(frame.queue)
+def _show_report(pane: Any, frame: Frame) -> None:
+    pane.show(frame.subject)
 
 
 def _show_sessions(pane: SessionsPane, frame: Frame) -> None:
     pane.show(None if frame.replaying else frame.live.path, None if frame.is_live else frame.shown.path)
 
 
-def _show_compare(pane: ComparePane, frame: Frame) -> None:
-    pane.show(frame.compared)
-
-
-def _show_report(pane: ReportPane, frame: Frame) -> None:
-    pane.show(frame.subject)
-
-
-def _show_estimate(pane: EstimatePane, frame: Frame) -> None:
-    if frame.estimated is not None:
-        pane.show(frame.estimated())
-
-
-def _show_roofline(pane: RooflinePane, frame: Frame) -> None:
-    pane.show(frame.shown.state, frame.shown.cell, frame.peaks)
-
-
-def _compare() -> type[Widget]:
-    from cs336_tui.tui.tabs.compare.pane import ComparePane
-
-    return ComparePane
-
-
-def _kernels() -> type[Widget]:
-    from cs336_tui.tui.tabs.kernels.pane import KernelsPane
-
-    return KernelsPane
-
-
-def _memory() -> type[Widget]:
-    from cs336_tui.tui.tabs.memory.pane import MemoryPane
-
-    return MemoryPane
-
-
-def _precision() -> type[Widget]:
-    from cs336_tui.tui.tabs.precision import PrecisionPane
-
-    return PrecisionPane
-
-
-def _estimate() -> type[Widget]:
-    from cs336_tui.tui.tabs.estimate import EstimatePane
-
-    return EstimatePane
-
-
-def _roofline() -> type[Widget]:
-    from cs336_tui.tui.tabs.roofline import RooflinePane
-
-    return RooflinePane
-
-
 TABS = {
     tab.id: tab
     for tab in (
-        PaneTab("configure", "Configure", "1", "above", _show_configure, lambda: ConfigurePane),
+        PaneTab("configure", "Configure", "1", "above",
+                lambda pane, frame: frame.forecast and pane.foresee(*frame.forecast()), lambda: ConfigurePane),
         PaneTab("live", "Live", "2", "above", _show_live, lambda: LivePane),
-        PaneTab("results", "Results", "3", "below", _show_results, lambda: ResultsPane),
-        PaneTab("log", "Log", "4", "below", _show_log, lambda: LogPane),
-        PaneTab("device", "Device", "5", "above", _show_device, lambda: DevicePane),
-        PaneTab("queue", "Queue", "6", "below", _show_queue, lambda: QueuePane),
+        PaneTab("results", "Results", "3", "below",
+                lambda pane, frame: pane.show(frame.shown.state, frame.shown.cell, frame.marked_cells, frame.judging),
+                lambda: ResultsPane),
+        PaneTab("log", "Log", "4", "below", lambda pane, frame: pane.show(frame.shown.book), lambda: LogPane),
+        PaneTab("device", "Device", "5", "above",
+                lambda pane, frame: pane.show(frame.shown.state, frame.shown.latest_run), lambda: DevicePane),
+        PaneTab("queue", "Queue", "6", "below", lambda pane, frame: pane.show(frame.queue), lambda: QueuePane),
         PaneTab("sessions", "Sessions", "7", "below", _show_sessions, lambda: SessionsPane),
-        PaneTab("compare", "Compare", "8", "below", _show_compare, _compare, at_start=False),
-        PaneTab("kernels", "Kernels", "9", "below", _show_report, _kernels, at_start=False),
-        PaneTab("memory", "Memory", "0", "below", _show_report, _memory, at_start=False),
-        PaneTab("precision", "Precision", "p", "below", _show_report, _precision, at_start=False),
-        PaneTab("estimate", "Estimate", "i", "below", _show_estimate, _estimate, at_start=False),
-        PaneTab("roofline", "Roofline", "l", "below", _show_roofline, _roofline, at_start=False),
+        PaneTab("compare", "Compare", "8", "below", lambda pane, frame: pane.show(frame.compared),
+                _later("compare.pane", "ComparePane"), at_start=False),
+        PaneTab("kernels", "Kernels", "9", "below", _show_report, _later("kernels.pane", "KernelsPane"),
+                at_start=False),
+        PaneTab("memory", "Memory", "0", "below", _show_report, _later("memory.pane", "MemoryPane"), at_start=False),
+        PaneTab("precision", "Precision", "p", "below", _show_report, _later("precision", "PrecisionPane"),
+                at_start=False),
+        PaneTab("estimate", "Estimate", "i", "below",
+                lambda pane, frame: frame.estimated and pane.show(frame.estimated()),
+                _later("estimate", "EstimatePane"), at_start=False),
+        PaneTab("roofline", "Roofline", "l", "below",
+                lambda pane, frame: pane.show(frame.shown.state, frame.shown.cell, frame.peaks),
+                _later("roofline", "RooflinePane"), at_start=False),
     )
-}
+}  # fmt: skip
 REPORT_TABS = {kind: TABS[REPORTS[kind].tab] for kind in ASKED_FOR}
 """The tabs that make a report, by its kind."""

@@ -39,8 +39,8 @@ class LogPane(Rows):
         super().__init__(follow=True, id=id)
         self.book = LogBook()
 
-    def show(self) -> None:
-        book = self.book
+    def show(self, book: LogBook) -> None:
+        self.book = book
         where = [line((self._where(book.where), "muted"))] if book.where else []
         if book.rows:
             self.fill((*where, *book.rows))
