@@ -60,11 +60,10 @@ _T = TypeVar("_T")
 class Cs336App(SteadyApp):
     """Choose, run, watch, compare and export benchmarks, or watch a session's log again.
 
-    With a `bench_factory` the app runs cells: the factory is called when something is on the screen. With `replay` it
-    plays that log at `speed` instead. `initial` and `options` fill the Configure pane; what this machine lacks of the
-    fields in `may_leave_out` is left out of them. `summary_path` is rewritten after every finished cell. `session_dir`
-    is where the Sessions tab looks, unless given beside the bench's log. Call `close` when `run` has returned, however
-    it did.
+    With a `bench_factory`, called when something is on the screen, it runs cells; with `replay` it plays that log at
+    `speed`. `initial` and `options` fill the Configure pane, less what this machine lacks of the fields in
+    `may_leave_out`. `summary_path` is rewritten after every finished cell. `session_dir` is where the Sessions tab
+    looks, unless given beside the bench's log. Call `close` when `run` has returned, however it did.
     """
 
     TITLE = "cs336-tui"
@@ -228,7 +227,6 @@ class Cs336App(SteadyApp):
         self.report(message.text)
 
     def _complain(self, problem: str) -> None:
-        """From any thread."""
         self.post_message(Trouble(problem))
 
     def report(self, text: str) -> None:

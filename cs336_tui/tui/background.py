@@ -26,10 +26,7 @@ class Pump(Protocol):
 
 
 def in_background(pump: Pump, work: Callable[[], _T], then: Callable[[_T], object]) -> None:
-    """Call `work` on a thread of its own and then ``then(result)`` among the messages of `pump`, if that still runs.
-
-    `work` must not raise.
-    """
+    """Call `work`, which must not raise, on a thread, then ``then(result)`` among the messages of `pump` if it runs."""
 
     def whole() -> None:
         pump.call_later(then, work())
@@ -39,11 +36,8 @@ def in_background(pump: Pump, work: Callable[[], _T], then: Callable[[_T], objec
 
 
 class SummaryAutosave:
-    """Rewrites `path` after every finished cell, so that an interruption loses nothing.
-
-    It folds the events into states of its own: those on the screen belong to the event loop. `complain` is
-    called from the thread with one line when the file cannot be written.
-    """
+    """Rewrites `path` after every finished cell, from states of its own: those on the screen belong to the event loop.
+    `complain` is called from the thread with one line when the file cannot be written."""
 
     def __init__(self, path: Path, complain: Callable[[str], object]) -> None:
         self._path, self._complain = path, complain

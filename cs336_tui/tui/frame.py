@@ -52,12 +52,10 @@ class Frame(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """True if the queue is held."""
         return self.is_live and self.live.source is not None and self.live.source.queue.paused
 
     @property
     def subject(self) -> Subject:
-        """The cell and session of the report tabs."""
         state, about = self.shown.state, self.reported
         source = self.live.source if self.is_live and not self.replaying else None
         return Subject(
@@ -71,7 +69,6 @@ class Frame(NamedTuple):
 
     @property
     def queue(self) -> QueueView:
-        """Content of the Queue tab."""
         state, source = self.shown.state, self.live.source if self.is_live else None
         waits = bool(state.waiting) or self.running
         return QueueView(

@@ -52,7 +52,6 @@ class Assessment(NamedTuple):
     """Why nothing could be found out."""
 
     def share_of_peak(self, mean_s: float) -> float | None:
-        """The share of the peak that steps of this mean time achieve."""
         if not (self.flops and self.peak_flops_per_s and mean_s > 0):
             return None
         return self.flops / mean_s / self.peak_flops_per_s
@@ -79,11 +78,8 @@ class _Wish(NamedTuple):
 
 
 class Judging:
-    """Keeps what was found out about each cell, and has it worked out when it is first asked for: one cell at a time,
-    only those in sight, the last asked for first.
-
-    `busy` says whether a cell is being timed; `changed` is called on the screen's thread when something was found.
-    """
+    """Assesses cells on a thread: one at a time, only those in sight, the last asked for first; keeps what was found.
+    `busy`: whether a cell is being timed; `changed` is called on the screen's thread when something was found."""
 
     def __init__(
         self,

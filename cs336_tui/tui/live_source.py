@@ -105,7 +105,6 @@ class LiveSource:
         return bool(self._asked) or self.bench.queue.busy or len(self.bench.queue) > 0
 
     def begin(self) -> None:
-        """Get ready to run cells and ask what the machine offers; the answer comes as an event."""
         thread("probe", self._probe)
 
     def run(self, sweep: Sweep, options: RunOptions) -> None:
@@ -147,7 +146,6 @@ class LiveSource:
 
     @property
     def asked(self) -> frozenset[tuple[str, CellSpec]]:
-        """The reports that wait to be made, by kind and spec."""
         return frozenset((asked.kind, asked.spec) for asked in self.bench.queue.asked)
 
     def cancel(self) -> None:
@@ -176,10 +174,8 @@ class LiveSource:
         add: Callable[[_T], object],
         stopped: Callable[[], object] = lambda: None,
     ) -> None:
-        """On a thread: call `prepare`, which may take long, `add` its result to the queue, and run what waits there.
-
-        A stop comes before `add`, and `stopped` is called instead, or after it and finds the cells in the queue.
-        """
+        """On a thread: call `prepare`, which may take long, `add` its result to the queue, and run what waits there. A
+        stop comes before `add`, and `stopped` is called instead, or after it and finds the cells in the queue."""
 
         def begin() -> None:
             try:

@@ -62,13 +62,8 @@ class Painter:
         self._stale_sample = False
         self._painted_at = 0.0
 
-    # From events to the state.
-
     def take(self, session: Session, events: Sequence[Event]) -> None:
-        """Take a batch of a session's events, from any thread, without waiting; the next refresh shows them.
-
-        A message for each would cost more than everything that is drawn.
-        """
+        """Take a batch of a session's events, from any thread, without waiting: a message for each costs too much."""
         if self._autosave is not None and session is self._app.live:
             self._autosave.take(events, session)
         self.inbox.put(session, events)
@@ -119,12 +114,9 @@ class Painter:
                 pass
 
     def judged(self) -> None:
-        """More was found out about a cell."""
         self.stale = True
         if isinstance(self._app.screen, Reader):
             self._app.screen.write()
-
-    # From the state to the screen.
 
     def estimates(self) -> EstimateController:
         """The predictions, which are shown from the first call on."""
@@ -134,7 +126,6 @@ class Painter:
         return self._estimates
 
     def tick(self) -> None:
-        """Fold what has arrived and show it, if there is anything new."""
         self.inbox.fold()
         idle_for = time.monotonic() - self._painted_at
         if self.stale or (self._stale_sample and (self._app.run_in_progress or idle_for >= IDLE_REFRESH_S)):

@@ -82,7 +82,6 @@ class MainScreen(Screen[None]):
         self.lay_out()
 
     def open(self, pane: str) -> None:
-        """Bring a pane into sight."""
         tab = TABS[pane]
         content = self.query_one("#content")
         if not tab.at_start and pane not in (child.id for child in content.children):
@@ -101,7 +100,6 @@ class MainScreen(Screen[None]):
         return pane == self.open_pane or (pane == "live" and self.paired and self.open_pane == "device")
 
     def show(self, frame: Frame) -> None:
-        """Bring every pane that is in sight up to date; only what differs is sent to the terminal."""
         frame.judging.next_frame()
         header = self.query_one("#header", Lines)
         header.paint([heading(frame.shown.state, frame.shown.id, frame.mode, header.content_size.width)])
@@ -129,7 +127,6 @@ class MainScreen(Screen[None]):
         self.set_focus(None)
 
     def lay_out(self) -> None:
-        """Show what fits."""
         for pane in self.query_one("#content").children:
             pane.display = pane.id == (self.open_tab if self.wide else self.open_pane)
         if self._classify():
@@ -179,7 +176,6 @@ def heading(state: SessionState, session: str, mode: str, width: int) -> Line:
 
 
 def _machine(environment: Environment, state: SessionState) -> list[str]:
-    """The device in use (else the best one), its driver, torch."""
     cell = state.running_cell
     name = cell.spec.device if cell else environment.resolve(("auto",))[0]
     info = environment.device(name)

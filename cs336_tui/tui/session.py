@@ -139,7 +139,6 @@ class Inbox:
         return len(self._batches)
 
     def put(self, session: Session, events: Sequence[Event]) -> None:
-        """Add a batch, from any thread, without waiting."""
         self._batches.append((session, events))
 
     def fold(self) -> None:

@@ -44,7 +44,6 @@ def _show_live(pane: LivePane, frame: Frame) -> None:
 
 
 def _invitation(frame: Frame) -> str:
-    """The text of the Live tab while there is no cell."""
     if frame.shown.state.reports and (frame.replaying or not frame.is_live):
         made = ", ".join(f"{tab.label} ({tab.key})" for tab in REPORT_TABS.values())
         return f"This session has no cells, but reports: {made}."

@@ -236,10 +236,8 @@ class SteadyApp(App[None]):
         await super().on_event(event)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Repaint all: a terminal that shrank and grew back has lost its content, and Textual sees no new size.
-
-        Textual's signal handler may be interrupted by itself, and then an older size is the last that it tells.
-        """
+        """Repaint all: a terminal that shrank and grew back has lost its content, and Textual sees no new size. Its
+        signal handler may be interrupted by itself, and then an older size is the last that it tells."""
         self.screen.refresh()
         if not self.is_headless and (actual := Size(*shutil.get_terminal_size())) != event.size:
             self.post_message(events.Resize(actual, actual))

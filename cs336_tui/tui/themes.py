@@ -70,7 +70,6 @@ class ThemeError(ValueError):
 
 @cache
 def load_bundled() -> ThemeSet:
-    """The themes that are part of the app."""
     return _load(_bundled_directory(), taken=BUILTIN_THEMES)
 
 
@@ -176,10 +175,7 @@ def _check_variable(variable: str, value: object, ansi: bool) -> None:
 
 
 class ThemeChoice:
-    """The themes of `app`: one is on from the start, the others load when something is on the screen.
-
-    `wanted` is the theme to start with, ours or one of the person's own in `user_directory`.
-    """
+    """The themes of `app`: `wanted`, ours or one in `user_directory`, is on from the start; the others load later."""
 
     def __init__(self, app: App[Any], wanted: str | None, user_directory: Path | None) -> None:
         self._app, self._wanted, self._user_directory = app, wanted, user_directory
@@ -207,7 +203,6 @@ class ThemeChoice:
         return problems
 
     def next(self) -> str:
-        """The name of the theme after the one that is on."""
         on = self._app.theme
         if not self.names:  # they are still to be loaded
             return on

@@ -12,12 +12,11 @@ from textual.pilot import Pilot
 
 from cs336_tui.events.peaks import PeakCache, peak_key
 from cs336_tui.tui.app import Cs336App
-from cs336_tui.tui.tabs.compare.pane import ComparePane
 from tests.made_peaks import made_peak
 from tests.samples import mixed_session
 from tests.tui.kept_sessions import MIXED, STOPPED, keep, stopped_session
 from tests.tui.make_log import ENVIRONMENT
-from tests.tui.watched import demo, in_the_middle, log_of, until
+from tests.tui.watched import demo, in_the_middle, log_of, nothing_in_background, until
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 
@@ -43,7 +42,8 @@ async def judged(pilot: Pilot[None]) -> None:
     app = pilot.app
     assert isinstance(app, Cs336App)
     for _ in range(2):  # what is found may bring more rows into sight
-        await until(pilot, lambda _: app.judging.is_settled and all(pane.is_settled for pane in app.query(ComparePane)))
+        await until(pilot, lambda _: app.judging.is_settled and nothing_in_background())
+        await pilot.pause()  # what a thread found is taken in
 
 
 @pytest.mark.parametrize("size", SIZES)

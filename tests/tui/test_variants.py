@@ -29,7 +29,7 @@ from cs336_tui.tui.widgets.entries import Chips, TextEntry
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, session_of
 from tests.tui.configuring import NARROW, WIDE, opened
-from tests.tui.watched import SMALL, Benches, log_of, text, until
+from tests.tui.watched import SMALL, Benches, log_of, nothing_in_background, text, until
 from tests.tui.watched import WIDE as WIDE_SCREEN
 
 MINE = Sweep(
@@ -341,7 +341,7 @@ async def test_results_and_queue_show_what_tells_the_cells_apart(size: tuple[int
         await pilot.press("8")
         await until(pilot, "mean step time")
         pane = app.query_one(ComparePane)
-        await until(pilot, lambda _: pane.is_settled and "attention" in pane.text)
+        await until(pilot, lambda _: nothing_in_background() and "attention" in pane.text)
 
 
 OWN: dict[str, Any] = {"model": "course.basics.model:BasicsTransformerLM", "model_args": (("tie", "yes"),)}

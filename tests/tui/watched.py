@@ -241,6 +241,11 @@ async def until(pilot: Pilot[None], seen: str | Callable[[str], bool]) -> str:
     raise AssertionError(f"{seen!r} did not appear; the screen was:\n{screen_text(app)}")
 
 
+def nothing_in_background() -> bool:
+    """True if no thread works on what the screen shows."""
+    return all(thread.name != "cs336-background" for thread in threading.enumerate())
+
+
 async def comes(pilot: Pilot[None], seen: Callable[[], object]) -> None:
     """Let an app, of whatever kind, work until this holds."""
     give_up_at = time.monotonic() + PATIENCE_S

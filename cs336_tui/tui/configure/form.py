@@ -29,11 +29,9 @@ _DIRECT = ("size", "vocab_size", "warmup_steps", "measure_steps", "model_path")
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a run that are no part of its sweep.
-
-    `timeout_s` ends a cell that takes longer, None never. All cells run `repeats` times, round after round. After a
-    cell that ran out of memory, `skip_after_oom` skips waiting ones that need at least as much.
-    """
+    """Options of a run that are no part of its sweep. `timeout_s` ends a cell that takes longer, None never. All cells
+    run `repeats` times, round after round. `skip_after_oom` skips cells that need at least as much as one that failed
+    for lack of memory."""
 
     ddof: int = 1
     timeout_s: float | None = None
@@ -224,11 +222,8 @@ def _read(axis: Axis, entries: Entries, reader: Reader) -> Any:
 
 
 def read(entries: Entries, environment: Environment | None = None) -> Form:
-    """The sweep and options that the entries mean, or everything that is wrong with them.
-
-    What attention alone has nothing of counts only of a language model, and the other way round. Costs the sum of the
-    choices, never their product. Without an environment every device can do all.
-    """
+    """The sweep and options that the entries mean, or everything that is wrong with them. Choices of the other workload
+    do not count. Costs the sum of the choices, never their product. Without an environment every device can do all."""
     reader = Reader()
     alone = entries.workload == "attention"
     found = {a.sweep: _read(a, entries, reader) for a in entry_axes(entries.workload) if a.field not in _DIRECT}

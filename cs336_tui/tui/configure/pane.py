@@ -61,10 +61,8 @@ class _Buttons(Horizontal):
 
 
 class ConfigurePane(Vertical):
-    """Entries of a sweep, how much it is or what is wrong with it, and the buttons that run it.
-
-    What is entered lives in one `Entries` value; widgets report into it, so what is folded away is never lost.
-    """
+    """Entries of a sweep, how much it is or what is wrong with it, and the buttons that run it. Widgets report into
+    one `Entries` value, so what is folded away is never lost."""
 
     DEFAULT_CSS = """
     ConfigurePane {
@@ -177,10 +175,8 @@ class ConfigurePane(Vertical):
         self._show_summary()
 
     def load(self, preset: Preset, may_leave_out: Collection[str] = ()) -> None:
-        """Fill the entries with the preset's sweep; how to summarise and when to give up stay as they are.
-
-        What this machine cannot run of the fields in `may_leave_out` is left out and told.
-        """
+        """Fill the entries with the preset's sweep; run options stay as they are. What this machine cannot run of the
+        fields in `may_leave_out` is left out and told."""
         self._preset = preset
         self.query_one(PresetEntry).preset = preset
         self._may_leave_out = may_leave_out

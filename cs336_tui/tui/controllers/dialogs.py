@@ -17,14 +17,12 @@ from cs336_tui.tui.widgets.lines import Line
 
 
 def read_help(app: Host) -> None:
-    """Keys, and what each number means."""
     from cs336_tui.tui.help import help_lines
 
     app.open_dialog(Reader("Help", lambda width: help_lines(width, replaying=app.replaying)))
 
 
 def read_cell(app: Host, place: int) -> None:
-    """All that is known of the cell at a place in the session that is shown."""
     from cs336_tui.tui.tabs.cell_detail import cell_detail
 
     state = app.state
@@ -37,7 +35,6 @@ def read_cell(app: Host, place: int) -> None:
 
 
 def ask_quit(app: Host) -> None:
-    """Quit, after a question while cells run."""
     if app.replaying or not app.run_in_progress:
         app.exit()
         return
@@ -123,7 +120,6 @@ def save_preset(app: Host) -> None:
 
 
 def keep_as_reference(app: Host, results: Sequence[Result]) -> None:
-    """Ask for a title and add the measured results to one's own reference points."""
     from cs336_tui.analysis.reference import ReferenceFileError, add_from
 
     def kept(title: str) -> str:

@@ -53,8 +53,6 @@ class EstimateController:
         self._timer: Timer | None = None
         self._session_cells: tuple[tuple[int, int], Cells] = ((0, 0), Cells())
 
-    # What is shown.
-
     def summary(self) -> Forecast:
         """The end of Configure's summary: largest peak, whether all fit, and how long all take."""
         state, chosen = self._app.live.state, self._chosen
@@ -83,7 +81,6 @@ class EstimateController:
         return Forecast(f"{text} {verdict}{of_those}{takes}", "caution" if tight else "text")
 
     def estimated(self) -> Estimated:
-        """Content of the Estimate tab."""
         state = self._app.state
         chosen = self._chosen if self._has_choices else Cells()
         of_session = self._cells_of(state)
@@ -174,14 +171,11 @@ class EstimateController:
             self._session_cells = of, as_cells(tuple((cell.spec, cell.repeat) for cell in state.cells.values()))
         return self._session_cells[1]
 
-    # What is asked for.
-
     def turn(self) -> None:
         """Show the session's cells instead of those of the choices, or back."""
         self._whose = "session" if self._whose == "chosen" else "chosen"
 
     def name_gpu(self, name: str | None) -> None:
-        """Judge for this GPU, or for the machine's own devices. Raises `UnknownGpu`."""
         self._gpu = find_gpu(name) if name else None
 
     def ask(self) -> None:
@@ -207,8 +201,6 @@ class EstimateController:
         chosen, of_session = self._chosen.largest, self._cells_of(self._app.live.state).largest
         everything = (*chosen, *self._asked_of(chosen), *self._asked_of(of_session), *of_session)
         return tuple({needs_of(need.spec): need.spec for need in everything}.values())
-
-    # What predictions come to.
 
     def _asked_of(self, needs: Sequence[Need]) -> tuple[Need, ...]:
         """These, on the named GPU where there is one."""
@@ -294,7 +286,6 @@ def whole_time(known: Sequence[tuple[Need, Estimate]], *, more: bool) -> str:
 
 
 def of_all(need: Need, estimate: Estimate) -> Estimate:
-    """The estimate of all cells that need the same and run alike."""
     times = need.steps / estimate.spec.total_steps
     return msgspec.structs.replace(
         estimate,

@@ -34,10 +34,8 @@ class ReportController:
         self._chosen: tuple[Session, About] | None = None
 
     def about(self, session: Session) -> About | None:
-        """The cell that reports are about: the chosen one, else the one that runs or was looked at.
-
-        Of a session that was opened or is replayed, what its latest report is about, unless that cell has one.
-        """
+        """The cell that reports are about: the chosen one, else the one that runs or was looked at. Of a session that
+        was opened or is replayed, what its latest report is about, unless that cell has one."""
         if self._chosen is not None and self._chosen[0] is session:
             return self._chosen[1]
         cell = About(session.cell.spec, session.cell.cell) if session.cell else None
@@ -55,14 +53,12 @@ class ReportController:
             session.looked_at = about.cell
 
     def choose_place(self, place: int) -> None:
-        """Stay with the cell at this place of the session that is shown."""
         cells = list(self._app.state.cells.values())
         if place < len(cells):  # the session that is shown may have changed meanwhile
             self.choose(self._app.shown, About(cells[place].spec, cells[place].cell))
             self._app.paint_soon()
 
     def follow(self) -> None:
-        """Be about the cell that runs again."""
         self._chosen = None
 
     def step(self, by: int) -> None:

@@ -47,13 +47,11 @@ class RunController:
         return live.source
 
     def ask(self) -> None:
-        """Run the choices in Configure, or say what is wrong with them."""
         if problems := self._pane.problems:
             self._app.notify(str(problems[0]), title="Cannot run", severity="error", markup=False)
         self._pane.request_run()
 
     def run(self, wanted: ConfigurePane.RunRequested) -> None:
-        """Run a sweep's cells, behind those that wait."""
         source = self.source()
         if source is None or self.stopping:
             return
@@ -73,7 +71,6 @@ class RunController:
             in_background(self._app, partial(remember, models), self._pane.set_recent)
 
     def begin(self) -> None:
-        """Cells of the live session are about to run."""
         self.cells_run = True
         self._app.look_at(None)
         self._reports.follow()
@@ -85,7 +82,6 @@ class RunController:
             self._app.action_open("live")
 
     def _begin_work(self) -> None:
-        """Cells are about to run, or reports to be made."""
         self.in_progress = True
         self._pane.set_running(True, adding=self.cells_run)
         self._changed()
@@ -95,21 +91,18 @@ class RunController:
         self._app.refresh_bindings()
 
     def make_report(self, wanted: ReportPane.Wanted) -> None:
-        """Make a report before the next cell."""
         if self.stopping:
             self._app.notify(_BEING_STOPPED, severity="warning")
         elif self._reports.ask(wanted):
             self._begin_work()
 
     def measure_peaks(self, wanted: tuple[WantedPeak, ...]) -> None:
-        """Measure what a device can do before the next cell."""
         if self.stopping:
             self._app.notify(_BEING_STOPPED, severity="warning")
         elif self._peaks.ask(wanted):
             self._begin_work()
 
     def stop(self) -> None:
-        """Stop what runs and what waits."""
         source = self._app.live.source
         if source is not None and self.in_progress:
             self.stopping = True
@@ -118,7 +111,6 @@ class RunController:
             self._changed()
 
     def ended(self) -> None:
-        """Nothing of the live session runs any more."""
         live = self._app.live
         if self.cells_run or self._app.replaying:
             live.end_run()

@@ -110,14 +110,11 @@ class SessionController:
         if self._library is None:
             self._library = Library(self._app, folder)
 
-    # The list.
-
     @property
     def _pane(self) -> SessionsPane:
         return self._app.main.query_one(SessionsPane)
 
     def reload(self) -> None:
-        """Read the list anew."""
         if self._library is None:
             self._pane.take((), "no folder of sessions is known here")
         else:
@@ -128,7 +125,6 @@ class SessionController:
             self._pane.take(*found)
 
     def do(self, wish: Wish, info: SessionInfo) -> None:
-        """Do what a key of the tab asks for."""
         match wish:
             case "open":
                 self.open(info)
@@ -138,8 +134,6 @@ class SessionController:
                 self._ask_delete(info)
             case "rename" | "annotate":
                 self._ask_words(wish, info)
-
-    # Looking at one.
 
     def open(self, info: SessionInfo) -> None:
         """Show the session's cells in every pane, as at the end of a replay."""
@@ -157,8 +151,6 @@ class SessionController:
             self._app.look_at(session)
             if session.problem:
                 self._app.report(session.problem)
-
-    # Words and deletion.
 
     def _ask_words(self, wish: Wish, info: SessionInfo) -> None:
         from cs336_tui.tui.dialogs.questions import AskText
@@ -204,8 +196,6 @@ class SessionController:
                 self._app.report(problem)
             self.reload()
 
-    # Comparing.
-
     def marked(self) -> None:
         """Read the marked sessions that have not been read; Compare shows each as soon as it is there."""
         paths = self._pane.marked
@@ -250,8 +240,6 @@ class SessionController:
         titled = tuple((session.title or "session", session.state) for session in sessions)
         return Compared(titled, tuple(self._cells))
 
-    # Going on with one.
-
     def resume(self, info: SessionInfo) -> None:
         """Run the session's cells that have no result, into its own log."""
         app = self._app
@@ -291,7 +279,6 @@ class SessionController:
         return [source for source in (*now, *self._retired) if source]
 
     def _retire(self, session: Session) -> None:
-        """End a session's bench without waiting for it."""
         if (source := session.source) is not None:
             session.source = None
             self._retired.append(source)

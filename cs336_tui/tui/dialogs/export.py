@@ -29,10 +29,8 @@ class _Tick(Checkbox):
 
 
 class ExportDialog(Dialog[str]):
-    """Asks which texts to write and where, writes them, and answers with one line that says what was done.
-
-    A file that exists is not overwritten before a second, differently labelled press of the button.
-    """
+    """Asks which texts to write and where, writes them, and answers with one line that says what was done. A file that
+    exists is not overwritten before a second, differently labelled press of the button."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss('')", "Cancel", id="export.cancel"),

@@ -17,11 +17,8 @@ from cs336_tui.tui.dialogs.window import Dialog
 
 
 class AskText(Dialog[str | None]):
-    """Answers with what was entered, or None on Escape.
-
-    `check` says in one line why a text is refused, empty when it is taken. `warn` says what should be known of a text
-    that is taken all the same; it needs a second Enter.
-    """
+    """Answers with what was entered, or None on Escape. `check` says in one line why a text is refused, empty when it
+    is taken. `warn` says what should be known of a text that is taken all the same; it needs a second Enter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Cancel", id="ask.cancel")]
 
@@ -123,10 +120,8 @@ class Confirm(Dialog[bool]):
 
 
 class ChoiceList(Dialog[int | None]):
-    """Each choice has a name and, below it, what it is; dismisses with the place of the chosen one, or None on escape.
-
-    `at` is the place of the one that is highlighted first.
-    """
+    """Each choice has a name and, below it, what it is; dismisses with the place of the chosen one, or None on Escape.
+    `at`: the place of the one that is highlighted first."""
 
     DEFAULT_CSS = """
     ChoiceList {

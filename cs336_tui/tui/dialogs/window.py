@@ -89,8 +89,6 @@ class Reader(Dialog[None]):
 
 
 def text_reader(title: str, text: str) -> Reader:
-    """A window with a text, each of its lines wrapped."""
-
     def write(width: int) -> list[Line]:
         return [row for each in text.splitlines() for row in wrapped(each, width, indent="  ") or [()]]
 

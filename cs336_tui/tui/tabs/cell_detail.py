@@ -38,7 +38,7 @@ def cell_detail(state: SessionState, cell: CellState, width: int, found: Assessm
         _titled("Asked for", asked(cell.spec, width)),
         _titled("In force, read back", _in_force(cell.in_force, width) if cell.in_force else []),
         _titled("Machine", _machine(state, cell)),
-        _titled("Output of the process", _output(cell)),
+        _titled("Output of the process", [line(format.plain(row)) for row in cell.output.splitlines()[-_OUTPUT_ROWS:]]),
     ]
     lines: list[Line] = []
     for section in sections:
@@ -184,10 +184,6 @@ def _machine(state: SessionState, cell: CellState) -> list[Line]:
         names = ("host", "os", "driver", "cuda", "cudnn", "torch", "python", "app")
         lines += [row(_VERSIONS.get(name, name), value) for name in names if (value := getattr(environment, name))]
     return lines
-
-
-def _output(cell: CellState) -> list[Line]:
-    return [line(format.plain(row)) for row in cell.output.splitlines()[-_OUTPUT_ROWS:]]
 
 
 def row(label: str, value: object) -> Line:

@@ -9,7 +9,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import nice_ceiling
-from cs336_tui.tui.charts.history import Window, graph, marks, window
+from cs336_tui.tui.charts.history import graph, marks, window
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, labelled, line, wrapped
 
@@ -136,7 +136,9 @@ def _history(state: SessionState, sample: DeviceSampled, run: Run | None, width:
     rows = min((height - 3) // 2, 4)
     if rows < 1 or width < 8:
         return []
-    view = _view(sample.at, run, width)
+    lingers = run and (run.ended_at is None or sample.at - run.ended_at < _LINGER_S)
+    since = run.started_at if run and lingers else sample.at - (width - 1) * _RECENT_BUCKET_S
+    view = window(since, sample.at, width)
     samples = [s for s, _ in state.devices if view.column_of(s.at) >= 0]
     if sample.gpu:
         gpus = [(s.at, s.gpu) for s in samples if s.gpu]
@@ -157,16 +159,7 @@ def _history(state: SessionState, sample: DeviceSampled, run: Run | None, width:
         *graph(memory, view, top=top, height=rows, role="memory"),
     ]
     starts = [(cell.started_at, status.number(cell)) for cell in state.cells.values() if cell.started_at]
-    return [*lines, _axis(marks(starts, view), view)]
-
-
-def _axis(cells: Line, view: Window) -> Line:
-    if any(span.text.strip() for span in cells):
-        return cells
-    return line((f"last {quantities.duration(view.bucket_s * view.width)}", "muted"))
-
-
-def _view(now: float, run: Run | None, width: int) -> Window:
-    if run and (run.ended_at is None or now - run.ended_at < _LINGER_S):
-        return window(run.started_at, now, width)
-    return window(now - (width - 1) * _RECENT_BUCKET_S, now, width)
+    axis = marks(starts, view)
+    if not any(span.text.strip() for span in axis):
+        axis = line((f"last {quantities.duration(view.bucket_s * view.width)}", "muted"))
+    return [*lines, axis]

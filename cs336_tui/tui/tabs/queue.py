@@ -151,8 +151,6 @@ class QueuePane(Rows):
         row = self._row(self.cursor)
         return row.cell if row else None
 
-    # What is drawn.
-
     def _summary(self) -> list[Line]:
         view = self._view
         assert view is not None
@@ -214,8 +212,6 @@ class QueuePane(Rows):
         place = index - (self._at_work is not None) + 1
         ends_s = self._ends[place] if place < len(self._ends) else None
         return row._replace(takes_s=self._prices.of(row.spec), ends_s=ends_s)
-
-    # What the keys do.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         queue = self._view.queue if self._view else None

@@ -16,6 +16,8 @@ from cs336_tui.tui import format
 from cs336_tui.tui.widgets.lines import Line, Span, line, wrapped
 from cs336_tui.tui.widgets.rows import Rows
 
+_ENDINGS = {"cancelled": "was stopped", "oom": "ran out of memory", "killed": "was killed", None: "was interrupted"}
+
 
 class About(NamedTuple):
     """The cell of a report; `cell`: its number, if it is in the session."""
@@ -114,7 +116,8 @@ class ReportPane(Rows):
             return wrapped(f"The report waits and comes {when}; s stops everything.", width, "strong")
         found: list[Line] = []
         if latest is not None:
-            found += [*wrapped(f"The report {_ended(latest)}.", width, "caution"), ()]
+            error = f": {latest.error}" if latest.error and latest.status != "cancelled" else ""
+            found += [*wrapped(f"The report {_ENDINGS.get(latest.status, 'failed')}{error}.", width, "caution"), ()]
         found += wrapped(self.about, width, "text")
         if subject.can_ask:
             when = "It runs after the present cell, never while one is timed." if subject.running else ""
@@ -122,8 +125,6 @@ class ReportPane(Rows):
         else:
             found += [(), *wrapped("This session has none of this cell.", width, "muted")]
         return found
-
-    # What the keys do.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         if action == "make":
@@ -140,9 +141,3 @@ class ReportPane(Rows):
 
     def action_step_cell(self, by: int) -> None:
         self.post_message(self.CellStepped(by))
-
-
-def _ended(report: ReportState) -> str:
-    words = {"cancelled": "was stopped", "oom": "ran out of memory", "killed": "was killed", None: "was interrupted"}
-    how = words.get(report.status, "failed")
-    return f"{how}: {report.error}" if report.error and report.status != "cancelled" else how

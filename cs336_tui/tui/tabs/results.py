@@ -194,11 +194,15 @@ class ResultsPane(Rows):
         few = len(self._cells) <= _FEW
         counted = self._cells if few else self._cells[first:last]
         in_sight = range(first, last) if few else range(len(counted))
-        found = [self._found(cell, place in in_sight) for place, cell in enumerate(counted)]
+        judging, state = self._judging, self._state
+        found = [
+            (judging.of if place in in_sight else judging.known)(state, cell) if judging and state else None
+            for place, cell in enumerate(counted)
+        ]
         texts = [self._texts(cell, known) for cell, known in zip(counted, found, strict=True)]
         marks = [status.status(cell) for cell in counted]
         status_width = max(len(mark.text) for mark in marks) if few and marks else _WIDEST_STATUS
-        width = self.content_size.width - self._position_width(len(self._cells))
+        width = self.content_size.width - self.position_width
         columns, at = self._columns, self._verdict_at
         alike = list(self._alike or (None,) * len(columns))
         alike[at] = False  # it tells even where it is the same everywhere
@@ -207,28 +211,17 @@ class ResultsPane(Rows):
             texts, marks, found = texts[first:last], marks[first:last], found[first:last]
         else:
             self._least = layout.widths
+        signs = {id(cell): (Span(f" ◆ {name}", "title"),) for name, cell in zip("AB", self._marked, strict=False)}
         rows = [
-            (*layout.spans(row, {at: verdict(cell, known).role}), mark, *self._mark_of(cell))
+            (*layout.spans(row, {at: verdict(cell, known).role}), mark, *signs.get(id(cell), ()))
             for cell, row, mark, known in zip(self._cells[first:last], texts, marks, found, strict=True)
         ]
         above = [line((f"all cells: {self._in_common}", "muted"))] if self._in_common else []
         return [*above, heading(layout, width)], rows
 
-    def _found(self, cell: CellState, in_sight: bool) -> Assessment | None:
-        if self._judging is None or self._state is None:
-            return None
-        return (self._judging.of if in_sight else self._judging.known)(self._state, cell)
-
-    def _mark_of(self, cell: CellState) -> tuple[Span, ...]:
-        return (Span(f" ◆ {'AB'[self._marked.index(cell)]}", "title"),) if cell in self._marked[:2] else ()
-
     def action_mark(self) -> None:
         if self.cursor < len(self._cells):
             self.post_message(self.Marked(self._cells[self.cursor]))
-
-    def _position_width(self, count: int) -> int:
-        """Columns of the heading for the numbers of the rows in sight."""
-        return len(f"  {count}–{count} of {count}") if count > self.room else 0
 
     def _texts(self, cell: CellState, found: Assessment | None) -> tuple[str, ...]:
         """The cell's texts; those of a finished cell are made once."""

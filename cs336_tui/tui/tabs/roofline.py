@@ -176,8 +176,6 @@ class RooflinePane(Container):
         again = peak_wanted(roofline.points[min(self._rows.cursor, len(roofline.points) - 1)], view.here)
         return (again,) if again else ()
 
-    # Keys.
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         match action:
             case "measure":

@@ -105,10 +105,8 @@ class SessionsPane(Rows):
 
     def _rows_in_sight(self, first: int, last: int) -> tuple[Sequence[Line], Sequence[Line]]:
         infos = self.infos[first:last]
-        count = len(self.infos)
-        position = len(f"  {last}–{last} of {count}") if count > self.room else 0
         roles = ["bad" if info.problem else "strong" if info.path == self._own else "text" for info in infos]
-        table, width = shown_table(infos, self._columns()), max(self.content_size.width - position, 1)
+        table, width = shown_table(infos, self._columns()), max(self.content_size.width - self.position_width, 1)
         names, *rows = table_lines(table, width, roles=roles)
         return [names], rows
 

@@ -266,9 +266,7 @@ def _in_force(cell: CellState) -> list[str]:
 
 def verdict(cell: CellState, found: Assessment | None, *, whole: bool = True) -> Span:
     """The verdicts, as ``drifting, contended``; not `whole`: the first and the number of others, as ``drifting +1``.
-
-    ``…`` while the cell is judged; ``–`` if it has no verdict. The colour says whether its number is in doubt.
-    """
+    ``…`` while the cell is judged; ``–`` if it has no verdict. The colour says whether its number is in doubt."""
     if found is None:
         return Span("…" if cell.is_over else "–", "muted")
     if found.problem:

@@ -58,10 +58,8 @@ def lay_out(
     least: Sequence[int] = (),
     alike: Sequence[bool | None] = (),
 ) -> Layout:
-    """The columns that fit in `width`, as wide as these rows need and at least as wide as `least`.
-
-    `alike`: for each column whether all its values are the same; None, or left out: these rows show it.
-    """
+    """The columns that fit in `width`, as wide as these rows need and at least as wide as `least`. `alike`: for each
+    column whether all its values are the same; None, or left out: these rows show it."""
     widths: list[int] = []
     ranks: list[int] = []
     for index, column in enumerate(columns):

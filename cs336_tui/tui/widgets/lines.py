@@ -115,10 +115,8 @@ def bar(share: float, width: int) -> str:
 
 
 def column(value: float, top: float, height: int) -> str:
-    """A column of `height` characters, topmost first, filled to ``value / top``.
-
-    A positive value shows at least the thinnest block; one above `top` ends in ``▲``.
-    """
+    """A column of `height` characters, topmost first, filled to ``value / top``. A positive value shows at least the
+    thinnest block; one above `top` ends in ``▲``."""
     eighths = round(value / top * height * 8) if top > 0 else 0
     eighths = max(eighths, 1) if value > 0 else 0
     if value > top:

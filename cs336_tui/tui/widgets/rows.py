@@ -83,6 +83,11 @@ class Rows(Lines, can_focus=True):
         """Rows that fit under the heading."""
         return max(self.content_size.height - self._heading_rows, 0)
 
+    @property
+    def position_width(self) -> int:
+        """Most columns of the heading that the rows in sight take."""
+        return len(f"  {self._count}–{self._count} of {self._count}") if self._count > self.room else 0
+
     def show_again(self) -> None:
         count, room = self._count, self.room
         lowest = max(count - room, 0)

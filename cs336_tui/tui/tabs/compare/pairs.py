@@ -42,9 +42,7 @@ _Doubts = Mapping[CellSpec, _Doubt]
 
 def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
     """A row per pair with ratio, interval and outcome; then doubted sides, cells without a partner, and differences.
-
-    Judging the cells takes long: call it on a thread.
-    """
+    Judging the cells takes long: call it on a thread."""
     found = compare(a, b)
     doubts = _doubts_of(a), _doubts_of(b)
     columns = _columns(found, doubts)
@@ -56,7 +54,7 @@ def pairs_page(a: Sequence[Result], b: Sequence[Result], width: int) -> Page:
         line((f"A against B: {counted or 'no pairs'}", "strong")),
         names,
     )
-    details = {place: _detail(pair, doubts) for place, pair in enumerate(found.pairs)}
+    details = {place: "\n".join(_details(pair, doubts)) for place, pair in enumerate(found.pairs)}
     return Page(heading, (*rows, (), *_in_doubt(found, doubts, width), *_below(found, width)), details)
 
 
@@ -77,7 +75,8 @@ def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]
 
         def text(pair: Pair) -> str:
             side = pair.a if name == "a" else pair.b
-            return _mean(side) + (_DOUBTED if side.spec in doubted else pad)
+            shown = format.ms(side.summary.mean_s, side.summary.std_s) if side.summary else side.note
+            return shown + (_DOUBTED if side.spec in doubted else pad)
 
         return Column(name, f"{name.upper()} ms", rank=2, text=text)
 
@@ -123,10 +122,6 @@ def _in_doubt(found: Comparison, doubts: Sequence[_Doubts], width: int) -> list[
     return [row for text in said for row in wrapped(text, width, "caution", "  ")]
 
 
-def _mean(side: Side) -> str:
-    return format.ms(side.summary.mean_s, side.summary.std_s) if side.summary else side.note
-
-
 def _below(found: Comparison, width: int) -> list[Line]:
     lines: list[Line] = []
     for name, sides in (("A", found.only_a), ("B", found.only_b)):
@@ -141,10 +136,6 @@ def _below(found: Comparison, width: int) -> list[Line]:
         f"whole interval within {found.margin * 100:g} % of 1. Enter: the reason of an outcome."
     )
     return [*lines, *wrapped(margin, width, "muted", "  ")]
-
-
-def _detail(pair: Pair, doubts: Sequence[_Doubts]) -> str:
-    return "\n".join(_details(pair, doubts))
 
 
 def _details(pair: Pair, doubts: Sequence[_Doubts]) -> Iterator[str]:

@@ -65,8 +65,6 @@ class ComparePane(Rows):
         self._results: tuple[Result, ...] = ()
         self._made_of: tuple[object, ...] = ()
         self._page: Page | None = None
-        self._judged_later = 0
-        """Pivots whose cells threads are judging."""
 
     def show(self, compared: Compared) -> None:
         """Paint; the page is made again only if it may have changed."""
@@ -122,18 +120,8 @@ class ComparePane(Rows):
     def _take_unjudged(self, of: tuple[object, ...], page: Page) -> None:
         self._take(of, page)
         if of == self._made_of and self._results:
-            self._judged_later += 1
             make = partial(_judged_pivot, self.choice, self._results, max(self.content_size.width, 12))
-            in_background(self, make, partial(self._take_judged, of))
-
-    def _take_judged(self, of: tuple[object, ...], page: Page) -> None:
-        self._judged_later -= 1
-        self._take(of, page)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether no thread works on what is shown."""
-        return not self._judged_later
+            in_background(self, make, partial(self._take, of))
 
     def _take(self, of: tuple[object, ...], page: Page) -> None:
         if of != self._made_of:
@@ -144,8 +132,6 @@ class ComparePane(Rows):
     def _paint_page(self) -> None:
         if self._page is not None:
             self.fill(self._page.rows, [views_line(VIEWS, self.view, "  "), *self._page.heading])
-
-    # Keys.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         match action:

@@ -131,7 +131,11 @@ def pivot_page(choice: PivotChoice, results: Sequence[Result], width: int, doubt
             return _page(found, choice, width)
         kept = select(results, choice.where)
         by = [FIELDS[key] for key in (*found.rows, *found.columns)]
-        keys = (tuple(field.show(result) for field in by) for result in kept if _place(result) in doubts.cells)
+        keys = (
+            tuple(field.show(result) for field in by)
+            for result in kept
+            if (result.source, result.cell.cell) in doubts.cells
+        )
         rows = len(found.rows)
         marked = frozenset((key[:rows], key[rows:]) for key in keys)
         notes = doubts.notes if len(kept) == len(results) else doubts_of(kept).notes
@@ -139,10 +143,6 @@ def pivot_page(choice: PivotChoice, results: Sequence[Result], width: int, doubt
     except PivotError as error:
         shown = message(f"! {error}", width, "caution")
         return Page((*shown.heading, (), line(("Enter: choose rows, columns and cells", "muted"))))
-
-
-def _place(result: Result) -> tuple[int, int]:
-    return result.source, result.cell.cell
 
 
 def _page(

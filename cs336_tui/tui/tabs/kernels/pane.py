@@ -68,8 +68,6 @@ class KernelsPane(ReportPane):
         self._sheet: Sheet | None = None
         self._laid: tuple[int, Laid] | None = None
 
-    # From a report to the screen.
-
     def show(self, subject: Subject) -> None:
         had = self.report is not None
         super().show(subject)
@@ -122,8 +120,6 @@ class KernelsPane(ReportPane):
     def _filters(self, content: KernelReport) -> str:
         assert self._found is not None
         return table.described(content, self.selection, self._found)
-
-    # Keys.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("view", "copy") or action in _FILTERS:

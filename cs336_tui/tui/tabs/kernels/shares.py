@@ -172,15 +172,12 @@ def _tops(report: KernelReport) -> tuple[str, ...]:
             each = (
                 f", {top.per_forward} of them in forward" if top.per_forward is not None and part != "forward" else ""
             )
+            times = "once" if top.row.instances == 1 else f"{top.row.instances} times"
             share = f"{top.row.share * 100:.1f} %, {time_text(top.row.total_ns)}"
-            said.append(f"Top {noun(report, 1)} of {part}: {name}, {share}, {_times(top.row.instances)}{each}.")
+            said.append(f"Top {noun(report, 1)} of {part}: {name}, {share}, {times}{each}.")
     if "loss" in model and len(model) > 1:
         said.append("Forward + backward includes the loss.")
     return tuple(said)
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def _both(found: Iterable[AttentionSplit]) -> AttentionSplit:

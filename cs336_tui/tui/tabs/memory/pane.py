@@ -73,8 +73,6 @@ class MemoryPane(ReportPane):
         self._page: Page | None = None
         self._page_of: tuple[object, ...] = ()
 
-    # From a report to the screen.
-
     def show(self, subject: Subject) -> None:
         offered = self._offered
         another, self.subject = subject.spec != self.subject.spec, subject
@@ -226,8 +224,6 @@ class MemoryPane(ReportPane):
         """The subject's record, once it is read."""
         timeline = self._timeline
         return timeline if timeline and self.report and self.report.content is timeline.report else None
-
-    # Keys.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         match action:

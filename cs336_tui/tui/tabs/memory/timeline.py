@@ -59,27 +59,16 @@ def picture_of(timeline: Timeline, window: EventWindow, event: int) -> Picture:
     """The part of a timeline in sight, with its cursor and marks."""
     report = timeline.report
     moments = timeline.moments(window.columns, window.first, window.end)
+    forward = [span.end - 1 for span in report.phases if span.phase == "forward" and span.end > span.first]
+    named = [(report.peak_event, "peak"), *([(max(forward), "end of forward")] if forward else [])]
     return Picture(
         tuple(map(int, timeline.live_total[moments])),
         [timeline.phase_at(int(moment)) for moment in moments],
         report.peak_bytes,
         ByteUnit.for_largest(report.peak_bytes),
         window.column_of(event),
-        _marks(report, window),
+        tuple(EventMark(place, name) for event, name in named if (place := window.column_of(event)) is not None),
     )
-
-
-def _marks(report: MemoryReport, window: EventWindow) -> tuple[EventMark, ...]:
-    named = [(report.peak_event, "peak")]
-    if (ended := forward_end(report)) is not None:
-        named.append((ended, "end of forward"))
-    return tuple(EventMark(place, name) for event, name in named if (place := window.column_of(event)) is not None)
-
-
-def forward_end(report: MemoryReport) -> int | None:
-    """The last event of the forward phase."""
-    return max((span.end - 1 for span in report.phases if span.phase == "forward" and span.end > span.first),
-               default=None)  # fmt: skip
 
 
 def moment_lines(
