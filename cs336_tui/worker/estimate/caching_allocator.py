@@ -9,6 +9,7 @@ their own size rounded up to 2 MiB. The smallest free block that fits is split, 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass, replace
 
 from cs336_tui.worker.estimate.timeline import TrackedTimeline
 
@@ -26,24 +27,19 @@ def _round_up(value: int, unit: int) -> int:
 
 def as_cached(timeline: TrackedTimeline) -> TrackedTimeline:
     """The same allocations with the sizes of their blocks."""
-    births: list[list[int]] = [[] for _ in range(timeline.events)]
-    deaths: list[list[int]] = [[] for _ in range(timeline.events)]
-    for number, allocation in enumerate(timeline.allocations):
-        births[allocation.born].append(number)
-        if allocation.died is not None:
-            deaths[allocation.died].append(number)
+    allocations = list(timeline.allocations)
+    births = [(each.born, True, number) for number, each in enumerate(allocations)]
+    deaths = [(each.died, False, number) for number, each in enumerate(allocations) if each.died is not None]
     allocator = CachingAllocator()
     blocks: dict[int, _Block] = {}
-    sizes = [0] * len(timeline.allocations)
-    for born, died in zip(births, deaths, strict=True):
-        for number in died:
-            if number in blocks:
-                allocator.free(blocks.pop(number))
-        for number in born:
-            if requested := timeline.allocations[number].bytes:
-                blocks[number] = allocator.allocate(requested)
-                sizes[number] = blocks[number].size
-    return timeline.resized(sizes)
+    for _, is_birth, number in sorted(births + deaths):  # at one event deaths come first
+        requested = allocations[number].bytes
+        if is_birth and requested:
+            blocks[number] = block = allocator.allocate(requested)
+            allocations[number] = replace(allocations[number], bytes=block.size)
+        elif not is_birth and number in blocks:
+            allocator.free(blocks.pop(number))
+    return TrackedTimeline(allocations, timeline.events, timeline.begins)
 
 
 class CachingAllocator:
@@ -87,10 +83,8 @@ class CachingAllocator:
         self._put(block)
 
     def _segment(self, size: int, small: bool) -> _Block:
-        if small:
-            length = _SMALL_SEGMENT
-        else:
-            length = _LARGE_SEGMENT if size < _OWN_SEGMENT_FROM else _round_up(size, _SEGMENT_UNIT)
+        large = _LARGE_SEGMENT if size < _OWN_SEGMENT_FROM else _round_up(size, _SEGMENT_UNIT)
+        length = _SMALL_SEGMENT if small else large
         block = _Block(self.reserved, length, small)
         self.reserved += length
         return block
@@ -104,14 +98,13 @@ class CachingAllocator:
         del free[bisect_left(free, (block.size, block.start), key=lambda entry: entry[:2])]
 
 
+@dataclass(slots=True, eq=False)
 class _Block:
     """A block of a segment, with its neighbours."""
 
-    __slots__ = ("after", "before", "free", "size", "small", "start")
-
-    def __init__(
-        self, start: int, size: int, small: bool, before: _Block | None = None, after: _Block | None = None
-    ) -> None:
-        self.start, self.size, self.small = start, size, small
-        self.before, self.after = before, after
-        self.free = True
+    start: int
+    size: int
+    small: bool
+    before: _Block | None = None
+    after: _Block | None = None
+    free: bool = True

@@ -10,6 +10,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -21,9 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from cs336_tui.events.reports import NO_RANGE, Category, Site
-from cs336_tui.worker.estimate.timeline import TrackedAllocation, TrackedTimeline, with_phases
+from cs336_tui.events.reports import NO_RANGE, Category, Site, TensorForm
+from cs336_tui.worker.estimate.timeline import Allocation, TrackedTimeline
 from cs336_tui.worker.workload import attention_only, passes, transformer
+from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.imported.problems import is_users_file
 from cs336_tui.worker.workload.precision import dtype_name
 
@@ -59,9 +61,10 @@ class MemoryTracker(TorchDispatchMode):
         super().__init__()
         self._files = frozenset(files)
         self._device_type = device_type
-        self._records: list[_Record] = []
-        self._live: dict[int, _Record] = {}  # By the storage's identity, which is free again once the storage has gone
-        self._events = 1
+        self._records: list[Allocation] = []
+        self._live: dict[int, Allocation] = {}  # By the storage's identity, which is free again once that has gone
+        self._ends: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # Keep the call at each storage's end alive
+        self.events = 1
         self._phases: list[tuple[str, int]] = []
         self._ranges: list[str] = []
         self._sequence = torch.autograd._get_sequence_nr()
@@ -70,7 +73,7 @@ class MemoryTracker(TorchDispatchMode):
         self._backward_site = (NO_RANGE, "")
         self._sole = _sole_reference()
         self.flops: dict[str, int] = defaultdict(int)  # FLOPs of matrix products, per phase
-        self.flops_by_range: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        self.flops_by_range: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
         """FLOPs of matrix products, forward and backward, per named range."""
         self.recomputed_flops = 0  # FLOPs of matrix products that backward recomputes
         self.failure: Failure | None = None  # The first operation that raised; None when none has
@@ -78,7 +81,7 @@ class MemoryTracker(TorchDispatchMode):
     def phase(self, name: str) -> None:
         """Begin a phase."""
         self._keep_activations()
-        self._phases.append((name, self._events))
+        self._phases.append((name, self.events))
 
     @contextmanager
     def range(self, name: str) -> Iterator[None]:
@@ -92,9 +95,10 @@ class MemoryTracker(TorchDispatchMode):
     def claim(self, category: Category, tensors: Iterable[Tensor]) -> None:
         """Assign these tensors' storages to `category`, from their birth; unknown ones live from event 0.
 
-        Raises ValueError for an unknown one once the first phase has begun: it was made unseen.
+        Raises ValueError for an unknown one once the first phase has begun: it was made unseen. Leaves tensors of other
+        types of devices out.
         """
-        for tensor in tensors:
+        for tensor in filter(self._is_tracked, tensors):
             record = self._live.get(_key(tensor))
             if record is None:
                 if self._phases:
@@ -102,14 +106,18 @@ class MemoryTracker(TorchDispatchMode):
                 record = self._record(tensor, Site(""), born=0)
             record.category = category
 
-    @property
-    def events(self) -> int:
-        return self._events
+    def claim_cell(self, workload: Workload) -> int:
+        """Claim all tensors that live between two steps; returns the bytes of all that is live."""
+        self.claim("parameters", workload.model.parameters())
+        self.claim("buffers", (*workload.model.buffers(), *workload.batch))
+        self.claim("optimizer_state", workload.optimizer_state())
+        self.claim("gradients", workload.gradients())
+        return sum(record.bytes for record in self._live.values())
 
     def timeline(self) -> TrackedTimeline:
         """All allocations so far."""
         self._keep_activations()
-        return with_phases([record.finished() for record in self._records], self._events, self._phases)
+        return TrackedTimeline(map(replace, self._records), self.events, self._phases)
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -125,17 +133,18 @@ class MemoryTracker(TorchDispatchMode):
         try:
             out = args[0].add_(args[1]) if self._adds_gradients(func, args) else func(*args, **kwargs)
         except BaseException:
-            self.failure = self.failure or Failure(self._events - 1, site)
+            self.failure = self.failure or Failure(self.events - 1, site)
             raise
         for tensor in _tensors(out):
-            if _key(tensor) in self._live or self._device_type not in (None, tensor.device.type):
+            if _key(tensor) in self._live or not self._is_tracked(tensor):
                 continue
             if not (_may_alias(func) and _is_one_of(tensor, args)):
                 self._record(tensor, site, born=self._next_event())
         if count := flop_registry.get(func.overloadpacket):
             flops = count(*args, **kwargs, out_val=out)
             self.flops[site.phase] += flops
-            self.flops_by_range[site.range][site.backward] += flops
+            there, back = self.flops_by_range[site.range]
+            self.flops_by_range[site.range] = (there, back + flops) if site.backward else (there + flops, back)
             if site.backward and torch.is_grad_enabled():
                 self.recomputed_flops += flops
             elif site.backward and "scaled_dot_product" in site.op:  # one in five products: the scores, again
@@ -170,21 +179,25 @@ class MemoryTracker(TorchDispatchMode):
             frame = frame.f_back
         return ""
 
-    def _record(self, tensor: Tensor, site: Site, *, born: int) -> _Record:
-        record = _Record(tensor, site, born)
-        key = _key(tensor)
-        record.gone = weakref.ref(tensor.untyped_storage(), lambda _: self._forget(key))
+    def _is_tracked(self, tensor: Tensor) -> bool:
+        return self._device_type in (None, tensor.device.type)
+
+    def _record(self, tensor: Tensor, site: Site, *, born: int) -> Allocation:
+        storage, key = tensor.untyped_storage(), _key(tensor)
+        form = TensorForm(tuple(tensor.shape), dtype_name(tensor.dtype))
+        address = 0 if tensor.is_meta else storage.data_ptr()
+        record = self._live[key] = Allocation(storage.nbytes(), site, born, form=form, address=address)
+        self._ends[key] = weakref.ref(storage, lambda _: self._forget(key))
         self._records.append(record)
-        self._live[key] = record
         return record
 
     def _forget(self, key: int) -> None:
-        record = self._live.pop(key)
-        record.died = self._next_event()
+        del self._ends[key]
+        self._live.pop(key).died = self._next_event()
 
     def _next_event(self) -> int:
-        self._events += 1
-        return self._events - 1
+        self.events += 1
+        return self.events - 1
 
     def _keep_activations(self) -> None:
         if self._phases and self._phases[-1][0] in _LEAVES_ACTIVATIONS:
@@ -205,29 +218,6 @@ class MemoryTracker(TorchDispatchMode):
             and held.shape == other.shape
             and held.is_contiguous()
             and _references(held) == self._sole
-        )
-
-
-class _Record:
-    """An allocation that may still be live."""
-
-    __slots__ = ("address", "born", "bytes", "category", "died", "dtype", "gone", "shape", "site")
-
-    def __init__(self, tensor: Tensor, site: Site, born: int) -> None:
-        storage = tensor.untyped_storage()
-        self.bytes = storage.nbytes()
-        self.category: Category = "temporary"
-        self.site = site
-        self.born = born
-        self.died: int | None = None
-        self.shape = tuple(tensor.shape)
-        self.dtype = dtype_name(tensor.dtype)
-        self.address = 0 if tensor.is_meta else storage.data_ptr()
-        self.gone: weakref.ref[torch.UntypedStorage] | None = None  # Keeps the call at the storage's end alive
-
-    def finished(self) -> TrackedAllocation:
-        return TrackedAllocation(
-            self.bytes, self.category, self.site, self.born, self.died, self.shape, self.dtype, self.address
         )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
 
-from cs336_tui.events.reports import CATEGORIES, Category, Site, TensorForm
-from cs336_tui.worker.estimate.timeline import TrackedAllocation
+from cs336_tui.events.reports import CATEGORIES, Site
+from cs336_tui.worker.estimate.timeline import Allocation, TrackedTimeline
 from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.measure.allocator_events import AllocatorEvent, Recording
 
@@ -68,32 +68,7 @@ class MarkedTracker(MemoryTracker):
         return self._marks - 1
 
 
-class Life:
-    """One allocation: live at events ``born <= event < died``, to the end if `died` is None."""
-
-    __slots__ = ("born", "bytes", "category", "died", "form", "known", "site")
-
-    def __init__(self, bytes_: int, site: Site, born: int, died: int | None = None) -> None:
-        self.bytes, self.site, self.born, self.died = bytes_, site, born, died
-        self.category: Category = "temporary"
-        self.form: TensorForm | None = None
-        self.known = False  # True if an operation returned it
-
-    def belongs_to(self, record: TrackedAllocation) -> None:
-        """Copy the tracker's knowledge."""
-        self.category, self.site, self.known = record.category, record.site, True
-        self.form = TensorForm(record.shape, record.dtype)
-
-
-def lives_of(records: Iterable[TrackedAllocation]) -> list[Life]:
-    """The allocations as the tracker alone has seen them."""
-    lives = [(Life(record.bytes, record.site, record.born, record.died), record) for record in records]
-    for life, record in lives:
-        life.belongs_to(record)
-    return [life for life, _ in lives]
-
-
-def join(recording: Recording, operations: Iterable[Operation], records: Sequence[TrackedAllocation]) -> list[Life]:
+def join(recording: Recording, operations: Iterable[Operation], records: Sequence[Allocation]) -> list[Allocation]:
     """Every allocation of a recording, in order of birth; recorded event `i` becomes ``i + 1``, event 0 is the begin.
 
     An allocation belongs to the operation in which it was made, or to the one before if made between two. One at the
@@ -106,7 +81,7 @@ def join(recording: Recording, operations: Iterable[Operation], records: Sequenc
     for address, size in before.items():
         life = walk.add(address, size, HELD_BEFORE)
         if record := claimed.get(address):
-            life.belongs_to(record)
+            _recognise(life, record)
     site = Site("")
     for operation in operations:
         walk.on(recording.marks[operation.opened], site)
@@ -123,13 +98,13 @@ class _Walk:
     """Goes through allocator events in order."""
 
     def __init__(self, events: Sequence[AllocatorEvent]) -> None:
-        self.lives: list[Life] = []
+        self.lives: list[Allocation] = []
         self._events = events
         self._next = 0
-        self._live: dict[int, Life] = {}
+        self._live: dict[int, Allocation] = {}
 
-    def add(self, address: int, size: int, site: Site, born: int = 0) -> Life:
-        life = self._live[address] = Life(size, site, born)
+    def add(self, address: int, size: int, site: Site, born: int = 0) -> Allocation:
+        life = self._live[address] = Allocation(size, site, born)
         self.lives.append(life)
         return life
 
@@ -143,46 +118,40 @@ class _Walk:
                 self.add(event.address, event.bytes, msgspec.structs.replace(site, op=event.op or site.op), place + 1)
         self._next = max(self._next, end)
 
-    def returned(self, record: TrackedAllocation) -> None:
-        life = self._live.get(record.address)
-        if life and not life.known:
-            life.belongs_to(record)
+    def returned(self, record: Allocation) -> None:
+        found = self._live.get(record.address)
+        if found and not found.form:
+            _recognise(found, record)
 
 
-def cut(lives: Iterable[Life], first: int) -> list[Life]:
-    """The allocations that are live at event `first - 1` or born later, with event `first` counted as 1."""
-    kept = [copy(life) for life in lives if life.died is None or life.died >= first]
-    for life in kept:
-        life.born = max(life.born - first + 1, 0)
-        life.died = None if life.died is None else life.died - first + 1
-    return kept
+def _recognise(allocation: Allocation, record: Allocation) -> None:
+    """Copy the tracker's knowledge of an allocation that an operation returned."""
+    allocation.category, allocation.site, allocation.form = record.category, record.site, record.form
 
 
-class Columns(NamedTuple):
-    """Allocations as the columns of a `MemoryReport`."""
+def cut(allocations: Iterable[Allocation], events: int, begins: Sequence[tuple[str, int]]) -> TrackedTimeline:
+    """The events from the first phase on, with everything before it as event 0."""
+    before = begins[0][1] - 1
+    kept = [
+        replace(each, born=max(each.born - before, 0), died=None if each.died is None else each.died - before)
+        for each in allocations
+        if each.died is None or each.died > before
+    ]
+    kept.sort(key=lambda each: each.born)
+    return TrackedTimeline(kept, events - before, [(phase, first - before) for phase, first in begins])
 
-    bytes: tuple[int, ...]
-    born: tuple[int, ...]
-    died: tuple[int, ...]
-    categories: tuple[int, ...]
-    site_of: tuple[int, ...]
-    sites: tuple[Site, ...]
-    form_of: tuple[int, ...]
-    forms: tuple[TensorForm, ...]
 
-
-def columns(lives: Iterable[Life]) -> Columns:
-    """The columns, in order of birth."""
-    ordered = sorted(lives, key=lambda life: life.born)
-    sites = {site: place for place, site in enumerate(dict.fromkeys(life.site for life in ordered))}
-    forms = {form: place for place, form in enumerate(dict.fromkeys(life.form for life in ordered if life.form))}
-    return Columns(
-        bytes=tuple(life.bytes for life in ordered),
-        born=tuple(life.born for life in ordered),
-        died=tuple(-1 if life.died is None else life.died for life in ordered),
-        categories=tuple(CATEGORIES.index(life.category) for life in ordered),
-        site_of=tuple(sites[life.site] for life in ordered),
-        sites=tuple(sites),
-        form_of=tuple(forms[life.form] if life.form else -1 for life in ordered),
-        forms=tuple(forms),
-    )
+def columns(allocations: Sequence[Allocation]) -> dict[str, Any]:
+    """Allocations, in order of birth, as the columns of a `MemoryReport`."""
+    sites = {site: place for place, site in enumerate(dict.fromkeys(each.site for each in allocations))}
+    forms = {form: place for place, form in enumerate(dict.fromkeys(each.form for each in allocations if each.form))}
+    return {
+        "bytes": tuple(each.bytes for each in allocations),
+        "born": tuple(each.born for each in allocations),
+        "died": tuple(-1 if each.died is None else each.died for each in allocations),
+        "categories": tuple(CATEGORIES.index(each.category) for each in allocations),
+        "site_of": tuple(sites[each.site] for each in allocations),
+        "sites": tuple(sites),
+        "form_of": tuple(forms[each.form] if each.form else -1 for each in allocations),
+        "forms": tuple(forms),
+    }

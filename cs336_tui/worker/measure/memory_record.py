@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
 from torch.profiler import kineto_available
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import MemoryReport, ReportRequest, SavedBlock
-from cs336_tui.worker.estimate.timeline import live_totals, phase_spans
+from cs336_tui.worker.estimate.timeline import TrackedTimeline
 from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.measure import report_parts
 from cs336_tui.worker.measure.allocator_events import CpuRecorder, CudaRecorder, Recording
-from cs336_tui.worker.measure.cell_memory import storage_bytes
 from cs336_tui.worker.measure.failures import is_out_of_memory
-from cs336_tui.worker.measure.memory_join import Life, MarkedTracker, columns, cut, join, lives_of
+from cs336_tui.worker.measure.memory_join import MarkedTracker, columns, cut, join
 from cs336_tui.worker.measure.saved import saved_for_backward
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
-from cs336_tui.worker.workload.passes import PHASES, Step
+from cs336_tui.worker.workload.passes import PHASES, Step, prepared_phases
 from cs336_tui.worker.workload.ranges import name_parts
 
 RecorderName = Literal["CUDA allocator history", "CPU profiler", "tensors"]
@@ -48,124 +45,86 @@ def record_memory(request: ReportRequest, enter: report_parts.Enter) -> MemoryRe
     saved, saved_note = _saved(workload, spec)
     enter("predicting")
     prediction, prediction_note = report_parts.predicted(spec, device)
-    live = live_totals(found.lives, found.events)
-    spans = phase_spans(found.phases, live)
-    forward = next(span for span in reversed(spans) if span.phase == "forward")
+    timeline = found.timeline
+    peak, forward = timeline.peak_event(), timeline.phase("forward")
+    assert forward is not None
     return MemoryReport(
         **report_parts.header(spec, device),
         recorder=found.recorder,
-        events=found.events,
-        phases=spans,
-        peak_bytes=max(live),
-        peak_event=live.index(max(live)),
-        forward_end_bytes=live[forward.end - 1],
+        events=timeline.events,
+        phases=timeline.phases,
+        peak_bytes=timeline.totals[peak],
+        peak_event=peak,
+        forward_end_bytes=timeline.totals[forward.end - 1],
         allocator_peak_bytes=found.allocator_peak,
         saved=saved,
         prediction=prediction,
         snapshot=found.snapshot,
         note=report_parts.joined(found.note, *report_parts.left_out(spec), saved_note, prediction_note),
-        **columns(found.lives)._asdict(),
+        **columns(timeline.allocations),
     )
 
 
-def run_phases(step: Step, model: nn.Module, spec: CellSpec, tracker: MemoryTracker | None = None) -> None:
+def run_phases(step: Step, workload: Workload, spec: CellSpec, tracker: MemoryTracker | None = None) -> None:
     """Run every phase, preparation included, and drop what the step left. Phases and gradients go to `tracker`."""
-    # A backward is prepared by a forward and a loss.
-    for phase in PHASES["forward+backward" if spec.pass_ == "backward" else spec.pass_]:
+    for phase in prepared_phases(spec.pass_):
         if tracker:
             tracker.phase(phase)
         step.run(phase)
         if tracker:
-            tracker.claim("gradients", (p.grad for p in model.parameters() if p.grad is not None))
+            tracker.claim("gradients", workload.gradients())
     if tracker:
         tracker.phase(CLEAR)
     step.clear()
-
-
-def claim_cell(tracker: MemoryTracker, workload: Workload, device: torch.device) -> int:
-    """Claim for the tracker all tensors that live between two steps on the device; returns their bytes."""
-
-    def here(tensors: Iterator[Tensor]) -> list[Tensor]:
-        return [tensor for tensor in tensors if tensor.device.type == device.type]
-
-    model = workload.model
-    parameters = here(iter(model.parameters()))
-    buffers = here(iter((*model.buffers(), *workload.batch)))
-    state = here(optimizer_state(workload))
-    tracker.claim("parameters", parameters)
-    tracker.claim("buffers", buffers)
-    tracker.claim("optimizer_state", state)
-    return storage_bytes((*parameters, *buffers, *state))
-
-
-def optimizer_state(workload: Workload) -> Iterator[Tensor]:
-    """The tensors of the optimizer's state."""
-    states = workload.training.optimizer.state.values() if workload.training else ()
-    return (value for state in states for value in state.values() if isinstance(value, Tensor))
 
 
 class _RecordedStep(NamedTuple):
     """The recorded step: event 0 is its begin."""
 
     recorder: RecorderName
-    lives: list[Life]
-    events: int
-    phases: list[tuple[str, int]]
-    allocator_peak: int | None
-    snapshot: str | None
-    note: str
+    timeline: TrackedTimeline
+    allocator_peak: int | None = None
+    snapshot: str | None = None
+    note: str = ""
 
 
 def _record(workload: Workload, request: ReportRequest, device: torch.device) -> _RecordedStep:
     recorder = _recorder(device)
     tracker = MarkedTracker(recorder.mark if recorder else lambda: None, device_type=device.type)
     name_parts(workload.model, tracker.range, request.spec.annotations)
-    claimed_bytes = claim_cell(tracker, workload, device)
+    claimed_bytes = tracker.claim_cell(workload)
     step = workload.step(request.spec)
     with recorder or nullcontext(), tracker:
         if step.back_to_back:
-            run_phases(step, workload.model, request.spec, tracker)
+            run_phases(step, workload, request.spec, tracker)
         recorded = len(tracker.phases)
         taken = report_parts.steps_taken(workload.training)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        run_phases(step, workload.model, request.spec, tracker)
+        run_phases(step, workload, request.spec, tracker)
     note = report_parts.skipped_note("recorded", workload.training, taken)
     phases = tracker.phases[recorded:]
     records = tracker.timeline().allocations
     if recorder is None:
-        return _recorded_step(
-            "tensors", lives_of(records), tracker.events, [(p.phase, p.event) for p in phases], TENSORS_ONLY
-        )
+        timeline = cut(records, tracker.events, [(phase.phase, phase.event) for phase in phases])
+        return _RecordedStep("tensors", timeline, note=TENSORS_ONLY)
     recording = recorder.recording()
-    lives = join(recording, tracker.operations, records)
     # Event i of a recording is event i + 1 here.
     begins = [(phase.phase, recording.marks[phase.mark] + 1) for phase in phases]
-    if isinstance(recorder, CudaRecorder):
-        found = _recorded_step("CUDA allocator history", lives, len(recording.events) + 1, begins, note)
-        peak = torch.cuda.max_memory_allocated(device)
-        spec = request.spec
-        length, batch = f"ctx{spec.context_length}", f"batch{spec.batch_size}"
-        name = ("memory", spec.size, length, batch, spec.pass_, spec.precision)
-        snapshot, unsaved = report_parts.save_file("memory snapshot", request.folder, name, ".pickle", recorder.save)
-        return found._replace(allocator_peak=peak, snapshot=snapshot, note=report_parts.joined(note, unsaved))
-    found = _recorded_step("CPU profiler", lives, len(recording.events) + 1, begins, note)
-    return found._replace(allocator_peak=_cpu_peak(recording, begins[0][1], claimed_bytes))
+    timeline = cut(join(recording, tracker.operations, records), len(recording.events) + 1, begins)
+    if isinstance(recorder, CpuRecorder):
+        peak = _cpu_peak(recording, begins[0][1], claimed_bytes)
+        return _RecordedStep("CPU profiler", timeline, peak, note=note)
+    peak, spec = torch.cuda.max_memory_allocated(device), request.spec
+    name = ("memory", spec.size, f"ctx{spec.context_length}", f"batch{spec.batch_size}", spec.pass_, spec.precision)
+    snapshot, unsaved = report_parts.save_file("memory snapshot", request.folder, name, ".pickle", recorder.save)
+    return _RecordedStep("CUDA allocator history", timeline, peak, snapshot, report_parts.joined(note, unsaved))
 
 
 def _recorder(device: torch.device) -> CpuRecorder | CudaRecorder | None:
     if device.type == "cuda":
         return CudaRecorder(device)
     return CpuRecorder() if device.type == "cpu" and kineto_available() else None
-
-
-def _recorded_step(
-    recorder: RecorderName, lives: list[Life], events: int, begins: list[tuple[str, int]], note: str
-) -> _RecordedStep:
-    """The step with everything before its first phase as event 0."""
-    before = begins[0][1] - 1
-    phases = [(phase, first - before) for phase, first in begins]
-    return _RecordedStep(recorder, cut(lives, before + 1), events - before, phases, None, None, note)
 
 
 def _cpu_peak(recording: Recording, first: int, claimed_bytes: int) -> int:
@@ -198,7 +157,7 @@ def _saved(workload: Workload, spec: CellSpec) -> tuple[tuple[SavedBlock, ...], 
 def _warm_up(workload: Workload, spec: CellSpec) -> None:
     """Run one step; of a training step as many as it takes until the optimizer has its state."""
     for _ in range(report_parts.MOST_WARMUP_STEPS):
-        run_phases(workload.step(spec), workload.model, spec)
+        run_phases(workload.step(spec), workload, spec)
         if workload.training is None or report_parts.steps_taken(workload.training):
             break
     # Gradients left here would be freed within the recording, which did not see them allocated.

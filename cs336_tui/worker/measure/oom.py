@@ -22,7 +22,7 @@ from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, OomRepor
 from cs336_tui.worker.estimate.timeline import TrackedTimeline
 from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.measure.failures import failed_allocation, is_out_of_memory
-from cs336_tui.worker.measure.memory_record import optimizer_state, run_phases
+from cs336_tui.worker.measure.memory_record import run_phases
 from cs336_tui.worker.measure.report_parts import MOST_WARMUP_STEPS, Enter, joined, no_prediction, predicted
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.imported.problems import is_interrupt
@@ -115,7 +115,7 @@ def attempt(spec: CellSpec, device: torch.device) -> _Moment | None:
             step = workload.step(spec)
             for _ in range(MOST_WARMUP_STEPS if step.back_to_back else 1):
                 had_state = any(True for _ in _large_state(workload))
-                run_phases(step, workload.model, spec, tracker)
+                run_phases(step, workload, spec, tracker)
                 tracker.claim("optimizer_state", _large_state(workload))
                 if had_state:
                     break  # one whole step after one whose optimizer step was not skipped
@@ -124,15 +124,17 @@ def attempt(spec: CellSpec, device: torch.device) -> _Moment | None:
             raise
         # The error holds the frames that hold the tensors: claim them before it goes.
         if step is not None:
-            tracker.claim("gradients", (p.grad for p in workload.model.parameters() if p.grad is not None))
+            tracker.claim("gradients", workload.gradients())
             tracker.claim("optimizer_state", _large_state(workload))
-        moment = _observed(tracker, step.failed_in if step else BUILDING, failed_allocation(error))
+        timeline = tracker.timeline()
+        event = tracker.failure.event if tracker.failure else timeline.events - 1
+        moment = _at(timeline, event, step.failed_in if step else BUILDING, failed_allocation(error))
     return moment
 
 
 def _large_state(workload: Workload) -> Iterator[torch.Tensor]:
     """The optimizer's state without its step counts, a few bytes that no operation makes."""
-    return (tensor for tensor in optimizer_state(workload) if tensor.dim())
+    return (tensor for tensor in workload.optimizer_state() if tensor.dim())
 
 
 @contextmanager
@@ -153,12 +155,6 @@ def _claimed_as_registered(tracker: MemoryTracker) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _observed(tracker: MemoryTracker, phase: str | None, request_bytes: int | None) -> _Moment:
-    timeline = tracker.timeline()
-    event = tracker.failure.event if tracker.failure else timeline.events - 1
-    return _at(timeline, event, phase, request_bytes)
 
 
 def _at(timeline: TrackedTimeline, event: int, phase: str | None, request_bytes: int | None) -> _Moment:
@@ -220,7 +216,7 @@ def _in_the_first_step(timeline: TrackedTimeline, capacity: int) -> _Moment:
         live.append(block)
         by_category[block.category] += block.bytes
     left = tuple(each for each in timeline.allocations if each.born or each.category in order)
-    first = TrackedTimeline(left, timeline.events, timeline.phases)
+    first = TrackedTimeline(left, timeline.events, timeline.begins)
     if found := _first_without_room(first, capacity):
         return found
     optimizer = first.phase("optimizer")

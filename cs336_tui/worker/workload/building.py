@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
@@ -40,6 +40,13 @@ class Workload(NamedTuple):
         vocab_size = spec.vocab_size if own else None
         arguments = (self.runs, self.batch, self.autocast, self.training)
         return Step(spec.pass_, *arguments, loss=self.loss, check_against=vocab_size, opening=opening)
+
+    def gradients(self) -> Iterator[Tensor]:
+        return (parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)
+
+    def optimizer_state(self) -> Iterator[Tensor]:
+        states = self.training.optimizer.state.values() if self.training else ()
+        return (value for state in states for value in state.values() if isinstance(value, Tensor))
 
 
 def configure_torch(spec: CellSpec) -> torch.device:

@@ -25,6 +25,11 @@ PHASES: dict[Pass, tuple[str, ...]] = {  # The timed phases of each pass, in the
 }
 
 
+def prepared_phases(pass_: Pass) -> tuple[str, ...]:
+    """The phases of a pass, with the untimed forward and loss of `backward`."""
+    return PHASES["forward+backward" if pass_ == "backward" else pass_]
+
+
 Loss = Callable[[Tensor, Tensor], Tensor]  # Output and targets to a number
 
 

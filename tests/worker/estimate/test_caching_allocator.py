@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.events.gpus import cublas_workspace_bytes
-from cs336_tui.events.reports import Site
+from cs336_tui.events.reports import Site, TensorForm
 from cs336_tui.worker.estimate.caching_allocator import CachingAllocator, as_cached
 from cs336_tui.worker.estimate.predict import workspace_bytes
-from cs336_tui.worker.estimate.timeline import TrackedAllocation, with_phases
+from cs336_tui.worker.estimate.timeline import Allocation, TrackedTimeline
 
 MIB = 2**20
 
@@ -76,11 +77,11 @@ def test_blocks_that_are_out_never_overlap(requests: list[tuple[int, int]]) -> N
 
 def test_a_timeline_keeps_everything_but_its_sizes() -> None:
     site = Site("add", range="residual", phase="forward")
-    first = TrackedAllocation(100, "activations", site, 0, 2, (25,), "float32", 0)
-    second = TrackedAllocation(25 * MIB, "temporary", site, 1, None, (25 * MIB // 4,), "float32", 0)
-    nothing = TrackedAllocation(0, "temporary", site, 3, None, (0,), "float32", 0)
-    cached = as_cached(with_phases([first, second, nothing], 4, [("forward", 1)]))
-    assert cached.allocations == (first._replace(bytes=512), second._replace(bytes=26 * MIB), nothing)
+    first = Allocation(100, site, 0, 2, "activations", TensorForm((25,), "float32"))
+    second = Allocation(25 * MIB, site, 1, form=TensorForm((25 * MIB // 4,), "float32"))
+    nothing = Allocation(0, site, 3, form=TensorForm((0,), "float32"))
+    cached = as_cached(TrackedTimeline([first, second, nothing], 4, [("forward", 1)]))
+    assert cached.allocations == (replace(first, bytes=512), replace(second, bytes=26 * MIB), nothing)
     assert cached.totals == (512, 512 + 26 * MIB, 26 * MIB, 26 * MIB)
     assert cached.phases[0].peak_bytes == 512 + 26 * MIB
 

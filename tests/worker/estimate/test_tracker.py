@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cs336_tui.events.reports import CATEGORIES
+from cs336_tui.events.reports import CATEGORIES, TensorForm
 from cs336_tui.worker.estimate.timeline import TrackedTimeline
 from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.workload.building import Workload, build
@@ -55,7 +55,7 @@ def test_every_storage_is_seen_from_its_birth_to_its_end() -> None:
     totals = tracker.timeline().totals
     assert totals == (0, KIB, 3 * KIB, KIB, 2 * KIB, KIB)
     (born,) = tracker.timeline().live_at(5)
-    assert (born.address, born.shape, born.dtype) == (again.data_ptr(), (2, 128), "float32")
+    assert (born.address, born.form) == (again.data_ptr(), TensorForm((2, 128), "float32"))
 
 
 def test_tensors_without_data_are_seen_alike() -> None:
@@ -180,7 +180,7 @@ def test_flops_are_counted_where_they_are_done() -> None:
         tracker.phase("backward")
         y.sum().backward()
     assert tracker.flops == {"forward": 2 * 2 * 3 * 5, "backward": 2 * 2 * 2 * 3 * 5}
-    assert dict(tracker.flops_by_range) == {"head": [60, 120]}
+    assert dict(tracker.flops_by_range) == {"head": (60, 120)}
 
 
 def test_the_operation_that_raises_is_remembered_with_what_lived_then() -> None:

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from cs336_tui.analysis.memory import Timeline
-from cs336_tui.events.reports import CATEGORIES, RANGES, MemoryReport, ReportRequest, Site
-from cs336_tui.worker.estimate.timeline import TrackedAllocation
-from cs336_tui.worker.estimate.timeline import live_totals as totals_of
+from cs336_tui.events.reports import CATEGORIES, RANGES, MemoryReport, ReportRequest, Site, TensorForm
+from cs336_tui.worker.estimate.timeline import Allocation, TrackedTimeline
 from cs336_tui.worker.measure import memory_record
 from cs336_tui.worker.measure.allocator_events import (
     AllocatorEvent,
@@ -265,9 +264,9 @@ def test_an_allocation_belongs_to_the_operation_that_it_was_made_in() -> None:
     sites = [Site("mm", "a.py:1 f", "head", "forward"), Site("mul", "a.py:2 f", "loss", "loss")]
     operations = [Operation(1, 2, 0, 1, sites[0]), Operation(3, 4, 2, 3, sites[1])]
     records = [
-        TrackedAllocation(32, "parameters", Site(""), 0, 2, (8,), "float32", 10),
-        TrackedAllocation(64, "activations", sites[0], 1, None, (16,), "float32", 50),
-        TrackedAllocation(16, "gradients", sites[1], 3, None, (4,), "float32", 70),
+        Allocation(32, Site(""), 0, 2, "parameters", TensorForm((8,), "float32"), address=10),
+        Allocation(64, sites[0], 1, None, "activations", TensorForm((16,), "float32"), address=50),
+        Allocation(16, sites[1], 3, None, "gradients", TensorForm((4,), "float32"), address=70),
     ]
     lives = join(recording, operations, records)
     found = [(life.bytes, life.category, life.born, life.died, life.site.op) for life in lives]
@@ -280,9 +279,11 @@ def test_an_allocation_belongs_to_the_operation_that_it_was_made_in() -> None:
         (16, "gradients", 6, None, "mul"),
     ]
     assert lives[4].site.range == "head"
-    assert totals_of(lives, 7) == (544, 608, 544, 608, 616, 584, 600)
-    later = cut(lives, 4)
-    assert totals_of(later, 4) == (608, 616, 584, 600)
-    assert columns(later).born == (0, 0, 0, 1, 3)
-    assert columns(later).died == (2, -1, -1, -1, -1)
-    assert [form.shape for form in columns(later).forms] == [(8,), (16,), (4,)]
+    assert TrackedTimeline(lives, 7, [("forward", 1)]).totals == (544, 608, 544, 608, 616, 584, 600)
+    later = cut(lives, 7, [("forward", 4)])
+    assert later.totals == (608, 616, 584, 600)
+    assert later.begins == (("forward", 1),)
+    found_columns = columns(later.allocations)
+    assert found_columns["born"] == (0, 0, 0, 1, 3)
+    assert found_columns["died"] == (2, -1, -1, -1, -1)
+    assert [form.shape for form in found_columns["forms"]] == [(8,), (16,), (4,)]
