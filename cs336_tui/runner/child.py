@@ -130,7 +130,7 @@ def run_predictions(events: Connection, output: str, asked: bytes) -> None:
     os.nice(_PREDICTING_NICENESS)
     for spec, capability in msgspec.msgpack.decode(asked, type=tuple[tuple[CellSpec, tuple[int, int] | None], ...]):
         try:
-            answer = PredictionAnswer(spec, worker_entry.predict(spec, capability))
+            answer = PredictionAnswer(spec, worker_entry.predict(spec, capability=capability))
         except BaseException as error:  # a user's model may raise anything, and call sys.exit
             answer = PredictionAnswer(spec, None, _why_unpredictable(error))
         _send(events, msgspec.json.encode(answer))  # FLOPs of the largest do not fit msgpack's 64 bits

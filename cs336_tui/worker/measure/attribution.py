@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from cs336_tui.events.reports import NO_RANGE, RANGES
 from cs336_tui.worker.workload.ranges import PHASE, RANGE
@@ -39,18 +40,27 @@ class HostEvent(Protocol):
     def is_user_annotation(self) -> bool: ...
 
 
-class Operator(NamedTuple):
-    """One call of an operator or annotation, with its phase and range. `self_ns` excludes the operators it called."""
+@dataclass(slots=True, eq=False)
+class Operator:
+    """One call of an operator or annotation, with its phase, its range and what encloses it on its thread."""
 
     name: str
-    phase: str  # Empty outside every phase
-    range: str
     begin_ns: int
     end_ns: int
-    self_ns: int  # Its duration less that of what it called
+    thread: int
+    forward_thread: int  # 0 but for autograd's nodes
+    sequence: int
     correlation: int
     annotation: bool
-    repeats: bool
+    phase: str  # Empty outside every phase
+    self_ns: int  # Its duration less that of what it called
+    range: str = NO_RANGE
+    node: tuple[int, int] | None = None
+    """Thread and sequence number of the enclosing autograd node, or of the one that passed a gradient to it; None for
+    what a node recomputes, which belongs where forward did it."""
+    caller: Operator | None = None
+    called: int = 0  # Number of its own calls
+    repeats: bool = False
     """True if it is the only call of an operator of the same name, as when a call is dispatched to another backend.
     torch's tables count both as one call, and so does that operator's self time."""
 
@@ -75,21 +85,6 @@ class PhaseTimes:
         return max(end for _, _, end in spans) - min(begin for _, begin, _ in spans) if spans else 0
 
 
-class _Event(NamedTuple):
-    name: str
-    begin: int
-    end: int
-    thread: int
-    forward_thread: int  # 0 but for autograd's nodes
-    sequence: int
-    correlation: int
-    annotation: bool
-
-    @property
-    def is_node(self) -> bool:
-        return self.forward_thread > 0 and self.sequence >= 0
-
-
 def phase_times(events: Iterable[HostEvent]) -> PhaseTimes:
     """The phases among the events of the host."""
     return PhaseTimes(
@@ -106,103 +101,70 @@ def attribute(events: Iterable[HostEvent], phases: PhaseTimes) -> tuple[Operator
     ``loss``: they make its gradient. An accumulation of gradients belongs to the node whose gradient completes the sum;
     a parameter's gradient belongs to the node that computed it.
     """
-    placed = [each for thread in _by_thread(events).values() for each in _enclosed(thread)]
-    forward_ranges = _forward_ranges(placed, phases)
-    found = []
-    for each in placed:
-        name, begin, end, _, _, _, correlation, annotation = each.event
-        phase = phases.at(begin)
-        range_ = _range(each, phase, forward_ranges)
-        found.append(Operator(name, phase, range_, begin, end, each.self_ns, correlation, annotation, each.repeats))
-    return tuple(found)
+    operators = [each for thread in _by_thread(events, phases).values() for each in _enclosed(thread)]
+    forward_ranges = _forward_ranges(operators)
+    for each in operators:
+        each.range = _range_outside_nodes(each) if each.node is None else forward_ranges.get(each.node, NO_RANGE)
+    return tuple(operators)
 
 
-def _by_thread(events: Iterable[HostEvent]) -> dict[int, list[_Event]]:
+def _by_thread(events: Iterable[HostEvent], phases: PhaseTimes) -> dict[int, list[Operator]]:
     """Events of each thread by begin, the longer first."""
-    threads: dict[int, list[_Event]] = defaultdict(list)
+    threads: dict[int, list[Operator]] = defaultdict(list)
     for event in events:
         thread = event.start_thread_id()
         if event.is_async() or thread != event.end_thread_id() or event.name() in _UNSEEN:
             continue
         begin, end, forward, sequence = event.start_ns(), event.end_ns(), event.fwd_thread_id(), event.sequence_nr()
-        correlation, annotation = event.correlation_id(), event.is_user_annotation()
-        threads[thread].append(_Event(event.name(), begin, end, thread, forward, sequence, correlation, annotation))
+        place = event.correlation_id(), event.is_user_annotation(), phases.at(begin)
+        threads[thread].append(Operator(event.name(), begin, end, thread, forward, sequence, *place, end - begin))
     for found in threads.values():
-        found.sort(key=lambda event: (event.begin, -event.end))
+        found.sort(key=lambda each: (each.begin_ns, -each.end_ns))
     return threads
 
 
-class _Placed:
-    """An event of one thread and what encloses it there.
-
-    `range` is the innermost named range. `node` is the thread and sequence number of the enclosing autograd node, or of
-    the one that passed a gradient to it; None for what a node recomputes, which belongs where forward did it.
-    """
-
-    def __init__(self, event: _Event, range_: str, node: tuple[int, int] | None, caller: _Placed | None) -> None:
-        self.event, self.range, self.node, self.caller = event, range_, node, caller
-        self.self_ns = event.end - event.begin
-        self.called = 0
-        self.repeats = False
-        if caller:
-            caller.called += 1
-            caller.self_ns -= self.self_ns
-
-    def join_caller(self) -> None:
-        """Count as one call with a caller of the same name that called nothing else."""
-        caller = self.caller
-        if caller and caller.event.name == self.event.name and caller.called == 1:
-            caller.self_ns += self.self_ns
-            caller.called = self.called
-            self.self_ns, self.repeats = 0, True
-
-
-def _enclosed(events: Sequence[_Event]) -> list[_Placed]:
-    """The events of one thread by begin, each with what encloses it."""
-    stack: list[_Placed] = []
-    opened: list[_Placed] = []
+def _enclosed(operators: list[Operator]) -> list[Operator]:
+    """The operators of one thread by begin, each told what encloses it: caller, innermost named range, node."""
+    stack: list[Operator] = []
     last_node: tuple[int, int] | None = None
-    for event in events:
-        while stack and (event.begin >= stack[-1].event.end or event.end > stack[-1].event.end):
+    for each in operators:
+        while stack and (each.begin_ns >= stack[-1].end_ns or each.end_ns > stack[-1].end_ns):
             stack.pop()
-        around = stack[-1] if stack else None
-        range_ = around.range if around else NO_RANGE
-        node = around.node if around else None
-        if event.annotation and event.name.startswith(RANGE):
-            range_, node = event.name.removeprefix(RANGE), None  # inside a node: a recomputation
-        elif event.is_node:
-            node = last_node = event.forward_thread, event.sequence
-        elif event.name.startswith(_EVALUATE) and ACCUMULATE in event.name:
-            node = last_node  # autograd runs it right after the node that made its gradient
-        opened.append(_Placed(event, range_, node, around))
-        stack.append(opened[-1])
-    for each in reversed(opened):  # the innermost first
-        each.join_caller()
-    return opened
+        if stack:
+            caller = each.caller = stack[-1]
+            each.range, each.node = caller.range, caller.node
+            caller.called += 1
+            caller.self_ns -= each.self_ns
+        if each.annotation and each.name.startswith(RANGE):
+            each.range, each.node = each.name.removeprefix(RANGE), None  # inside a node: a recomputation
+        elif each.forward_thread > 0 and each.sequence >= 0:
+            each.node = last_node = each.forward_thread, each.sequence
+        elif each.name.startswith(_EVALUATE) and ACCUMULATE in each.name:
+            each.node = last_node  # autograd runs it right after the node that made its gradient
+        stack.append(each)
+    for each in reversed(operators):  # the innermost first
+        if each.caller and each.caller.name == each.name and each.caller.called == 1:  # both count as one call
+            each.caller.self_ns += each.self_ns
+            each.caller.called = each.called
+            each.self_ns, each.repeats = 0, True
+    return operators
 
 
-def _forward_ranges(placed: Iterable[_Placed], phases: PhaseTimes) -> dict[tuple[int, int], str]:
+def _forward_ranges(operators: Iterable[Operator]) -> dict[tuple[int, int], str]:
     """The range of the operator that made each node, by thread and sequence number: the last that began under it."""
-    last: dict[tuple[int, int], tuple[int, str]] = {}
-    for each in placed:
-        event = each.event
-        if event.annotation or event.sequence < 0 or each.node is not None:
+    last: dict[tuple[int, int], Operator] = {}
+    for each in operators:
+        key = each.thread, each.sequence
+        if each.annotation or each.sequence < 0 or each.node is not None:
             continue
-        key = event.thread, event.sequence
-        if key not in last or event.begin >= last[key][0]:
-            last[key] = event.begin, _range_outside_nodes(each, phases.at(event.begin))
-    return {key: range_ for key, (_, range_) in last.items()}
+        if key not in last or each.begin_ns >= last[key].begin_ns:
+            last[key] = each
+    return {key: _range_outside_nodes(each) for key, each in last.items()}
 
 
-def _range(each: _Placed, phase: str, forward_ranges: dict[tuple[int, int], str]) -> str:
-    if each.node is not None:
-        return forward_ranges.get(each.node, NO_RANGE)
-    return _range_outside_nodes(each, phase)
-
-
-def _range_outside_nodes(each: _Placed, phase: str) -> str:
-    if each.range:
-        return each.range
-    if phase == "backward":
+def _range_outside_nodes(operator: Operator) -> str:
+    if operator.range:
+        return operator.range
+    if operator.phase == "backward":
         return "loss"
-    return phase if phase in RANGES else NO_RANGE
+    return operator.phase if operator.phase in RANGES else NO_RANGE

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 
@@ -77,12 +77,11 @@ class MetalStamp(EventStamp):
             return 0.0
 
 
-class Clock:
+class Clock(NamedTuple):
     """One device's clock: `mark` makes a stamp, `synchronize` waits for all queued work."""
 
-    def __init__(self, mark: Callable[[], Stamp], synchronize: Callable[[], None]) -> None:
-        self.mark = mark
-        self.synchronize = synchronize
+    mark: Callable[[], Stamp]
+    synchronize: Callable[[], None]
 
 
 def clock_for(device: torch.device) -> Clock:

@@ -139,33 +139,27 @@ ADDEND = 0.01
 ADDITIONS = 1000
 
 
-class _Variant(NamedTuple):
-    accumulator: torch.dtype
-    addend: torch.dtype
-    converted: bool = False
-
-
-_VARIANTS = (
-    _Variant(torch.float32, torch.float32),
-    _Variant(torch.float16, torch.float16),
-    _Variant(torch.float32, torch.float16),
-    _Variant(torch.float32, torch.float16, converted=True),
+_VARIANTS = (  # Dtypes of accumulator and addend; True if each addend is converted first
+    (torch.float32, torch.float32, False),
+    (torch.float16, torch.float16, False),
+    (torch.float32, torch.float16, False),
+    (torch.float32, torch.float16, True),
 )
 
 
 def accumulate() -> tuple[Accumulation, ...]:
     """Add 0.01 a thousand times on the CPU, in the four variants of the assignment."""
     return tuple(
-        Accumulation(dtype_name(variant.accumulator), dtype_name(variant.addend), variant.converted, _sum(variant))
-        for variant in _VARIANTS
+        Accumulation(dtype_name(accumulator), dtype_name(addend), converted, _sum(accumulator, addend, converted))
+        for accumulator, addend, converted in _VARIANTS
     )
 
 
-def _sum(variant: _Variant) -> float:
-    total = torch.zeros((), dtype=variant.accumulator)
+def _sum(accumulator: torch.dtype, dtype: torch.dtype, converted: bool) -> float:
+    total = torch.zeros((), dtype=accumulator)
     for _ in range(ADDITIONS):
-        addend = torch.tensor(ADDEND, dtype=variant.addend)
-        total += addend.to(variant.accumulator) if variant.converted else addend
+        addend = torch.tensor(ADDEND, dtype=dtype)
+        total += addend.to(accumulator) if converted else addend
     return float(total)
 
 

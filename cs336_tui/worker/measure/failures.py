@@ -109,6 +109,11 @@ def outcome_of(error: BaseException) -> tuple[Literal["oom", "failed"], str]:
     return "failed", str(error)
 
 
+def in_one_line(error: BaseException) -> str:
+    """The line of `outcome_of`."""
+    return outcome_of(error)[1]
+
+
 def chain_of(error: BaseException | None) -> Iterator[Exception]:
     """The error, and those from which it was raised, down to the first."""
     seen: set[int] = set()

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -136,7 +137,7 @@ def measure_peak(
             threads=torch.get_num_threads(),
             torch=str(torch.__version__),
             at=time.time(),
-            matmul=tuple(min(trial, again, key=_median) if trial == best else trial for trial in trials),
+            matmul=tuple(min(trial, again, key=attrgetter("median_s")) if trial == best else trial for trial in trials),
             copy=max(copies, key=lambda trial: trial.bytes_per_s),
             busy_cores=others.busy_cores() if place.type == "cpu" else None,
             note="; ".join(filter(None, (note, "" if copy_bytes else why_small))),
@@ -212,10 +213,6 @@ def _matmul_trial(
 def _matmul_again(device: torch.device, dtype: torch.dtype, best: MatmulTrial, budget_s: float) -> MatmulTrial:
     layouts = _FLOAT8_LAYOUTS if dtype == FORMAT else _LAYOUTS
     return _matmul_trial(device, dtype, best.size, {best.layout: layouts[best.layout]}, budget_s)
-
-
-def _median(trial: MatmulTrial) -> float:
-    return trial.median_s
 
 
 def _apart(one_s: float, other_s: float) -> float:

@@ -51,13 +51,14 @@ class CompileError(RuntimeError):
     """torch.compile's failure in one line; its full message is in the cause."""
 
 
-class Compiled(NamedTuple):
-    """Time and result of compiling, as in `cs336_tui.events.events.ModelPrepared`."""
+class Preparation(NamedTuple):
+    """What was done before the first warm-up step, as in `cs336_tui.events.events.ModelPrepared`."""
 
-    seconds: float
-    graphs: int
-    graph_breaks: tuple[str, ...]
-    runs: int  # Runs of the step
+    compile_s: float | None = None
+    graphs: int = 0
+    graph_breaks: tuple[str, ...] = ()
+    runs: int = 0  # Of the step, by compiling
+    capture_s: float | None = None
 
 
 @contextmanager
@@ -84,10 +85,10 @@ def fresh_compiler(*modes: Compile) -> Iterator[None]:
         forget_compiled()
 
 
-def compile_ahead(step: Step, device: torch.device, mode: Compile, go_on: Callable[[], object]) -> Compiled:
+def compile_ahead(step: Step, device: torch.device, mode: Compile, go_on: Callable[[], object]) -> Preparation:
     """Run forward, loss and backward of the step, as far as its pass has them, until nothing is compiled any more.
 
-    `seconds` are those of all runs but the last, which compiled nothing: compiling, first runs and recording of CUDA
+    `compile_s` is that of all runs but the last, which compiled nothing: compiling, first runs and recording of CUDA
     graphs. The optimizer is left out, so that parameters keep their values; gradients are dropped. `go_on` is called
     between runs and may raise. Raises `CompileError` if torch.compile fails, `ImportProblem` if it finds a fault of the
     model, and what the model raises.
@@ -115,7 +116,7 @@ def compile_ahead(step: Step, device: torch.device, mode: Compile, go_on: Callab
         else:
             seconds = time.perf_counter() - began
     gc.collect()  # compiling leaves much garbage, and the collector is off while a cell runs
-    return Compiled(seconds, compilations().graphs - before.graphs, break_reasons(before), number + 1)
+    return Preparation(seconds, compilations().graphs - before.graphs, break_reasons(before), number + 1)
 
 
 class Recompilations:
@@ -146,11 +147,8 @@ class Recompilations:
     def remarks(self) -> tuple[str, ...]:
         """Remarks on the recompilations."""
         remarks = []
-        what = (
-            "torch.compile, which the model calls itself, compiled"
-            if self._by_model
-            else "torch.compile compiled again"
-        )
+        own = "torch.compile, which the model calls itself, compiled"
+        what = own if self._by_model else "torch.compile compiled again"
         if numbers := self._found["warm-up"]:
             remarks.append(f"{what} in {_steps('warm-up step', numbers)}")
         if numbers := self._found["measured"]:
@@ -257,13 +255,6 @@ def _compilers_that_end_with_this_process() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class Preparation(NamedTuple):
-    """Result of compiling and seconds of capturing; None if not done."""
-
-    compiled: Compiled | None
-    capture_s: float | None
-
-
 def prepare(
     step: Step, spec: CellSpec, device: torch.device, enter: Callable[[Stage], object], go_on: Callable[[], object]
 ) -> tuple[ReadyStep, Preparation | None]:
@@ -274,19 +265,19 @@ def prepare(
     """
     if spec.compile == spec.cuda_graph == "off":
         return step, None
-    compiled, capture_s = None, None
     ready: ReadyStep = step
+    done = Preparation()
     if spec.compile != "off":
         enter("compiling")
-        compiled = compile_ahead(step, device, spec.compile, go_on)
+        done = compile_ahead(step, device, spec.compile, go_on)
         step.check()
     if spec.cuda_graph != "off":
         enter("capturing")
         begin = time.perf_counter()
         ready = captured(step, device)
-        capture_s = time.perf_counter() - begin
+        done = done._replace(capture_s=time.perf_counter() - begin)
         step.check()
-    return ready, Preparation(compiled, capture_s)
+    return ready, done
 
 
 def allocates_in_steps(step: ReadyStep, spec: CellSpec) -> bool:
@@ -301,8 +292,8 @@ def why_not_cold(spec: CellSpec, found: Preparation | None) -> str | None:
     ran = []
     if is_imported(spec.attention):
         ran.append(f"{spec.attention} was called once when it was built")
-    if found and found.compiled:
-        ran.append(f"compiling ran the model {found.compiled.runs} times")
+    if found and found.runs:
+        ran.append(f"compiling ran the model {found.runs} times")
     if found and found.capture_s is not None:
         ran.append(f"{WARMUP_STEPS} whole steps ran before the capture")
     return f"the first step is not cold: {' and '.join(ran)}" if ran else None

@@ -13,7 +13,7 @@ import torch
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Prediction
 from cs336_tui.worker.measure.devices import device_label
-from cs336_tui.worker.measure.failures import outcome_of
+from cs336_tui.worker.measure.failures import in_one_line
 from cs336_tui.worker.workload.imported.problems import is_interrupt
 from cs336_tui.worker.workload.passes import Training
 
@@ -71,7 +71,7 @@ def predicted(
 
 def no_prediction(error: BaseException, missing: str = "There is no prediction") -> str:
     """The note of a report whose prediction failed with this error."""
-    return f"{missing}: {outcome_of(error)[1].removesuffix('.')}."
+    return f"{missing}: {in_one_line(error).removesuffix('.')}."
 
 
 def save_file(

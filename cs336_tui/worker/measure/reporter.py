@@ -12,19 +12,7 @@ import torch
 
 from cs336_tui.config.environment_variables import set_variables
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import (
-    CellFinished,
-    EffectiveSettings,
-    Event,
-    ModelBuilt,
-    ModelPrepared,
-    Notice,
-    Stage,
-    StageChanged,
-    Status,
-    StepKind,
-    StepsTimed,
-)
+from cs336_tui.events import events
 from cs336_tui.stats.summaries import summarize
 from cs336_tui.worker.measure.cell_memory import Peaks
 from cs336_tui.worker.measure.devices import device_label
@@ -51,10 +39,10 @@ _LABELS = {
 class CellReporter:
     """Emits the events of one cell and keeps its progress. Never called within a timed region."""
 
-    def __init__(self, cell: int, emit: Callable[[Event], None]) -> None:
-        self.reached: tuple[Stage, int | None] = ("building", None)
+    def __init__(self, cell: int, emit: Callable[[events.Event], None]) -> None:
+        self.reached: tuple[events.Stage, int | None] = ("building", None)
         """The stage, and the step in it that runs or comes next."""
-        self.times_s: dict[StepKind, list[float]] = {"warm-up": [], "measured": []}  # Times of the finished steps
+        self.times_s: dict[events.StepKind, list[float]] = {"warm-up": [], "measured": []}  # Of finished steps
         self.remarks: list[str] = []
         self.measured_for_s: float | None = None
         self.run_queue_delay: RunQueueDelay | None = None  # While it measured
@@ -63,30 +51,30 @@ class CellReporter:
         """Once prepared, if the model is compiled or may compile itself."""
         self._cell = cell
         self._emit = emit
-        self._settings: EffectiveSettings | None = None
+        self._settings: events.EffectiveSettings | None = None
         self._logits_dtype: str | None = None
         self._failed_in: str | None = None
         self._failed_allocation_bytes: int | None = None
         self._unusable: str | None = None
 
-    def enter(self, stage: Stage) -> None:
+    def enter(self, stage: events.Stage) -> None:
         if stage != "finishing":
             self.reached = (stage, None)
-        self._emit(StageChanged(at=time.time(), cell=self._cell, stage=stage))
+        self._emit(events.StageChanged(at=time.time(), cell=self._cell, stage=stage))
 
     def notice(self, text: str) -> None:
         """Emit a notice, and keep it as a remark beside the cell's number."""
         self.remarks.append(text)
-        self._emit(Notice(at=time.time(), text=f"cell {self._cell + 1}: {text}"))
+        self._emit(events.Notice(at=time.time(), text=f"cell {self._cell + 1}: {text}"))
 
     def built(self, workload: Workload) -> None:
         self.remarks += workload.facts.remarks
         self._report_built(workload, read_effective_settings(workload))
 
-    def _report_built(self, workload: Workload, found: EffectiveSettings) -> None:
+    def _report_built(self, workload: Workload, found: events.EffectiveSettings) -> None:
         self._settings = found
         self._emit(
-            ModelBuilt(
+            events.ModelBuilt(
                 at=time.time(),
                 cell=self._cell,
                 num_params=workload.facts.num_params,
@@ -112,21 +100,20 @@ class CellReporter:
         """Report compilation and capture, if either was done before the first step."""
         if why := why_not_cold(spec, found):
             self.notice(why)
-        compiled = found.compiled if found else None
-        if compiled is not None or spec.brings_own_code:
-            self.recompilations = Recompilations(by_model=compiled is None)
-        if found is None:
-            return
-        self._emit(
-            ModelPrepared(
-                at=time.time(),
-                cell=self._cell,
-                compile_s=compiled.seconds if compiled else None,
-                graphs=compiled.graphs if compiled else 0,
-                graph_breaks=compiled.graph_breaks if compiled else (),
-                capture_s=found.capture_s,
+        compiled = found is not None and found.compile_s is not None
+        if compiled or spec.brings_own_code:
+            self.recompilations = Recompilations(by_model=not compiled)
+        if found is not None:
+            self._emit(
+                events.ModelPrepared(
+                    at=time.time(),
+                    cell=self._cell,
+                    compile_s=found.compile_s,
+                    graphs=found.graphs,
+                    graph_breaks=found.graph_breaks,
+                    capture_s=found.capture_s,
+                )
             )
-        )
 
     def reach(self, number: int) -> None:
         self.reached = (self.reached[0], number)
@@ -136,7 +123,7 @@ class CellReporter:
         if self.recompilations:
             self.recompilations.step_begins()
 
-    def steps_ended(self, step: ReadyStep, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
+    def steps_ended(self, step: ReadyStep, kind: events.StepKind, first: int, times: Sequence[StepTime]) -> None:
         """Report one step, or several that were timed as a window."""
         if not times:
             return
@@ -149,7 +136,7 @@ class CellReporter:
         host_too = len(step.phases) > 1 and any(each.phases_s != each.host_phases_s for each in times)
         host_by_phase = zip(*(each.host_phases_s for each in times), strict=True) if host_too else ()
         self._emit(
-            StepsTimed(
+            events.StepsTimed(
                 at=time.time(),
                 cell=self._cell,
                 kind=kind,
@@ -174,20 +161,22 @@ class CellReporter:
                 f"took less time than real ones"
             )
 
-    def failed(self, error: BaseException, step: ReadyStep | None) -> tuple[Status, str | None]:
-        """Status and error line of a cell that ended in this error."""
+    def failed(self, error: BaseException, step: ReadyStep | None) -> tuple[events.Status, str | None]:
+        """events.Status and error line of a cell that ended in this error."""
         self._failed_in = step.failed_in if step else None
         self._failed_allocation_bytes = failed_allocation(error)
         status, line = outcome_of(error)
         self._unusable = error.code if status == "failed" and isinstance(error, ImportProblem) else None
         return status, line
 
-    def finished(self, status: Status, error: str | None, peaks: Peaks | None, *, with_memory: bool = True) -> None:
+    def finished(
+        self, status: events.Status, error: str | None, peaks: Peaks | None, *, with_memory: bool = True
+    ) -> None:
         """Emit `CellFinished`. With `with_memory` the peaks are this cell's own."""
         stage, step = (None, None) if status == "ok" else self.reached
         own = peaks if with_memory else None
         self._emit(
-            CellFinished(
+            events.CellFinished(
                 at=time.time(),
                 cell=self._cell,
                 status=status,
@@ -245,7 +234,7 @@ _MPS_VARIABLES = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK
 """Environment variables of torch's allocators (its notes "CUDA semantics" and "MPS Environment Variables")."""
 
 
-def read_effective_settings(workload: Workload) -> EffectiveSettings:
+def read_effective_settings(workload: Workload) -> events.EffectiveSettings:
     """The settings as torch reports them now; the dtype of the logits is unknown before the first step.
 
     Never raises: a setting that cannot be read, as after a model mixed two names of it, is unknown.
@@ -253,7 +242,7 @@ def read_effective_settings(workload: Workload) -> EffectiveSettings:
     model, training = workload.model, workload.training
     device = workload.batch.targets.device
     autocast_dtype = _answer(lambda: effective_autocast(workload.autocast, device.type), UNKNOWN)
-    return EffectiveSettings(
+    return events.EffectiveSettings(
         matmul_precision=_answer(lambda: effective_matmul(device.type), UNKNOWN),
         allow_tf32=_answer(tf32_allowed, None) if device.type == "cuda" else None,
         parameter_dtype=_answer(lambda: "+".join(sorted({dtype_name(p.dtype) for p in model.parameters()})), UNKNOWN),

@@ -59,22 +59,18 @@ def _groups(model: nn.Module, checkpoint: int) -> Iterator[tuple[str, nn.Module]
 class _Saved(NamedTuple):
     """Autograd's handle on a saved tensor. Keeps it alive, so that no other gets its storage's address."""
 
-    number: int
     tensor: Tensor
-
-
-class _SavedAt(NamedTuple):
+    sequence: int  # Of the node that saved it
     module: str
     range: str
+    counts: bool
 
 
 class _Watch:
     def __init__(self, there_anyway: tuple[Tensor, ...], module: str) -> None:
         self._counted = {tensor.untyped_storage()._cdata for tensor in there_anyway}
         """Storages that are not counted, or not again."""
-        self._places: dict[int, _SavedAt] = {}  # Module and range of each counted tensor, by its number
         self._saved: list[_Saved] = []
-        self._sequences: list[int] = []  # Sequence numbers of the nodes that saved the tensors
         self._nodes: dict[int, str] = {}  # Names by sequence number
         self._module = module
         self._ranges: list[str] = []
@@ -100,15 +96,14 @@ class _Watch:
         yield module.register_forward_hook(leave)
 
     def pack(self, tensor: Tensor) -> _Saved:
-        saved = _Saved(len(self._saved), tensor)
-        self._saved.append(saved)
-        self._sequences.append(torch.autograd._get_sequence_nr() - 1)  # a node takes its number before it saves
         storage = tensor.untyped_storage()
-        if (
-            storage.nbytes() and storage._cdata not in self._counted
-        ):  # checkpointing saved an empty tensor up to torch 2.6
+        # Checkpointing saved an empty tensor up to torch 2.6.
+        counts = bool(storage.nbytes()) and storage._cdata not in self._counted
+        if counts:
             self._counted.add(storage._cdata)
-            self._places[saved.number] = _SavedAt(self._module, self._ranges[-1] if self._ranges else NO_RANGE)
+        sequence = torch.autograd._get_sequence_nr() - 1  # a node takes its number before it saves
+        saved = _Saved(tensor, sequence, self._module, self._ranges[-1] if self._ranges else NO_RANGE, counts)
+        self._saved.append(saved)
         return saved
 
     def unpack(self, saved: _Saved) -> Tensor:
@@ -128,13 +123,14 @@ class _Watch:
         kinds: dict[str, dict[tuple[str, str, str, tuple[int, ...]], list[int]]] = defaultdict(
             lambda: defaultdict(list)
         )
-        for number, place in self._places.items():
-            tensor, sequence = self._saved[number].tensor, self._sequences[number]
+        for saved in self._saved:
+            if not saved.counts:
+                continue
             # The input of a recomputed block is saved by no node that backward reaches.
-            known = sequence in self._nodes
-            node, range_ = (self._nodes[sequence], place.range) if known else (CHECKPOINT, "residual")
-            kind = node, range_, dtype_name(tensor.dtype), tuple(tensor.shape)
-            kinds[place.module][kind].append(tensor.untyped_storage().nbytes())
+            known = saved.sequence in self._nodes
+            node, range_ = (self._nodes[saved.sequence], saved.range) if known else (CHECKPOINT, "residual")
+            kind = node, range_, dtype_name(saved.tensor.dtype), tuple(saved.tensor.shape)
+            kinds[saved.module][kind].append(saved.tensor.untyped_storage().nbytes())
         return tuple(
             SavedBlock(module, sum(map(sum, found.values())), _largest_first(found))
             for module, found in kinds.items()
