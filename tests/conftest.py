@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 
 from hypothesis import settings
@@ -20,3 +21,6 @@ settings.load_profile("here")
 # torch.compile from empty caches takes half as long without precompiled headers and without trying vector instructions.
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
+# Under nohup a hang-up is ignored, and commands that are started inherit that; tests send them one.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
