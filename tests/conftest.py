@@ -22,5 +22,6 @@ settings.load_profile("here")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
-# Under nohup a hang-up is ignored, and commands that are started inherit that; tests send them one.
+# Under nohup a hang-up is ignored, in the background Ctrl+C; commands that tests start and signal would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -86,6 +86,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from cs336_tui.session.recorder import SessionRecorder
+from tests.session.test_recorder import HEADER, Notice, Watcher
 
 watcher = Watcher()
 recorder = SessionRecorder(Path(sys.argv[1]), "s", watcher)
