@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,8 +21,6 @@ _HALVES = (torch.float16, torch.bfloat16)
 _aten = torch.ops.aten
 _ATTENTION = F.scaled_dot_product_attention
 """torch's own function: while parts are named, `F` has a wrapper of it, which torch passes on."""
-
-Shape = tuple[int, ...]
 
 
 class MetaAttention(TorchFunctionMode):
@@ -77,6 +76,7 @@ class MetaAttention(TorchFunctionMode):
             return out[0]
         width = query.shape[-1]
         scale = width**-0.5 if scale is None else scale
+        keeps = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
         match self._cuda_kernel(query, value, masked=attn_mask is not None, grouped=enable_gqa):
             case SDPBackend.FLASH_ATTENTION:
                 padded = [F.pad(x, (0, -width % 8)) if width % 8 else x for x in (query, key, value)]
@@ -86,11 +86,9 @@ class MetaAttention(TorchFunctionMode):
                 mask = _as_bias(attn_mask, query)
                 if mask is not None:
                     mask = mask.expand(*query.shape[:3], key.shape[-2])
-                keeps = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
                 arguments = (query, key, value, mask, keeps, dropout_p, is_causal)
                 return _aten._scaled_dot_product_efficient_attention(*arguments, scale=scale)[0]
             case SDPBackend.CUDNN_ATTENTION:
-                keeps = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
                 arguments = (query, key, value, None, keeps, dropout_p, is_causal)
                 return _aten._scaled_dot_product_cudnn_attention(*arguments, False, scale=scale)[0]
         return None
@@ -127,22 +125,12 @@ def _as_bias(mask: Tensor | None, query: Tensor) -> Tensor | None:
     return torch.zeros_like(mask, dtype=query.dtype)
 
 
-def _forward_flops(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
-    return int(sdpa_flop_count(query, key, value))
+def _count_flops(operation: Any, count: Callable[..., int], tensors: int) -> None:
+    """Count an operation's FLOPs by the shapes of its first tensors."""
+    if operation not in flop_registry:
+        register_flop_formula(operation)(lambda *shapes, **_: int(count(*shapes[:tensors])))
 
 
-def _backward_flops(grad_out: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
-    return int(sdpa_backward_flop_count(grad_out, query, key, value))
-
-
-def _count_flops() -> None:
-    """Count the FLOPs of the CPU's kernel as torch counts CUDA's: masked scores too, and again in backward."""
-    for operation, count in (
-        (_aten._scaled_dot_product_flash_attention_for_cpu, _forward_flops),
-        (_aten._scaled_dot_product_flash_attention_for_cpu_backward, _backward_flops),
-    ):
-        if operation not in flop_registry:
-            register_flop_formula(operation)(count)
-
-
-_count_flops()
+# The CPU's kernel, as torch counts CUDA's: masked scores too, and again in backward.
+_count_flops(_aten._scaled_dot_product_flash_attention_for_cpu, sdpa_flop_count, 3)
+_count_flops(_aten._scaled_dot_product_flash_attention_for_cpu_backward, sdpa_backward_flop_count, 4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -10,24 +9,14 @@ import msgspec
 import torch
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.events import Event, Stage, Status, StepKind
-from cs336_tui.worker.measure.cell import CellRun
+from cs336_tui.events.events import Event, Status, StepKind
+from cs336_tui.worker.measure import settings
+from cs336_tui.worker.measure.cell import CellRun, measured
 from cs336_tui.worker.measure.failures import Cancelled
 from cs336_tui.worker.measure.preparing import fresh_compiler
-from cs336_tui.worker.measure.process import RunQueueMeter
-from cs336_tui.worker.measure.settings import (
-    Settings,
-    collect_step_garbage,
-    freeze_existing_objects,
-    no_garbage_collection,
-    read_settings,
-    restore,
-    restored_settings,
-)
 from cs336_tui.worker.workload.compiling import forget_sizes
 from cs336_tui.worker.workload.imported.finding import UserModules, attach_user_modules, detach_user_modules
 from cs336_tui.worker.workload.imported.problems import is_interrupt
-from cs336_tui.worker.workload.passes import Step
 
 
 def run_round(
@@ -54,7 +43,7 @@ def run_round(
     have the same number of measured steps, sync ``each-step``, and fixed counts.
     """
     a, b = (_RoundCell(name, spec, cell, emit) for name, spec, cell in zip("AB", specs, cells, strict=True))
-    with restored_settings(), no_garbage_collection(), ExitStack() as around:
+    with settings.restored_settings(), settings.no_garbage_collection(), ExitStack() as around:
         _Round((b, a) if b_first else (a, b), cancelled).run(around)
         for side in (a, b):
             side.release()
@@ -72,24 +61,20 @@ class _RoundCell(CellRun):
         self.name = name
         self.status: Status = "ok"
         self.error: str | None = None
-        self.settings: Settings = {}
+        self.settings: settings.Settings = {}
         self.modules: UserModules | None = None
         """Its modules between two turns; None if both cells use the same folders."""
         self._lost: list[str] = []  # Names of settings that could not be restored at one of its turns
 
-    def enter(self, stage: Stage) -> None:
-        self.reporter.enter(stage)
-        self.reporter.reach(0)
-
     def suspend(self) -> None:
         """End its turn: keep its settings and modules."""
-        self.settings = read_settings()
+        self.settings = settings.read_settings()
         if self.modules is not None:
             self.modules = detach_user_modules()
 
     def activate(self) -> None:
         """Begin its turn: restore its settings and modules."""
-        if lost := [name for name in restore(self.settings) if name not in self._lost]:
+        if lost := [name for name in settings.restore(self.settings) if name not in self._lost]:
             self._lost += lost
             self.reporter.notice(f"torch could not be given back what was in force for it: {', '.join(lost)}")
         if self.modules is not None:
@@ -102,14 +87,11 @@ class _RoundCell(CellRun):
 
     def time_step(self, kind: StepKind, number: int) -> None:
         """Time one step and report it."""
-        assert self.step is not None
         assert self.timer is not None
         self.reporter.steps_begin()
         timed = self.timer.time()
-        self.reporter.steps_ended(self.step, kind, number, [timed])
         self.reporter.reach(number + 1)
-        if number == 0 and isinstance(self.step, Step):  # a captured step was checked before
-            self.step.check()
+        self.report_steps(kind, number, [timed])
 
     def release(self) -> None:
         super().release()
@@ -150,10 +132,10 @@ class _Round:
         first, second = self._sides
         if first.spec.threads is not None:
             torch.set_num_threads(first.spec.threads)
-        settings = read_settings()
+        found = settings.read_settings()
         modules = detach_user_modules() if first.spec.model_path != second.spec.model_path else None
         for side in self._sides:
-            side.settings, side.modules = settings, modules
+            side.settings, side.modules = found, modules
 
     def _give_turn(self, side: _RoundCell) -> None:
         if side is not self._turn:
@@ -171,24 +153,23 @@ class _Round:
         other.status, other.error = "failed", f"{failed.name} {how}, which ended the round"
 
     def _time(self) -> None:
-        freeze_existing_objects()
+        settings.freeze_existing_objects()
         for side in self._sides:
             if side.spec.warmup_steps:
-                side.enter("warm-up")
+                side.reporter.enter("warm-up")
+                side.reporter.reach(0)
         for number in range(max(side.spec.warmup_steps for side in self._sides)):
             self._time_pair(number, "warm-up", tuple(side for side in self._sides if number < side.spec.warmup_steps))
         for side in self._sides:
             self._give_turn(side)
             side.begin_measuring()
             side.reporter.reach(0)
-        meter, began = RunQueueMeter(), time.perf_counter()
         try:
-            for number in range(self._sides[0].spec.measure_steps):
-                self._time_pair(number, "measured", self._sides)
+            with measured(*self._sides):
+                for number in range(self._sides[0].spec.measure_steps):
+                    self._time_pair(number, "measured", self._sides)
         finally:
-            measured_for_s, delay = time.perf_counter() - began, meter.read()
             for side in self._sides:
-                side.end_measuring(measured_for_s, delay)
                 side.read_peaks()
         for side in self._sides:
             self._give_turn(side)
@@ -213,7 +194,7 @@ class _Round:
             self._go_on()
             self._give_turn(side)
             side.time_step(kind, number)
-            collect_step_garbage()
+            settings.collect_step_garbage()
 
     def _go_on(self) -> None:
         if self._cancelled():

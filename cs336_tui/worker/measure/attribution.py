@@ -25,8 +25,8 @@ _UNSEEN = frozenset((
 """Events that torch's own tables leave out; their time counts to the enclosing operator."""
 
 
-class HostEvent(Protocol):
-    """An event of the host, as torch's ``_KinetoEvent``. Times in ns."""
+class RawEvent(Protocol):
+    """An event of the profiler, as torch's ``_KinetoEvent``. Times in ns."""
 
     def name(self) -> str: ...
     def start_ns(self) -> int: ...
@@ -38,6 +38,10 @@ class HostEvent(Protocol):
     def correlation_id(self) -> int: ...
     def is_async(self) -> bool: ...
     def is_user_annotation(self) -> bool: ...
+    def device_type(self) -> object: ...
+    def device_index(self) -> int: ...
+    def device_resource_id(self) -> int: ...
+    def linked_correlation_id(self) -> int: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +89,7 @@ class PhaseTimes:
         return max(end for _, _, end in spans) - min(begin for _, begin, _ in spans) if spans else 0
 
 
-def phase_times(events: Iterable[HostEvent]) -> PhaseTimes:
+def phase_times(events: Iterable[RawEvent]) -> PhaseTimes:
     """The phases among the events of the host."""
     return PhaseTimes(
         (event.name().removeprefix(PHASE), event.start_ns(), event.end_ns())
@@ -94,7 +98,7 @@ def phase_times(events: Iterable[HostEvent]) -> PhaseTimes:
     )
 
 
-def attribute(events: Iterable[HostEvent], phases: PhaseTimes) -> tuple[Operator, ...]:
+def attribute(events: Iterable[RawEvent], phases: PhaseTimes) -> tuple[Operator, ...]:
     """Every operator and annotation of the host with its phase, range and self time, by thread, then by begin.
 
     ``loss``, ``optimizer`` and ``zero_grad`` are ranges too. Operators of backward outside every node belong to
@@ -108,7 +112,7 @@ def attribute(events: Iterable[HostEvent], phases: PhaseTimes) -> tuple[Operator
     return tuple(operators)
 
 
-def _by_thread(events: Iterable[HostEvent], phases: PhaseTimes) -> dict[int, list[Operator]]:
+def _by_thread(events: Iterable[RawEvent], phases: PhaseTimes) -> dict[int, list[Operator]]:
     """Events of each thread by begin, the longer first."""
     threads: dict[int, list[Operator]] = defaultdict(list)
     for event in events:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -12,19 +12,13 @@ import torch
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Status, StepKind
-from cs336_tui.worker.measure import stopping_rule
+from cs336_tui.worker.measure import settings, stopping_rule
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
 from cs336_tui.worker.measure.devices import clock_for
 from cs336_tui.worker.measure.failures import Cancelled
 from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
-from cs336_tui.worker.measure.process import RunQueueDelay, RunQueueMeter
+from cs336_tui.worker.measure.process import RunQueueMeter
 from cs336_tui.worker.measure.reporter import CellReporter, SkippedSteps
-from cs336_tui.worker.measure.settings import (
-    collect_step_garbage,
-    freeze_existing_objects,
-    no_garbage_collection,
-    restored_settings,
-)
 from cs336_tui.worker.measure.timing import StepTime, StepTimer, WindowBroken, time_window
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.cuda_graph import ReadyStep
@@ -53,7 +47,7 @@ def run_cell(
     With `nvtx`, or under nsys, warm-up, steps, phases and parts of the model are NVTX ranges; else nothing is wrapped.
     """
     run = _SingleRun(spec, cell, emit, cancelled, nvtx=nvtx or under_nsys())
-    with restored_settings(), no_garbage_collection():
+    with settings.restored_settings(), settings.no_garbage_collection():
         with contextlib.ExitStack() as around:
             status, error = run.outcome(around)
             run.finish()
@@ -100,8 +94,11 @@ class CellRun:
         self.report_changed_settings("after it was built")
         self.reporter.enter("measuring")
 
-    def end_measuring(self, measured_for_s: float, delay: RunQueueDelay | None) -> None:
-        self.reporter.measured_for_s, self.reporter.run_queue_delay = measured_for_s, delay
+    def report_steps(self, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
+        assert self.step is not None
+        self.reporter.steps_ended(self.step, kind, first, times)
+        if first == 0 and times and isinstance(self.step, Step):  # a captured step was checked before
+            self.step.check()
 
     def report_changed_settings(self, since: str) -> None:
         assert self.workload is not None
@@ -110,8 +107,13 @@ class CellRun:
     def report_remarks(self) -> None:
         """Report skipped optimizer steps and recompilations beside the cell's number."""
         done = len(self.reporter.times_s["measured"])
-        self.reporter.remark_skipped(self._skipped.of(done), done)
-        self.reporter.remark_recompilations()
+        if skipped := self._skipped.of(done):
+            self.reporter.notice(
+                f"{skipped} of {done} optimizer steps were skipped, because gradients overflowed float16; these steps "
+                f"took less time than real ones"
+            )
+        for text in self.reporter.recompilations.remarks() if self.reporter.recompilations else ():
+            self.reporter.notice(text)
 
     def read_peaks(self) -> None:
         self.peaks = self._meter.read() if self._meter else None
@@ -124,6 +126,18 @@ class CellRun:
         """Drop everything that was built."""
         self.workload = self.step = self.timer = None
         self._skipped = SkippedSteps(None)
+
+
+@contextlib.contextmanager
+def measured(*runs: CellRun) -> Iterator[None]:
+    """Tell each run how long the measurement inside took, and its run-queue delay."""
+    meter, began = RunQueueMeter(), time.perf_counter()
+    try:
+        yield
+    finally:
+        took_s, delay = time.perf_counter() - began, meter.read()
+        for run in runs:
+            run.reporter.measured_for_s, run.reporter.run_queue_delay = took_s, delay
 
 
 class _SingleRun(CellRun):
@@ -183,16 +197,13 @@ class _SingleRun(CellRun):
 
     def _time(self, timer: StepTimer) -> None:
         spec, reporter = self.spec, self.reporter
-        freeze_existing_objects()
+        settings.freeze_existing_objects()
         if spec.warmup_steps:
             reporter.enter("warm-up")
             self._warm_up(timer)
         self.begin_measuring()
-        meter, began = RunQueueMeter(), time.perf_counter()
-        try:
+        with measured(self):
             self._measure(timer)
-        finally:
-            self.end_measuring(time.perf_counter() - began, meter.read())
         self.report_changed_settings("while it was measured")
         if spec.steps_auto is not None:
             reporter.notice(stopping_rule.why_stopped(reporter.times_s["measured"], spec.steps_auto))
@@ -225,9 +236,9 @@ class _SingleRun(CellRun):
                 with self._around(f"steps 1 to {spec.measure_steps}"):
                     times = time_window(self.step, clock_for(self.device), spec.measure_steps, self._go_on)
             except WindowBroken as broken:
-                self._report("measured", 0, broken.times)
+                self.report_steps("measured", 0, broken.times)
                 raise broken.error from None
-            self._report("measured", 0, times)
+            self.report_steps("measured", 0, times)
             if len(times) < spec.measure_steps:
                 raise Cancelled
 
@@ -246,14 +257,8 @@ class _SingleRun(CellRun):
                 raise Cancelled
             with self._around("warm-up" if kind == "warm-up" else f"step {number + 1}"):
                 timed = timer.time()
-            self._report(kind, number, [timed])
-            collect_step_garbage()
-
-    def _report(self, kind: StepKind, first: int, times: Sequence[StepTime]) -> None:
-        assert self.step is not None
-        self.reporter.steps_ended(self.step, kind, first, times)
-        if first == 0 and times and isinstance(self.step, Step):  # a captured step was checked before
-            self.step.check()
+            self.report_steps(kind, number, [timed])
+            settings.collect_step_garbage()
 
     def _go_on(self, number: int) -> bool:
         self.reporter.reach(number)

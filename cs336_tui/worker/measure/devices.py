@@ -100,11 +100,7 @@ def clock_for(device: torch.device) -> Clock:
             return MetalStamp(event, event.record)
 
         return Clock(mps_mark, torch.mps.synchronize)
-    return Clock(HostStamp, _nothing_to_wait_for)
-
-
-def _nothing_to_wait_for() -> None:
-    """CPU work is done when its call returns."""
+    return Clock(HostStamp, lambda: None)  # a CPU's work is done when its call returns
 
 
 def device_label(device: torch.device) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from cs336_tui.events.reports import NO_RANGE, RANGES, KernelGroup, KernelKind
-from cs336_tui.worker.measure.attribution import HostEvent, Operator, PhaseTimes, attribute, phase_times
+from cs336_tui.worker.measure.attribution import Operator, PhaseTimes, RawEvent, attribute, phase_times
 
 HOST_INSTEAD = "Shown instead: operators of the host, by the time each took to enqueue its work."
 NO_CUPTI = (
@@ -17,15 +17,6 @@ NO_CUPTI = (
 )
 NO_METAL = "Metal tells torch's profiler of no kernel. " + HOST_INSTEAD
 _RUNTIME_CALL = re.compile(r"cu(da)?[A-Z]\w*$")
-
-
-class RawEvent(HostEvent, Protocol):
-    """An event of the profiler."""
-
-    def device_type(self) -> object: ...
-    def device_index(self) -> int: ...
-    def device_resource_id(self) -> int: ...
-    def linked_correlation_id(self) -> int: ...
 
 
 class Launch(NamedTuple):
@@ -88,7 +79,7 @@ class StepRead(NamedTuple):
 
 def operators_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
     """The operators of the host that began in one of these phases. Time between operators is not assigned."""
-    host = [event for event in events if _is_operator(event)]
+    host = [event for event in events if _kind(event) == "operator"]
     times = phase_times(host)
     launches = tuple(
         Launch(each.name, operator_kind(each.name), each.phase, each.range, each.begin_ns, each.end_ns, each.self_ns)
@@ -106,12 +97,12 @@ def kernels_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
     before it on its stream.
     """
     events = list(events)
-    host = [event for event in events if _is_operator(event)]
+    host = [event for event in events if _kind(event) == "operator"]
     times = phase_times(host)
-    launchers = _Launchers(attribute(host, times), (event for event in events if _is_runtime(event)), times)
+    launchers = _Launchers(attribute(host, times), (event for event in events if _kind(event) == "runtime"), times)
     before: dict[tuple[int, int], str] = {}
     launches = []
-    for event in sorted((event for event in events if _is_kernel(event)), key=lambda event: event.start_ns()):
+    for event in sorted((event for event in events if _kind(event) == "kernel"), key=lambda event: event.start_ns()):
         stream = event.device_index(), event.device_resource_id()
         phase, range_ = launchers.place(event) or (before.get(stream, ""), NO_RANGE)
         before[stream] = phase
@@ -149,35 +140,22 @@ class _Launchers:
         return None
 
 
-def _is_operator(event: RawEvent) -> bool:
-    """True for an operator of the host, an autograd node, or an annotation."""
-    if (activity := _activity(event)) is not None:
-        return activity in ("cpu_op", "user_annotation")
-    return _device(event) == "CPU" and not _RUNTIME_CALL.match(event.name())
+_KIND_OF_ACTIVITY = {
+    **dict.fromkeys(("cpu_op", "user_annotation"), "operator"),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver"), "runtime"),
+    **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset"), "kernel"),
+}
 
 
-def _is_runtime(event: RawEvent) -> bool:
-    """True for a call of CUDA's runtime or driver, such as ``cudaLaunchKernel`` or ``cuLaunchKernelEx``."""
-    if (activity := _activity(event)) is not None:
-        return activity in ("cuda_runtime", "cuda_driver")
-    return _device(event) == "CPU" and bool(_RUNTIME_CALL.match(event.name()))
-
-
-def _is_kernel(event: RawEvent) -> bool:
-    if (activity := _activity(event)) is not None:
-        return activity in ("kernel", "gpu_memcpy", "gpu_memset")
-    return _device(event) == "CUDA" and not event.is_user_annotation()
-
-
-def _activity(event: RawEvent) -> str | None:
-    """The profiler's activity type, such as ``cpu_op`` or ``kernel``; None if this torch has none."""
-    read = getattr(event, "activity_type", None)
-    return str(read()) if read else None
-
-
-def _device(event: RawEvent) -> str:
-    """``CPU`` or ``CUDA``, as the name of torch's ``DeviceType``."""
-    return str(event.device_type()).rpartition(".")[2]
+def _kind(event: RawEvent) -> str:
+    """``operator`` for one of the host, an autograd node or an annotation; ``runtime`` for a call of CUDA's runtime or
+    driver, such as ``cudaLaunchKernel``; ``kernel`` for a kernel, copy or fill; empty for anything else."""
+    if read := getattr(event, "activity_type", None):  # not in every torch
+        return _KIND_OF_ACTIVITY.get(str(read()), "")
+    device = str(event.device_type()).rpartition(".")[2]  # the name of torch's ``DeviceType``
+    if device == "CPU":
+        return "runtime" if _RUNTIME_CALL.match(event.name()) else "operator"
+    return "kernel" if device == "CUDA" and not event.is_user_annotation() else ""
 
 
 # In this order: a copy is an elementwise kernel by its template, the sum of a split matrix product a reduction.

@@ -61,14 +61,9 @@ def explain_oom(request: ReportRequest, enter: Enter) -> OomReport:
         moment, why = _predicted_moment(request, device)
         notes.append(why)
     reported, seen = request.failed_request_bytes, moment.request_bytes
-    asked_for = (seen or reported) if observed else (reported or seen)
     return OomReport(
         spec=spec,
-        phase=moment.phase,
-        request_bytes=asked_for,
-        live_bytes=moment.live_bytes,
-        by_category=moment.by_category,
-        largest=moment.largest,
+        **moment._replace(request_bytes=(seen or reported) if observed else (reported or seen))._asdict(),
         observed=observed,
         capacity_bytes=request.capacity_bytes,
         prediction=prediction,
@@ -184,14 +179,10 @@ def predicted_moment(timeline: TrackedTimeline, capacity_bytes: int | None) -> t
     capacity = capacity_bytes or max(timeline.totals)
     if timeline.totals[0] > capacity:
         return _in_the_first_step(timeline, capacity), CANNOT_BEGIN
-    return _first_without_room(timeline, capacity) or _at_the_peak(timeline), (
-        WITHIN if capacity_bytes and max(timeline.totals) <= capacity_bytes else ""
-    )
-
-
-def _at_the_peak(timeline: TrackedTimeline) -> _Moment:
+    if found := _first_without_room(timeline, capacity):
+        return found, ""
     peak = timeline.peak_event()
-    return _at(timeline, peak, timeline.phase_at(peak), None)
+    return _at(timeline, peak, timeline.phase_at(peak), None), WITHIN if capacity_bytes else ""
 
 
 def _first_without_room(timeline: TrackedTimeline, capacity: int) -> _Moment | None:

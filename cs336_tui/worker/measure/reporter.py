@@ -148,19 +148,6 @@ class CellReporter:
             )
         )
 
-    def remark_recompilations(self) -> None:
-        """Report the steps in which torch.compile compiled again."""
-        for text in self.recompilations.remarks() if self.recompilations else ():
-            self.notice(text)
-
-    def remark_skipped(self, skipped: int, done: int) -> None:
-        """Report how many measured optimizer steps the gradient scaler skipped."""
-        if skipped:
-            self.notice(
-                f"{skipped} of {done} optimizer steps were skipped, because gradients overflowed float16; these steps "
-                f"took less time than real ones"
-            )
-
     def failed(self, error: BaseException, step: ReadyStep | None) -> tuple[events.Status, str | None]:
         """events.Status and error line of a cell that ended in this error."""
         self._failed_in = step.failed_in if step else None

@@ -13,25 +13,10 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
 from cs336_tui.worker.workload.compiling import nothing_compiled
-from cs336_tui.worker.workload.imported.argument_binding import (
-    call,
-    dims_not_taken,
-    names_unseen,
-    parameters_of,
-    required,
-    signature_text,
-    values_of,
-)
+from cs336_tui.worker.workload.imported import argument_binding as binding
+from cs336_tui.worker.workload.imported import problems
 from cs336_tui.worker.workload.imported.finding import find
-from cs336_tui.worker.workload.imported.problems import (
-    ImportProblem,
-    explained,
-    in_one_line,
-    is_interrupt,
-    kind_of,
-    message_of,
-    of_code,
-)
+from cs336_tui.worker.workload.imported.problems import ImportProblem, explained, kind_of
 from cs336_tui.worker.workload.random_data import Batch
 
 
@@ -47,15 +32,15 @@ def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> Im
     """Import and make the spec's model. Raises `ImportProblem`, one line with the user's own frame."""
     factory = find(spec.model, spec.model_path)
     name = short(spec.model)
-    with of_code(spec.model):
+    with problems.of_code(spec.model):
         if not callable(factory) or isinstance(factory, nn.Module):
             raise ImportProblem(
                 f"{spec.model} is {kind_of(factory)}, expected a class or a function that makes a model"
             )
-    values = values_of(spec, device, dtype)
+    values = binding.values_of(spec, device, dtype)
     torch.manual_seed(spec.seed)
-    with of_code(spec.model), explained(name, _hint(factory, device)), torch.device(device):
-        made = call(spec.model, factory, values, spec.model_args)
+    with problems.of_code(spec.model), explained(name, _hint(factory, device)), torch.device(device):
+        made = binding.call(spec.model, factory, values, spec.model_args)
     model, make_batch = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
         raise ImportProblem(f"{name} made {kind_of(model)}, expected a torch.nn.Module, or that and a batch function")
@@ -65,7 +50,7 @@ def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> Im
         settle(model, device, dtype)
         model.train(spec.pass_ != "inference")  # in which dropout does nothing
     batch = None if make_batch is None else _batch(make_batch, spec, values, device)
-    return ImportedModel(model, batch, dims_not_taken(factory, values, spec.model_args))
+    return ImportedModel(model, batch, binding.dims_not_taken(factory, values, spec.model_args))
 
 
 def settle(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
@@ -96,7 +81,7 @@ def _batch(
     torch.manual_seed(spec.seed)
     try:
         with explained(what), torch.device(device):
-            made = call(what, function, values)
+            made = binding.call(what, function, values)
     except ImportProblem:
         if device.type == "meta":
             return None
@@ -114,9 +99,11 @@ def _batch(
 
 def _hint(factory: Callable[..., Any], device: torch.device) -> Callable[[BaseException], str]:
     def hint(error: BaseException) -> str:
-        if device.type != "cuda" and ("CUDA" in message_of(error) or "NVIDIA driver" in message_of(error)):
+        if device.type != "cuda" and (
+            "CUDA" in problems.message_of(error) or "NVIDIA driver" in problems.message_of(error)
+        ):
             return f"; it asks for CUDA itself, though this cell runs on {device}: let it take device as an argument"
-        if isinstance(error, TypeError) and "missing" in message_of(error) and names_unseen(factory):
+        if isinstance(error, TypeError) and "missing" in problems.message_of(error) and binding.names_unseen(factory):
             return "; what it hands on by ** cannot be seen: let it name the dimensions that it wants"
         return ""
 
@@ -149,10 +136,12 @@ def imported_attention(
     if flag is None and mask is not None and not causal and mask.default is not mask.empty:
         mask = None  # it is not causal by itself
     chosen = flag or mask
-    if asked := [word for word in required(by_name) if chosen is None or word != chosen.name]:
+    if asked := [word for word in binding.required(by_name) if chosen is None or word != chosen.name]:
         raise ImportProblem(f"{_words(name, parameters)} needs {asked[0]}, which has no default")
     masked = flag is None and mask is not None
-    table = _mask(length, device, causal=causal) if masked else None
+    table = torch.ones(length, length, dtype=torch.bool, device=device) if masked else None
+    if table is not None and causal:
+        table.tril_()
     return ImportedAttention(name, function, _call(parameters, chosen), causal=causal, mask=table)
 
 
@@ -169,7 +158,9 @@ class ImportedAttention:
         self._causal = causal
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        positional, named = self._arguments(self._causal if self.mask is None else _cut(self.mask, q.shape[-2]))
+        length = q.shape[-2]
+        cut = self.mask if self.mask is None or self.mask.shape[0] == length else self.mask[:length, :length]
+        positional, named = self._arguments(self._causal if cut is None else cut)
         return self._function(q, k, v, *positional, **named)
 
 
@@ -180,30 +171,19 @@ _STARS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 def _function(name: str, found: Any) -> tuple[Callable[..., Any], list[inspect.Parameter]]:
     """The callable and its parameters; those of an autograd function are positional."""
-    if _is_autograd_function(owner := getattr(found, "__self__", found)):
-        parameters = list((parameters_of(owner.forward) or {}).values())
+    owner: Any = getattr(found, "__self__", found)
+    is_autograd_function = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
+    if is_autograd_function:
+        parameters = list((binding.parameters_of(owner.forward) or {}).values())
         if owner.setup_context is torch.autograd.Function.setup_context:
             parameters = parameters[1:]  # ctx
         return owner.apply, [p.replace(kind=p.POSITIONAL_ONLY) if p.kind not in _STARS else p for p in parameters]
     if isinstance(found, type) or not callable(found):
         raise ImportProblem(f"{name} is not a function, nor a torch.autograd.Function")
-    wanted = parameters_of(found)
+    wanted = binding.parameters_of(found)
     if wanted is None:
         raise ImportProblem(f"{name} does not tell which arguments it takes; wrap it in a function that does")
     return found, list(wanted.values())
-
-
-def _mask(length: int, device: torch.device, *, causal: bool) -> Tensor:
-    mask = torch.ones(length, length, dtype=torch.bool, device=device)
-    return mask.tril_() if causal else mask
-
-
-def _cut(mask: Tensor, length: int) -> Tensor:
-    return mask if mask.shape[0] == length else mask[:length, :length]
-
-
-def _is_autograd_function(thing: object) -> bool:
-    return isinstance(thing, type) and issubclass(thing, torch.autograd.Function)
 
 
 def _call(parameters: list[inspect.Parameter], chosen: inspect.Parameter | None) -> _Arguments:
@@ -217,7 +197,7 @@ def _call(parameters: list[inspect.Parameter], chosen: inspect.Parameter | None)
 
 
 def _words(name: str, parameters: list[inspect.Parameter]) -> str:
-    return signature_text(name, {p.name: p for p in parameters})
+    return binding.signature_text(name, {p.name: p for p in parameters})
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # Logits (B, T, V) and targets (B, T) to a number
@@ -234,11 +214,11 @@ def imported_loss(name: str, paths: tuple[str, ...]) -> Loss:
     """
     found = find(name, paths)
     if isinstance(found, type):
-        wanted = parameters_of(found) or {}
-        if needed := required(wanted):
+        wanted = binding.parameters_of(found) or {}
+        if needed := binding.required(wanted):
             raise ImportProblem(
-                f"{signature_text(name, wanted)} needs {needed[0]}, which has no default; a loss is a function of "
-                f"logits and targets, or a class made without arguments whose objects are one"
+                f"{binding.signature_text(name, wanted)} needs {needed[0]}, which has no default; a loss is a function "
+                f"of logits and targets, or a class made without arguments whose objects are one"
             )
         with explained(short(name)):
             found = found()
@@ -278,9 +258,9 @@ def _tried(name: str, loss: Loss, logits: Tensor, targets: Tensor) -> tuple[floa
         with torch.no_grad():
             found: Any = loss(logits, targets)
     except BaseException as error:
-        if is_interrupt(error):
+        if problems.is_interrupt(error):
             raise
-        problem = ImportProblem(f"loss {short(name)}: {in_one_line(error)}")
+        problem = ImportProblem(f"loss {short(name)}: {problems.in_one_line(error)}")
         problem.__cause__ = error
         return None, problem
     if not isinstance(found, Tensor):
@@ -296,12 +276,12 @@ def imported_optimizer(name: str, paths: tuple[str, ...], parameters: Iterable[n
     found = find(name, paths)
     if not callable(found):
         raise ImportProblem(f"{name} is {kind_of(found)}, expected a class of torch.optim.Optimizer")
-    wanted = parameters_of(found) or {}
-    needed = required(wanted)
+    wanted = binding.parameters_of(found) or {}
+    needed = binding.required(wanted)
     others = [argument for argument in needed[1:] if argument != "lr"]
     if others:
         raise ImportProblem(
-            f"{signature_text(name, wanted)} needs {others[0]}, which has no default; name a function of the "
+            f"{binding.signature_text(name, wanted)} needs {others[0]}, which has no default; name a function of the "
             f"parameters that gives it"
         )
     options = {"lr": _LEARNING_RATE} if "lr" in needed else {}

@@ -17,13 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from cs336_tui.worker.workload.imported.problems import (
-    SITES,
-    ImportProblem,
-    explained,
-    remember_named,
-    remember_searched,
-)
+from cs336_tui.worker.workload.imported.problems import SITES, ImportProblem, explained, remember
 
 _MOST_FILES = 500  # Files of a package that are searched for a name in the wrong place
 _entered: dict[str, frozenset[str]] = {}
@@ -74,9 +68,9 @@ def look_in(paths: Iterable[str]) -> None:
         sys.path[:] = path
     for folder in folders:
         _entered.setdefault(folder, frozenset(name.partition(".")[0] for name in sys.modules))
-        remember_searched(folder)
+        remember(folder, named=False)
         if not any(Path(folder).glob("*.dist-info")):  # a repository, not installed packages
-            remember_named(folder)
+            remember(folder, named=True)
     offer_metadata(folders)
     importlib.invalidate_caches()
 
@@ -136,9 +130,9 @@ def _remember(top: str) -> None:
     for place in packages or ([spec.origin] if spec.origin else []):
         home = Path(place).resolve().parent
         if not any(site in home.parts for site in SITES):
-            remember_named(str(home))
+            remember(str(home), named=True)
         elif packages:
-            remember_named(place)
+            remember(place, named=True)
 
 
 def _import(name: str, paths: tuple[str, ...]) -> ModuleType:

@@ -36,22 +36,13 @@ class OwnWords(ValueError):
     """An error of this program in a user's code, whose message needs no class name."""
 
 
-class _Folders:
-    """Folders of a user's files: `named` of what was imported by name, `searched` of everything else."""
-
-    named: set[str] = set()
-    searched: set[str] = set()
+_FOLDERS: dict[bool, set[str]] = {True: set(), False: set()}
+"""Folders of a user's files: True for what was imported by name, False for everything else that is searched."""
 
 
-def remember_named(folder: str) -> None:
-    """Remember that files below this folder are the user's."""
-    _Folders.named.add(os.path.realpath(folder))
-    is_users_file.cache_clear()
-
-
-def remember_searched(folder: str) -> None:
-    """Remember that files below this folder are the user's or installed there."""
-    _Folders.searched.add(os.path.realpath(folder))
+def remember(folder: str, *, named: bool) -> None:
+    """Remember that files below this folder are the user's, or if not `named` perhaps installed there."""
+    _FOLDERS[named].add(os.path.realpath(folder))
     is_users_file.cache_clear()
 
 
@@ -61,16 +52,15 @@ def is_users_file(file: str, *, named_only: bool = False) -> bool:
     path = os.path.realpath(file)
     if any(_below(path, folder) for folder in _NEVER):
         return False
-    folders = _Folders.named if named_only else _Folders.named | _Folders.searched
-    return any(_below(path, folder) and not _is_installed(path[len(folder) :]) for folder in folders)
+    folders = _FOLDERS[True] if named_only else _FOLDERS[True] | _FOLDERS[False]
+    return any(
+        _below(path, folder) and not any(part in SITES for part in Path(path[len(folder) :]).parts)
+        for folder in folders
+    )
 
 
 def _below(path: str, folder: str) -> bool:
     return path.startswith(folder.rstrip(os.sep) + os.sep)
-
-
-def _is_installed(path: str) -> bool:
-    return any(part in SITES for part in Path(path).parts)
 
 
 def is_interrupt(error: BaseException) -> bool:
