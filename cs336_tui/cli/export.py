@@ -20,13 +20,13 @@ from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing
 from cs336_tui.export.files import ExportError, NoRoom, write_atomically
-from cs336_tui.export.folder import Source, figures_of, write_summary
 from cs336_tui.export.formats import FORMATS, answer
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.record import document_of, documents_to_csv, documents_to_json
 from cs336_tui.export.reference import reference_table
 from cs336_tui.export.reports import report_tables
 from cs336_tui.export.results import TableError, results_table
+from cs336_tui.export.summary import Source, figures_of, write_summary
 from cs336_tui.export.tables import Table
 from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.export.writeups import layout_tables

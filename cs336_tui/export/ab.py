@@ -10,9 +10,8 @@ from cs336_tui.analysis.ab import Round, Turns
 from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import Result
-from cs336_tui.export.cells import ratio_record, summary_record
 from cs336_tui.export.footnotes import provenance_notes
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table, Value, ratio_record, summary_record
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 from cs336_tui.stats.ratio import FROM_ONE_ROUND, Ratio
 from cs336_tui.stats.summaries import Summary

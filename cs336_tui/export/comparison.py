@@ -8,10 +8,9 @@ from cs336_tui.analysis.comparison import Comparison, Pair, Side
 from cs336_tui.analysis.fields import FIELDS, VARIANTS, shown_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.sweep import warmup_words
-from cs336_tui.export.cells import cell_record, ratio_record, summary_record
-from cs336_tui.export.provenance import std_kind
+from cs336_tui.export.footnotes import std_kind
 from cs336_tui.export.results import LEFT
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table, Value, cell_record, ratio_record, summary_record
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 
 SETTINGS = ("size", "context", "batch", "pass", "precision", "device", *VARIANTS, "warmup", "steps")

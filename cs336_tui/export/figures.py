@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from cs336_tui.analysis.fields import FIELDS, size_label, values
 from cs336_tui.analysis.grouping import TELLING, groups, label, shared, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
-from cs336_tui.export.provenance import std_kind
+from cs336_tui.export.footnotes import std_kind
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -1,18 +1,27 @@
-"""Footnotes of a table: the source of its numbers, and the meaning of its signs."""
+"""Footnotes of a table: the source and meaning of its numbers, the meaning of its signs, and how each cell ended."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from cs336_tui.analysis.fields import warmup_done
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.provenance import mixed_provenance
+from cs336_tui.events.environment import Environment
 from cs336_tui.export import provenance
-from cs336_tui.export.cells import ending_of, has_result, progress, title_of
 from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import MILLISECONDS, Notation
+from cs336_tui.stats.quantities import MILLISECONDS, Notation, gigabytes
+
+FAILED = ("oom", "failed", "killed")
+_SYNC = {
+    "each-step": "host clock between two device synchronisations, one after every step",
+    "pipelined": "device clock from each step's first boundary to its last, with one synchronisation after all of them",
+}
+_Notes = Callable[[SessionState, Sequence[CellState]], Iterable[str]]
 
 
 class Signs:
@@ -47,16 +56,15 @@ def machine_marks(results: Sequence[Result]) -> Marks:
     signs, marks = Signs(), {}
     bases: dict[int, CellState] = {}
     known: dict[tuple[int, str, int], tuple[str, ...]] = {}
-    for result in results:
-        cell = result.cell
-        base = bases.setdefault(result.source, cell).environment if cell.environment else None
+    for source, _, _, cell in results:
+        base = bases.setdefault(source, cell).environment if cell.environment else None
         if base is None or cell.environment is None:
             continue
-        key = result.source, cell.spec.device, id(cell.environment)
+        key = source, cell.spec.device, id(cell.environment)
         if key not in known:
             known[key] = provenance.departures(base, cell.environment, cell.spec.device)
         if known[key]:
-            marks[result.source, cell.cell] = signs.of(f"ran after a change of the machine: {', '.join(known[key])}")
+            marks[source, cell.cell] = signs.of(f"ran after a change of the machine: {', '.join(known[key])}")
     return Marks(marks, signs.notes)
 
 
@@ -64,62 +72,146 @@ def results_notes(results: Sequence[Result], notation: Notation = MILLISECONDS) 
     """In what the results were not made alike; how far the sessions came, what the numbers mean and where they come
     from, which cells failed and why."""
 
-    def notes(state: SessionState, cells: Sequence[CellState]) -> Iterable[str]:
-        shown = [cell for cell in cells if has_result(cell)]
+    def notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
+        shown = list(filter(has_result, cells))
         yield progress(state)
-        yield from provenance.reading_notes(state, shown, notation.symbol)
+        yield from reading_notes(state, shown, notation.symbol)
         yield from provenance.run_notes(state, shown)
-        yield from provenance.version_notes(provenance.first_environment(state, shown))
+        yield from provenance.version_notes(_first_environment(state, shown))
         yield from _endings(cells)
 
-    return (*mixed_notes(results), *_for_each_session(results, notes))
+    return (*_mixed(results), *_for_each_session(results, notes))
 
 
 def provenance_notes(results: Sequence[Result], *, std: bool = True) -> tuple[str, ...]:
     """Notes that any table of step times must have: differences in how the results were made, std's kind, devices,
     effective settings, versions, and the numbers in doubt."""
 
-    def notes(state: SessionState, cells: Sequence[CellState]) -> Iterable[str]:
-        shown = [cell for cell in cells if has_result(cell)]
+    def notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
+        shown = list(filter(has_result, cells))
         if std:
-            yield f"std: {provenance.std_kind(state.ddof)}"
+            yield f"std: {std_kind(state.ddof)}"
         yield from provenance.device_notes(state, shown)
         yield from provenance.in_force_notes(state, shown)
-        yield from provenance.version_notes(provenance.first_environment(state, shown))
+        yield from provenance.version_notes(_first_environment(state, shown))
 
-    return (*mixed_notes(results), *trust_notes(results), *_for_each_session(results, notes))
+    return (*_mixed(results), *trust_notes(results), *_for_each_session(results, notes))
 
 
-def mixed_notes(results: Sequence[Result]) -> tuple[str, ...]:
+def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "ms") -> Iterator[str]:
+    """The meaning of the table's numbers."""
+    yield f"times: {unit} per step over the n measured steps, without the warm-up steps"
+    yield f"std: {std_kind(state.ddof)}"
+    for sync in dict.fromkeys(cell.spec.sync for cell in cells):
+        yield f"a step's time, {sync}: {_SYNC[sync]}"
+    if shows_allocated(cells):
+        yield "peak allocated: tensors on the device, after warm-up; 1 GB is 10⁹ bytes"
+    if shows_rss(cells):
+        yield "peak RSS: resident memory of the cell's whole process, Python and torch included; 1 GB is 10⁹ bytes"
+    if any(cell.finished and cell.finished.num_alloc_retries for cell in cells):
+        yield "allocator retries: the device's memory was full while timing, which makes that timing suspect"
+
+
+def std_kind(ddof: int) -> str:
+    kinds = ("population standard deviation, n (ddof 0)", "sample standard deviation, n − 1")
+    return kinds[ddof] if ddof in (0, 1) else f"square root of the squared deviations over n − {ddof}"
+
+
+def has_result(cell: CellState) -> bool:
+    """True if the cell has something to show: it ended by itself, or has a timed step."""
+    return (cell.is_over and cell.status != "cancelled") or bool(cell.steps_done)
+
+
+def shows_allocated(cells: Iterable[CellState]) -> bool:
+    return any(cell.finished and cell.finished.peak_allocated_bytes is not None for cell in cells)
+
+
+def shows_rss(cells: Iterable[CellState]) -> bool:
+    """True if some cell ran where no allocator counts the device's memory, as on the CPU."""
+    return any(
+        end.peak_rss_bytes is not None and end.peak_allocated_bytes is None and not cell.spec.device.startswith("cuda")
+        for cell in cells
+        if (end := cell.finished)
+    )
+
+
+def title_of(cell: CellState) -> str:
+    """The cell's name among its neighbours, for a line of text."""
+    return f"{cell.spec.title} · batch {cell.spec.batch_size} · warm-up {warmup_done(cell)}"
+
+
+def progress(state: SessionState) -> str:
+    """The number of the session's cells that ended by themselves, by their ending."""
+    endings = Counter(cell.status for cell in state.finished_cells)
+    cancelled = endings.pop("cancelled", 0)
+    line = f"{endings.total()} of {len(state.cells)} cells finished"
+    if endings:
+        line += f" ({', '.join(f'{number} {status}' for status, number in endings.items())})"
+    return f"{line}, {cancelled} cancelled" if cancelled else line
+
+
+def status_of(cell: CellState) -> str:
+    spec, finished = cell.spec, cell.finished
+    if finished is None:
+        most = _most(spec.total_steps, automatic=spec.warmup_auto or spec.steps_auto is not None)
+        return f"unfinished, {cell.steps_done} of {most} steps"
+    retries = finished.num_alloc_retries
+    return f"{cell.status}, {retries} allocator retries" if retries else cell.status
+
+
+def ending_of(cell: CellState) -> str:
+    """The progress of a cell without a full result, and why it went no further; one line. Of one that ran out of
+    memory, the size that could not be allocated and the largest peak before that, if known."""
+    spec, finished = cell.spec, cell.finished
+    stage = f" in stage {cell.stage}" if cell.stage else ""
+    warmup = f"{len(cell.warmup_times_s)} of {_most(spec.warmup_steps, automatic=spec.warmup_auto)} warm-up"
+    most = _most(spec.measure_steps, automatic=spec.steps_auto is not None)
+    told = f", after {warmup} and {len(cell.step_times_s)} of {most} measured steps: "
+    if finished is None:
+        return f"{cell.status}{stage}{told}no reason reported"
+    phase = f", phase {finished.phase}" if finished.phase else ""
+    line = f"{cell.status}{stage}{phase}{told}{finished.error or 'no reason reported'}"
+    if cell.status == "oom" and (failed := finished.failed_allocation_bytes):
+        line += f"; {gigabytes(failed)} GB could not be allocated"
+    if cell.status == "oom" and (peak := finished.peak_allocated_bytes):
+        line += f"; peak allocated until then {gigabytes(peak)} GB"
+    return line
+
+
+def _most(steps: int, *, automatic: bool) -> str:
+    """A number of steps that was asked for, as a ceiling where the number itself is automatic."""
+    return f"at most {steps}" if automatic else str(steps)
+
+
+def _endings(cells: Iterable[CellState]) -> Iterator[str]:
+    """A line for each cell that failed, and one for each reason for which cells were skipped."""
+    skipped: Counter[str] = Counter()
+    for cell in cells:
+        if cell.status in FAILED:
+            yield f"{title_of(cell)}: {ending_of(cell)}"
+        elif cell.status == "skipped":
+            skipped[cell.skipped_because or "no reason noted"] += 1
+    yield from (f"{number} skipped: {reason}" for reason, number in skipped.items())
+
+
+def _mixed(results: Sequence[Result]) -> tuple[str, ...]:
     """In what those results were not made alike that a table shows; empty where they were."""
     return mixed_provenance([result for result in results if has_result(result.cell)])
 
 
-def _endings(cells: Iterable[CellState]) -> Iterable[str]:
-    """A line for each cell that failed, and one for each reason for which cells were skipped."""
-    skipped: dict[str, int] = {}
-    for cell in cells:
-        if cell.status in ("oom", "failed", "killed"):
-            yield f"{title_of(cell)}: {ending_of(cell)}"
-        elif cell.status == "skipped":
-            reason = cell.skipped_because or "no reason noted"
-            skipped[reason] = skipped.get(reason, 0) + 1
-    for reason, number in skipped.items():
-        yield f"{number} skipped: {reason}"
+def _first_environment(state: SessionState, cells: Iterable[CellState]) -> Environment | None:
+    """The machine of the first of these cells that ran: what others are told apart from."""
+    return next((cell.environment for cell in cells if cell.environment), state.environment)
 
 
-def _for_each_session(
-    results: Sequence[Result], notes: Callable[[SessionState, Sequence[CellState]], Iterable[str]]
-) -> tuple[str, ...]:
+def _for_each_session(results: Sequence[Result], notes: _Notes) -> tuple[str, ...]:
     """The notes of every session; what all of them say is said once, the rest with the session's title."""
-    groups: dict[int, list[Result]] = {}
+    sessions: dict[int, list[Result]] = {}
     for result in results:
-        groups.setdefault(result.source, []).append(result)
+        sessions.setdefault(result.source, []).append(result)
     said = [
-        (group[0].session, list(notes(group[0].state, [result.cell for result in group]))) for group in groups.values()
+        (ours[0].session, list(notes(ours[0].state, [result.cell for result in ours]))) for ours in sessions.values()
     ]
-    if len(said) == 1:
-        return tuple(said[0][1])
     common = set.intersection(*(set(lines) for _, lines in said)) if said else set()
-    shared = [line for line in said[0][1] if line in common] if said else []
+    shared = (line for _, lines in said[:1] for line in lines if line in common)
     return (*shared, *(f"{title}: {line}" for title, lines in said for line in lines if line not in common))

@@ -12,9 +12,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from cs336_tui.export import markdown
 from cs336_tui.export.tables import Table, Value
-from cs336_tui.export.texts import as_data, one_line
+from cs336_tui.export.texts import as_data, bullets, markdown_escape, one_line
 
 Format = Literal["markdown", "latex", "typst", "csv", "json", "html"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -127,12 +126,25 @@ def _label(table: Table) -> str:
 
 
 def _markdown(table: Table) -> str:
-    parts = [f"**{markdown.escape(table.caption)}**"] if table.caption else []
-    headers, aligns = [column.header for column in table.columns], [column.align for column in table.columns]
-    parts.append(markdown.table(headers, aligns, table.rows))
+    parts = [f"**{markdown_escape(table.caption)}**"] if table.caption else []
+    parts.append(_markdown_rows(table))
     if table.footnotes:
-        parts.append(markdown.bullets(map(markdown.escape, table.footnotes)))
+        parts.append(bullets(map(markdown_escape, table.footnotes)))
     return "\n\n".join(parts) + "\n"
+
+
+def _markdown_rows(table: Table) -> str:
+    """The table in markdown whose source lines up, too."""
+    headers = [column.header for column in table.columns]
+    cells = [[markdown_escape(cell) for cell in row] for row in (headers, *table.rows)]
+    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+    sides = ["<" if column.left else ">" for column in table.columns]
+    rule = ["-" * (width - 1) + ("-" if side == "<" else ":") for width, side in zip(widths, sides, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        return " | ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True))
+
+    return "\n".join(f"| {line(row)} |" for row in (cells[0], rule, *cells[1:]))
 
 
 def _latex(table: Table) -> str:

@@ -10,8 +10,7 @@ import msgspec
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import AttentionSplit, KernelRow, Phases, RangeShare, TimeShare
 from cs336_tui.events.reports import FUSED, KernelReport
-from cs336_tui.export.cells import cell_record, report_caption
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table, Value, cell_record, report_caption
 from cs336_tui.stats.quantities import NONE, UNKNOWN, count
 
 STEP = "step"

@@ -9,9 +9,8 @@ import msgspec
 
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport, Site
-from cs336_tui.export.cells import cell_record, report_caption
 from cs336_tui.export.estimates import CATEGORIES_MEAN
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table, Value, cell_record, report_caption
 from cs336_tui.stats.quantities import NONE, ByteUnit
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.precision import SpeedUp, TimedSide, mixed_speedups
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport
-from cs336_tui.export.cells import ratio_record, summary_record
-from cs336_tui.export.provenance import std_kind
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.footnotes import std_kind
+from cs336_tui.export.tables import Column, Table, Value, ratio_record, summary_record
 from cs336_tui.stats.quantities import MILLISECONDS, NONE, UNKNOWN, Notation, gigabytes
 from cs336_tui.stats.ratio import LEVEL, MARGIN
 

@@ -15,7 +15,6 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import EffectiveSettings
-from cs336_tui.export.cells import shows_allocated, shows_rss
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import count, gigabytes
@@ -33,35 +32,6 @@ SETTINGS: Mapping[str, Callable[[CellSpec], str]] = {
 _OF_MODELS = ("edition", "arch", "vocabulary")
 """Settings that attention alone has none of."""
 
-_SYNC = {
-    "each-step": "host clock between two device synchronisations, one after every step",
-    "pipelined": "device clock from each step's first boundary to its last, with one synchronisation after all of them",
-}
-
-
-def std_kind(ddof: int) -> str:
-    match ddof:
-        case 0:
-            return "population standard deviation, n (ddof 0)"
-        case 1:
-            return "sample standard deviation, n − 1"
-        case _:
-            return f"square root of the squared deviations over n − {ddof}"
-
-
-def reading_notes(state: SessionState, cells: Sequence[CellState], unit: str = "ms") -> Iterator[str]:
-    """The meaning of the table's numbers."""
-    yield f"times: {unit} per step over the n measured steps, without the warm-up steps"
-    yield f"std: {std_kind(state.ddof)}"
-    for sync in _distinct(cell.spec.sync for cell in cells):
-        yield f"a step's time, {sync}: {_SYNC[sync]}"
-    if shows_allocated(cells):
-        yield "peak allocated: tensors on the device, after warm-up; 1 GB is 10⁹ bytes"
-    if shows_rss(cells):
-        yield "peak RSS: resident memory of the cell's whole process, Python and torch included; 1 GB is 10⁹ bytes"
-    if any(cell.finished and cell.finished.num_alloc_retries for cell in cells):
-        yield "allocator retries: the device's memory was full while timing, which makes that timing suspect"
-
 
 def setting_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
     """The cells that were run and, first, in what they differ."""
@@ -73,8 +43,8 @@ def run_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
     """The shared settings, the sizes, the devices and the effective settings of what was run."""
     models = any(cell.spec.workload == "language-model" for cell in cells)
     settings = {name: read for name, read in SETTINGS.items() if models or name not in _OF_MODELS}
-    shared = {name: _distinct(read(cell.spec) for cell in cells) for name, read in settings.items()}
-    if same := [f"{name} {values[0]}" for name, values in shared.items() if len(values) == 1 and values[0] != OWN]:
+    shared = {name: {read(cell.spec) for cell in cells} for name, read in settings.items()}
+    if same := [f"{name} {min(values)}" for name, values in shared.items() if len(values) == 1 and values != {OWN}]:
         yield ", ".join(same)
     yield from _sizes(cells)
     yield from device_notes(state, cells)
@@ -84,10 +54,10 @@ def run_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
 
 def in_force_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
     """Precisions, what else was in force on all cells of a device alike, and its clocks, as far as they are known."""
-    yield from precision_notes(cells)
+    yield from _precision_notes(cells)
     if in_turns := sum(cell.in_turns for cell in cells):
         yield f"{in_turns} of {len(cells)} cells ran in turns with another cell, in one process (cs336-tui ab)"
-    for device in _distinct(cell.spec.device for cell in cells):
+    for device in dict.fromkeys(cell.spec.device for cell in cells):
         ran_there = [cell for cell in cells if cell.spec.device == device]
         if agreed := [*_agreed(state, ran_there)]:
             yield f"in force on {device}: {'; '.join(agreed)}"
@@ -112,23 +82,22 @@ def _clocks(cells: Sequence[CellState]) -> Iterator[str]:
         "at the lowest while they ran": [each.lowest_clock_mhz for each in seen],
         "at their end": [each.clock_after_mhz for each in seen],
     }.items():
-        if known := sorted({clock for clock in clocks if clock is not None}):
-            span = str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"
+        if span := _span(clocks, str):
             yield f"{span} MHz {when}"
 
 
 def device_notes(state: SessionState, cells: Sequence[CellState]) -> Iterator[str]:
     """Each device that the cells ran on, in words; a name that stood for two devices gives two lines."""
-    used = {(cell.spec.device, id(machine)): machine for cell in cells for machine in [environment_of(state, cell)]}
-    yield from _distinct(f"{name}: {device_label(machine, name)}" for (name, _), machine in used.items())
+    used = {(cell.spec.device, id(here)): here for cell in cells for here in [cell.environment or state.environment]}
+    yield from dict.fromkeys(f"{name}: {_device_label(machine, name)}" for (name, _), machine in used.items())
 
 
-def precision_notes(cells: Sequence[CellState]) -> Iterator[str]:
+def _precision_notes(cells: Sequence[CellState]) -> Iterator[str]:
     """Each precision once as it was read back, with the dtype of the logits if some cell of it finished a step."""
     logits: dict[str, str | None] = {}
     for cell in cells:
         if found := cell.in_force:
-            named = f"{cell.spec.precision} on {cell.spec.device}, as read back: {precision_in_force(found)}"
+            named = f"{cell.spec.precision} on {cell.spec.device}, as read back: {_as_read_back(found)}"
             logits[named] = logits.get(named) or found.logits_dtype
     for named, dtype in logits.items():
         yield f"{named}, logits {dtype}" if dtype else named
@@ -140,16 +109,6 @@ def version_notes(environment: Environment | None) -> Iterator[str]:
         versions = {"cs336-tui": env.app, "torch": env.torch, "CUDA": env.cuda, "cuDNN": env.cudnn}
         versions |= {"driver": env.driver, "Python": env.python}
         yield ", ".join([*(f"{name} {value}" for name, value in versions.items() if value), env.os])
-
-
-def environment_of(state: SessionState, cell: CellState) -> Environment | None:
-    """The machine that the cell ran on; the session's for one that never started."""
-    return cell.environment or state.environment
-
-
-def first_environment(state: SessionState, cells: Iterable[CellState]) -> Environment | None:
-    """The machine of the first of these cells that ran: what others are told apart from."""
-    return next((cell.environment for cell in cells if cell.environment), state.environment)
 
 
 def departures(first: Environment, other: Environment, device: str) -> tuple[str, ...]:
@@ -172,20 +131,17 @@ def departures(first: Environment, other: Environment, device: str) -> tuple[str
     )
 
 
-def device_label(environment: Environment | None, name: str) -> str:
+def _device_label(environment: Environment | None, name: str) -> str:
     """The device's name in words, its memory and compute capability where known."""
     info = environment.device(name) if environment else None
     if info is None:
         return "unknown device"
-    parts = [info.label]
-    if info.memory_bytes is not None:
-        parts.append(f"{gigabytes(info.memory_bytes)} GB")
-    if info.capability:
-        parts.append(f"compute capability {info.capability}")
-    return ", ".join(parts)
+    memory = f"{gigabytes(info.memory_bytes)} GB" if info.memory_bytes is not None else ""
+    capability = f"compute capability {info.capability}" if info.capability else ""
+    return ", ".join(filter(None, (info.label, memory, capability)))
 
 
-def precision_in_force(found: EffectiveSettings) -> str:
+def _as_read_back(found: EffectiveSettings) -> str:
     """The settings that were read back when the cell was built; the logits' dtype is only known later."""
     parts = [f"{found.parameter_dtype} parameters"]
     parts.append(f"autocast to {found.autocast_dtype}" if found.autocast_dtype else "no autocast")
@@ -216,10 +172,6 @@ def _sizes(cells: Sequence[CellState]) -> Iterator[str]:
     for (name, *dims), num_params in counts.items():
         params = [f"{count(num_params)} parameters"] if num_params is not None else []
         yield f"{name}: {', '.join(dims + params)}"
-
-
-def _distinct(values: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(values))
 
 
 def variant_notes(cells: Sequence[CellState]) -> Iterator[str]:
@@ -278,7 +230,4 @@ def _capturing(cells: Sequence[CellState]) -> Iterator[str]:
 def _span(values: Iterable[float | None], show: Callable[[float], str]) -> str:
     """``3.1``, or ``3.1 to 4.0`` of several; empty of none."""
     known = sorted(value for value in values if value is not None)
-    if not known:
-        return ""
-    low, high = show(known[0]), show(known[-1])
-    return low if low == high else f"{low} to {high}"
+    return " to ".join(dict.fromkeys(show(value) for value in (*known[:1], *known[-1:])))

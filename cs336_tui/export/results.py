@@ -13,8 +13,7 @@ from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.roofline import Limit, PeakLookup, limit_of, why_unknown
 from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import PeakCache
-from cs336_tui.export.cells import has_result, shows_allocated, shows_rss, status_of
-from cs336_tui.export.footnotes import machine_marks, results_notes
+from cs336_tui.export.footnotes import has_result, machine_marks, results_notes, shows_allocated, shows_rss, status_of
 from cs336_tui.export.formats import render
 from cs336_tui.export.peaks import UNSTATED, percent_of_measured
 from cs336_tui.export.provenance import SETTINGS

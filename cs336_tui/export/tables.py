@@ -12,6 +12,11 @@ from cs336_tui.stats.quantities import UNKNOWN
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
+    from cs336_tui.config.spec import CellSpec
+    from cs336_tui.events.reports import KernelReport, MemoryReport
+    from cs336_tui.stats.ratio import Ratio
+    from cs336_tui.stats.summaries import Summary
+
     T = TypeVar("T", default=Any)
 else:
     from typing import TypeVar
@@ -124,3 +129,30 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
             columns=tuple(self.columns[place] for place in kept),
             rows=tuple(tuple(row[place] for place in kept) for row in self.rows),
         )
+
+
+def cell_record(spec: CellSpec) -> dict[str, Value]:
+    """The keys that tell records of several cells apart where they stand in one list, as in CSV."""
+    return {
+        "size": spec.size_label, "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
+        "variants": ", ".join(spec.variants), "precision": spec.precision, "device": spec.device,
+    }  # fmt: skip
+
+
+def summary_record(name: str, summary: Summary | None) -> dict[str, Value]:
+    """Mean, std and number of the steps of a side, in seconds."""
+    return {
+        f"{name}_mean_s": summary.mean_s if summary else None,
+        f"{name}_std_s": summary.std_s if summary else None,
+        f"{name}_n": summary.n if summary else 0,
+    }
+
+
+def ratio_record(ratio: Ratio | None, *keys: str) -> dict[str, Value]:
+    """The fields of a ratio, all but the ratio itself unless `keys` name it."""
+    return {key: getattr(ratio, key) if ratio else None for key in (*keys, "low", "high", "level", "method")}
+
+
+def report_caption(report: KernelReport | MemoryReport, what: str) -> str:
+    spec = report.spec
+    return f"{what}: {spec.title} · batch {spec.batch_size} · {report.device_name}, torch {report.torch}"

@@ -1,8 +1,9 @@
-"""Text from outside (logs, names, devices, errors) made safe for what reads it: terminals, lines and spreadsheets."""
+"""Text from outside made safe for what reads it: terminals, lines, spreadsheets and GitHub-flavoured markdown."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _CONTROL = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
@@ -10,11 +11,16 @@ _CONTROL = re.compile(
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udc9f]"
 )
 """Control sequences and whole control strings as ECMA-48 has them, then every other control character but newline and
-tab, 8-bit ones included,
-also as Python keeps them in what it could not decode."""
+tab, 8-bit ones included, also
+as Python keeps them in what it could not decode."""
 _FORMULA = "=+-@＝＋－＠"
 """With these a spreadsheet's formula begins, https://owasp.org/www-community/attacks/CSV_Injection."""
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+
+_ARRAY = r"\[(?:[\d.]+(?:, [\d.]+)*)?\](?![(\[:])"
+_SPECIAL = re.compile(rf"({_ARRAY})|([\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+"""Characters that markdown could take as markup are the second group; an underscore in a word and an array are not."""
+_OPENING = re.compile(r"^(\d+(?=[.)])|)([-+#=.)])")
 
 
 def plain(text: str) -> str:
@@ -39,3 +45,21 @@ def as_data(text: str) -> str:
     text = plain(text)
     is_formula = text.lstrip().startswith(tuple(_FORMULA)) and not _NUMBER.fullmatch(text)
     return f"'{text}" if is_formula else text
+
+
+def markdown_escape(text: str) -> str:
+    """One line of text that renders as itself inside a line or a table cell."""
+    return _SPECIAL.sub(lambda found: found[1] or f"\\{found[2]}", one_line(text))
+
+
+def code_block(text: str, language: str = "") -> str:
+    """A fenced block; the fence is longer than any run of backticks inside."""
+    body = plain(text).strip("\n")
+    longest = max(map(len, re.findall("`+", body)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{body}\n{fence}"
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """A list; no line can begin a heading or a list of its own."""
+    return "\n".join("- " + _OPENING.sub(r"\1\\\2", line) for line in lines)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cs336_tui.export import markdown
 from cs336_tui.export.formats import latex_escape
+from cs336_tui.export.texts import bullets, markdown_escape
 
 
 def test_latex_sets_every_sign_that_tables_use() -> None:
@@ -17,7 +17,7 @@ def test_latex_takes_no_text_after_a_line_s_end_for_a_part_of_it(text: str) -> N
 
 
 def test_dollars_in_markdown_are_no_mathematics() -> None:
-    assert markdown.escape("costs $1 or $2") == r"costs \$1 or \$2"
+    assert markdown_escape("costs $1 or $2") == r"costs \$1 or \$2"
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_dollars_in_markdown_are_no_mathematics() -> None:
     ],
 )
 def test_only_what_would_open_something_in_a_list_is_escaped(line: str, shown: str) -> None:
-    assert markdown.bullets([line]) == f"- {shown}"
+    assert bullets([line]) == f"- {shown}"

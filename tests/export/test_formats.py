@@ -8,9 +8,9 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
-from cs336_tui.export import markdown
 from cs336_tui.export.formats import FORMATS, latex_escape, page, render, render_all
 from cs336_tui.export.tables import Column, Table
+from cs336_tui.export.texts import markdown_escape
 from tests.export.html_reader import Reader
 from tests.loading import loaded_with
 
@@ -119,7 +119,7 @@ def test_brackets_in_markdown_show_as_they_are(text: str) -> None:
 
 
 def test_an_array_is_copied_from_markdown_as_it_is() -> None:
-    assert "[812.3, 41.2]" in markdown.escape("[812.3, 41.2]")
+    assert "[812.3, 41.2]" in markdown_escape("[812.3, 41.2]")
 
 
 def test_a_heading_keeps_its_braces_and_units_in_every_format() -> None:

@@ -115,10 +115,12 @@ class Sheet(NamedTuple):
     def markdown(self, caption: str) -> str:
         """All of it as GitHub-flavoured markdown."""
         from cs336_tui.export.formats import render
-        from cs336_tui.export.markdown import escape
+        from cs336_tui.export.texts import markdown_escape
 
         table = render(msgspec.structs.replace(self.table, caption=""), "markdown")
-        return "\n\n".join([f"**{escape(caption)}**", *([escape(self.lead)] if self.lead else []), table])
+        return "\n\n".join(
+            [f"**{markdown_escape(caption)}**", *([markdown_escape(self.lead)] if self.lead else []), table]
+        )
 
 
 class Laid:
