@@ -19,8 +19,7 @@ from cs336_tui.config import spec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.themes import VARIABLE_DEFAULTS
-from cs336_tui.tui.widgets.buttons import Fold
-from cs336_tui.tui.widgets.entries import Chips, TextEntry
+from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
 
 W = TypeVar("W", bound=Widget)
 HERE = Environment(

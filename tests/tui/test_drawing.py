@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs336_tui.tui.charts.bars import nice_ceiling, phase_bars, progress
-from cs336_tui.tui.charts.history import BUCKETS_S, graph, marks, window
-from cs336_tui.tui.charts.step_chart import step_chart
+from cs336_tui.tui.charts.columns import BUCKETS_S, graph, marks, step_chart, window
 from cs336_tui.tui.widgets.lines import Line, bar, column, width_of
 
 

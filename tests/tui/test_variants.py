@@ -24,8 +24,7 @@ from cs336_tui.tui.tabs.compare.pairs import pairs_page
 from cs336_tui.tui.tabs.compare.pane import ComparePane
 from cs336_tui.tui.tabs.live import detail_of, live_lines
 from cs336_tui.tui.titles import title_rows, told_variants
-from cs336_tui.tui.widgets.buttons import Fold
-from cs336_tui.tui.widgets.entries import Chips, TextEntry
+from cs336_tui.tui.widgets.entries import Chips, Fold, TextEntry
 from tests.samples import START, a_spec, cell_end, cell_start, session_start, state_of, steps
 from tests.session.made import Cell, session_of
 from tests.tui.configuring import NARROW, WIDE, opened

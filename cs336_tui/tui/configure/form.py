@@ -15,6 +15,7 @@ from cs336_tui.config.sweep import UNRESOLVED, Auto, Sweep, steps_words
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.environment import Environment
 from cs336_tui.tui.configure.reading import Reader, joined, names_of
+from cs336_tui.tui.format import plural
 
 MAX_CELLS = 10_000
 """The most cells that the app runs at once: each is a row of its table."""
@@ -150,7 +151,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         cells = len(self.sweep) * self.options.repeats
         steps = cells * self.sweep.steps + cells // len(self.sweep.warmups) * sum(self.sweep.warmups)
         most = "at most " if self.sweep.warmup_auto or self.sweep.steps_auto is not None else ""
-        return f"{_plural(cells, 'cell')} · {most}{_plural(steps, 'step')}"
+        return f"{plural(cells, 'cell')} · {most}{plural(steps, 'step')}"
 
 
 def entries_of(sweep: Sweep, options: RunOptions | None = None) -> Entries:
@@ -235,7 +236,7 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
         "steps": steps,
         "steps_auto": share,
     }
-    sweep = Sweep(**found | (_of_attention if alone else _of_model)(entries, reader))
+    sweep = Sweep(**found | _dimensions(entries, reader))
     folders = own_code_folders(reader.pieces("model_path", entries.model_path), bool(sweep.own_code))
     sweep = msgspec.structs.replace(sweep, model_path=folders)
     options = RunOptions(
@@ -247,7 +248,8 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     if options.repeats < 1:
         reader.add(SpecError("repeats", options.repeats, "expected a whole number, at least 1"))
     for problem in (*sweep.with_devices(("cpu",)).refusals(), *_device_problems(sweep, environment)):
-        reader.add(_of_head_dim(problem) if alone else problem)
+        at_width = alone and problem.field in ("size", "d_model")
+        reader.add(SpecError("head_dim", problem.value, problem.allowed) if at_width else problem)
     cells = len(sweep) * options.repeats
     if not reader.problems and cells > MAX_CELLS:
         reader.add(SpecError("sweep", f"of {cells} cells", f"expected at most {MAX_CELLS}"))
@@ -255,11 +257,10 @@ def read(entries: Entries, environment: Environment | None = None) -> Form:
     return Form(sweep=None if problems else sweep, options=options, problems=problems)
 
 
-def _of_attention(entries: Entries, reader: Reader) -> dict[str, Any]:
-    return {"head_dims": reader.numbers("head_dim", entries.head_dim)}
-
-
-def _of_model(entries: Entries, reader: Reader) -> dict[str, Any]:
+def _dimensions(entries: Entries, reader: Reader) -> dict[str, Any]:
+    """The head dimensions of attention alone, or the sizes of a language model."""
+    if entries.workload == "attention":
+        return {"head_dims": reader.numbers("head_dim", entries.head_dim)}
     if CUSTOM_SIZE in entries.size:
         return {"dims": reader.dims({field: entries.text(field) for field in DIMS})}
     return {"sizes": entries.size, "vocab_size": reader.number("vocab_size", entries.vocab_size, 1)}
@@ -267,8 +268,9 @@ def _of_model(entries: Entries, reader: Reader) -> dict[str, Any]:
 
 def _device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[SpecError]:
     """Problems of the devices, and choices that known devices cannot run."""
+    named = tuple(device for device in sweep.devices if device not in UNRESOLVED)
     try:
-        devices = environment.resolve(sweep.devices) if environment else _any_as_cpu(sweep.devices)
+        devices = environment.resolve(sweep.devices) if environment else named or ("cpu",)
     except SpecError as error:
         yield error
         return
@@ -283,19 +285,6 @@ def _device_problems(sweep: Sweep, environment: Environment | None) -> Iterator[
     for device in devices:
         values = {axis.field: getattr(sweep, axis.sweep) for axis in AXES.values() if axis.lacks}
         yield from environment.refusals(device, values)
-
-
-def _any_as_cpu(devices: tuple[str, ...]) -> tuple[str, ...]:
-    """With one stand-in for all that is not known before the machine is."""
-    named = tuple(device for device in devices if device not in UNRESOLVED)
-    return named or ("cpu",)
-
-
-def _of_head_dim(problem: SpecError) -> SpecError:
-    """The problem, moved from the size to the entry of attention's width."""
-    if problem.field not in ("size", "d_model"):
-        return problem
-    return SpecError("head_dim", problem.value, problem.allowed)
 
 
 def _pairs_words(pairs: tuple[tuple[str, str], ...]) -> str:
@@ -318,7 +307,3 @@ _USUAL = {
     for workload, usual in (("language-model", {}), ("attention", ATTENTION_USUAL))
 }
 """Default entries that differ between workloads."""
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

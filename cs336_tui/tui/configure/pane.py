@@ -36,8 +36,7 @@ from cs336_tui.tui.configure.entries import (
 from cs336_tui.tui.configure.form import AFTER_OOM, Entries, RunOptions, entries_of, read
 from cs336_tui.tui.configure.preview import Choices
 from cs336_tui.tui.format import cut_to_lines
-from cs336_tui.tui.widgets.buttons import Fold, PushButton
-from cs336_tui.tui.widgets.entries import Chip, Chips, Entry, TextEntry
+from cs336_tui.tui.widgets.entries import Chips, Entry, Fold, PushButton, TextEntry
 
 _SUMMARY_LINES = 5
 """Maximum height of the summary, as in its style."""
@@ -166,8 +165,7 @@ class ConfigurePane(Vertical):
                 yield Vertical(classes="group", id="dims")
 
     def on_mount(self) -> None:
-        self.query_one("#entry-size", Chips).chips = self._size_chips()
-        self.query_one("#entry-device", Chips).chips = self._device_chips()
+        self._offer()
         self._show()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -177,8 +175,7 @@ class ConfigurePane(Vertical):
     def load(self, preset: Preset, may_leave_out: Collection[str] = ()) -> None:
         """Fill the entries with the preset's sweep; run options stay as they are. What this machine cannot run of the
         fields in `may_leave_out` is left out and told."""
-        self._preset = preset
-        self.query_one(PresetEntry).preset = preset
+        self._preset = self.query_one(PresetEntry).preset = preset
         self._may_leave_out = may_leave_out
         self._set(self._from_preset())
         self._refill()
@@ -191,8 +188,7 @@ class ConfigurePane(Vertical):
 
     def named(self, preset: Preset) -> None:
         """The choices are this preset from here on."""
-        self._preset = preset
-        self.query_one(PresetEntry).preset = preset
+        self._preset = self.query_one(PresetEntry).preset = preset
         self._show()
 
     def set_recent(self, models: tuple[RecentModel, ...]) -> None:
@@ -204,7 +200,7 @@ class ConfigurePane(Vertical):
     def set_environment(self, environment: Environment, may_leave_out: Collection[str] = ()) -> None:
         """Offer the machine's devices, and refuse what they cannot do; `may_leave_out`: see `load`."""
         self._environment = environment
-        self.query_one("#entry-device", Chips).chips = self._device_chips()
+        self._offer()
         self._may_leave_out = self._may_leave_out or may_leave_out
         self._set(self._entries)
         self._leave_out()
@@ -252,7 +248,7 @@ class ConfigurePane(Vertical):
         if event.entry.field == "workload":
             self._refill()
         if event.entry.field == "edition":
-            self.query_one("#entry-size", Chips).chips = self._size_chips()
+            self._offer()
 
     def on_recent_entry_chosen(self, event: RecentEntry.Chosen) -> None:
         event.stop()
@@ -360,22 +356,20 @@ class ConfigurePane(Vertical):
             group.mount_all(entries())
 
     def _refill(self) -> None:
-        self.query_one("#entry-size", Chips).chips = self._size_chips()
-        self.query_one("#entry-device", Chips).chips = self._device_chips()
+        self._offer()
         for entry in self.query(TextEntry):
             entry.value = self._entries.text(entry.field)
         for chips in self.query(Chips):
             chips.chosen = self._entries.chosen(chips.field)
 
-    def _size_chips(self) -> tuple[Chip, ...]:
-        names = size_names(self._entries.edition)
-        strangers = (name for name in self._entries.size if name not in (*names, CUSTOM_SIZE))
-        return chips_of((*names, *strangers, CUSTOM_SIZE))
-
-    def _device_chips(self) -> tuple[Chip, ...]:
-        if self._environment is None:
-            return chips_of(self._entries.device)
-        (best,) = self._environment.resolve(("auto",))
-        names = ("auto", *(device.name for device in self._environment.devices))
-        strangers = (name for name in self._entries.device if name not in names)
-        return chips_of((*names, *strangers), {"auto": f"auto ({best})"})
+    def _offer(self) -> None:
+        """Offer the edition's sizes and the machine's devices, beside those that are chosen."""
+        sizes = dict.fromkeys((*size_names(self._entries.edition), *self._entries.size))
+        sizes.pop(CUSTOM_SIZE, None)
+        self.query_one("#entry-size", Chips).chips = chips_of((*sizes, CUSTOM_SIZE))
+        devices = chips_of(self._entries.device)
+        if self._environment is not None:
+            (best,) = self._environment.resolve(("auto",))
+            here = (device.name for device in self._environment.devices)
+            devices = chips_of(dict.fromkeys(("auto", *here, *self._entries.device)), {"auto": f"auto ({best})"})
+        self.query_one("#entry-device", Chips).chips = devices

@@ -55,12 +55,9 @@ class Reader:
 
     def warmups(self, text: str) -> Auto | tuple[int, ...]:
         """Warm-up steps, one or several, or ``auto`` alone with or without the most."""
-        try:
-            found = auto_of("warmup_steps", text)
-        except SpecError as error:
-            self.add(error)
-            return (1,)
-        return found or self.numbers("warmup_steps", text, f"{_SEVERAL}, or auto alone")
+        allowed = f"{_SEVERAL}, or auto alone"
+        found = self.attempt(lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, allowed))
+        return (1,) if found is None else found
 
     def steps(self, text: str) -> tuple[int, float | None]:
         """A number of measured steps; or the most of them and the share to which the mean's interval is to narrow."""

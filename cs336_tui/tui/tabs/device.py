@@ -9,7 +9,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import nice_ceiling
-from cs336_tui.tui.charts.history import graph, marks, window
+from cs336_tui.tui.charts.columns import graph, marks, window
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.widgets.lines import Line, Lines, Span, bar, labelled, line, wrapped
 

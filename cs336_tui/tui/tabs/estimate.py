@@ -262,18 +262,6 @@ class EstimatePane(Container):
 
     BORDER_TITLE = "Estimate"
 
-    DEFAULT_CSS = """
-    EstimatePane {
-        layout: horizontal;
-        EstimateList { width: 1fr; height: 1fr; }
-        #estimate-detail { width: 1fr; height: 1fr; display: none; }
-        &.-beside #estimate-detail { display: block; margin-left: 2; }
-        &.-below { layout: vertical; }
-        &.-below EstimateList { height: 1fr; }
-        &.-below #estimate-detail { display: block; height: 2fr; }
-    }
-    """
-
     class GpuNamed(Message):
         """Estimate for this GPU; None: the machine's own devices."""
 

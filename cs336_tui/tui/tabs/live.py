@@ -12,7 +12,7 @@ from cs336_tui.session.state import SessionState
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
 from cs336_tui.tui.charts.bars import SHORT_NAMES, phase_bars, phase_line, progress
-from cs336_tui.tui.charts.step_chart import step_chart
+from cs336_tui.tui.charts.columns import step_chart
 from cs336_tui.tui.judging import Assessment, Judging
 from cs336_tui.tui.tabs import status
 from cs336_tui.tui.tabs.status import judgement_lines

@@ -41,17 +41,6 @@ class RooflinePane(Container):
     """Draws the machine and the precision of the cell under the table's cursor."""
 
     BORDER_TITLE = "Roofline"
-    DEFAULT_CSS = """
-    RooflinePane {
-        layout: vertical;
-        #roofline-chart { height: 3fr; width: 1fr; }
-        #roofline-rows { height: 2fr; width: 1fr; }
-        &.-beside { layout: horizontal; }
-        &.-beside #roofline-chart { height: 1fr; width: 1fr; margin-right: 2; }
-        &.-beside #roofline-rows { height: 1fr; width: 1fr; }
-    }
-    """
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "measure", "Measure the peak", id="roofline.measure"),
         Binding("c", "copy", "Copy table", id="roofline.copy"),
