@@ -28,7 +28,7 @@ from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.ab import RoundSetup, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.capabilities import without_impossible
 from cs336_tui.runner.cells import CellRunner
-from cs336_tui.runner.device.sampler import DeviceWatch
+from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.peak import PeakRequests, Tell
@@ -80,7 +80,7 @@ class Bench:
         self._predictions = SessionPredictions(
             self._launcher, self._recorder, self._capability_of, lambda: self.timeout_s
         )
-        self._watch = DeviceWatch(self._on_sample, interval_s=device_interval_s)
+        self._watch = DeviceSampler(self._on_sample, interval_s=device_interval_s)
         self._stop = StopSignal()
         self.queue = CellQueue(self._recorder.record, self._stop)
         self._cells = CellRunner(

@@ -12,7 +12,7 @@ from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellFinished, CellStarted, Event, ReportFinished, ReportStarted, StageChanged
 from cs336_tui.events.reports import Prediction, ReportRequest
 from cs336_tui.runner.child import IMPOSSIBLE
-from cs336_tui.runner.device.sampler import DeviceWatch
+from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.predictor import PredictionError, Predictor
@@ -40,7 +40,7 @@ class CellRunner:
         self,
         launcher: Launcher | None,
         recorder: SessionRecorder,
-        watch: DeviceWatch,
+        watch: DeviceSampler,
         predictions: SessionPredictions,
         stop: StopSignal,
         *,

@@ -20,45 +20,41 @@ if TYPE_CHECKING:
 
 SAMPLE_AFTER_S = 0.5
 """Seconds for which a cell that is over waits for the sample that was asked for when it stopped measuring."""
-OFF = "device sampling is off"
 OPENING = "opening NVML"
-NVML_OFF = "NVML is switched off"
 
 
 class DeviceSampler:
     """Samples every `interval_s` seconds while a cell runs, else every `idle_interval_s` (or `interval_s`, if longer),
-    counted from the end of a sample. An interval of 0 is off: one last event says so.
+    counted from the end of a sample. An interval of 0 is off.
 
     `emit` is called on the sampler's thread; its errors are ignored. NVML and psutil are imported and opened on that
     thread, after a first event without a GPU, as opening NVML may take seconds. An instance cannot be started again.
     """
 
     def __init__(
-        self,
-        emit: Callable[[DeviceSampled], None],
-        *,
-        interval_s: float = 0.5,
-        idle_interval_s: float = 2.0,
-        nvml: bool = True,
+        self, emit: Callable[[DeviceSampled], None], *, interval_s: float = 0.5, idle_interval_s: float = 2.0
     ) -> None:
         """Raises ValueError for a negative interval."""
+        if not (interval_s >= 0 and idle_interval_s >= 0):
+            raise ValueError(f"sampling interval {min(interval_s, idle_interval_s)}: seconds, at least 0 (0 is off)")
         self._emit = emit
-        self._interval_s = _checked(interval_s)
-        self._idle_interval_s = _checked(idle_interval_s)
+        self._interval_s, self._idle_interval_s = interval_s, max(interval_s, idle_interval_s)
         self._uuid: str | None = None
         self._child: int | None = None
         self._changed = threading.Condition()
         self._woken = self._stopping = False
         self._awaited: list[threading.Event] = []
         """Set once a sample that begins from now on was handed on."""
+        self._sampled_after: threading.Event | None = None
+        """Set once the device was sampled after the running cell stopped measuring."""
         self._thread = threading.Thread(target=self._run, name="device-sampler", daemon=True)
-        self._use_nvml = nvml
         self._host: HostReader | None = None
         self._gpu: GpuMonitor | None = None
 
     def start(self) -> None:
         """Returns at once."""
-        self._thread.start()
+        if self._interval_s:
+            self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
         """End the thread, which closes NVML; a query that hangs is left behind after `timeout_s`."""
@@ -88,44 +84,42 @@ class DeviceSampler:
                 self._wake()
         return handed_on
 
-    def set_interval(self, interval_s: float) -> None:
-        """Seconds between two samples while a cell runs; 0 is off. Raises ValueError for a negative one."""
-        with self._changed:
-            if interval_s != self._interval_s:
-                self._interval_s = _checked(interval_s)
-                self._wake()
+    def point(self, device: DeviceInfo | None, pid: int | None) -> None:
+        """Watch the device and process of the running cell, or none between runs."""
+        self.watch(device.uuid if device else None, pid)
+
+    def measured(self) -> None:
+        """Sample at once, as the running cell has stopped measuring: a short cell may have had no sample.
+
+        There is none when measuring begins, as it would disturb the first step of every cell.
+        """
+        self._sampled_after = self.sample_soon()
+
+    def await_sample(self, stop: StopSignal) -> None:
+        """Wait for that sample, so that the log has it before the next cell; not while `stop` is set."""
+        sampled, self._sampled_after = self._sampled_after, None
+        if sampled is not None and not stop.is_set():
+            sampled.wait(SAMPLE_AFTER_S)
 
     def _wake(self) -> None:
         self._woken = True
         self._changed.notify()
 
-    def _interval(self) -> float:
-        """Seconds to the next sample, 0 for never."""
-        if self._child is not None or not self._interval_s:
-            return self._interval_s
-        return max(self._interval_s, self._idle_interval_s)
-
     def _run(self) -> None:
-        was_on: bool | None = None
-        while True:
+        while not self._stopping:
             with self._changed:
-                if self._stopping:
-                    break
                 self._woken = False
-                interval, uuid, child = self._interval(), self._uuid, self._child
+                uuid, child = self._uuid, self._child
                 awaited, self._awaited = self._awaited, []
-            if interval:
-                if self._gpu is None and self._use_nvml:
-                    self._deliver(None, OPENING, child)
-                began = time.monotonic()
-                gpu, why = self._sample_gpu(uuid, child, began, fresh=bool(awaited))
-                self._deliver(gpu, why, child, began)
-            elif was_on is not False:
-                self._hand_on(DeviceSampled(at=time.time(), host=HostSample(), why=OFF))
-            was_on = bool(interval)
+            if self._gpu is None:
+                self._deliver(None, OPENING, child)
+            began = time.monotonic()
+            gpu, why = self._sample_gpu(uuid, child, began, fresh=bool(awaited))
+            self._deliver(gpu, why, child, began)
             _set_all(awaited)
             with self._changed:
-                self._changed.wait_for(lambda: self._woken or self._stopping, interval or None)
+                interval_s = self._idle_interval_s if child is None else self._interval_s
+                self._changed.wait_for(lambda: self._woken or self._stopping, interval_s)
         _set_all(self._awaited)  # nothing is added once we are stopping
         if self._gpu is not None:
             self._gpu.close()
@@ -136,11 +130,8 @@ class DeviceSampler:
         if gpu is not None and gpu.processes_age_s is not None:
             # The list was read before `at`, by as much as a slow driver took.
             gpu = msgspec.structs.replace(gpu, processes_age_s=gpu.processes_age_s + time.monotonic() - began)
-        self._hand_on(DeviceSampled(at=time.time(), host=host, gpu=gpu, why=host_why or why))
-
-    def _hand_on(self, event: DeviceSampled) -> None:
         with suppress(Exception):  # a consumer that is closing must not end the sampling
-            self._emit(event)
+            self._emit(DeviceSampled(at=time.time(), host=host, gpu=gpu, why=host_why or why))
 
     def _sample_host(self, child: int | None) -> tuple[HostSample, str | None]:
         try:
@@ -155,8 +146,6 @@ class DeviceSampler:
     def _sample_gpu(
         self, uuid: str | None, child: int | None, now: float, *, fresh: bool
     ) -> tuple[GpuSample | None, str | None]:
-        if not self._use_nvml:
-            return None, NVML_OFF
         try:
             if self._gpu is None:
                 from cs336_tui.runner.device.gpu import GpuMonitor
@@ -168,12 +157,6 @@ class DeviceSampler:
             return None, f"the GPU cannot be sampled: {_described(error)}"
 
 
-def _checked(interval_s: float) -> float:
-    if not interval_s >= 0:
-        raise ValueError(f"sampling interval {interval_s}: seconds, at least 0 (0 is off)")
-    return interval_s
-
-
 def _set_all(events: list[threading.Event]) -> None:
     for event in events:
         event.set()
@@ -181,42 +164,3 @@ def _set_all(events: list[threading.Event]) -> None:
 
 def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-class DeviceWatch:
-    """The sampler of a session, never started with an interval of 0; `sink` is called on the sampler's thread."""
-
-    def __init__(self, sink: Callable[[DeviceSampled], None], *, interval_s: float) -> None:
-        self._sink = sink
-        self._interval_s = interval_s
-        self._sampler: DeviceSampler | None = None
-        self._sampled_after: threading.Event | None = None
-        """Set once the device was sampled after the running cell stopped measuring."""
-
-    def start(self) -> None:
-        if self._interval_s > 0:
-            self._sampler = DeviceSampler(self._sink, interval_s=self._interval_s)
-            self._sampler.start()
-
-    def stop(self) -> None:
-        if self._sampler is not None:
-            self._sampler.stop()
-
-    def point(self, device: DeviceInfo | None, pid: int | None) -> None:
-        """Sample the device and process of the running cell, or none between runs."""
-        if self._sampler is not None:
-            self._sampler.watch(device.uuid if device else None, pid)
-
-    def measured(self) -> None:
-        """Sample at once, as the running cell has stopped measuring: a short cell may have had no sample.
-
-        There is none when measuring begins, as it would disturb the first step of every cell.
-        """
-        if self._sampler is not None:
-            self._sampled_after = self._sampler.sample_soon()
-
-    def await_sample(self, stop: StopSignal) -> None:
-        """Wait for that sample, so that the log has it before the next cell; not while `stop` is set."""
-        sampled, self._sampled_after = self._sampled_after, None
-        if sampled is not None and not stop.is_set():
-            sampled.wait(SAMPLE_AFTER_S)

@@ -16,7 +16,7 @@ import pytest
 
 from cs336_tui.events.events import DeviceSampled, HostSample
 from cs336_tui.runner.device.nvml import NO_LIBRARY
-from cs336_tui.runner.device.sampler import NVML_OFF, OFF, OPENING, DeviceSampler
+from cs336_tui.runner.device.sampler import OPENING, DeviceSampler
 from tests.runner.device import fake_nvml as fake
 from tests.runner.device.conftest import Install
 from tests.runner.device.fake_nvml import FakeGpu, FakeNvmlLibrary
@@ -73,10 +73,10 @@ def test_a_machine_without_nvml_shows_its_host(start: Start) -> None:
 
 
 def test_nvml_can_be_left_alone(nvml_library: FakeNvmlLibrary, start: Start) -> None:
-    _, events = start(nvml=False)
-    event = take(events)
-    assert (event.gpu, event.why) == (None, NVML_OFF)
-    assert event.host.memory_total_bytes
+    sampler, events = start(interval_s=0)
+    sampler.watch("GPU-a", os.getpid())
+    with pytest.raises(queue.Empty):
+        events.get(timeout=0.2)
     assert not nvml_library.calls
 
 
@@ -151,13 +151,14 @@ def test_a_list_that_a_slow_driver_gave_is_as_old_as_it_took(install_nvml: Insta
     assert event.at - event.gpu.processes_age_s < asked_at[0] + 0.05, "never said to be younger than it may be"
 
 
+@pytest.mark.usefixtures("nvml_library")
 def test_nobody_waits_for_a_sample_that_will_not_come(start: Start) -> None:
-    sampler, events = start(interval_s=NEVER, nvml=False)
-    take(events)
-    sampler.set_interval(0)
-    assert take(events).why == OFF
-    assert sampler.sample_soon().wait(20)
-    sampler.stop()
+    off, events = start(interval_s=0)
+    assert off.sample_soon().is_set()
+    assert events.empty()
+    sampler, events = start(interval_s=NEVER)
+    take(events, 2)
+    sampler.stop(timeout_s=10)
     assert sampler.sample_soon().is_set()
     assert events.empty()
 
@@ -178,32 +179,31 @@ def test_the_interval_is_short_only_while_a_cell_runs(start: Start) -> None:
 
 
 @pytest.mark.usefixtures("nvml_library")
-def test_off_says_so_once_and_on_samples_again(start: Start) -> None:
-    sampler, events = start(interval_s=NEVER)
+def test_off_says_nothing_and_on_samples_another_gpu_at_once(start: Start) -> None:
+    off, nothing = start(interval_s=0)
+    off.watch("GPU-b", os.getpid())
+    sampler, events = start(interval_s=NEVER, idle_interval_s=NEVER)
     take(events, 2)
-    sampler.set_interval(0)
-    event = take(events)
-    assert (event.gpu, event.host, event.why) == (None, HostSample(), OFF)
     sampler.watch("GPU-b", os.getpid())
-    sampler.set_interval(0.01)
     event = take(events)
     assert event.gpu is not None
     assert event.gpu.uuid == "GPU-b"
+    assert nothing.empty()
 
 
 def test_off_from_the_start_opens_nothing(nvml_library: FakeNvmlLibrary, start: Start) -> None:
     _, events = start(interval_s=0)
-    assert take(events).why == OFF
+    assert "device-sampler" not in {thread.name for thread in threading.enumerate()}
+    assert events.empty()
     assert not nvml_library.calls
 
 
 @pytest.mark.parametrize("interval_s", [-1.0, float("nan")])
-def test_an_interval_must_not_be_negative(start: Start, interval_s: float) -> None:
+def test_an_interval_must_not_be_negative(interval_s: float) -> None:
     with pytest.raises(ValueError, match=r"sampling interval .*: seconds, at least 0"):
         DeviceSampler(print, interval_s=interval_s)
-    sampler, _ = start(interval_s=NEVER, nvml=False)
     with pytest.raises(ValueError, match="sampling interval"):
-        sampler.set_interval(interval_s)
+        DeviceSampler(print, idle_interval_s=interval_s)
 
 
 def test_a_slow_driver_holds_up_neither_start_nor_host_nor_stop(install_nvml: Install, start: Start) -> None:
