@@ -11,8 +11,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import current_process, forkserver, parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -25,7 +24,7 @@ from cs336_tui.events.codec import pack
 from cs336_tui.events.environment import TorchEnvironment
 from cs336_tui.events.events import CellFinished, Event, ReportFinished
 from cs336_tui.events.peaks import DevicePeak
-from cs336_tui.events.reports import Prediction, ReportRequest
+from cs336_tui.events.reports import Prediction
 from cs336_tui.runner.orphans import end_offspring, offspring_of, remark_on_orphans
 from cs336_tui.runner.pipes import write_frame
 from cs336_tui.worker import worker_entry
@@ -34,6 +33,8 @@ EXIT_ORPHANED = 71
 _PR_SET_PDEATHSIG = 1
 _PREDICTING_NICENESS = 10
 """So that a prediction slows nothing else down."""
+
+Work = Callable[[Callable[[Event], None], Callable[[], bool]], None]
 
 _settled_as = 0
 """The PID of the child; a copy of it that a user's code forked has another."""
@@ -65,33 +66,9 @@ class PeakAnswer(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-def run_cell(events: Connection, commands: Connection, output: str, cell: int, spec: bytes, nvtx: bool) -> None:
-    """Entry point of a cell's process; `spec` is a packed `CellSpec`. Never returns."""
-    asked = msgspec.msgpack.decode(spec, type=CellSpec)
-    _serve(events, commands, output, partial(worker_entry.run_cell, asked, cell, nvtx=nvtx))
-
-
-def run_round(
-    events: Connection, commands: Connection, output: str, cells: tuple[int, int], specs: bytes, b_first: bool
-) -> None:
-    """Entry point of the process of two cells in turns; `specs` are their packed `CellSpec`s. Never returns."""
-    asked = msgspec.msgpack.decode(specs, type=tuple[CellSpec, CellSpec])
-    _serve(events, commands, output, partial(worker_entry.run_round, asked, cells, b_first=b_first))
-
-
-def run_report(events: Connection, commands: Connection, output: str, report: int, request: bytes) -> None:
-    """Entry point of a report's process; `request` is a packed `ReportRequest`. Never returns."""
-    asked = msgspec.msgpack.decode(request, type=ReportRequest)
-    _serve(events, commands, output, partial(worker_entry.make_report, asked, report))
-
-
-def _serve(
-    events: Connection,
-    commands: Connection,
-    output: str,
-    work: Callable[[Callable[[Event], None], Callable[[], bool]], None],
-) -> NoReturn:
-    """Call `work` with a function that sends its events and one that asks for a stop. Never returns."""
+def run_work(events: Connection, commands: Connection, output: str, work: Work) -> NoReturn:
+    """Entry point of a process of cells or of a report: `work` sends its events by the first function that it is given,
+    and asks for a stop by the second."""
     _settle(output)
     poll = select.poll()
     poll.register(commands.fileno(), select.POLLIN | select.POLLHUP)
@@ -123,23 +100,29 @@ def _is_spawned() -> bool:
     return parent is not None and parent.pid == os.getppid()
 
 
-def run_predictions(events: Connection, output: str, asked: bytes) -> None:
-    """Entry point of a process that predicts; sends an answer for each of `asked`, packed pairs of a spec and the
-    compute capability of its device. Never returns."""
+def run_answers(
+    events: Connection, _commands: Connection, output: str, answers: Callable[[], Iterable[msgspec.Struct]]
+) -> NoReturn:
+    """Entry point of a process that sends answers as they are found."""
     _settle(output)
-    os.nice(_PREDICTING_NICENESS)
-    for spec, capability in msgspec.msgpack.decode(asked, type=tuple[tuple[CellSpec, tuple[int, int] | None], ...]):
-        try:
-            answer = PredictionAnswer(spec, worker_entry.predict(spec, capability=capability))
-        except BaseException as error:  # a user's model may raise anything, and call sys.exit
-            answer = PredictionAnswer(spec, None, _why_unpredictable(error))
+    for answer in answers():
         _send(events, msgspec.json.encode(answer))  # FLOPs of the largest do not fit msgpack's 64 bits
     _leave(0)
 
 
-def run_probe(events: Connection, output: str) -> None:
-    """Entry point of the process that asks torch what this machine offers. Never returns."""
-    _settle(output)
+def predictions(asked: Iterable[tuple[CellSpec, tuple[int, int] | None]]) -> Iterator[PredictionAnswer]:
+    """An answer for each spec and the compute capability of its device."""
+    os.nice(_PREDICTING_NICENESS)
+    for spec, capability in asked:
+        try:
+            answer = PredictionAnswer(spec, worker_entry.predict(spec, capability=capability))
+        except BaseException as error:  # a user's model may raise anything, and call sys.exit
+            answer = PredictionAnswer(spec, None, _why_unpredictable(error))
+        yield answer
+
+
+def probe() -> Iterator[ProbeReport]:
+    """What torch offers on this machine."""
     forked_after_driver = worker_entry.forked_after_driver()
     try:
         # A driver initialised before the fork is unusable here; the caller asks again in a spawned child.
@@ -147,20 +130,17 @@ def run_probe(events: Connection, output: str) -> None:
     except BaseException as error:
         traceback.print_exc()
         report = ProbeReport(None, forked_after_driver, f"{type(error).__name__}: {error}")
-    _send(events, msgspec.msgpack.encode(report))
-    _leave(0)
+    yield report
 
 
-def run_peak(events: Connection, output: str, device: str, precision: Precision, threads: int | None) -> None:
-    """Entry point of the process that measures what a device does at best. Never returns."""
-    _settle(output)
+def peak(device: str, precision: Precision, threads: int | None) -> Iterator[PeakAnswer]:
+    """What a device does at best."""
     try:
         answer = PeakAnswer(worker_entry.measure_peak(device, precision, threads))
     except Exception as error:
         traceback.print_exc()
         answer = PeakAnswer(None, f"{type(error).__name__}: {error}".splitlines()[0])
-    _send(events, msgspec.json.encode(answer))
-    _leave(0)
+    yield answer
 
 
 def _why_unpredictable(error: BaseException) -> str:
@@ -215,34 +195,33 @@ def _die_with_parent() -> None:
     parent = parent_process()
     if parent is None:
         return
-    if sys.platform == "linux":
-        import ctypes
-
-        # Our parent is the fork server: when it goes, nobody can tell the app of our end.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The server outlives the app while it has children. The app's end closes a pipe, on which the kernel
-        # sends us a signal.
-        try:
-            fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
-            fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, os.O_ASYNC | os.O_RDONLY)
-        except OSError:  # some sandboxes' kernels do not know these
-            _watch_on_a_thread(parent.sentinel)
-        if wait([parent.sentinel], 0):
-            os._exit(EXIT_ORPHANED)
-    else:
+    if sys.platform != "linux":
         _watch_on_a_thread(parent.sentinel)
+        return
+    import ctypes
+
+    # Our parent is the fork server: when it goes, nobody can tell the app of our end.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The server outlives the app while it has children. The app's end closes a pipe, on which the kernel sends us a
+    # signal.
+    try:
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, os.O_ASYNC | os.O_RDONLY)
+    except OSError:  # some sandboxes' kernels do not know these
+        _watch_on_a_thread(parent.sentinel)
+    if wait([parent.sentinel], 0):
+        os._exit(EXIT_ORPHANED)
 
 
 def _watch_on_a_thread(sentinel: int) -> None:
     import threading
 
-    threading.Thread(target=_exit_after, args=(sentinel,), name="parent-watch", daemon=True).start()
+    def exit_after() -> None:
+        wait([sentinel])
+        os._exit(EXIT_ORPHANED)
 
-
-def _exit_after(sentinel: int) -> None:
-    wait([sentinel])
-    os._exit(EXIT_ORPHANED)
+    threading.Thread(target=exit_after, name="parent-watch", daemon=True).start()
 
 
 def _send(events: Connection, payload: bytes) -> None:

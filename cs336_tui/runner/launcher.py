@@ -6,22 +6,21 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner import child
 from cs336_tui.runner.orphans import end_offspring, end_orphans, offspring_of
 from cs336_tui.runner.pipes import FrameReader, enlarge, last_line
-from cs336_tui.worker.worker_entry import PRELOAD
+from cs336_tui.worker import worker_entry
 
 if TYPE_CHECKING:
     import psutil
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 StartMethod = Literal["forkserver", "spawn"]
 SERVER_DYING_S = 2.0
 """Seconds for which a start is tried again when the fork server does not answer."""
-PRELOADED = (PRELOAD, "cs336_tui.cli.main")
+PRELOADED = (worker_entry.PRELOAD, "cs336_tui.cli.main")
 """Modules that the fork server imports; a child imports the program's main one, for an installed script the cli."""
 SERVER_OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
 SERVER_LOG = "server.log"
@@ -63,6 +62,18 @@ class Child:
 
     def frames(self) -> FrameReader:
         return FrameReader(self.events.fileno())
+
+    def messages(self, within_s: float | None = None) -> Iterator[bytes]:
+        """Its messages until it is gone: its pipe may be held open by what it started. Raises `TimeoutError`."""
+        frames, sentinel, gone = self.frames(), self.process.sentinel, False
+        end_at = None if within_s is None else time.monotonic() + within_s
+        while not (gone or frames.at_end):
+            ready = wait([self.events, sentinel], None if end_at is None else max(0.0, end_at - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            gone = sentinel in ready
+            while not frames.at_end and self.events.poll():
+                yield from frames.read()
 
     def terminate(self) -> None:
         """Send it SIGTERM."""
@@ -148,45 +159,41 @@ class Launcher:
 
     def start_cell(self, cell: int, spec: CellSpec, *, nvtx: bool = False) -> Child:
         """Start a process that runs the cell. Raises `StartError` when no process can be made."""
-        packed = msgspec.msgpack.encode(spec)
-        return self._start(child.run_cell, f"cell-{cell}", cell, packed, nvtx, commands=True)
+        return self._start(f"cell-{cell}", child.run_work, partial(worker_entry.run_cell, spec, cell, nvtx=nvtx))
 
     def start_round(self, cells: tuple[int, int], specs: tuple[CellSpec, CellSpec], *, b_first: bool = False) -> Child:
         """Start a process that runs two cells in turns. Raises like `start_cell`."""
-        packed = msgspec.msgpack.encode(specs)
-        return self._start(child.run_round, f"cell-{cells[0]}", cells, packed, b_first, commands=True)
+        work = partial(worker_entry.run_round, specs, cells, b_first=b_first)
+        return self._start(f"cell-{cells[0]}", child.run_work, work)
 
     def start_report(self, report: int, request: ReportRequest) -> Child:
         """Start a process that makes a report. Raises like `start_cell`."""
-        packed = msgspec.msgpack.encode(request)
-        return self._start(child.run_report, f"report-{report}", report, packed, commands=True)
+        return self._start(f"report-{report}", child.run_work, partial(worker_entry.make_report, request, report))
 
     def start_predictions(self, asked: Sequence[tuple[CellSpec, tuple[int, int] | None]]) -> Child:
         """Start a process that sends a `child.PredictionAnswer` for each spec, on a device of a compute capability.
 
         Raises like `start_cell`.
         """
-        packed = msgspec.msgpack.encode(tuple(asked))
-        return self._start(child.run_predictions, "predictions", packed, commands=False)
+        return self._start("predictions", child.run_answers, partial(child.predictions, tuple(asked)))
 
     def start_peak(self, device: str, precision: Precision, threads: int | None) -> Child:
         """Start a process that measures a device (`child.PeakAnswer`). Raises like `start_cell`."""
-        return self._start(child.run_peak, "peak", device, precision, threads, commands=False)
+        return self._start("peak", child.run_answers, partial(child.peak, device, precision, threads))
 
     def start_probe(self) -> Child:
         """Start a process that reports what the machine offers (`child.ProbeReport`)."""
-        return self._start(child.run_probe, "probe", commands=False)
+        return self._start("probe", child.run_answers, child.probe)
 
-    def _start(self, target: Callable[..., None], name: str, *args: Any, commands: bool) -> Child:
-        """Start `target` with its pipes, the path of its output (`name`.log) and `args`."""
+    def _start(self, name: str, target: Callable[..., NoReturn], work: Callable[..., object]) -> Child:
+        """Start `target` with its pipes, the path of its output (`name`.log) and `work`."""
         output = self._output_dir / f"{name}.log"
         give_up_at = time.monotonic() + SERVER_DYING_S
         while True:
             try:
                 self._output_dir.mkdir(mode=0o700, exist_ok=True)  # systems clear away what is old and temporary
-                if commands:
-                    output.unlink(missing_ok=True)  # of an attempt before
-                return self._start_once(target, output, *args, commands=commands)
+                output.unlink(missing_ok=True)  # of an attempt before
+                return self._start_once(target, output, work)
             except (EOFError, OSError) as error:
                 # A dying fork server still takes requests; once it is dead, the next request starts another.
                 if time.monotonic() >= give_up_at:
@@ -199,13 +206,12 @@ class Launcher:
         last = last_line(self._output_dir / SERVER_LOG)
         return f"the fork server ended: {last or 'it was killed, as the kernel does when memory runs out'}"
 
-    def _start_once(self, target: Callable[..., None], output: Path, *args: Any, commands: bool) -> Child:
+    def _start_once(self, target: Callable[..., NoReturn], output: Path, work: Callable[..., object]) -> Child:
         context: Any = get_context(self.method)
         events, child_events = context.Pipe(duplex=False)
         child_commands, command_pipe = context.Pipe(duplex=False)
         enlarge(events.fileno())
-        pipes = (child_events, child_commands) if commands else (child_events,)
-        process = context.Process(target=target, args=(*pipes, str(output), *args), daemon=True)
+        process = context.Process(target=target, args=(child_events, child_commands, str(output), work), daemon=True)
         try:
             with _knowing:
                 process.start()

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -44,11 +45,9 @@ def _ask_child(launcher: Launcher) -> ProbeReport:
     except StartError as error:
         return ProbeReport(None, False, str(error))
     try:
-        if child.events.poll(PROBE_TIMEOUT_S):
-            frames = child.frames()
-            while not frames.at_end:
-                for payload in frames.read():
-                    return msgspec.msgpack.decode(payload, type=ProbeReport)
+        with suppress(TimeoutError):
+            for payload in child.messages(PROBE_TIMEOUT_S):
+                return msgspec.json.decode(payload, type=ProbeReport)
         child.process.kill()
         child.process.join()
         reason = last_line(child.output) or f"exit code {child.process.exitcode}"
@@ -98,15 +97,11 @@ def usable_cpus() -> int:
 def processor_name() -> str:
     """The processor's model name, or its architecture if the system does not tell."""
     if sys.platform == "darwin":
-        found = subprocess.run(
-            ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False
-        )
-        if found.stdout.strip():
-            return found.stdout.strip()
-    try:
+        asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        if name := subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip():
+            return name
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
     return platform.machine()

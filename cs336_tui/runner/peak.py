@@ -35,13 +35,11 @@ def measure_peak(
         raise PeakError(str(error)) from None
     try:
         started(child)
-        frames = child.frames()
-        while not frames.at_end:
-            for payload in frames.read():
-                answer = msgspec.json.decode(payload, type=PeakAnswer)
-                if answer.peak is None:
-                    raise PeakError(answer.error or "no reason was given")
-                return with_others(answer.peak, child.process.pid)
+        for payload in child.messages():
+            answer = msgspec.json.decode(payload, type=PeakAnswer)
+            if answer.peak is None:
+                raise PeakError(answer.error or "no reason was given")
+            return with_others(answer.peak, child.process.pid)
         raise PeakError("the process that measures ended early")
     finally:
         child.close()

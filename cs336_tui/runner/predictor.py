@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from queue import SimpleQueue
 
 import msgspec
@@ -290,7 +288,7 @@ class Predictor:
                 self._child = child
                 if self._interrupted:
                     child.kill()
-            for payload in _told_by(child, limit_s):
+            for payload in child.messages(limit_s):
                 answer = msgspec.json.decode(payload, type=PredictionAnswer)
                 if answer.prediction is not None:
                     self._cache.put(answer.prediction, self._capability_of(answer.spec), jobs[answered].files)
@@ -312,19 +310,6 @@ class Predictor:
 def _are_asked(jobs: Sequence[_Job]) -> bool:
     """True if the jobs of one child process were asked for, and nobody waits for them."""
     return any(job.answers is None for job in jobs)
-
-
-def _told_by(child: Child, within_s: float | None) -> Iterator[bytes]:
-    """The messages of a child until it is gone: its pipe may be held open by what it started. Raises `TimeoutError`."""
-    frames, sentinel, gone = child.frames(), child.process.sentinel, False
-    end_at = None if within_s is None else time.monotonic() + within_s
-    while not (gone or frames.at_end):
-        ready = wait([child.events, sentinel], None if end_at is None else max(0.0, end_at - time.monotonic()))
-        if not ready:
-            raise TimeoutError
-        gone = sentinel in ready
-        while not frames.at_end and child.events.poll():
-            yield from frames.read()
 
 
 def _too_long(within_s: float) -> str:

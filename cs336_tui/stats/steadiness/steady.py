@@ -14,7 +14,7 @@ classified as something else; of 30 steps, 4 in 100 if neighbours correlate by 0
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -206,13 +206,11 @@ class _Analysis:
         return len(self.shape) - self.warmup >= SHORTEST
 
     def steadiness(self) -> Steadiness:
-        changes = () if self.alternates else (*self.slowdowns(), *self.drifts())
-        findings = (*self.warmups(), *changes, *self.bimodal(), *self.periodic(), *self.quantised(), *self.outliers())
         return Steadiness(
             n=self.n,
-            findings=findings or (self.flat(),),
+            findings=tuple(self.findings()) or (self.flat(),),
             steady_after=self.steady_after(),
-            warmup_steps=self.warmup_steps(),
+            warmup_steps=None if self.drift < 0 or not self.warm else self.cold + self.warmup,
             noise=self.noise,
             correlation=round(self.course.correlation, 1),
             limited=self.limited,
@@ -231,79 +229,50 @@ class _Analysis:
         drift = float(ramp[-1] - ramp[0]) / self.level
         return drift if abs(drift) >= MARGIN else 0.0
 
-    def warmup_steps(self) -> int | None:
-        return None if self.drift < 0 or not self.warm else self.cold + self.warmup
-
     def steady_after(self) -> int | None:
         if self.alternates or self.drift or self.wave is not None:
             return None
         shape = self.shape
         moving = np.flatnonzero(np.abs(shape - shape[-1]) >= MARGIN * shape[-1])
-        after = int(moving[-1]) + 1 if len(moving) else 0
-        after = max(after, self.warmup)
+        after = max(int(moving[-1]) + 1 if len(moving) else 0, self.warmup)
         return self.cold + after if len(shape) - after >= SHORTEST else None
 
-    def warmups(self) -> tuple[Finding, ...]:
-        after = self.cold + self.warmup
-        if not after:
-            return ()
-        level = float(self.shape[min(self.warmup, len(self.shape) - 1)])
-        share = float(self.values[:after].max()) / level - 1
-        if not self.warm:
-            return (Finding("warm-up", 0, share, f"still getting faster after {_steps(self.n)}, by {_percent(share)}"),)
-        which = "step is" if after == 1 else f"{after} steps are up to"
-        return (Finding("warm-up", 0, share, f"the first {which} {_percent(share)} slower"),)
-
-    def slowdowns(self) -> tuple[Finding, ...]:
-        if self.falls.rise >= MARGIN:
-            after = self.cold + self.falls.rise_after
-            until = self.cold + self.falls.rise_until
-            which = f"from step {after + 1} on steps" if until == self.n else f"steps {after + 1} to {until}"
-            return (Finding("slowdown", after, self.falls.rise, f"{which} are {_percent(self.falls.rise)} slower"),)
-        if self.drift > 0:
-            after = self.cold + self.warmup
-            return (Finding("slowdown", after, self.drift, f"the last steps are {_percent(self.drift)} slower"),)
-        return ()
-
-    def drifts(self) -> tuple[Finding, ...]:
-        if not self.drift:
-            return ()
-        way = "slower" if self.drift > 0 else "faster"
-        return (Finding("drift", None, self.drift, f"steps get gradually {way}, by {_percent(self.drift)} in all"),)
-
-    def bimodal(self) -> tuple[Finding, ...]:
-        if self.modes is None:
-            return ()
-        share = (self.modes.high - self.modes.low) / self.level
-        of = _percent(self.modes.upper_share)
-        text = f"steps go between two levels {_percent(share)} apart, {of} of them at the slower one"
-        return (Finding("bimodal", None, share, text),)
-
-    def periodic(self) -> tuple[Finding, ...]:
-        if self.wave is None:
-            return ()
-        share = self.wave.size / self.level
-        period = f"{self.wave.period:.{0 if self.wave.period >= 9.95 else 1}f}"
-        return (Finding("periodic", None, share, f"steps go up and down by {_percent(share)} every {period} steps"),)
-
-    def quantised(self) -> tuple[Finding, ...]:
+    def findings(self) -> Iterator[Finding]:
+        after, drift, falls, outlying = self.cold + self.warmup, self.drift, self.falls, self.outlying
+        if after:
+            share = float(self.values[:after].max()) / float(self.shape[min(self.warmup, len(self.shape) - 1)]) - 1
+            which = "step is" if after == 1 else f"{after} steps are up to"
+            text = f"the first {which} {_percent(share)} slower"
+            if not self.warm:
+                text = f"still getting faster after {_steps(self.n)}, by {_percent(share)}"
+            yield Finding("warm-up", 0, share, text)
+        if falls.rise >= MARGIN and not self.alternates:
+            begin, until = self.cold + falls.rise_after, self.cold + falls.rise_until
+            which = f"from step {begin + 1} on steps" if until == self.n else f"steps {begin + 1} to {until}"
+            yield Finding("slowdown", begin, falls.rise, f"{which} are {_percent(falls.rise)} slower")
+        elif drift > 0 and not self.alternates:
+            yield Finding("slowdown", after, drift, f"the last steps are {_percent(drift)} slower")
+        if drift and not self.alternates:
+            way = "slower" if drift > 0 else "faster"
+            yield Finding("drift", None, drift, f"steps get gradually {way}, by {_percent(drift)} in all")
+        if self.modes is not None:
+            share = (self.modes.high - self.modes.low) / self.level
+            of = _percent(self.modes.upper_share)
+            text = f"steps go between two levels {_percent(share)} apart, {of} of them at the slower one"
+            yield Finding("bimodal", None, share, text)
+        if self.wave is not None:
+            share = self.wave.size / self.level
+            period = f"{self.wave.period:.{0 if self.wave.period >= 9.95 else 1}f}"
+            yield Finding("periodic", None, share, f"steps go up and down by {_percent(share)} every {period} steps")
         if self.tick is not None:
-            text = f"the clock ticks every {_percent(self.tick)} of a step"
-            return (Finding("quantised", None, self.tick, text),)
-        if self.levels is not None:
-            text = f"steps lie at levels {_percent(self.levels)} apart"
-            return (Finding("quantised", None, self.levels, text),)
-        return ()
-
-    def outliers(self) -> tuple[Finding, ...]:
-        outlying = self.outlying
-        if not len(outlying):
-            return ()
-        furthest = max(map(float, self.residuals[outlying]), key=abs)
-        way = "slower" if furthest > 0 else "faster"
-        verb = "stands" if len(outlying) == 1 else "stand"
-        text = f"{_steps(len(outlying))} {verb} out, by up to {_percent(furthest)} {way}"
-        return (Finding("outliers", self.cold + int(outlying[0]), furthest, text),)
+            yield Finding("quantised", None, self.tick, f"the clock ticks every {_percent(self.tick)} of a step")
+        elif self.levels is not None:
+            yield Finding("quantised", None, self.levels, f"steps lie at levels {_percent(self.levels)} apart")
+        if len(outlying):
+            furthest = max(map(float, self.residuals[outlying]), key=abs)
+            way, verb = "slower" if furthest > 0 else "faster", "stands" if len(outlying) == 1 else "stand"
+            text = f"{_steps(len(outlying))} {verb} out, by up to {_percent(furthest)} {way}"
+            yield Finding("outliers", self.cold + int(outlying[0]), furthest, text)
 
     def flat(self) -> Finding:
         text = f"flat: no change of 1 % or more shows in {_steps(self.n)}, with {_percent(self.noise)} of noise"
