@@ -52,8 +52,8 @@ def made_cell(truth: str, steps: int, seed: int) -> CellState:
         for begin in rng.integers(0, len(series), 8):
             series[begin:] *= 1 + rng.uniform(-0.05, 0.08)
     times_s = tuple(series.tolist())
-    cell.add_steps(StepsTimed(at=0.0, cell=0, kind="warm-up", first=0, times_s=times_s[:WARMUP]))
-    cell.add_steps(StepsTimed(at=0.0, cell=0, kind="measured", first=0, times_s=times_s[WARMUP:]))
+    cell.times.add(StepsTimed(at=0.0, cell=0, kind="warm-up", first=0, times_s=times_s[:WARMUP]))
+    cell.times.add(StepsTimed(at=0.0, cell=0, kind="measured", first=0, times_s=times_s[WARMUP:]))
     cell.status, cell.finished = "ok", CellFinished(at=0.0, cell=0, status="ok", cpu_wait_s=0.0)
     return cell
 

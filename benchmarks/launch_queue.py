@@ -78,7 +78,7 @@ def simulate(phases: Mapping[str, Sequence[Launch]], queue: int = 1024) -> Simul
 def judged(found: Simulated, *, steps: int = 5) -> Launching:
     """The verdict on a cell whose steps are all as this one."""
     cell = CellState(0, _SPEC)
-    cell.add_steps(
+    cell.times.add(
         StepsTimed(
             at=0.0,
             cell=0,

@@ -32,17 +32,19 @@ def capability_pair(capability: str) -> tuple[int, int]:
 
 
 class TorchEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """torch's versions and devices, read in a child process; `threads` is its default intra-op thread count."""
+    """torch's versions and devices, read in a child process."""
 
     torch: str | None = None
     cuda: str | None = None
     cudnn: str | None = None
     threads: int | None = None
+    """torch's default intra-op thread count."""
     devices: tuple[DeviceInfo, ...] = ()
     problems: tuple[str, ...] = ()
+    """Missing or odd things, one line each."""
 
 
-class Environment(msgspec.Struct, frozen=True, kw_only=True):
+class Environment(TorchEnvironment, frozen=True, kw_only=True):
     """Versions and devices of the machine of a session. Holds no secret of the process environment."""
 
     host: str
@@ -52,17 +54,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     python: str
     app: str
-    torch: str | None = None
-    cuda: str | None = None
-    cudnn: str | None = None
     driver: str | None = None
-    threads: int | None = None
-    """torch's default intra-op thread count."""
     start_method: str | None = None
     """Start of children: forkserver or spawn."""
-    devices: tuple[DeviceInfo, ...] = ()
-    problems: tuple[str, ...] = ()
-    """Missing or odd things, one line each."""
 
     @property
     def faults(self) -> tuple[str, ...]:

@@ -25,18 +25,11 @@ _AMPERE = (8, 0)
 _TELLS_APART = frozenset(("laptop", "pro"))
 """Words that make another GPU of the same number, so that its name must have them."""
 _SAYS_NOTHING = frozenset(("nvidia", "geforce", "tesla", "gpu", "tensor", "core", "generation"))
-_CLOCK_REASONS = {
-    0x001: "idle",
-    0x002: "application clocks",
-    0x004: "software power cap",
-    0x008: "hardware slowdown",
-    0x010: "sync boost",
-    0x020: "software thermal",
-    0x040: "hardware thermal",
-    0x080: "power brake",
-    0x100: "display clocks",
-}
-"""``nvmlClocksEventReasons`` of nvml.h."""
+_CLOCK_REASONS = (
+    "idle", "application clocks", "software power cap", "hardware slowdown", "sync boost",
+    "software thermal", "hardware thermal", "power brake", "display clocks",
+)  # fmt: skip
+"""``nvmlClocksEventReasons`` of nvml.h, by bit, the lowest first."""
 ORDINARY_REASONS = frozenset({"idle", "application clocks", "software power cap", "sync boost", "display clocks"})
 """Reasons that are settings or ordinary power management. Any other means that heat or power supply fails to keep
 up, and makes a timing suspect."""
@@ -147,5 +140,5 @@ def cublas_workspace_bytes(capability: tuple[int, int], torch: str) -> int:
 
 def clock_reasons(mask: int) -> tuple[str, ...]:
     """Names of the reasons in force, in the order of their bits; a bit without a name gives ``reason 0x...``."""
-    bits = (1 << position for position in range(mask.bit_length()))
-    return tuple(_CLOCK_REASONS.get(bit, f"reason {bit:#x}") for bit in bits if mask & bit)
+    bits = (bit for bit in range(mask.bit_length()) if mask >> bit & 1)
+    return tuple(_CLOCK_REASONS[bit] if bit < len(_CLOCK_REASONS) else f"reason {1 << bit:#x}" for bit in bits)

@@ -27,19 +27,23 @@ class PeakError(Exception):
     """A peak could not be measured; one line says why."""
 
 
-class MatmulTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """Products of two square matrices, timed until the noise settled or the time was up."""
+class _Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """Timed until the noise settled or the time was up; times are of one product or copy."""
+
+    median_s: float
+    fastest_s: float
+    timings: int
+    spread: float
+    """Half the 95 % interval of the median, as a share of it."""
+
+
+class MatmulTrial(_Trial, frozen=True, kw_only=True):
+    """Products of two square matrices."""
 
     size: int
     """Rows and columns of each matrix."""
     layout: str
     """The product of a linear layer: ``forward``, ``input gradient``, ``weight gradient``."""
-    median_s: float
-    """Of one product."""
-    fastest_s: float
-    timings: int
-    spread: float
-    """Half the 95 % interval of the median, as a share of it."""
 
     @property
     def flops_per_s(self) -> float:
@@ -47,15 +51,11 @@ class MatmulTrial(msgspec.Struct, frozen=True, kw_only=True):
         return 2 * self.size**3 / self.median_s
 
 
-class CopyTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """Copies of one array to another, timed alike."""
+class CopyTrial(_Trial, frozen=True, kw_only=True):
+    """Copies of one array to another."""
 
     bytes: int
     """Of the array: a copy reads and writes as many each."""
-    median_s: float
-    fastest_s: float
-    timings: int
-    spread: float
 
     @property
     def bytes_per_s(self) -> float:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.config.spec import CellSpec, SpecError
-from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, StageChanged, StepsTimed
+from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, StageChanged, Status, StepsTimed
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import CellQueue, WaitingCell, unstarted
@@ -74,11 +74,12 @@ def run_rounds(queue: CellQueue, setup: RoundSetup) -> None:
             return
         endings = _run_round((a, b), setup, b_first=number % 2 == 1)
         setup.round_over()
+        reason = ""
         if names := [name for name, ending in zip("AB", endings, strict=True) if ending.status == "oom"]:
             reason = f"{' and '.join(names)} ran out of memory in round {number + 1}"
-            queue.skip(range(b.cell + 1, b.cell + 1 + len(queue)), reason)
         elif any(_cannot_be_built(side, ending) for side, ending in zip((a, b), endings, strict=True)):
             reason = f"what failed while it was built in round {number + 1} would fail again"
+        if reason:
             queue.skip(range(b.cell + 1, b.cell + 1 + len(queue)), reason)
 
 
@@ -93,22 +94,16 @@ def _run_round(
     a, b = sides
     for name, side, other in (("A", a, b), ("B", b, a)):
         if why := setup.refuse(side.spec):
-            return _record_ends(
-                setup.record,
-                a.cell,
-                CellFinished(at=time.time(), cell=side.cell, status="oom", error=why),
-                CellFinished(at=time.time(), cell=other.cell, status="failed", error=f"{name} was not tried"),
-            )
+            not_tried = _ended(other, "failed", f"{name} was not tried")
+            return _record_ends(setup.record, a.cell, _ended(side, "oom", why), not_tried)
     if why := setup.refuse(a.spec, b.spec):
-        ends = [CellFinished(at=time.time(), cell=side.cell, status="oom", error=why) for side in sides]
-        return _record_ends(setup.record, a.cell, *ends)
+        return _record_ends(setup.record, a.cell, _ended(a, "oom", why), _ended(b, "oom", why))
     started_at = time.time()
     try:
         child = setup.launcher.start_round((a.cell, b.cell), (a.spec, b.spec), b_first=b_first)
     except StartError as error:
         why = str(error)
-        ends = [CellFinished(at=time.time(), cell=side.cell, status="failed", error=why) for side in sides]
-        return _record_ends(setup.record, a.cell, *ends)
+        return _record_ends(setup.record, a.cell, _ended(a, "failed", why), _ended(b, "failed", why))
     pid = child.process.pid
     setup.record([CellStarted(at=started_at, cell=side.cell, pid=pid) for side in sides])
     setup.watch(a.spec if b.spec.device == "cpu" else b.spec, pid)
@@ -130,47 +125,45 @@ class _RoundRecorder:
         self._steps = dict.fromkeys(cells, 0)
 
     def __call__(self, events: Sequence[Event]) -> None:
-        rest: list[Event] = []
         for event in events:
             match event:
                 case CellFinished():
                     self._ends[event.cell] = event
-                    continue
                 case StageChanged():
                     self._stages[event.cell], self._steps[event.cell] = event.stage, 0
                 case StepsTimed():
                     self._steps[event.cell] += len(event.times_s)
-            rest.append(event)
-        if rest:
+        if rest := [event for event in events if not isinstance(event, CellFinished)]:
             self._record(rest)
 
     def endings(self) -> tuple[CellFinished, CellFinished]:
         """The ends of A and B as they reported them, else the end of their process, reported of A, for both."""
         a, b = self._cells
+        how = self._ends[a]
         if b in self._ends:
-            return self._ends[a], self._ends[b]
-        return self._died(a), self._died(b)
-
-    def _died(self, cell: int) -> CellFinished:
-        how = self._ends[self._cells[0]]
-        return CellFinished(
-            at=how.at,
-            cell=cell,
-            status="failed" if how.status == "ok" else how.status,
-            error=how.error or "the process ended before it told the result of both",
-            stage=self._stages[cell],
-            step=self._steps[cell],
+            return how, self._ends[b]
+        status: Status = "failed" if how.status == "ok" else how.status
+        why = how.error or "the process ended before it told the result of both"
+        first, second = (
+            CellFinished(
+                at=how.at, cell=cell, status=status, error=why, stage=self._stages[cell], step=self._steps[cell]
+            )
+            for cell in self._cells
         )
+        return first, second
+
+
+def _ended(side: WaitingCell, status: Status, why: str) -> CellFinished:
+    return CellFinished(at=time.time(), cell=side.cell, status=status, error=why)
 
 
 def _record_ends(record: Record, a: int, *endings: CellFinished) -> tuple[CellFinished, CellFinished]:
     """Record the two ends, A's first; one out of memory says that there were two models."""
-    first, second = sorted(map(_with_both_named, endings), key=lambda ending: ending.cell != a)
+    first, second = (
+        msgspec.structs.replace(end, error=f"{end.error or 'out of memory'} ({BOTH_IN_MEMORY})")
+        if end.status == "oom"
+        else end
+        for end in sorted(endings, key=lambda end: end.cell != a)
+    )
     record([first, second])
     return first, second
-
-
-def _with_both_named(ending: CellFinished) -> CellFinished:
-    if ending.status != "oom":
-        return ending
-    return msgspec.structs.replace(ending, error=f"{ending.error or 'out of memory'} ({BOTH_IN_MEMORY})")

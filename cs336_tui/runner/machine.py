@@ -76,14 +76,9 @@ def read_environment(
         memory_bytes=psutil.virtual_memory().total,
         python=platform.python_version(),
         app=__version__,
-        torch=found.torch,
-        cuda=found.cuda,
-        cudnn=found.cudnn,
         driver=nvml.driver,
-        threads=found.threads,
         start_method=start_method,
-        devices=found.devices,
-        problems=(*problems, *found.problems),
+        **msgspec.structs.asdict(msgspec.structs.replace(found, problems=(*problems, *found.problems))),
     )
 
 

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import (
-    CellFinished,
-    DeviceSampled,
-    EffectiveSettings,
-    ModelPrepared,
-    Stage,
-    Status,
-    StepsTimed,
-)
-from cs336_tui.session.surroundings import Surroundings
+from cs336_tui.session.surroundings import Surroundings, Window
 from cs336_tui.stats.summaries import RunningStats, Summary, summarize
 
 
@@ -31,35 +23,29 @@ class StepTimes:
         self.measured_s: list[float] = []
         self.warmup_phases_s: dict[str, list[float]] = {}
         self.measured_phases_s: dict[str, list[float]] = {}
-        self.warmup_host_s: list[float] = []
         self.measured_host_s: list[float] = []
         self.measured_host_phases_s: dict[str, list[float]] = {}
         self.running = RunningStats()
         """Over the measured steps."""
 
-    def add(self, steps: StepsTimed) -> None:
-        measured = steps.kind == "measured"
-        times, phases, host = (
-            (self.measured_s, self.measured_phases_s, self.measured_host_s)
-            if measured
-            else (self.warmup_s, self.warmup_phases_s, self.warmup_host_s)
-        )
-        times.extend(steps.times_s)
-        host.extend(steps.host_s)
-        for name, values in steps.phases_s.items():
-            phases.setdefault(name, []).extend(values)
-        if measured:
-            for name, values in steps.host_phases_s.items():
-                self.measured_host_phases_s.setdefault(name, []).extend(values)
+    def add(self, steps: ev.StepsTimed) -> None:
+        if steps.kind == "measured":
+            times, phases = self.measured_s, self.measured_phases_s
+            self.measured_host_s.extend(steps.host_s)
+            _extend(self.measured_host_phases_s, steps.host_phases_s)
             for time_s in steps.times_s:
                 self.running.add(time_s)
+        else:
+            times, phases = self.warmup_s, self.warmup_phases_s
+        times.extend(steps.times_s)
+        _extend(phases, steps.phases_s)
 
 
 class Unread(Protocol):
     """The part of a log on one attempt at a cell; may be read several times, by several threads."""
 
-    def steps(self) -> Iterable[StepsTimed]: ...
-    def samples(self) -> Iterable[tuple[DeviceSampled, Stage | None]]:
+    def steps(self) -> Iterable[ev.StepsTimed]: ...
+    def samples(self) -> Iterable[tuple[ev.DeviceSampled, ev.Stage | None]]:
         """Device samples while the cell ran and after, each with the cell's stage, None if it was over."""
 
 
@@ -74,34 +60,33 @@ class CellState:
         self.spec = spec
         self.repeat = repeat
         """The number of the run of its spec, from 1."""
-        self.status: Status | Literal["queued", "running", "skipped"] = "queued"
+        self.status: ev.Status | Literal["queued", "running", "skipped"] = "queued"
         self.skipped_because: str | None = None
         self.earlier: list[CellState] = []
         """Its former attempts, oldest first."""
         self._forget()
 
     def _forget(self) -> None:
-        self.stage: Stage | None = None
+        self.stage: ev.Stage | None = None
         self.stage_began_at: float | None = None
         """Unix seconds."""
         self.pid: int | None = None
         self.in_turns = False
         """True if another cell ran in turns with it, in one process."""
         self.started_at: float | None = None
-        self.finished: CellFinished | None = None
+        self.finished: ev.CellFinished | None = None
         self.environment: Environment | None = None
         """The machine that it runs on."""
         self.num_params: int | None = None
         self.num_params_without_head: int | None = None
-        self.in_force: EffectiveSettings | None = None
-        self.prepared: ModelPrepared | None = None
+        self.in_force: ev.EffectiveSettings | None = None
+        self.prepared: ev.ModelPrepared | None = None
         """The cost of compiling or capturing."""
         self.unread: Unread | None = None
         """The source of steps and surroundings until their first use."""
         self._times: StepTimes | None = StepTimes()
-        self._surroundings: Surroundings | None = Surroundings()
-        self._window_began_at: float | None = None
-        self._window_ended_at: float | None = None
+        self.window = Window()
+        self._surroundings: Surroundings | None = Surroundings(self.window)
         self.output = ""
 
     def start_again(self) -> None:
@@ -126,19 +111,17 @@ class CellState:
     def surroundings(self) -> Surroundings:
         """The device and the host while it measured."""
         if self._surroundings is None:
-            surroundings = Surroundings()
-            surroundings.begin_window(self._window_began_at)
+            surroundings = Surroundings(self.window)
             for sample, stage in self.unread.samples() if self.unread else ():
                 surroundings.take(self._own_part(sample), stage)
-            surroundings.end_window(self._window_ended_at)
             self._surroundings = surroundings
         return self._surroundings
 
-    def take_sample(self, sample: DeviceSampled, stage: Stage | None) -> None:
+    def take_sample(self, sample: ev.DeviceSampled, stage: ev.Stage | None) -> None:
         """Add a device sample that was taken at this stage, None if the cell was over."""
         self.surroundings.take(self._own_part(sample), stage)
 
-    def _own_part(self, sample: DeviceSampled) -> DeviceSampled:
+    def _own_part(self, sample: ev.DeviceSampled) -> ev.DeviceSampled:
         """The sample, without its GPU if that is not the cell's; `why` says so for a cell on a GPU.
 
         If a UUID is not known, the GPU is the cell's if the cell runs on the machine's only CUDA device.
@@ -157,19 +140,6 @@ class CellState:
         if _bare(gpu.uuid) == _bare(own.uuid):
             return sample
         return msgspec.structs.replace(sample, gpu=None, why=f"another GPU than {device} was sampled, {gpu.uuid}")
-
-    def begin_window(self, at: float) -> None:
-        """Set the time at which it began to measure (Unix seconds); the first call counts."""
-        if self._window_began_at is None:
-            self._window_began_at = at
-            if self._surroundings is not None:
-                self._surroundings.begin_window(at)
-
-    def end_window(self, at: float) -> None:
-        """Set the time at which it stopped measuring (Unix seconds)."""
-        self._window_ended_at = at
-        if self._surroundings is not None:
-            self._surroundings.end_window(at)
 
     @property
     def warmup_times_s(self) -> list[float]:
@@ -244,8 +214,10 @@ class CellState:
         running = self.running
         return self.spec.tokens_per_step / running.mean if running.n and running.mean else None
 
-    def add_steps(self, steps: StepsTimed) -> None:
-        self.times.add(steps)
+
+def _extend(lists: dict[str, list[float]], more: Mapping[str, Sequence[float]]) -> None:
+    for name, values in more.items():
+        lists.setdefault(name, []).extend(values)
 
 
 def _bare(uuid: str) -> str:

@@ -78,9 +78,8 @@ class SessionLog:
             flags = os.O_RDWR if resume else os.O_RDWR | os.O_CREAT | os.O_EXCL
             self._file = os.fdopen(os.open(path, flags, 0o600), "r+b", buffering=0)
         except SessionInUse as error:
-            raise LogError(
-                f"session {path.stem} {error}; stop that one first, or if it is surely gone: --take-over"
-            ) from None
+            remedy = "stop that one first, or if it is surely gone: --take-over"
+            raise LogError(f"session {path.stem} {error}; {remedy}") from None
         except OSError as error:
             self._lock.release()
             elsewhere = "" if resume else "choose another --session-dir"
@@ -238,22 +237,21 @@ class LogReader:
         if not isinstance(event, SessionStarted):
             raise LogError(f"{self.path}, line {number}: not the start of a session log (JSONL written by cs336-tui)")
         if event.schema > SCHEMA:
-            raise LogError(
-                f"{self.path}: schema {event.schema} was written by a newer cs336-tui ({event.app}); "
-                f"this one reads up to {SCHEMA}: upgrade to open it"
-            )
+            raise self._too_new(event.schema, f" ({event.app})")
+
+    def _too_new(self, schema: int, app: str = "") -> LogError:
+        written = f"{self.path}: schema {schema} was written by a newer cs336-tui{app}"
+        return LogError(f"{written}; this one reads up to {SCHEMA}: upgrade to open it")
 
     def _unreadable(self, number: int, line: bytes, error: Exception, started: bool) -> LogError:
-        if not started:
-            try:
-                header = msgspec.json.decode(line, type=dict)
-            except (*DAMAGE, RecursionError):
-                header = {}
-            schema = header.get("schema")
-            if header.get("type") == "SessionStarted" and isinstance(schema, int) and schema > SCHEMA:
-                return LogError(
-                    f"{self.path}: schema {schema} was written by a newer cs336-tui; "
-                    f"this one reads up to {SCHEMA}: upgrade to open it"
-                )
-            return LogError(f"{self.path}, line {number}: not a session log (JSONL written by cs336-tui)")
-        return LogError(f"{self.path}, line {number}: damaged ({error}); the {number - 1} lines before it are intact")
+        place = f"{self.path}, line {number}"
+        if started:
+            return LogError(f"{place}: damaged ({error}); the {number - 1} lines before it are intact")
+        try:
+            header = msgspec.json.decode(line, type=dict)
+        except (*DAMAGE, RecursionError):
+            header = {}
+        schema = header.get("schema")
+        if header.get("type") == "SessionStarted" and isinstance(schema, int) and schema > SCHEMA:
+            return self._too_new(schema)
+        return LogError(f"{place}: not a session log (JSONL written by cs336-tui)")

@@ -9,42 +9,13 @@ from typing import TypeVar
 import msgspec
 
 from cs336_tui.config.spec import CellSpec
+from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment
-from cs336_tui.events.events import (
-    CellFinished,
-    CellRequeued,
-    CellSkipped,
-    CellsPredicted,
-    CellsQueued,
-    CellStarted,
-    ChildOutput,
-    DeviceSampled,
-    EnvironmentRead,
-    Event,
-    ModelBuilt,
-    ModelPrepared,
-    Notice,
-    QueueOrdered,
-    ReportFinished,
-    ReportStage,
-    ReportStarted,
-    SessionAnnotated,
-    SessionEnded,
-    SessionResumed,
-    SessionStarted,
-    Stage,
-    StageChanged,
-    Status,
-    StepsTimed,
-)
 from cs336_tui.events.reports import Prediction, Report, ReportKind, predicted_for, prediction_key, report_key
 from cs336_tui.session.cell_state import CellState
 
 DEVICE_HISTORY = 1200
 """Device samples kept for the graphs."""
-CellEvent = (
-    CellSkipped | CellRequeued | CellStarted | StageChanged | ModelBuilt | ModelPrepared | StepsTimed | CellFinished
-)
 _R = TypeVar("_R", bound=Report)
 OUTPUT_LIMIT = 64 * 1024
 """Characters of a cell's output kept in memory; the log has all of it."""
@@ -53,18 +24,18 @@ OUTPUT_LIMIT = 64 * 1024
 class ReportState:
     """One report; `status` is None while it is being made."""
 
-    def __init__(self, asked: ReportStarted) -> None:
+    def __init__(self, asked: ev.ReportStarted) -> None:
         self.report = asked.report
         self.kind: ReportKind = asked.kind
         self.spec = asked.spec
         self.cell = asked.cell
         self.started_at = asked.at
         self.stage = "starting"
-        self.status: Status | None = None
+        self.status: ev.Status | None = None
         self.error: str | None = None
         self.content: Report | None = None
 
-    def finish(self, event: ReportFinished) -> None:
+    def finish(self, event: ev.ReportFinished) -> None:
         self.status, self.error, self.content = event.status, event.error, event.content
 
 
@@ -72,7 +43,7 @@ class SessionState:
     """Everything known of a session; `apply` is the only way to change it."""
 
     def __init__(self) -> None:
-        self.started: SessionStarted | None = None
+        self.started: ev.SessionStarted | None = None
         self.name = ""
         self.note = ""
         self.environment: Environment | None = None
@@ -82,7 +53,7 @@ class SessionState:
         self.commands: list[str] = []
         """Command lines that repeat the session's runs headless, in order."""
         self.cells: dict[int, CellState] = {}
-        self.queued: CellsQueued | None = None
+        self.queued: ev.CellsQueued | None = None
         """The cells that were added last."""
         self.waiting: dict[int, None] = {}
         """Cells that will run, as ordered keys."""
@@ -98,11 +69,11 @@ class SessionState:
         """Reasons of failed predictions, by `prediction_key`."""
         self.reports: dict[int, ReportState] = {}
         """In the order in which they were begun."""
-        self.devices: deque[tuple[DeviceSampled, int | None]] = deque(maxlen=DEVICE_HISTORY)
+        self.devices: deque[tuple[ev.DeviceSampled, int | None]] = deque(maxlen=DEVICE_HISTORY)
         """Device samples, each with the cell that ran."""
-        self.notices: list[Notice] = []
-        self.output: deque[ChildOutput] = deque(maxlen=2000)
-        self.ended: SessionEnded | None = None
+        self.notices: list[ev.Notice] = []
+        self.output: deque[ev.ChildOutput] = deque(maxlen=2000)
+        self.ended: ev.SessionEnded | None = None
         self.last_at: float | None = None
 
     @property
@@ -119,7 +90,7 @@ class SessionState:
         return tuple(self.cells[number] for number in self.running)
 
     @property
-    def surrounded(self) -> tuple[tuple[CellState, Stage | None], ...]:
+    def surrounded(self) -> tuple[tuple[CellState, ev.Stage | None], ...]:
         """The cells that a device sample taken now describes, each with its stage: those that run, and those that are
         over (None) and ran last or beside one that still runs."""
         cells = [self.cells[number] for number in self._together if number in self.cells]
@@ -169,15 +140,15 @@ class SessionState:
             if report.status is None:
                 report.status, report.error = "cancelled", "broken off: the session ended before it was made"
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: ev.Event) -> None:
         """Fold one event in; events of unknown cells are ignored."""
         self.last_at = event.at
         match event:
-            case SessionStarted():
+            case ev.SessionStarted():
                 self.started = event
-            case EnvironmentRead():
+            case ev.EnvironmentRead():
                 self.environment = event.environment
-            case CellsQueued():
+            case ev.CellsQueued():
                 self.ended, self.ddof, self.queued = None, event.ddof, event
                 if event.command:
                     self.commands.append(event.command)
@@ -186,42 +157,42 @@ class SessionState:
                     self.cells[number] = CellState(number, spec, repeat)
                     self.running.pop(number, None)
                     self.waiting[number] = None
-            case QueueOrdered():
+            case ev.QueueOrdered():
                 first = {cell: None for cell in event.cells if cell in self.waiting}
                 self.waiting = first | self.waiting
-            case SessionResumed():
+            case ev.SessionResumed():
                 self.ended = None
                 for interrupted in self.running_cells:
                     interrupted.start_again()
                 self.waiting = self.running | self.waiting
                 self.running = {}
                 self.reports = {number: report for number, report in self.reports.items() if report.status}
-            case SessionAnnotated():
+            case ev.SessionAnnotated():
                 self.name = self.name if event.name is None else " ".join(event.name.splitlines())
                 self.note = self.note if event.note is None else event.note
-            case CellsPredicted():
+            case ev.CellsPredicted():
                 for found in event.predictions:
                     self.predictions[prediction_key(found.spec)] = found
                     self.unpredictable.pop(prediction_key(found.spec), None)
                 self.unpredictable |= dict.fromkeys(map(prediction_key, event.failed), event.why)
-            case ReportStarted():
+            case ev.ReportStarted():
                 self.reports[event.report] = ReportState(event)
-            case ReportStage():
+            case ev.ReportStage():
                 if report := self.reports.get(event.report):
                     report.stage = event.stage
-            case ReportFinished():
+            case ev.ReportFinished():
                 if report := self.reports.get(event.report):
                     report.finish(event)
-            case DeviceSampled():
+            case ev.DeviceSampled():
                 self.devices.append((event, self.current))
                 for cell, stage in self.surrounded:
                     cell.take_sample(event, stage)
-            case Notice():
+            case ev.Notice():
                 self.notices.append(event)
-            case SessionEnded():
+            case ev.SessionEnded():
                 self.ended, self.running = event, {}
                 self.break_off()
-            case ChildOutput():
+            case ev.ChildOutput():
                 self.output.append(event)
                 if event.cell is not None and (heard := self.cells.get(event.cell)):
                     heard.output = (heard.output + event.text)[-OUTPUT_LIMIT:]
@@ -229,20 +200,17 @@ class SessionState:
                 if known := self.cells.get(event.cell):
                     self._apply_to_cell(known, event)
 
-    def _wait_again(self, cell: CellState) -> None:
-        cell.start_again()
-        self.running.pop(cell.cell, None)
-        self.waiting[cell.cell] = None
-
-    def _apply_to_cell(self, cell: CellState, event: CellEvent) -> None:
+    def _apply_to_cell(self, cell: CellState, event: ev.Event) -> None:
         match event:
-            case CellSkipped():
+            case ev.CellSkipped():
                 cell.status, cell.skipped_because = "skipped", event.reason
                 self.running.pop(cell.cell, None)
                 self.waiting.pop(cell.cell, None)
-            case CellRequeued():
-                self._wait_again(cell)
-            case CellStarted():
+            case ev.CellRequeued():
+                cell.start_again()
+                self.running.pop(cell.cell, None)
+                self.waiting[cell.cell] = None
+            case ev.CellStarted():
                 cell.start_again()
                 cell.status, cell.stage = "running", "starting"
                 cell.started_at, cell.pid, cell.environment = event.at, event.pid, self.environment
@@ -253,23 +221,23 @@ class SessionState:
                 if len(self.running) > 1:
                     for each in self.running_cells:
                         each.in_turns = True
-            case StageChanged():
+            case ev.StageChanged():
                 if cell.stage == "measuring":
-                    cell.end_window(event.at)
-                if event.stage == "measuring":
-                    cell.begin_window(event.at)
+                    cell.window.ended_at = event.at
+                if event.stage == "measuring" and cell.window.began_at is None:
+                    cell.window.began_at = event.at
                 cell.stage, cell.stage_began_at = event.stage, event.at
-            case ModelBuilt():
+            case ev.ModelBuilt():
                 cell.num_params = event.num_params
                 cell.num_params_without_head = event.num_params_without_head
                 cell.in_force = event.in_force
                 if event.in_force and event.in_force.threads and not cell.spec.threads:
                     self.default_threads[cell.spec.device, cell.spec.model] = event.in_force.threads
-            case ModelPrepared():
+            case ev.ModelPrepared():
                 cell.prepared = event
-            case StepsTimed():
-                cell.add_steps(event)
-            case CellFinished():
+            case ev.StepsTimed():
+                cell.times.add(event)
+            case ev.CellFinished():
                 cell.status, cell.finished = event.status, event
                 self.waiting.pop(cell.cell, None)
                 cell.stage = event.stage or cell.stage
@@ -278,7 +246,7 @@ class SessionState:
                 self.running.pop(cell.cell, None)
 
 
-def fold(events: Iterable[Event]) -> SessionState:
+def fold(events: Iterable[ev.Event]) -> SessionState:
     """The state after these events."""
     state = SessionState()
     for event in events:

@@ -10,21 +10,17 @@ from pathlib import Path
 
 import msgspec
 
-from cs336_tui.events.events import (
-    CellsPredicted,
-    ChildOutput,
-    DeviceSampled,
-    ReportFinished,
-    SessionAnnotated,
-    StepsTimed,
-)
+from cs336_tui.events import events as ev
 from cs336_tui.session.load import load as load
 from cs336_tui.session.lock import writer_of
 from cs336_tui.session.log import FILES_SUFFIX, LogError, LogReader, SessionLog, SkippedLines, line_prefix
 from cs336_tui.session.state import SessionState
 
 _SUFFIX = ".jsonl"
-_LONG = tuple(line_prefix(kind) for kind in (StepsTimed, DeviceSampled, ChildOutput, CellsPredicted, ReportFinished))
+_LONG = tuple(
+    line_prefix(kind)
+    for kind in (ev.StepsTimed, ev.DeviceSampled, ev.ChildOutput, ev.CellsPredicted, ev.ReportFinished)
+)
 """The lines that make a log long and are not needed for a `SessionInfo`."""
 
 
@@ -136,7 +132,7 @@ def describe(state: SessionState, path: Path, problem: str | None = None) -> Ses
 def annotate(path: Path, *, name: str | None = None, note: str | None = None) -> None:
     """Set the session's name or note; an empty text removes it. Raises `LogError`, also while it is written."""
     with closing(SessionLog(path, resume=True)) as log:
-        log.write([SessionAnnotated(at=time.time(), name=name, note=note)])
+        log.write([ev.SessionAnnotated(at=time.time(), name=name, note=note)])
 
 
 def delete(path: Path) -> None:

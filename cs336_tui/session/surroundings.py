@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from cs336_tui.events.events import DeviceSampled, GpuProcess, GpuSample, HostSample, Stage
 
 AFTER_S = 2.0
@@ -10,13 +12,21 @@ _LAST = 8
 """Energy readings kept beside the first: the last may come after the window, before its end is known."""
 
 
+class Window(msgspec.Struct):
+    """The time of measuring, Unix seconds; None while it has not begun or ended."""
+
+    began_at: float | None = None
+    ended_at: float | None = None
+
+
 class Surroundings:
-    """Takes the samples of one cell's life in order, with the cell's own GPU; the window is the time of measuring.
+    """Takes the samples of one cell's life in order, with the cell's own GPU; within its window and around.
 
     Keeps numbers, not the samples: a cell may run for days.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, window: Window | None = None) -> None:
+        self.window = window or Window()
         self.samples = 0
         """Taken within the window."""
         self.clock_before_mhz: int | None = None
@@ -56,8 +66,6 @@ class Surroundings:
         self._host_known = self._steal_known = 0
         self._is_past = False
         """True once a sample after the window was taken."""
-        self._began_at: float | None = None
-        self._ended_at: float | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Surroundings) and vars(self) == vars(other)
@@ -86,24 +94,15 @@ class Surroundings:
             if gpu.other_processes is not None and gpu.processes_age_s is not None and len(self._after) < 2:
                 self._after.append((sample.at - gpu.processes_age_s, gpu.other_processes))
 
-    def begin_window(self, at: float | None) -> None:
-        """Set the time at which the cell began to measure (Unix seconds), None if it has not."""
-        self._began_at = at
-
-    def end_window(self, at: float | None) -> None:
-        """Set the time at which the cell stopped measuring (Unix seconds), None if it has not."""
-        self._ended_at = at
-
     @property
     def others_after(self) -> dict[int, GpuProcess] | None:
         """Other processes on the GPU by PID, in the first list after the window that was read since its begin; None
         without one."""
-        if self._began_at is None or self._ended_at is None:
+        began_at, ended_at = self.window.began_at, self.window.ended_at
+        if began_at is None or ended_at is None:
             return None
-        for read_at, processes in self._after:
-            if self._began_at <= read_at <= self._ended_at + AFTER_S:
-                return {process.pid: process for process in processes}
-        return None
+        lists = (found for read_at, found in self._after if began_at <= read_at <= ended_at + AFTER_S)
+        return next(({process.pid: process for process in found} for found in lists), None)
 
     @property
     def counts_energy(self) -> bool:
@@ -113,7 +112,8 @@ class Surroundings:
     @property
     def energy(self) -> tuple[float, float] | None:
         """Joules used within the window, and the seconds between the two readings; None without two."""
-        readings = [r for r in self._energies if self._ended_at is None or r[0] <= self._ended_at]
+        ended_at = self.window.ended_at
+        readings = [r for r in self._energies if ended_at is None or r[0] <= ended_at]
         if len(readings) < 2:
             return None
         (begin, first), (end, last) = readings[0], readings[-1]
@@ -142,7 +142,8 @@ class Surroundings:
                 self.reasons[reason] = self.reasons.get(reason, 0) + 1
         if gpu.other_processes is not None:
             # In an old log without the age of its lists, every list counts.
-            if gpu.processes_age_s is None or self._began_at is None or at - gpu.processes_age_s >= self._began_at:
+            began_at = self.window.began_at
+            if gpu.processes_age_s is None or began_at is None or at - gpu.processes_age_s >= began_at:
                 self.others_known += 1
                 self.others |= {process.pid: process for process in gpu.other_processes}
             else:

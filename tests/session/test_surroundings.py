@@ -13,7 +13,7 @@ def around(*samples: tuple[Stage | None, HostSample, GpuSample | None], ended_at
     found = Surroundings()
     for at, (stage, host, gpu) in enumerate(samples):
         found.take(DeviceSampled(at=at, host=host, gpu=gpu, why=None if gpu else "no GPU here"), stage)
-    found.end_window(ended_at)
+    found.window.ended_at = ended_at
     return found
 
 
@@ -83,7 +83,7 @@ def listing(pid: int, at: float, age_s: float | None) -> DeviceSampled:
 
 def test_a_list_of_processes_counts_once_it_was_read_within_the_window() -> None:
     found = Surroundings()
-    found.begin_window(10.0)
+    found.window.began_at = 10.0
     for pid, at, age_s in ((1, 10.2, 0.5), (2, 11.0, 1.0), (3, 12.0, 0.2), (4, 12.5, None)):
         found.take(listing(pid, at, age_s), "measuring")
     assert (found.samples, found.others_known, found.others_stale) == (4, 3, 1)
@@ -107,8 +107,8 @@ def test_after_the_window_the_first_fresh_list_counts(
     lists: list[tuple[int, float, float | None]], pids: list[int] | None, stage: Stage | None
 ) -> None:
     found = Surroundings()
-    found.begin_window(10.0)
-    found.end_window(20.0)
+    found.window.began_at = 10.0
+    found.window.ended_at = 20.0
     for each in lists:
         found.take(listing(*each), stage)
     assert (None if found.others_after is None else list(found.others_after)) == pids

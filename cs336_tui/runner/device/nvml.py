@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from types import ModuleType
@@ -47,6 +48,7 @@ _UNKNOWN_TO_NVML = (2, 6)
 
 
 T = TypeVar("T")
+_Call = tuple[Future[Any], Callable[[], Any]]
 
 
 class NvmlUnavailable(Exception):
@@ -293,23 +295,6 @@ class Unanswered(Exception):
         self.name, self.waited = name, waited
 
 
-class _TimedCall:
-    """A call and its result; `over` is set once it has returned or raised."""
-
-    def __init__(self, name: str, function: Callable[[], Any]) -> None:
-        self.name, self._function = name, function
-        self.over = threading.Event()
-        self.value: Any = None
-        self.error: BaseException | None = None
-
-    def make(self) -> None:
-        try:
-            self.value = self._function()
-        except BaseException as error:  # whoever waits must hear of it
-            self.error = error
-        self.over.set()
-
-
 class Calls:
     """Makes calls one after another on a daemon thread; use it from one thread.
 
@@ -318,24 +303,22 @@ class Calls:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._waiting: SimpleQueue[_TimedCall | None] | None = None
-        self._last: _TimedCall | None = None
+        self._waiting: SimpleQueue[_Call | None] | None = None
+        self._last: tuple[str, Future[Any]] | None = None
 
     @property
     def is_stuck(self) -> bool:
         """True while a call has not returned."""
-        return self._last is not None and not self._last.over.is_set()
+        return self._last is not None and not self._last[1].done()
 
     def call(self, name: str, function: Callable[[], T], limit_s: float) -> T:
         """The result or error of `function`. Raises `Unanswered` if that takes longer than `limit_s` seconds."""
         if self._last is not None and self.is_stuck:
-            raise Unanswered(self._last.name, waited=False)
+            raise Unanswered(self._last[0], waited=False)
         call = self._begin(name, function)
-        if not call.over.wait(max(limit_s, 0.0)):
+        if not wait([call], max(limit_s, 0.0)).done:
             raise Unanswered(name, waited=True)
-        if call.error is not None:
-            raise call.error
-        answer: T = call.value
+        answer: T = call.result()
         return answer
 
     def end(self, name: str, last: Callable[[], object], limit_s: float) -> None:
@@ -347,17 +330,22 @@ class Calls:
         if self._waiting is not None:
             self._waiting.put(None)
         self._waiting = None
-        call.over.wait(max(limit_s, 0.0))
+        wait([call], max(limit_s, 0.0))
 
-    def _begin(self, name: str, function: Callable[[], Any]) -> _TimedCall:
+    def _begin(self, name: str, function: Callable[[], Any]) -> Future[Any]:
         if self._waiting is None:
             self._waiting = SimpleQueue()
             threading.Thread(target=_serve, args=(self._waiting,), name=self._name, daemon=True).start()
-        self._last = _TimedCall(name, function)
-        self._waiting.put(self._last)
-        return self._last
+        call: Future[Any] = Future()
+        self._last = name, call
+        self._waiting.put((call, function))
+        return call
 
 
-def _serve(waiting: SimpleQueue[_TimedCall | None]) -> None:
-    while (call := waiting.get()) is not None:
-        call.make()
+def _serve(waiting: SimpleQueue[_Call | None]) -> None:
+    while (asked := waiting.get()) is not None:
+        call, function = asked
+        try:
+            call.set_result(function())
+        except BaseException as error:  # whoever waits must hear of it
+            call.set_exception(error)
