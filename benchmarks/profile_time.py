@@ -7,6 +7,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -17,9 +18,9 @@ from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import KernelReport, ReportRequest
 from cs336_tui.export.formats import render_all
 from cs336_tui.export.kernels import kernel_tables
-from cs336_tui.runner.cells import make_report
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.supervise import Supervisor
 
 MARK_S = 10.0
 
@@ -43,7 +44,8 @@ def profile_once(spec: CellSpec, launcher: Launcher, folder: str) -> dict[str, f
     begin = time.time()
     stop = StopSignal()
     request = ReportRequest(kind="kernels", spec=spec, folder=folder)
-    make_report(0, request, launcher, record=record, watch=lambda _pid: None, stop=stop)
+    with closing(launcher.start_report(0, request)) as child:
+        Supervisor(child, None, record, stop, report=0).run()
     stop.close()
     (finished,) = (event for event in events if isinstance(event, ReportFinished))
     if not isinstance(finished.content, KernelReport):

@@ -1,7 +1,5 @@
-"""Writes and reads events: msgpack on a child's pipe, one JSON object a line in the session log.
-
-`from_line` is the only way in for lines from anywhere: what it returns can be computed with.
-"""
+"""Writes and reads events: msgpack on a child's pipe, one JSON object a line in the session log. `from_line` is the
+only way in for lines from anywhere: what it returns can be computed with."""
 
 from __future__ import annotations
 
@@ -66,10 +64,8 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def from_line(line: bytes) -> Event:
-    """Inverse of `to_line`, for lines from anywhere; its times and other numbers are within the limits above.
-
-    Raises `msgspec.MsgspecError` or `UnicodeDecodeError`.
-    """
+    """Inverse of `to_line`, for lines from anywhere; its times and other numbers are within the limits above. Raises
+    `msgspec.MsgspecError` or `UnicodeDecodeError`."""
     try:
         event = _UNJSON.decode(line)
         problem = _problem(event, line)

@@ -1,8 +1,6 @@
-"""The events of a session: the vocabulary of the child's pipe, the session log and every consumer.
-
-Times named ``*_s`` are seconds; ``at`` is Unix time in seconds; sizes are bytes. A cell is numbered within its
-session. `codec` writes and reads them; every event carries the tag ``type``.
-"""
+"""The events of a session: the vocabulary of the child's pipe, the session log and every consumer. Times named ``*_s``
+are seconds; ``at`` is Unix time in seconds; sizes are bytes. A cell is numbered within its session. `codec` writes and
+reads them; every event carries the tag ``type``."""
 
 from __future__ import annotations
 
@@ -58,11 +56,9 @@ class EnvironmentRead(_EventBase, frozen=True):
 
 
 class CellsQueued(_EventBase, frozen=True):
-    """Cells that will run, in order, numbered from `first`; `command` repeats them headless.
-
-    `ddof` holds for all stds of the session from here on. `repeats` is the number of each cell's run of its spec, from
-    1; empty if each is the first.
-    """
+    """Cells that will run, in order, numbered from `first`; `command` repeats them headless. `ddof` holds for all stds
+    of the session from here on. `repeats` is the number of each cell's run of its spec, from 1; empty if each is the
+    first."""
 
     first: int
     specs: tuple[CellSpec, ...]
@@ -154,12 +150,10 @@ class ModelPrepared(_EventBase, frozen=True):
 
 
 class StepsTimed(_EventBase, frozen=True):
-    """One or more consecutive finished steps of one kind, oldest first.
-
-    `first` counts from 0 within its kind. `times_s` is the wall time of a step between two synchronisations (per step
-    of the window in pipelined mode); `phases_s` the device time of each phase; `host_s` the host's time to enqueue the
-    step, `host_phases_s` to enqueue each of several phases on a device with its own clock. All lists have one length.
-    """
+    """One or more consecutive finished steps of one kind, oldest first. `first` counts from 0 within its kind.
+    `times_s` is the wall time of a step between two synchronisations (per step of the window in pipelined mode);
+    `phases_s` the device time of each phase; `host_s` the host's time to enqueue the step, `host_phases_s` to enqueue
+    each of several phases on a device with its own clock. All lists have one length."""
 
     cell: int
     kind: StepKind

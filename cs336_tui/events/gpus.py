@@ -87,9 +87,7 @@ def known_gpus() -> tuple[GpuModel, ...]:
 
 def find_gpu(name: str) -> GpuModel:
     """The GPU of a name such as ``H100``, ``a100-80gb`` or ``NVIDIA H100 80GB HBM3``; of several the most common.
-
-    Raises `UnknownGpu`.
-    """
+    Raises `UnknownGpu`."""
     if found := gpu_of_label(name):
         return found
     raise UnknownGpu(f"GPU {name}: expected one of {', '.join(gpu.name for gpu in known_gpus())}")
@@ -125,11 +123,9 @@ Blackwell since pytorch/pytorch#175344, Thor since #189312."""
 
 def cublas_workspace_bytes(capability: tuple[int, int], torch: str) -> int:
     """Bytes that this version of torch allocates for cuBLAS per handle, of which each thread that multiplies has one.
-
     ``parseChosenWorkspaceSize`` in aten/src/ATen/cuda/CublasHandlePool.cpp: 32 MiB on the GPUs of `_LARGE_WORKSPACES`,
     8 MiB and 128 KiB on all others, or by ``CUBLAS_WORKSPACE_CONFIG`` (``:KiB:count``, any number of times). An
-    unreadable version counts as the newest.
-    """
+    unreadable version counts as the newest."""
     if pairs := re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")):
         return sum(int(size) * 1024 * int(count) for size, count in pairs)
     said = re.match(r"(\d+)\.(\d+)", torch)

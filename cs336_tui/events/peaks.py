@@ -164,11 +164,8 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class PeakCache:
-    """Measured peaks in memory and as small files in the user's cache folder.
-
-    Keeps none that was disturbed (`DevicePeak.disturbance`). A folder that cannot be written or read only means that
-    they are measured again.
-    """
+    """Measured peaks in memory and as small files in the user's cache folder. Keeps none that was disturbed
+    (`DevicePeak.disturbance`). A folder that cannot be written or read only means that they are measured again."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or platformdirs.user_cache_path("cs336-tui", appauthor=False) / "peaks"

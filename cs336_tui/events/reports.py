@@ -1,8 +1,6 @@
-"""Contents of reports on a cell: kernels, memory, dtypes, out of memory; and its prediction.
-
-A report is made in a child process of its own, never while a cell is timed. Sizes are bytes, ``*_ns`` nanoseconds.
-`cs336_tui.analysis` derives tables from them.
-"""
+"""Contents of reports on a cell: kernels, memory, dtypes, out of memory; and its prediction. A report is made in a
+child process of its own, never while a cell is timed. Sizes are bytes, ``*_ns`` nanoseconds. `cs336_tui.analysis`
+derives tables from them."""
 
 from __future__ import annotations
 
@@ -59,11 +57,9 @@ class MemoryBlock(msgspec.Struct, frozen=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Memory and FLOPs of a cell, computed on tensors without data, whatever memory a device has.
-
-    Memory is that of a caching allocator: each allocation rounded up to its unit, without the device's own context. The
-    step is one after warm-up, so that the optimizer's state is there.
-    """
+    """Memory and FLOPs of a cell, computed on tensors without data, whatever memory a device has. Memory is that of a
+    caching allocator: each allocation rounded up to its unit, without the device's own context. The step is one after
+    warm-up, so that the optimizer's state is there."""
 
     spec: CellSpec
     num_params: int
@@ -178,11 +174,9 @@ class TensorForm(msgspec.Struct, frozen=True):
 
 
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Every allocation of one recorded step, after warm-up.
-
-    The timeline counts events: the allocations that live when the step begins are born at event 0; block `i` is live
-    at events ``born[i] <= event < died[i]``, to the end when `died` is -1. Blocks are in order of birth.
-    """
+    """Every allocation of one recorded step, after warm-up. The timeline counts events: the allocations that live when
+    the step begins are born at event 0; block `i` is live at events ``born[i] <= event < died[i]``, to the end when
+    `died` is -1. Blocks are in order of birth."""
 
     spec: CellSpec
     recorder: Literal["CUDA allocator history", "CPU profiler", "tensors"]

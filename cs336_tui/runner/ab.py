@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 import msgspec
@@ -59,11 +60,8 @@ class RoundSetup(NamedTuple):
 
 
 def run_rounds(queue: CellQueue, setup: RoundSetup) -> None:
-    """Run the waiting cells two by two, the first of them A, each two as a round, until none waits.
-
-    A and B begin alternately. When one ran out of memory, or a user's own code could not be built, the waiting rounds
-    are skipped.
-    """
+    """Run the waiting cells two by two, the first of them A, each two as a round, until none waits. A and B begin
+    alternately. When one ran out of memory, or a user's own code could not be built, the waiting rounds are skipped."""
     for number in itertools.count():
         a = queue.take()
         if not isinstance(a, WaitingCell):
@@ -108,10 +106,8 @@ def _run_round(
     setup.record([CellStarted(at=started_at, cell=side.cell, pid=pid) for side in sides])
     setup.watch(a.spec if b.spec.device == "cpu" else b.spec, pid)
     recorder = _RoundRecorder((a.cell, b.cell), setup.record)
-    try:
+    with closing(child):
         Supervisor(child, a.cell, recorder, setup.stop, setup.timeout_s).run()
-    finally:
-        child.close()
     return _record_ends(setup.record, a.cell, *recorder.endings())
 
 

@@ -151,12 +151,9 @@ class Bench:
         return environment
 
     def resolve(self, sweep: Sweep, may_leave_out: Collection[str] = ()) -> Sweep:
-        """The sweep with ``auto`` replaced by this machine's best device. Blocks like `probe`.
-
-        Leaves out values of the fields in `may_leave_out` that no cell can have here, with a notice each. Raises the
-        first `SpecError` of a cell that is wrong or impossible here, and `StartError` when no child process could be
-        asked.
-        """
+        """The sweep with ``auto`` replaced by this machine's best device. Blocks like `probe`. Leaves out values of the
+        fields in `may_leave_out` that no cell can have here, with a notice each. Raises the first `SpecError` of a cell
+        that is wrong or impossible here, and `StartError` when no child process could be asked."""
         environment = self._probe_for_cells()
         resolved = sweep.with_devices(environment.resolve(sweep.devices))
         if may_leave_out:
@@ -167,18 +164,14 @@ class Bench:
         return resolved
 
     def run(self, specs: Sequence[CellSpec], command: str) -> None:
-        """Run the cells in this order, and whatever else waits; returns when all are over or cancelled.
-
-        Raises `LogError` when the log cannot be made; then nothing was run.
-        """
+        """Run the cells in this order, and whatever else waits; returns when all are over or cancelled. Raises
+        `LogError` when the log cannot be made; then nothing was run."""
         self.add([(spec, 1) for spec in specs], command)
         self.work()
 
     def run_ab(self, a: CellSpec, b: CellSpec, rounds: int, command: str) -> None:
-        """Run two cells in turns, a fresh process a round; returns when all rounds are over or cancelled.
-
-        Raises like `run`, and `SpecError` for cells that cannot take turns.
-        """
+        """Run two cells in turns, a fresh process a round; returns when all rounds are over or cancelled. Raises like
+        `run`, and `SpecError` for cells that cannot take turns."""
         check_sides(a, b)
         self.add(rounds_of(a, b, rounds), command)
         self._work(self._run_rounds)
@@ -193,9 +186,7 @@ class Bench:
 
     def ask_report(self, kind: ReportKind, spec: CellSpec, cell: int | None = None) -> None:
         """Queue a report, which `work` makes before the next cell; `cell` is the session's cell that it is about.
-
-        Raises like `add`, and like `resolve` when this machine cannot run the spec.
-        """
+        Raises like `add`, and like `resolve` when this machine cannot run the spec."""
         if self._closed:
             return
         environment = self._probe_for_cells()
@@ -205,19 +196,15 @@ class Bench:
         self.queue.ask(kind, spec, cell)
 
     def ask_peak(self, device: str, precision: Precision, threads: int | None, tell: Tell) -> None:
-        """Queue the measurement of a device's peak, which `work` makes in a child before the next cell.
-
-        `tell` is given the peak or a `PeakError`, on another thread.
-        """
+        """Queue the measurement of a device's peak, which `work` makes in a child before the next cell. `tell` is given
+        the peak or a `PeakError`, on another thread."""
         self._peaks.ask(device, precision, threads, tell)
         if self._closed:
             self._peaks.stop()
 
     def predict(self, specs: Sequence[CellSpec]) -> None:
-        """Predict these instead of what was asked before; returns at once.
-
-        Answers come as `CellsPredicted`. Nothing is predicted while a cell or a report runs.
-        """
+        """Predict these instead of what was asked before; returns at once. Answers come as `CellsPredicted`. Nothing is
+        predicted while a cell or a report runs."""
         self.start()
         self._predictions.predictor.ask(specs)
 
@@ -226,10 +213,8 @@ class Bench:
         self._predictions.work_out(specs, lambda: len(self.queue) > 0, say)
 
     def predict_afterwards(self, specs: Iterable[CellSpec]) -> None:
-        """Predict cells that have run, in seconds each at most, for the FLOPs beside their times.
-
-        Does nothing with `in_process`, as there are no children.
-        """
+        """Predict cells that have run, in seconds each at most, for the FLOPs beside their times. Does nothing with
+        `in_process`, as there are no children."""
         if not self._in_process:
             self._predictions.work_out_afterwards(specs)
 
@@ -289,12 +274,10 @@ class Bench:
         self._watch.point(None, None)
 
     def resume(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
-        """Go on with the session's log; returns the cells that now wait, in order.
-
-        Those are the cells without a result, and with `failed` those that failed or were killed. The log's events go
-        to `sink`, or to the sink of all events. Raises `LogError` when the log cannot be read or another process writes
-        it, like `resolve` when this machine cannot run a cell; then the log is unchanged.
-        """
+        """Go on with the session's log; returns the cells that now wait, in order. Those are the cells without a
+        result, and with `failed` those that failed or were killed. The log's events go to `sink`, or to the sink of all
+        events. Raises `LogError` when the log cannot be read or another process writes it, like `resolve` when this
+        machine cannot run a cell; then the log is unchanged."""
         environment = self._probe_for_cells()
         with self._opening:
             if self._closed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from cs336_tui.config.order import rough_peak_bytes
 from cs336_tui.config.spec import CellSpec, SpecError
@@ -30,11 +31,9 @@ _MAY_MATTER = 1 / 4
 
 
 class CellRunner:
-    """Runs one cell or report at a time; without a `launcher` in the calling thread.
-
-    With `check_fit` a cell on the host that cannot fit by prediction is out of memory without being tried. With `nvtx`
-    steps, phases and parts are marked for external profilers.
-    """
+    """Runs one cell or report at a time; without a `launcher` in the calling thread. With `check_fit` a cell on the
+    host that cannot fit by prediction is out of memory without being tried. With `nvtx` steps, phases and parts are
+    marked for external profilers."""
 
     def __init__(
         self,
@@ -108,19 +107,24 @@ class CellRunner:
             failed_request_bytes=ending.failed_allocation_bytes if ending else None,
         )
         number, self.reports = self.reports, self.reports + 1
+        record = self._recorder.record
+        started = ReportStarted(at=time.time(), report=number, kind=asked.kind, spec=asked.spec, cell=asked.cell)
         if asked.kind in ("kernels", "memory") and (why := self.why_not(environment, asked.spec)):
-            refused = ReportFinished(at=time.time(), report=number, status="oom", error=why)
-            self._recorder.record([_report_started(number, request), refused])
+            record([started, ReportFinished(at=time.time(), report=number, status="oom", error=why)])
             return
-        make_report(
-            number,
-            request,
-            self._launcher,
-            record=self._recorder.record,
-            watch=lambda pid: self._watch.point(device, pid),
-            stop=self._stop,
-            timeout_s=timeout_s,
-        )
+        record([started])
+        if self._launcher is None:
+            self._watch.point(device, os.getpid())
+            worker_entry.make_report(request, number, lambda event: record([event]), self._stop.is_set)
+            return
+        try:
+            child = self._launcher.start_report(number, request)
+        except StartError as error:
+            record([ReportFinished(at=time.time(), report=number, status="failed", error=str(error))])
+            return
+        self._watch.point(device, child.process.pid)
+        with closing(child):
+            Supervisor(child, None, record, self._stop, timeout_s, report=number).run()
 
     def _run_child(
         self, launcher: Launcher, cell: int, spec: CellSpec, environment: Environment, timeout_s: float | None
@@ -133,21 +137,17 @@ class CellRunner:
             return
         self._recorder.record([CellStarted(at=started_at, cell=cell, pid=child.process.pid)])
         self._watch.point(environment.device(spec.device), child.process.pid)
-        try:
+        with closing(child):
             Supervisor(child, cell, self.record, self._stop, timeout_s).run()
-        finally:
-            child.close()
 
     def _fail(self, cell: int, error: str) -> None:
         self._recorder.record([CellFinished(at=time.time(), cell=cell, status="failed", error=error)])
 
 
 def why_not_tried(specs: Sequence[CellSpec], device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
-    """The reason why a cell, or two in turns, has no room on the device by prediction; empty if there is room.
-
-    Empty on CUDA, too: there, unlike on the host, running out of memory does no harm. May block for some seconds for a
-    prediction, which is also given to `predicted`.
-    """
+    """The reason why a cell, or two in turns, has no room on the device by prediction; empty if there is room. Empty on
+    CUDA, too: there, unlike on the host, running out of memory does no harm. May block for some seconds for a
+    prediction, which is also given to `predicted`."""
     capacity = None if device.name.startswith("cuda") else device.memory_bytes
     if capacity is None or sum(map(rough_peak_bytes, specs)) < capacity * _MAY_MATTER:
         return ""
@@ -165,10 +165,8 @@ def why_not_tried(specs: Sequence[CellSpec], device: DeviceInfo, predictor: Pred
 
 
 def resident_bytes(prediction: Prediction) -> int:
-    """Bytes that a cell holds between two steps: parameters, buffers and the optimizer's state.
-
-    After a train-step gradients, too, as large as the parameters; every other pass frees its gradients.
-    """
+    """Bytes that a cell holds between two steps: parameters, buffers and the optimizer's state. After a train-step
+    gradients, too, as large as the parameters; every other pass frees its gradients."""
     held = prediction.by_category
     gradients = held["parameters"] if prediction.spec.pass_ == "train-step" else 0
     return held["parameters"] + gradients + held["optimizer_state"] + held["buffers"]
@@ -177,38 +175,3 @@ def resident_bytes(prediction: Prediction) -> int:
 def in_turns_bytes(a: Prediction, b: Prediction) -> int:
     """The peak of two cells in turns: the larger of one's peak beside what the other holds, and the reverse."""
     return max(a.peak_bytes + resident_bytes(b), b.peak_bytes + resident_bytes(a))
-
-
-def make_report(
-    number: int,
-    request: ReportRequest,
-    launcher: Launcher | None,
-    *,
-    record: Callable[[Sequence[Event]], None],
-    watch: Callable[[int | None], object],
-    stop: StopSignal,
-    timeout_s: float | None = None,
-) -> None:
-    """Make a report and record it from `ReportStarted` to `ReportFinished`; without a launcher in this process.
-
-    `watch` is given the PID of the process that makes it.
-    """
-    record([_report_started(number, request)])
-    if launcher is None:
-        watch(os.getpid())
-        worker_entry.make_report(request, number, lambda event: record([event]), stop.is_set)
-        return
-    try:
-        child = launcher.start_report(number, request)
-    except StartError as error:
-        record([ReportFinished(at=time.time(), report=number, status="failed", error=str(error))])
-        return
-    watch(child.process.pid)
-    try:
-        Supervisor(child, None, record, stop, timeout_s, report=number).run()
-    finally:
-        child.close()
-
-
-def _report_started(number: int, request: ReportRequest) -> ReportStarted:
-    return ReportStarted(at=time.time(), report=number, kind=request.kind, spec=request.spec, cell=request.cell)

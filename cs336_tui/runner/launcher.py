@@ -124,11 +124,8 @@ class Child:
 
 
 class Launcher:
-    """Starts children whose output goes to files in `output_dir`.
-
-    macOS spawns, as Metal does not survive a fork; so does a machine where something initialised the CUDA driver in
-    the fork server (`use_spawn`).
-    """
+    """Starts children whose output goes to files in `output_dir`. macOS spawns, as Metal does not survive a fork; so
+    does a machine where something initialised the CUDA driver in the fork server (`use_spawn`)."""
 
     def __init__(self, output_dir: Path) -> None:
         self._output_dir = output_dir
@@ -172,9 +169,7 @@ class Launcher:
 
     def start_predictions(self, asked: Sequence[tuple[CellSpec, tuple[int, int] | None]]) -> Child:
         """Start a process that sends a `child.PredictionAnswer` for each spec, on a device of a compute capability.
-
-        Raises like `start_cell`.
-        """
+        Raises like `start_cell`."""
         return self._start("predictions", child.run_answers, partial(child.predictions, tuple(asked)))
 
     def start_peak(self, device: str, precision: Precision, threads: int | None) -> Child:

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -22,10 +22,8 @@ PROBE_TIMEOUT_S = 120.0
 
 
 def probe_machine(launcher: Launcher | None) -> Environment:
-    """This machine; torch is asked in a child of the launcher's, without one in this process.
-
-    Makes the launcher spawn if a forked child could not use CUDA.
-    """
+    """This machine; torch is asked in a child of the launcher's, without one in this process. Makes the launcher spawn
+    if a forked child could not use CUDA."""
     problems: list[str] = []
     if launcher is None:
         return read_environment(worker_entry.probe(), start_method="in-process")
@@ -44,7 +42,7 @@ def _ask_child(launcher: Launcher) -> ProbeReport:
         child = launcher.start_probe()
     except StartError as error:
         return ProbeReport(None, False, str(error))
-    try:
+    with closing(child):
         with suppress(TimeoutError):
             for payload in child.messages(PROBE_TIMEOUT_S):
                 return msgspec.json.decode(payload, type=ProbeReport)
@@ -52,8 +50,6 @@ def _ask_child(launcher: Launcher) -> ProbeReport:
         child.process.join()
         reason = last_line(child.output) or f"exit code {child.process.exitcode}"
         return ProbeReport(None, False, f"torch could not be asked what this machine offers: {reason}")
-    finally:
-        child.close()
 
 
 def read_environment(

@@ -1,8 +1,6 @@
-"""Ends the processes that a child had started and left, so that they do not run beside the next measurement.
-
-On Linux the fork server adopts every process whose parent has ended (`worker.measure.preload`), so each of its children
-that is not ours was left by one. What a spawned child starts can be seen only while that child lives.
-"""
+"""Ends the processes that a child had started and left, so that they do not run beside the next measurement. On Linux
+the fork server adopts every process whose parent has ended (`worker.measure.preload`), so each of its children that is
+not ours was left by one. What a spawned child starts can be seen only while that child lives."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ _TORCHS_OWN = "torch/_inductor/compile_worker"
 
 def end_orphans(living: Container[int]) -> list[str]:
     """Kill the children of the fork server that are not in `living`, and the orphans that these leave; returns names.
-
-    Takes about 50 µs if nothing was left.
-    """
+    Takes about 50 µs if nothing was left."""
     known: Any = forkserver._forkserver
     server: int | None = known._forkserver_pid
     ended: list[str] = []

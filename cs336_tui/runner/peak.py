@@ -25,15 +25,13 @@ def measure_peak(
     *,
     started: Callable[[Child], object] = lambda _: None,
 ) -> DevicePeak:
-    """The device's peak in a precision; takes some seconds. Raises `PeakError`.
-
-    `started` is given the child, so that another thread can end it.
-    """
+    """The device's peak in a precision; takes some seconds. Raises `PeakError`. `started` is given the child, so that
+    another thread can end it."""
     try:
         child = launcher.start_peak(device, precision, threads)
     except StartError as error:
         raise PeakError(str(error)) from None
-    try:
+    with contextlib.closing(child):
         started(child)
         for payload in child.messages():
             answer = msgspec.json.decode(payload, type=PeakAnswer)
@@ -41,8 +39,6 @@ def measure_peak(
                 raise PeakError(answer.error or "no reason was given")
             return with_others(answer.peak, child.process.pid)
         raise PeakError("the process that measures ended early")
-    finally:
-        child.close()
 
 
 def with_others(peak: DevicePeak, pid: int | None) -> DevicePeak:

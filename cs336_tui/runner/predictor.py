@@ -36,9 +36,7 @@ class TookTooLong(PredictionError):
 @dataclass(eq=False)
 class _Job:
     """One prediction to be made. `answers` is where a caller of `predict` waits for it; None: it was asked for.
-
-    `within_s` limits the time of its child process. `files` are the user's when the job was begun.
-    """
+    `within_s` limits the time of its child process. `files` are the user's when the job was begun."""
 
     spec: CellSpec
     answers: SimpleQueue[Prediction | PredictionError] | None = None
@@ -107,10 +105,8 @@ class Predictor:
         within_s: float | None = None,
     ) -> tuple[Prediction, ...]:
         """The prediction of each spec; blocks, and calls `on_each` as they become known. Raises `PredictionError`.
-
         `within_s` limits a child process, in seconds: all specs of ours share one, each of a user's own code has one,
-        which has a limit in any case.
-        """
+        which has a limit in any case."""
         wanted = {prediction_key(spec): spec for spec in specs}
         answers: SimpleQueue[Prediction | PredictionError] = SimpleQueue()
         jobs = [_Job(spec, answers, within_s) for spec in wanted.values() if self._known(spec) is None]
@@ -197,10 +193,8 @@ class Predictor:
             self._changed.wait_for(lambda: not any(job in self._running for job in jobs))
 
     def _next(self) -> list[_Job]:
-        """The jobs of one child process, the awaited first; none while there are none or they are held.
-
-        One of a user's own code has a child of its own: what that does to torch must touch no other prediction.
-        """
+        """The jobs of one child process, the awaited first; none while there are none or they are held. One of a user's
+        own code has a child of its own: what that does to torch must touch no other prediction."""
         queue = self._awaited or ([] if self._holds else self._asked)
         if queue and queue[0].spec.brings_own_code:
             return queue[:1]
@@ -229,10 +223,8 @@ class Predictor:
                 self._changed.notify_all()
 
     def _work_off(self, jobs: Sequence[_Job]) -> None:
-        """Predict in one child process; each job leaves the queue with its answer.
-
-        A child that dies by itself fails the job that it was at; the others are tried again.
-        """
+        """Predict in one child process; each job leaves the queue with its answer. A child that dies by itself fails
+        the job that it was at; the others are tried again."""
         for job in jobs:
             job.files = fingerprint(job.spec)
         left = [job for job in jobs if job.answers or not (job.key in self._hopeless or self._known(job.spec))]

@@ -43,11 +43,8 @@ class WaitingReport(NamedTuple):
 
 
 class CellQueue:
-    """Cells that wait, and reports that come before them.
-
-    `record` is given an event for every change of the cells, in the order of the changes. `stop` is set while the
-    taken cell or report is to be stopped.
-    """
+    """Cells that wait, and reports that come before them. `record` is given an event for every change of the cells, in
+    the order of the changes. `stop` is set while the taken cell or report is to be stopped."""
 
     def __init__(self, record: Callable[[Sequence[Event]], None], stop: StopSignal) -> None:
         self._record, self._stop = record, stop

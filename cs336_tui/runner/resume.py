@@ -16,11 +16,9 @@ from cs336_tui.session.state import SessionState, fold
 def go_on(
     history: Iterable[Event], log: Path, environment: Environment, *, failed: bool, now: float
 ) -> tuple[SessionState, list[Event]]:
-    """The resumed session, its cells without a result waiting again, and the new events of its log.
-
-    With `failed` those that failed or were killed wait too, and those that were skipped for them. Raises `LogError`
-    for a session whose cells cannot go on one by one, `SpecError` when this machine cannot run one of them.
-    """
+    """The resumed session, its cells without a result waiting again, and the new events of its log. With `failed` those
+    that failed or were killed wait too, and those that were skipped for them. Raises `LogError` for a session whose
+    cells cannot go on one by one, `SpecError` when this machine cannot run one of them."""
     state = fold(history)
     again = ("cancelled", "failed", "killed") if failed else ("cancelled",)
     skipped = _skipped_with_failed(state) if failed else set()

@@ -68,10 +68,8 @@ class SessionPredictions:
     def work_out(
         self, specs: Iterable[CellSpec], wanted: Callable[[], bool], say: Callable[[str], object] = lambda _: None
     ) -> None:
-        """Predict these and tell it; returns when all is known that can be, or nothing is `wanted` any more.
-
-        A large model takes some seconds, a user's own code as long as a cell; `say` is given each title.
-        """
+        """Predict these and tell it; returns when all is known that can be, or nothing is `wanted` any more. A large
+        model takes some seconds, a user's own code as long as a cell; `say` is given each title."""
         for spec in _each_need(specs):
             if not wanted():
                 return
@@ -84,10 +82,8 @@ class SessionPredictions:
                 pass  # the cell tells its error when it runs
 
     def work_out_afterwards(self, specs: Iterable[CellSpec]) -> None:
-        """Predict cells that have run, in `AFTERWARDS_WITHIN_S` each; returns when all is known or given up.
-
-        After one that took too long, others of the same code are given up.
-        """
+        """Predict cells that have run, in `AFTERWARDS_WITHIN_S` each; returns when all is known or given up. After one
+        that took too long, others of the same code are given up."""
         too_long: dict[tuple[str, ...], str] = {}
         for spec in _each_need(specs):
             code = (spec.model, spec.attention, spec.optimizer, spec.loss)

@@ -40,11 +40,9 @@ _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal
 
 
 class Supervisor:
-    """Watches the child of one cell, or with `report` of one report; `record` receives its events, the end last.
-
-    The end is exactly one `CellFinished` or `ReportFinished`. It comes when the process and all that it had started are
-    gone.
-    """
+    """Watches the child of one cell, or with `report` of one report; `record` receives its events, the end last. The
+    end is exactly one `CellFinished` or `ReportFinished`. It comes when the process and all that it had started are
+    gone."""
 
     def __init__(
         self,
@@ -196,11 +194,8 @@ def kernel_oom_kills() -> int | None:
 
 
 def explain_exit(exitcode: int | None, oom_kills: int | None) -> tuple[Status, str]:
-    """Status and one-line error of a child that ended with `exitcode` before it reported a result.
-
-    A negative exit code is the signal that ended it. `oom_kills` counts the kernel's out-of-memory kills meanwhile,
-    None if unknown.
-    """
+    """Status and one-line error of a child that ended with `exitcode` before it reported a result. A negative exit code
+    is the signal that ended it. `oom_kills` counts the kernel's out-of-memory kills meanwhile, None if unknown."""
     if exitcode is None or exitcode >= 0:
         return "failed", f"the process ended with exit code {exitcode} before reporting a result; see its output"
     try:

@@ -1,7 +1,5 @@
-"""Starts the programs that the self-test compares, and reads their step times.
-
-Each runs in a process group of its own, can be stopped and continued, and does not outlive the process that began it.
-"""
+"""Starts the programs that the self-test compares, and reads their step times. Each runs in a process group of its own,
+can be stopped and continued, and does not outlive the process that began it."""
 
 from __future__ import annotations
 
@@ -76,10 +74,8 @@ class TimedStep(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A program that runs the cell until it is killed.
-
-    `steps` reads its steps so far, oldest first. One in a terminal is sent `keys` once it has written `prompt`.
-    """
+    """A program that runs the cell until it is killed. `steps` reads its steps so far, oldest first. One in a terminal
+    is sent `keys` once it has written `prompt`."""
 
     name: str
     command: Sequence[str]
@@ -91,12 +87,9 @@ class Program(NamedTuple):
 
 
 def programs_of(work: SelftestCell, folder: Path, *, keep_memory: bool = False) -> tuple[Program, ...]:
-    """A bare script, the same again as a control, `bench` with device sampling and without, and the app with it.
-
-    With `keep_memory` the bare scripts keep freed memory too.
-    """
-    # The user's folder may have files named like Python's own.
-    python = (sys.executable, "-P", "-m")
+    """A bare script, the same again as a control, `bench` with device sampling and without, and the app with it. With
+    `keep_memory` the bare scripts keep freed memory too."""
+    python = (sys.executable, "-P", "-m")  # the user's folder may have files named like Python's own
     cell = [*work.words, "--warmup", "0"]
 
     def bare(name: str) -> Program:
@@ -104,22 +97,14 @@ def programs_of(work: SelftestCell, folder: Path, *, keep_memory: bool = False) 
         command = [*python, "cs336_tui.worker.measure.bare", *work.words, "--output", str(file)]
         return Program(name, command, lambda: read_lines(file), KEEP_MEMORY if keep_memory else {})
 
-    def bench(name: str, interval_s: float) -> Program:
+    def ours(name: str, interval_s: float, *command: str) -> Program:
         sessions = folder / f"{name} sessions"
         how = ["--session-dir", str(sessions), "--device-interval", str(interval_s)]
-        return Program(name, [*python, "cs336_tui", "bench", *cell, *how], lambda: read_session(sessions))
+        return Program(name, [*python, "cs336_tui", *command, *cell, *how], lambda: read_session(sessions))
 
-    sessions = folder / f"{APP} sessions"
-    how = ["--session-dir", str(sessions), "--device-interval", str(SAMPLING_S)]
-    app = Program(
-        APP,
-        [*python, "cs336_tui", *cell, *how],
-        lambda: read_session(sessions),
-        in_terminal=True,
-        prompt=re.compile(_READY_TO_RUN),
-        keys="r",
-    )
-    return bare(BARE), bare(CONTROL), bench(BENCH, SAMPLING_S), bench(UNSAMPLED, 0), app
+    app = ours(APP, SAMPLING_S)._replace(in_terminal=True, prompt=re.compile(_READY_TO_RUN), keys="r")
+    benches = ours(BENCH, SAMPLING_S, "bench"), ours(UNSAMPLED, 0, "bench")
+    return bare(BARE), bare(CONTROL), *benches, app
 
 
 def read_lines(file: Path) -> list[TimedStep]:
@@ -208,11 +193,9 @@ class Group:
 
 
 class Groups:
-    """A context manager that starts programs and ends them all with SIGKILL when it is left.
-
-    They also end when this process does: before it begins, each writes its group to the pipe of `watcher.py`, a process
-    that kills them once this end of the pipe is closed. `folder` is for their files and is removed with them.
-    """
+    """A context manager that starts programs and ends them all with SIGKILL when it is left. They also end when this
+    process does: before it begins, each writes its group to the pipe of `watcher.py`, a process that kills them once
+    this end of the pipe is closed. `folder` is for their files and is removed with them."""
 
     def __enter__(self) -> Groups:
         self.folder = Path(tempfile.mkdtemp(prefix="cs336-tui-selftest-"))
@@ -238,10 +221,8 @@ class Groups:
     def start(
         self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None, *, terminal: bool = False
     ) -> Group:
-        """Start a program with its output in a file in `folder`, or on a terminal of its own.
-
-        `env` is added to this process's environment; temporary files go to `folder`.
-        """
+        """Start a program with its output in a file in `folder`, or on a terminal of its own. `env` is added to this
+        process's environment; temporary files go to `folder`."""
         environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
         environment |= {"TMPDIR": str(self.folder)} | dict(env or {})
         if terminal:

@@ -1,7 +1,5 @@
 """Judges step times taken in turns: the ratio of each program to the bare script, with intervals, against tolerances.
-
-Ratios are taken round by round, so that drift affects both sides of each.
-"""
+Ratios are taken round by round, so that drift affects both sides of each."""
 
 from __future__ import annotations
 
@@ -29,17 +27,9 @@ class Tolerances(msgspec.Struct, frozen=True, kw_only=True):
     mean: float
     std: float
 
-    def judge_means(self, ratio: Ratio | None) -> Judged:
-        return _judged(ratio, 1 - self.mean, 1 + self.mean)
-
-    def judge_stds(self, ratio: Ratio | None) -> Judged:
-        return _judged(ratio, 0.0, self.std)
-
     def noisy(self, means: Ratio | None, stds: Ratio | None) -> tuple[bool, bool]:
-        """True, for means and for stds, if two equal programs differ by more than the tolerance.
-
-        Neither of the two is the better one, so a ratio of stds counts upside down, too.
-        """
+        """True, for means and for stds, if two equal programs differ by more than the tolerance. Neither of the two is
+        the better one, so a ratio of stds counts upside down, too."""
         return (
             means is not None and abs(means.ratio - 1) > self.mean,
             stds is not None and abs(math.log(stds.ratio)) > math.log(self.std),
@@ -75,10 +65,8 @@ class ProgramRatio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SelftestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of the judged programs and of the control.
-
-    The control's own judgements say only how quiet the machine is: if it is noisy, no program is judged.
-    """
+    """Rows of the judged programs and of the control. The control's own judgements say only how quiet the machine is:
+    if it is noisy, no program is judged."""
 
     marks: Tolerances
     bare_mean_s: float | None
@@ -95,10 +83,7 @@ class SelftestResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def worst(judged: Sequence[Judged]) -> Judged:
     """The worst of these; ``cannot tell`` without any."""
-    for found in ("fail", "cannot tell"):
-        if found in judged:
-            return found
-    return "pass" if judged else "cannot tell"
+    return min(judged, key=("fail", "cannot tell", "pass").index, default="cannot tell")
 
 
 def judge(starts: Sequence[Sequence[Round]], marks: Tolerances) -> SelftestResult:
@@ -106,11 +91,8 @@ def judge(starts: Sequence[Sequence[Round]], marks: Tolerances) -> SelftestResul
     rows = {name: _row(starts, name, marks) for name in starts[0][0] if name != BARE}
     control = rows.pop(CONTROL)
     noisy_means, noisy_stds = marks.noisy(control.means, control.stds)
-    doubted: dict[str, Judged] = {}
-    if noisy_means:
-        doubted["means_judged"] = "cannot tell"
-    if noisy_stds:
-        doubted["stds_judged"] = "cannot tell"
+    noisy = {"means_judged": noisy_means, "stds_judged": noisy_stds}
+    doubted = {field: "cannot tell" for field, is_noisy in noisy.items() if is_noisy}
     bare = _times(starts, BARE)
     return SelftestResult(
         marks=marks,
@@ -124,11 +106,9 @@ def judge(starts: Sequence[Sequence[Round]], marks: Tolerances) -> SelftestResul
 
 
 def log_ratio(starts: Sequence[Sequence[float]]) -> Ratio | None:
-    """The geometric mean of ratios with its 95 % interval, from the ratios of each start's rounds.
-
-    The rounds of a start share the luck of its processes, so a sample is the mean of a start's log ratios, and the
-    interval Student's of these samples (1908). From one start the samples are its rounds. None below 2 samples.
-    """
+    """The geometric mean of ratios with its 95 % interval, from the ratios of each start's rounds. The rounds of a
+    start share the luck of its processes, so a sample is the mean of a start's log ratios, and the interval Student's
+    of these samples (1908). From one start the samples are its rounds. None below 2 samples."""
     logs = [[math.log(value) for value in rounds] for rounds in starts if rounds]
     by_start = len(logs) >= 2
     samples = [statistics.fmean(rounds) for rounds in logs] if by_start else [value for one in logs for value in one]
@@ -136,8 +116,7 @@ def log_ratio(starts: Sequence[Sequence[float]]) -> Ratio | None:
         return None
     mean = statistics.fmean(samples)
     half = t_quantile((1 + LEVEL) / 2, len(samples) - 1) * statistics.stdev(samples) / math.sqrt(len(samples))
-    method = FROM_STARTS if by_start else FROM_ROUNDS
-    return around(mean, half, LEVEL, method)
+    return around(mean, half, LEVEL, FROM_STARTS if by_start else FROM_ROUNDS)
 
 
 def _judged(ratio: Ratio | None, low: float, high: float) -> Judged:
@@ -160,9 +139,9 @@ def _row(starts: Sequence[Sequence[Round]], name: str, marks: Tolerances) -> Pro
         mean_s=_mean(times),
         std_s=_std_within(times),
         means=means,
-        means_judged=marks.judge_means(means),
+        means_judged=_judged(means, 1 - marks.mean, 1 + marks.mean),
         stds=stds,
-        stds_judged=marks.judge_stds(stds),
+        stds_judged=_judged(stds, 0.0, marks.std),
     )
 
 

@@ -1,8 +1,6 @@
-"""Lets programs that run the same cell take turns: one runs while the others are stopped, round after round.
-
-So drift of the machine's speed affects all of them alike. Each round has a random order. All programs are restarted a
-few times, as the layout of memory differs between starts and stays for a process's life.
-"""
+"""Lets programs that run the same cell take turns: one runs while the others are stopped, round after round. So drift
+of the machine's speed affects all of them alike. Each round has a random order. All programs are restarted a few times,
+as the layout of memory differs between starts and stays for a process's life."""
 
 from __future__ import annotations
 
@@ -82,10 +80,8 @@ class TurnsProgress(NamedTuple):
 def take_turns(
     make: MakePrograms, plan: Plan, say: Callable[[TurnsProgress], object], *, patience_s: float = PATIENCE_S
 ) -> Taken:
-    """Start the programs and give them turns by the plan; no program is left behind.
-
-    Raises `SelftestError` when a program ends or does not warm up.
-    """
+    """Start the programs and give them turns by the plan; no program is left behind. Raises `SelftestError` when a
+    program ends or does not warm up."""
     starts: list[tuple[Round, ...]] = []
     turn_s: float | None = None
     start_s = START_S
@@ -171,10 +167,8 @@ class _Stage:
         return begin, end
 
     def all_steps(self) -> dict[str, list[TimedStep]]:
-        """The steps of every program until now.
-
-        All go on until each has told a later step: those left in a pipe when its reader was stopped come first.
-        """
+        """The steps of every program until now. All go on until each has told a later step: those left in a pipe when
+        its reader was stopped come first."""
         released = time.time()
         for group in self._running.values():
             group.let(True)

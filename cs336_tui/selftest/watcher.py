@@ -1,8 +1,6 @@
-"""Ends process groups when the process that began them is gone. Runs as a script, without this package.
-
-Reads process group ids from standard input, a line each, until its other end closes. Then it kills the groups, stopped
-processes too, and removes a folder.
-"""
+"""Ends process groups when the process that began them is gone. Runs as a script, without this package. Reads process
+group ids from standard input, a line each, until its other end closes. Then it kills the groups, stopped processes too,
+and removes a folder."""
 
 from __future__ import annotations
 

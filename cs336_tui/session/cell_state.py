@@ -50,10 +50,8 @@ class Unread(Protocol):
 
 
 class CellState:
-    """One cell and what is known of it so far. Times in seconds, oldest first.
-
-    Steps and surroundings may be read at first use (`read_later`); the summary of a finished cell is known before.
-    """
+    """One cell and what is known of it so far. Times in seconds, oldest first. Steps and surroundings may be read at
+    first use (`read_later`); the summary of a finished cell is known before."""
 
     def __init__(self, cell: int, spec: CellSpec, repeat: int = 1) -> None:
         self.cell = cell
@@ -122,10 +120,8 @@ class CellState:
         self.surroundings.take(self._own_part(sample), stage)
 
     def _own_part(self, sample: ev.DeviceSampled) -> ev.DeviceSampled:
-        """The sample, without its GPU if that is not the cell's; `why` says so for a cell on a GPU.
-
-        If a UUID is not known, the GPU is the cell's if the cell runs on the machine's only CUDA device.
-        """
+        """The sample, without its GPU if that is not the cell's; `why` says so for a cell on a GPU. If a UUID is not
+        known, the GPU is the cell's if the cell runs on the machine's only CUDA device."""
         gpu, device = sample.gpu, self.spec.device
         if gpu is None:
             return sample

@@ -1,7 +1,5 @@
-"""Reads a session back from its log: all at once (`load`), or at the pace at which it was written (`replay`).
-
-A long log opens quickly: steps, and the device samples meanwhile, are read when somebody asks for them.
-"""
+"""Reads a session back from its log: all at once (`load`), or at the pace at which it was written (`replay`). A long
+log opens quickly: steps, and the device samples meanwhile, are read when somebody asks for them."""
 
 from __future__ import annotations
 
@@ -27,10 +25,8 @@ _SLICE_S = 0.1
 
 
 def load(path: Path) -> SessionState:
-    """The session of a log, less a torn last line.
-
-    Damage raises `LogError`; damaged lines of steps and device samples are left out.
-    """
+    """The session of a log, less a torn last line. Damage raises `LogError`; damaged lines of steps and device samples
+    are left out."""
     try:
         file = open_regular(path)  # stays open for the steps, so that the log may be deleted meanwhile
     except OSError as error:
@@ -142,10 +138,8 @@ def replay(
     pace: Pace | None = None,
 ) -> None:
     """Hand the log's events to `sink`, `speed` times as fast as they came; 0 means at once. A `pace` replaces `speed`.
-
     Blocks until the end or until `stop` is set. A log whose last line was cut ends with a notice that says so. Raises
-    `LogError` for a log that cannot be read, after the events before the damage.
-    """
+    `LogError` for a log that cannot be read, after the events before the damage."""
     stop = stop or threading.Event()
     pace = pace or Pace(speed)
     reader = LogReader(path)

@@ -1,9 +1,7 @@
-"""Keeps one writer a session: a small file beside the log names its host, PID and start.
-
-It is made by exclusive creation alone, so that it holds on a network file system too, without file locks and mmap.
-filelock's SoftFileLock (4.2) does not replace it: on NFS it cannot take over the lock of a process that died, and it
-never takes over an empty file, which a process leaves that dies between making and writing it.
-"""
+"""Keeps one writer a session: a small file beside the log names its host, PID and start. It is made by exclusive
+creation alone, so that it holds on a network file system too, without file locks and mmap. filelock's SoftFileLock
+(4.2) does not replace it: on NFS it cannot take over the lock of a process that died, and it never takes over an empty
+file, which a process leaves that dies between making and writing it."""
 
 from __future__ import annotations
 
@@ -72,10 +70,8 @@ class SessionLock:
         self._own: Writer | None = None
 
     def acquire(self, *, take_over: bool = False) -> None:
-        """Become the writer. Takes over the lock of a process that has died, with `take_over` any lock.
-
-        Raises `SessionInUse`, or OSError when the file cannot be made.
-        """
+        """Become the writer. Takes over the lock of a process that has died, with `take_over` any lock. Raises
+        `SessionInUse`, or OSError when the file cannot be made."""
         import psutil
 
         own = Writer(

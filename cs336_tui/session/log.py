@@ -59,12 +59,10 @@ def line_prefix(kind: type[msgspec.Struct]) -> bytes:
 
 
 class SessionLog:
-    """Appends events to a session's file, unbuffered, so that a killed app loses no written step.
-
-    A new log never reuses an existing file; only its owner can read it and the folder made for it. With `resume` an
-    existing one goes on, less a last line that was cut while being written. One process at a time writes a log:
-    `take_over` replaces a writer that is known to be gone. Raises `LogError` when the file cannot be opened.
-    """
+    """Appends events to a session's file, unbuffered, so that a killed app loses no written step. A new log never
+    reuses an existing file; only its owner can read it and the folder made for it. With `resume` an existing one goes
+    on, less a last line that was cut while being written. One process at a time writes a log: `take_over` replaces a
+    writer that is known to be gone. Raises `LogError` when the file cannot be opened."""
 
     def __init__(self, path: Path, *, resume: bool = False, take_over: bool = False) -> None:
         self.path = path
@@ -179,11 +177,8 @@ class SkippedLines(NamedTuple):
 
 
 class LogReader:
-    """The events of a log, oldest first.
-
-    A last line that was cut while being written (the app was killed) is left out and sets `torn`; any other line that
-    is not an event raises `LogError` naming it.
-    """
+    """The events of a log, oldest first. A last line that was cut while being written (the app was killed) is left out
+    and sets `torn`; any other line that is not an event raises `LogError` naming it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

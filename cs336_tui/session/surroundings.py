@@ -20,10 +20,8 @@ class Window(msgspec.Struct):
 
 
 class Surroundings:
-    """Takes the samples of one cell's life in order, with the cell's own GPU; within its window and around.
-
-    Keeps numbers, not the samples: a cell may run for days.
-    """
+    """Takes the samples of one cell's life in order, with the cell's own GPU; within its window and around. Keeps
+    numbers, not the samples: a cell may run for days."""
 
     def __init__(self, window: Window | None = None) -> None:
         self.window = window or Window()

@@ -1,8 +1,6 @@
-"""Confidence interval of a mean step time whose neighbours are alike, and quantiles of Student's t.
-
-Times are modelled as a first-order autoregression: each deviates from the mean by r times the deviation of the one
-before, and by noise. Pure Python but for the bootstrap, which loads numpy at its first call.
-"""
+"""Confidence interval of a mean step time whose neighbours are alike, and quantiles of Student's t. Times are modelled
+as a first-order autoregression: each deviates from the mean by r times the deviation of the one before, and by noise.
+Pure Python but for the bootstrap, which loads numpy at its first call."""
 
 from __future__ import annotations
 
@@ -103,12 +101,10 @@ def sample_of(times: Sequence[float]) -> Sample:
 
 
 def t_interval(times: Sequence[float], level: float = LEVEL) -> MeanInterval | None:
-    """Interval of the mean of times in order: mean ± t(level, n' - 1) · √variance, n' and variance by `sample_of`.
-
-    As wide as Student's (1908) for uncorrelated neighbours, wider for correlated ones. Quick, and about as good as
+    """Interval of the mean of times in order: mean ± t(level, n' - 1) · √variance, n' and variance by `sample_of`. As
+    wide as Student's (1908) for uncorrelated neighbours, wider for correlated ones. Quick, and about as good as
     `mean_interval`'s if times are not skewed. None below 2 times or when one is not finite. Raises ValueError for a
-    level outside of 0 to 1.
-    """
+    level outside of 0 to 1."""
     upper = t_tail(level)
     if len(times) < 2 or not all(map(math.isfinite, times)):
         return None
@@ -256,10 +252,8 @@ def t_quantile(p: float, df: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float, y: float) -> float:
-    """The regularised incomplete beta function I_x(a, b); y = 1 - x is given so that no digits are lost.
-
-    By its continued fraction if that converges fast, else from the other tail.
-    """
+    """The regularised incomplete beta function I_x(a, b); y = 1 - x is given so that no digits are lost. By its
+    continued fraction if that converges fast, else from the other tail."""
     if x <= 0 or y <= 0:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):

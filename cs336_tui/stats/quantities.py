@@ -18,10 +18,8 @@ FINEST_DECIMALS = 6
 
 
 def millisecond_decimals(mean_s: float | None, std_s: float | None) -> int:
-    """Decimal places, in ms, that leave 2 significant digits of the std, or 4 of the mean where there is no std.
-
-    Whole milliseconds are never rounded away.
-    """
+    """Decimal places, in ms, that leave 2 significant digits of the std, or 4 of the mean where there is no std. Whole
+    milliseconds are never rounded away."""
     if std_s:
         return _decimals(std_s * 1e3, significant=2)
     return _decimals(mean_s * 1e3, significant=4) if mean_s else 0
@@ -69,10 +67,8 @@ def duration(time_s: float | None) -> str:
 
 
 def sparkline(values: Sequence[float], top: float | None = None, width: int | None = None) -> str:
-    """One bar per value, its height from 0 to `top` (the largest value unless given): noise of 1 % stays flat.
-
-    Where there are more values than `width`, each bar is the largest of its share of them.
-    """
+    """One bar per value, its height from 0 to `top` (the largest value unless given): noise of 1 % stays flat. Where
+    there are more values than `width`, each bar is the largest of its share of them."""
     if not values:
         return ""
     bars = len(values) if width is None else min(width, len(values))
@@ -157,10 +153,8 @@ class Scale(NamedTuple):
 
 
 def scale(values: Iterable[float], units: Units = TIMES, *, at_least: float = 1.0) -> Scale:
-    """The largest unit of which the largest value is `at_least` so many; the smallest unit if there is none.
-
-    Decimals leave 3 digits of the smallest value above 0; at most 3, and at most 6 digits of the largest value.
-    """
+    """The largest unit of which the largest value is `at_least` so many; the smallest unit if there is none. Decimals
+    leave 3 digits of the smallest value above 0; at most 3, and at most 6 digits of the largest value."""
     known = [value for value in values if value > 0]
     largest, smallest = max(known, default=0.0), min(known, default=0.0)
     unit, per = next((u for u in reversed(units) if largest >= u[1] * at_least), units[0])

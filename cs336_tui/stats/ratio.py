@@ -33,12 +33,9 @@ _ROUNDING = 1e-9
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """Mean time of A over mean time of B, with its confidence interval; below 1, A is faster.
-
-    `method` names the interval's method (`FROM_RUNS`, `FROM_STEPS`, `FROM_PAIRS`, `FROM_ONE_ROUND`); of pairs also how
-    many were held, and whether the interval was widened. Without an interval, `low` and `high` are None and `method`
-    says why.
-    """
+    """Mean time of A over mean time of B, with its confidence interval; below 1, A is faster. `method` names the
+    interval's method (`FROM_RUNS`, `FROM_STEPS`, `FROM_PAIRS`, `FROM_ONE_ROUND`); of pairs also how many were held, and
+    whether the interval was widened. Without an interval, `low` and `high` are None and `method` says why."""
 
     ratio: float
     low: float | None
@@ -251,10 +248,8 @@ def _plain(values: Sequence[float]) -> Sample:
 
 
 def _held(values: Sequence[float]) -> tuple[Sample, int]:
-    """Huber's mean of values in order with its variance (0 of a single value), and the number of values held.
-
-    If more than half are equal, all others are held to the median, with the variance of the plain mean.
-    """
+    """Huber's mean of values in order with its variance (0 of a single value), and the number of values held. If more
+    than half are equal, all others are held to the median, with the variance of the plain mean."""
     if len(values) == 1:
         return _plain(values), 0
     mean = median(values)

@@ -1,8 +1,6 @@
-"""Reads one GPU through NVML, field by field, also after it was lost and came back; lists who else uses it.
-
-Queries take the driver's lock, which the benchmark needs too, so they are few: six at every sample, four every
-`SLOW_S` (temperature, power limit, memory clock, persistence mode), two every `PROCESSES_S` or when asked for.
-"""
+"""Reads one GPU through NVML, field by field, also after it was lost and came back; lists who else uses it. Queries
+take the driver's lock, which the benchmark needs too, so they are few: six at every sample, four every `SLOW_S`
+(temperature, power limit, memory clock, persistence mode), two every `PROCESSES_S` or when asked for."""
 
 from __future__ import annotations
 
@@ -173,10 +171,8 @@ def _by_pid(listed: Any) -> dict[int, int | None]:
 
 
 class GpuMonitor:
-    """Follows a GPU: opens it at the first sample, and again `RETRY_S` after a loss.
-
-    While a call of NVML has not returned, no other is made.
-    """
+    """Follows a GPU: opens it at the first sample, and again `RETRY_S` after a loss. While a call of NVML has not
+    returned, no other is made."""
 
     def __init__(self) -> None:
         self._uuid: str | None = None
@@ -204,9 +200,7 @@ class GpuMonitor:
         self, now: float, child: int | None = None, *, fresh: bool = False
     ) -> tuple[GpuSample | None, str | None]:
         """The GPU at `now`, and why it or some of its measurements are missing; arguments as of `GpuReader.sample`.
-
-        None without a GPU; a lost one keeps its identity only. Takes no longer than `nvml.ANSWER_S`.
-        """
+        None without a GPU; a lost one keeps its identity only. Takes no longer than `nvml.ANSWER_S`."""
         try:
             self._nvml = self._nvml or Nvml()
             with self._nvml.in_time():
@@ -236,20 +230,14 @@ class GpuMonitor:
 
     def _open(self, nvml: Nvml, now: float) -> None:
         try:
-            self._reader = self._reader_of(nvml)
+            self._reader = GpuReader(nvml, nvml.find(self._uuid))
+            self._lost = self._why = None
         except NvmlSilent as silent:
             self._why = str(silent)
         except NvmlUnavailable as error:
             self._give_up(nvml, now, str(error))
-        else:
-            self._lost = self._why = None
-
-    def _reader_of(self, nvml: Nvml) -> GpuReader:
-        handle = nvml.find(self._uuid)
-        try:
-            return GpuReader(nvml, handle)
         except nvml.api.NVMLError as error:
-            raise NvmlUnavailable(f"the GPU does not answer: {why_lost(error.value, str(error))}") from None
+            self._give_up(nvml, now, f"the GPU does not answer: {why_lost(error.value, str(error))}")
 
     def _give_up(self, nvml: Nvml, now: float, why: str) -> None:
         nvml.close()
@@ -276,17 +264,14 @@ class OtherProcesses:
         self._names: dict[int, str | None] = {}
 
     def among(self, listed: Mapping[int, int | None], child: int | None) -> tuple[GpuProcess, ...] | None:
-        """The other processes among those that NVML lists (PID to bytes of GPU memory), by PID.
-
-        `child` counts as own. None if the answer would be a guess: in a container older drivers list the host's PIDs,
-        among which our own cannot be recognised, and newer ones hide the processes outside of it.
-        """
+        """The other processes among those that NVML lists (PID to bytes of GPU memory), by PID. `child` counts as own.
+        None if the answer would be a guess: in a container older drivers list the host's PIDs, among which our own
+        cannot be recognised, and newer ones hide the processes outside of it."""
         self._own = {
             pid: pid == child or (self._own[pid] if pid in self._own else _descends_from_us(pid)) for pid in listed
         }
         strangers = sorted(pid for pid, own in self._own.items() if not own)
-        recognised = any(self._own.values())
-        if self._namespaced and not (recognised and strangers):
+        if self._namespaced and not (strangers and any(self._own.values())):
             return None
         self._names = {pid: self._names[pid] if pid in self._names else _name(pid) for pid in strangers}
         return tuple(

@@ -38,12 +38,10 @@ class HostReader:
         psutil.cpu_percent()
 
     def sample(self, child: int | None = None) -> HostSample:
-        """The host now; `child` is the PID of the running cell's process.
-
-        Memory in use is all that is not available without swapping. CPU share, steal and the child's cores are over the
-        time since the last sample, None at first; inside a container, CPU, steal, memory and load are the machine's. A
-        process that the child started counts into its cores once it has ended.
-        """
+        """The host now; `child` is the PID of the running cell's process. Memory in use is all that is not available
+        without swapping. CPU share, steal and the child's cores are over the time since the last sample, None at first;
+        inside a container, CPU, steal, memory and load are the machine's. A process that the child started counts into
+        its cores once it has ended."""
         memory = psutil.virtual_memory()
         self._follow(child)
         self._read_cores()

@@ -1,7 +1,5 @@
-"""Opens the NVIDIA management library (NVML), says why it does not open, and finds a GPU by its UUID.
-
-A call of NVML may never return, so each is made on a thread of its own and waited for a limited time.
-"""
+"""Opens the NVIDIA management library (NVML), says why it does not open, and finds a GPU by its UUID. A call of NVML
+may never return, so each is made on a thread of its own and waited for a limited time."""
 
 from __future__ import annotations
 
@@ -56,11 +54,12 @@ class NvmlUnavailable(Exception):
 
 
 class NvmlSilent(NvmlUnavailable):
-    """NVML has not answered in time. `waited` is False if this call was not made, as an earlier one is stuck."""
+    """NVML has not answered the call `name` in time. `waited` is False if another call was asked for meanwhile, which
+    was not made."""
 
-    def __init__(self, silent: Unanswered) -> None:
-        super().__init__(f"NVML has not answered {silent.name} within {ANSWER_S:g} s")
-        self.waited = silent.waited
+    def __init__(self, name: str, *, waited: bool) -> None:
+        super().__init__(f"NVML has not answered {name} within {ANSWER_S:g} s")
+        self.waited = waited
 
 
 class GpuIdentity(msgspec.Struct, frozen=True):
@@ -81,10 +80,8 @@ class NvmlReport(msgspec.Struct, frozen=True):
 
 
 def nvml_report(*, gpus: bool = True) -> NvmlReport:
-    """The driver's version and, with `gpus`, the GPUs. Opens and closes NVML.
-
-    Listing GPUs may take seconds without persistence mode; each call takes `ANSWER_S` at most.
-    """
+    """The driver's version and, with `gpus`, the GPUs. Opens and closes NVML. Listing GPUs may take seconds without
+    persistence mode; each call takes `ANSWER_S` at most."""
     driver = None
     try:
         nvml = Nvml()
@@ -115,11 +112,10 @@ class _Api:
 
 class Nvml:
     """NVML, opened at the first call of a function of `api`, which is pynvml. Handles are opaque and die with `close`.
-
     Every function is called on a thread of this instance's own and raises `NvmlSilent` when it has not answered within
     `ANSWER_S`, `NvmlUnavailable` when NVML cannot be opened, and pynvml's errors otherwise. An opening that takes
-    longer goes on meanwhile. Use an instance from one thread. The constructor raises `NvmlUnavailable` without pynvml.
-    """
+    longer goes on meanwhile. Use an instance from one thread. The constructor raises `NvmlUnavailable` without
+    pynvml."""
 
     def __init__(self) -> None:
         self._module: Any = import_pynvml()
@@ -150,12 +146,9 @@ class Nvml:
         return ANSWER_S if self._until is None else min(ANSWER_S, self._until - time.monotonic())
 
     def _asked(self, name: str, function: Callable[[], Any]) -> Any:
-        try:
-            if not self._is_open:
-                self._calls.call("nvmlInit", self._open, self._patience_s())
-            return self._calls.call(name, function, self._patience_s())
-        except Unanswered as silent:
-            raise NvmlSilent(silent) from None
+        if not self._is_open:
+            self._calls.call("nvmlInit", self._open, self._patience_s())
+        return self._calls.call(name, function, self._patience_s())
 
     def _open(self) -> None:
         try:
@@ -198,11 +191,8 @@ class Nvml:
             return GpuIdentity(uuid)
 
     def find(self, uuid: str | None) -> Any:
-        """Handle of the GPU or MIG instance with this UUID; with None, of the first that CUDA would show.
-
-        The prefix may be missing or be ``GPU-`` for a MIG instance, as CUDA's own UUIDs carry none. Raises
-        `NvmlUnavailable`.
-        """
+        """Handle of the GPU or MIG instance with this UUID; with None, of the first that CUDA would show. The prefix
+        may be missing or be ``GPU-`` for a MIG instance, as CUDA's own UUIDs carry none. Raises `NvmlUnavailable`."""
         try:
             return self._first_visible() if uuid is None else self._by_uuid(uuid)
         except self.api.NVMLError as error:
@@ -242,11 +232,9 @@ class Nvml:
 
 
 def import_pynvml() -> ModuleType:
-    """The module ``pynvml`` of nvidia-ml-py. Raises `NvmlUnavailable` when it is missing or another's.
-
-    Up to release 11 the PyPI package ``pynvml`` put a package of the same name, with old bindings of its own,
-    before it; from 12 on it only prints a warning at import, which would land on the screen.
-    """
+    """The module ``pynvml`` of nvidia-ml-py. Raises `NvmlUnavailable` when it is missing or another's. Up to release 11
+    the PyPI package ``pynvml`` put a package of the same name, with old bindings of its own, before it; from 12 on it
+    only prints a warning at import, which would land on the screen."""
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     try:
         import pynvml
@@ -273,11 +261,9 @@ def why_lost(code: int, text: str) -> str:
 
 
 def first_visible(listed: str | None) -> int | str | None:
-    """The first GPU that a value of ``CUDA_VISIBLE_DEVICES`` names: an index, the beginning of a UUID, or None
-    when the value hides every GPU. `listed` is None when the variable is not set, which hides nothing.
-
-    The list ends at its first invalid entry (CUDA C++ programming guide, "CUDA environment variables").
-    """
+    """The first GPU that a value of ``CUDA_VISIBLE_DEVICES`` names: an index, the beginning of a UUID, or None when the
+    value hides every GPU. `listed` is None when the variable is not set, which hides nothing. The list ends at its
+    first invalid entry (CUDA C++ programming guide, "CUDA environment variables")."""
     if listed is None:
         return 0
     first = listed.split(",")[0].strip()
@@ -286,20 +272,9 @@ def first_visible(listed: str | None) -> int | str | None:
     return int(first) if first.isdecimal() else None
 
 
-class Unanswered(Exception):
-    """A call has not returned in time. `waited` is False if it was not made, as the earlier one `name` has not
-    returned."""
-
-    def __init__(self, name: str, *, waited: bool) -> None:
-        super().__init__(f"no answer to {name}")
-        self.name, self.waited = name, waited
-
-
 class Calls:
-    """Makes calls one after another on a daemon thread; use it from one thread.
-
-    While a call does not return, every other one is refused at once, so at most one thread is stuck.
-    """
+    """Makes calls one after another on a daemon thread; use it from one thread. While a call does not return, every
+    other one is refused at once, so at most one thread is stuck."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -312,19 +287,18 @@ class Calls:
         return self._last is not None and not self._last[1].done()
 
     def call(self, name: str, function: Callable[[], T], limit_s: float) -> T:
-        """The result or error of `function`. Raises `Unanswered` if that takes longer than `limit_s` seconds."""
+        """The result or error of `function`. Raises `NvmlSilent` if that takes longer than `limit_s` seconds."""
         if self._last is not None and self.is_stuck:
-            raise Unanswered(self._last[0], waited=False)
+            raise NvmlSilent(self._last[0], waited=False)
         call = self._begin(name, function)
         if not wait([call], max(limit_s, 0.0)).done:
-            raise Unanswered(name, waited=True)
+            raise NvmlSilent(name, waited=True)
         answer: T = call.result()
         return answer
 
     def end(self, name: str, last: Callable[[], object], limit_s: float) -> None:
         """Call `last`, ignoring its errors, and end the thread; waits `limit_s` seconds at most, not while a call is
-        stuck. A later `call` starts another thread.
-        """
+        stuck. A later `call` starts another thread."""
         limit_s = 0.0 if self.is_stuck else limit_s
         call = self._begin(name, last)
         if self._waiting is not None:

@@ -25,11 +25,9 @@ OPENING = "opening NVML"
 
 class DeviceSampler:
     """Samples every `interval_s` seconds while a cell runs, else every `idle_interval_s` (or `interval_s`, if longer),
-    counted from the end of a sample. An interval of 0 is off.
-
-    `emit` is called on the sampler's thread; its errors are ignored. NVML and psutil are imported and opened on that
-    thread, after a first event without a GPU, as opening NVML may take seconds. An instance cannot be started again.
-    """
+    counted from the end of a sample. An interval of 0 is off. `emit` is called on the sampler's thread; its errors are
+    ignored. NVML and psutil are imported and opened on that thread, after a first event without a GPU, as opening NVML
+    may take seconds. An instance cannot be started again."""
 
     def __init__(
         self, emit: Callable[[DeviceSampled], None], *, interval_s: float = 0.5, idle_interval_s: float = 2.0
@@ -89,10 +87,8 @@ class DeviceSampler:
         self.watch(device.uuid if device else None, pid)
 
     def measured(self) -> None:
-        """Sample at once, as the running cell has stopped measuring: a short cell may have had no sample.
-
-        There is none when measuring begins, as it would disturb the first step of every cell.
-        """
+        """Sample at once, as the running cell has stopped measuring: a short cell may have had no sample. There is none
+        when measuring begins, as it would disturb the first step of every cell."""
         self._sampled_after = self.sample_soon()
 
     def await_sample(self, stop: StopSignal) -> None:

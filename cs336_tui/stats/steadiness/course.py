@@ -109,10 +109,8 @@ class _Fit(NamedTuple):
 
 
 class _Search:
-    """Penalised least squares over sets of terms, for all correlations at once (P of them, n times).
-
-    Sums along time use einsum: matrix products would start BLAS's threads, which disturb a measurement.
-    """
+    """Penalised least squares over sets of terms, for all correlations at once (P of them, n times). Sums along time
+    use einsum: matrix products would start BLAS's threads, which disturb a measurement."""
 
     def __init__(self, values: Series) -> None:
         self.n = len(values)

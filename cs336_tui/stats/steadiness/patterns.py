@@ -78,11 +78,9 @@ class Modes(NamedTuple):
 
 
 def two_modes(values: Series, least_gap: float) -> Modes | None:
-    """The two modes of the values, `least_gap` or more apart; None if there is one.
-
-    Two normals of one variance, fitted by expectation and maximisation (Dempster et al. 1977) from the split of least
-    squares, are compared with one normal.
-    """
+    """The two modes of the values, `least_gap` or more apart; None if there is one. Two normals of one variance, fitted
+    by expectation and maximisation (Dempster et al. 1977) from the split of least squares, are compared with one
+    normal."""
     n = len(values)
     variance = float(values.var())
     if n < 8 or variance <= 0:
@@ -248,12 +246,10 @@ def clock_tick(values: Series) -> float | None:
 
 
 def find_levels(values: Series) -> float | None:
-    """The distance of evenly spaced levels around which values near 1 lie; None without such levels.
-
-    For a distance g the angles 2π x/g of the values x gather if the values lie near multiples of g (Rayleigh's test, as
-    in Mardia and Jupp 2000, section 6.3). Values at one level gather too, so they must spread over half a distance. A
-    device whose clock moves in large ticks makes such levels.
-    """
+    """The distance of evenly spaced levels around which values near 1 lie; None without such levels. For a distance g
+    the angles 2π x/g of the values x gather if the values lie near multiples of g (Rayleigh's test, as in Mardia and
+    Jupp 2000, section 6.3). Values at one level gather too, so they must spread over half a distance. A device whose
+    clock moves in large ticks makes such levels."""
     seen = values[:MOST_SEEN]
     spread = float(seen.std())
     most = min(MOST_TICK, spread / LEAST_SPREAD)

@@ -55,10 +55,8 @@ _MAD_TO_STD = 1.4826
 
 class Finding(msgspec.Struct, frozen=True):
     """One class that holds, with its evidence. `after` is the number of steps before it, None if it is everywhere.
-
     `share` is its size as a share of the step time: for `flat` the standard deviation, for `drift` the change from the
-    first step to the last (negative: faster), for `bimodal` the gap of the modes, else the largest excess.
-    """
+    first step to the last (negative: faster), for `bimodal` the gap of the modes, else the largest excess."""
 
     name: Class
     after: int | None
@@ -97,10 +95,8 @@ class Steadiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def classify(times_s: Sequence[float]) -> Steadiness:
-    """Classify step times in order, in seconds: measured ones, or warm-up and measured together.
-
-    Raises ValueError when a time is not finite or not above 0.
-    """
+    """Classify step times in order, in seconds: measured ones, or warm-up and measured together. Raises ValueError when
+    a time is not finite or not above 0."""
     times = np.asarray(times_s, dtype=float)
     if not (np.isfinite(times) & (times > 0)).all():
         raise ValueError("a step time is not a finite number above 0")
