@@ -14,16 +14,8 @@ from typing import Literal
 from cs336_tui import __version__
 from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import Sweep
+from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment, capability_pair
-from cs336_tui.events.events import (
-    SCHEMA,
-    DeviceSampled,
-    EnvironmentRead,
-    Notice,
-    SessionAnnotated,
-    SessionEnded,
-    SessionStarted,
-)
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.ab import RoundSetup, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.capabilities import without_impossible
@@ -137,7 +129,7 @@ class Bench:
         with self._probing:
             if self._environment is None:
                 environment = probe_machine(None if self._in_process else self._launcher)
-                self._recorder.record([EnvironmentRead(at=time.time(), environment=environment)])
+                self._recorder.record([ev.EnvironmentRead(at=time.time(), environment=environment)])
                 if not environment.devices:
                     return environment  # whatever went wrong may have passed when we are asked again
                 self._recorder.say_once(*environment.faults)
@@ -158,7 +150,7 @@ class Bench:
         resolved = sweep.with_devices(environment.resolve(sweep.devices))
         if may_leave_out:
             resolved, said = without_impossible(resolved, environment, may_leave_out)
-            self._recorder.pass_on([Notice(at=time.time(), text=text) for text in said])
+            self._recorder.pass_on([ev.Notice(at=time.time(), text=text) for text in said])
         for spec in resolved.cells():
             environment.check(spec)
         return resolved
@@ -302,7 +294,7 @@ class Bench:
 
     def annotate(self, *, name: str | None = None, note: str | None = None) -> None:
         """Give the session a name or a note; None leaves what was, an empty text takes it away."""
-        self._recorder.record([SessionAnnotated(at=time.time(), name=name, note=note)])
+        self._recorder.record([ev.SessionAnnotated(at=time.time(), name=name, note=note)])
 
     def cancel(self) -> bool:
         """Stop the running cell within 2 s, and run none that waits; False when there was neither."""
@@ -341,7 +333,7 @@ class Bench:
                 if self._recorder.is_open:
                     over: Literal["cancelled", "finished"] = "cancelled" if self._was_cancelled else "finished"
                     reason = "interrupted" if interrupted else over
-                    self._recorder.record([SessionEnded(at=time.time(), reason=reason)])
+                    self._recorder.record([ev.SessionEnded(at=time.time(), reason=reason)])
             finally:
                 self._recorder.close()
 
@@ -351,14 +343,14 @@ class Bench:
                 self._recorder.open()
                 self._has_begun = True
                 now = time.time()
-                started = SessionStarted(at=now, schema=SCHEMA, session=self.session, app=__version__)
-                self._recorder.record([started, EnvironmentRead(at=now, environment=environment)])
+                started = ev.SessionStarted(at=now, schema=ev.SCHEMA, session=self.session, app=__version__)
+                self._recorder.record([started, ev.EnvironmentRead(at=now, environment=environment)])
 
     def _capability_of(self, spec: CellSpec) -> tuple[int, int] | None:
         device = self._environment.device(spec.device) if self._environment else None
         return capability_pair(device.capability) if device and device.capability else None
 
-    def _on_sample(self, sample: DeviceSampled) -> None:
+    def _on_sample(self, sample: ev.DeviceSampled) -> None:
         # The log keeps samples of runs only.
         (self._recorder.pass_on if self.queue.current is None else self._recorder.record)([sample])
         if sample.why and sample.gpu is not None:  # of a GPU that was there

@@ -11,17 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from cs336_tui.events import events as ev
 from cs336_tui.events.codec import coalesce, unpack
-from cs336_tui.events.events import (
-    CellFinished,
-    ChildOutput,
-    Event,
-    ReportFinished,
-    Stage,
-    StageChanged,
-    Status,
-    StepsTimed,
-)
 from cs336_tui.runner.launcher import Child
 from cs336_tui.runner.orphans import remark_on_orphans
 from cs336_tui.runner.pipes import OutputTail, StopSignal
@@ -48,7 +39,7 @@ class Supervisor:
         self,
         child: Child,
         cell: int | None,
-        record: Callable[[Sequence[Event]], None],
+        record: Callable[[Sequence[ev.Event]], None],
         stop: StopSignal,
         timeout_s: float | None = None,
         *,
@@ -57,9 +48,9 @@ class Supervisor:
         self._child, self._cell, self._report, self._record, self._stop = child, cell, report, record, stop
         self._pid = child.process.pid
         self._frames = child.frames()
-        self._ends: list[CellFinished | ReportFinished] = []
+        self._ends: list[ev.CellFinished | ev.ReportFinished] = []
         """The ends that the child told: two for two cells in turns."""
-        self._stage: Stage = "starting"
+        self._stage: ev.Stage = "starting"
         self._step: int | None = None
         self._stopping = False
         self._timeout_s = timeout_s
@@ -108,7 +99,7 @@ class Supervisor:
 
     def _drain(self, *, until_empty: bool) -> None:
         """Record what has arrived. A process that the child started may hold the pipe open, so not to its end."""
-        events: list[Event] = []
+        events: list[ev.Event] = []
         while self._listening and self._events.poll(0):
             events += map(unpack, self._frames.read())
             if self._frames.at_end:
@@ -118,9 +109,9 @@ class Supervisor:
                 break
         for event in events:
             self._note(event)
-        events = [event for event in events if not isinstance(event, CellFinished | ReportFinished)]
+        events = [event for event in events if not isinstance(event, ev.CellFinished | ev.ReportFinished)]
         if text := self._tail.read():
-            events.insert(0, ChildOutput(at=time.time(), cell=self._cell, text=text))
+            events.insert(0, ev.ChildOutput(at=time.time(), cell=self._cell, text=text))
         if events:
             self._record(coalesce(events))
 
@@ -130,13 +121,13 @@ class Supervisor:
         while self._listening and self._events.poll(max(0.0, end_at - time.monotonic()) * 1e3):
             self._drain(until_empty=False)
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: ev.Event) -> None:
         match event:
-            case StageChanged():
+            case ev.StageChanged():
                 self._stage, self._step = event.stage, 0 if event.stage in ("warm-up", "measuring") else None
-            case StepsTimed():
+            case ev.StepsTimed():
                 self._step = event.first + len(event.times_s)
-            case CellFinished() | ReportFinished():
+            case ev.CellFinished() | ev.ReportFinished():
                 self._ends.append(event)
                 self._escalation = [(time.monotonic() + EXIT_S, self._child.kill)]
 
@@ -162,9 +153,9 @@ class Supervisor:
         self._child.terminate()
         self._escalation = [(time.monotonic() + TERM_S, self._child.kill)]
 
-    def _sudden_end(self) -> CellFinished | ReportFinished:
+    def _sudden_end(self) -> ev.CellFinished | ev.ReportFinished:
         """The end of a child that told none."""
-        status: Status
+        status: ev.Status
         if self._timed_out:
             status, error = "killed", f"no result within the per-cell timeout of {self._timeout_s:g} s"
         elif self._stopping:
@@ -174,9 +165,9 @@ class Supervisor:
             kills = after - before if before is not None and after is not None else None
             status, error = explain_exit(self._child.process.exitcode, kills)
         if self._report is not None:
-            return ReportFinished(at=time.time(), report=self._report, status=status, error=error)
+            return ev.ReportFinished(at=time.time(), report=self._report, status=status, error=error)
         assert self._cell is not None
-        return CellFinished(
+        return ev.CellFinished(
             at=time.time(), cell=self._cell, status=status, error=error, stage=self._stage, step=self._step
         )
 
@@ -193,7 +184,7 @@ def kernel_oom_kills() -> int | None:
     return None
 
 
-def explain_exit(exitcode: int | None, oom_kills: int | None) -> tuple[Status, str]:
+def explain_exit(exitcode: int | None, oom_kills: int | None) -> tuple[ev.Status, str]:
     """Status and one-line error of a child that ended with `exitcode` before it reported a result. A negative exit code
     is the signal that ended it. `oom_kills` counts the kernel's out-of-memory kills meanwhile, None if unknown."""
     if exitcode is None or exitcode >= 0:
