@@ -6,9 +6,8 @@ Each function imports its module when it is called.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cs336_tui.config import environment_variables as environment_variables  # before torch
 
@@ -23,17 +22,21 @@ if TYPE_CHECKING:
     from cs336_tui.worker.measure.report import make_report as make_report
 else:
 
-    def _late(module: str, name: str) -> Callable[..., Any]:
-        return lambda *args, **kwargs: getattr(import_module(f"cs336_tui.worker.{module}"), name)(*args, **kwargs)
+    class _Late(NamedTuple):  # and no lambda, as it is sent to child processes
+        module: str
+        name: str
 
-    predict = _late("estimate.predict", "predict")
-    run_round = _late("measure.ab", "run_round")
-    run_cell = _late("measure.cell", "run_cell")
-    in_one_line = _late("measure.failures", "in_one_line")
-    measure_peak = _late("measure.peak", "measure_peak")
-    probe = _late("measure.probe", "probe")
-    keep_freed_memory = _late("measure.process", "keep_freed_memory")
-    make_report = _late("measure.report", "make_report")
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            return getattr(import_module(f"cs336_tui.worker.{self.module}"), self.name)(*args, **options)
+
+    predict = _Late("estimate.predict", "predict")
+    run_round = _Late("measure.ab", "run_round")
+    run_cell = _Late("measure.cell", "run_cell")
+    in_one_line = _Late("measure.failures", "in_one_line")
+    measure_peak = _Late("measure.peak", "measure_peak")
+    probe = _Late("measure.probe", "probe")
+    keep_freed_memory = _Late("measure.process", "keep_freed_memory")
+    make_report = _Late("measure.report", "make_report")
 
 PRELOAD = "cs336_tui.worker.measure.preload"
 """The module that the fork server imports, so that every child starts with torch loaded."""
