@@ -202,7 +202,7 @@ async def test_the_log_follows_until_somebody_scrolls(bench: Benches) -> None:
         await until(pilot, lambda text: "line 99" not in text)
         app.sink([Notice(at=START, text="news")])
         await pilot.pause()
-        app.query_one(LogPane).show()
+        app.query_one(LogPane).show(app.shown.book)
         assert "! news" not in app.query_one(LogPane).text
         await pilot.press("end")
         await until(pilot, "! news")
