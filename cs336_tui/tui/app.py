@@ -99,7 +99,9 @@ class Cs336App(SteadyApp):
         self.themes = themes.ThemeChoice(self, theme, user_theme_dir)
         self.judging = Judging(self, lambda: self._runs.is_timing, lambda: self._painter.judged(), peaks)
         self._replay = ReplaySource(replay, self.sink, self.post_message, speed) if replay else None
-        self._autosave = SummaryAutosave(summary_path, self._complain) if summary_path else None
+        self._autosave = (
+            SummaryAutosave(summary_path, lambda problem: self.post_message(Trouble(problem))) if summary_path else None
+        )
         self._reports, self._peaks = ReportController(self), PeakController(self)
         self._runs = RunController(self, self._reports, self._peaks)
         self._sessions = SessionController(self, self._runs, session_dir)
@@ -225,9 +227,6 @@ class Cs336App(SteadyApp):
 
     def on_trouble(self, message: Trouble) -> None:
         self.report(message.text)
-
-    def _complain(self, problem: str) -> None:
-        self.post_message(Trouble(problem))
 
     def report(self, text: str) -> None:
         if not self.is_up:

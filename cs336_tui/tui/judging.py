@@ -82,11 +82,7 @@ class Judging:
     `busy`: whether a cell is being timed; `changed` is called on the screen's thread when something was found."""
 
     def __init__(
-        self,
-        pump: MessagePump,
-        busy: Callable[[], bool],
-        changed: Callable[[], object],
-        peaks: PeakCache | None = None,
+        self, pump: MessagePump, busy: Callable[[], bool], changed: Callable[[], object], peaks: PeakCache | None = None
     ) -> None:
         self._pump, self._busy, self._changed = pump, busy, changed
         self.peaks = peaks or PeakCache()

@@ -40,7 +40,7 @@ class MainScreen(Screen[None]):
         super().__init__()
         self._compositor = TightCompositor()
         self._preset, self._options = preset, options
-        self._preview = Preview(self, self._ask_to_paint)
+        self._preview = Preview(self, lambda: self.post_message(Lines.Resized()))
         self._mounting: dict[str, AwaitMount] = {}
         self.open_pane = "configure"
         """The pane that fills a small screen."""
@@ -51,7 +51,9 @@ class MainScreen(Screen[None]):
         self._classify()
         yield Lines(id="header")
         with Horizontal(id="panes"):
-            yield ConfigurePane(self._preset, self._options, id="configure")
+            configure = ConfigurePane(self._preset, self._options, id="configure")
+            configure.border_title = TABS["configure"].label
+            yield configure
             yield from (tab.make() for tab in _ABOVE if tab.id != "configure")
         yield TabBar(id="tabs")
         with Container(id="content"):
@@ -111,9 +113,6 @@ class MainScreen(Screen[None]):
     def chosen(self) -> Cells:
         """The cells of the choices in Configure, as far as they are known."""
         return self._preview.cells(self.query_one(ConfigurePane).choices)
-
-    def _ask_to_paint(self) -> None:
-        self.post_message(Lines.Resized())
 
     async def focus_pane(self, pane: str) -> None:
         """Put the focus on the first thing in a pane that can have it."""

@@ -35,7 +35,9 @@ class PaneTab(Tab):
 
     def make(self) -> Widget:
         """The pane of the tab. Not for the form, which is made from what the app was started with."""
-        return self.pane()(id=self.id)
+        pane = self.pane()(id=self.id)
+        pane.border_title = self.label
+        return pane
 
 
 def _show_live(pane: LivePane, frame: Frame) -> None:

@@ -135,7 +135,7 @@ class PresetEntry(Entry, can_focus=True):
     """Names the preset that fills the form and whether its choices were changed since. Enter opens the list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space,enter", "choose", "Choose a preset", show=False, id="preset.choose"),
+        Binding("space,enter", "choose", "Choose a preset", show=False, id="preset.choose")
     ]
 
     preset: reactive[Preset] = reactive(QUICK)
@@ -178,7 +178,7 @@ class RecentEntry(Entry, can_focus=True):
     """Number of own models that were run before. Enter opens their list, newest first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space,enter", "choose", "Choose a recent model", show=False, id="recent.choose"),
+        Binding("space,enter", "choose", "Choose a recent model", show=False, id="recent.choose")
     ]
 
     models: reactive[tuple[RecentModel, ...]] = reactive(())

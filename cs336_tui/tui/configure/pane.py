@@ -107,7 +107,6 @@ class ConfigurePane(Vertical):
         self, preset: Preset = QUICK, options: RunOptions | None = None, *, id: str | None = "configure"
     ) -> None:
         super().__init__(id=id)
-        self.border_title = "Configure"
         self._preset = preset
         self._entries = entries_of(preset.sweep, options)
         self._form = read(self._entries)

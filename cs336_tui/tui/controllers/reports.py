@@ -145,12 +145,8 @@ class PeakController:
         if source is None or self._app.replaying or self._waiting or not wanted:
             return False
         self._waiting, self._asked_at, self._problem = list(wanted), time.monotonic(), ""
-        source.measure_peaks(wanted, self._told)
+        source.measure_peaks(wanted, partial(self._app.call_later, self._take))  # told on another thread
         return True
-
-    def _told(self, wanted: WantedPeak, found: DevicePeak | PeakError) -> None:
-        """On whichever thread measured."""
-        self._app.call_later(partial(self._take, wanted, found))
 
     def _take(self, wanted: WantedPeak, found: DevicePeak | PeakError) -> None:
         self._waiting = [each for each in self._waiting if each != wanted]

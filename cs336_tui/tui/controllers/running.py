@@ -6,7 +6,6 @@ import gc
 from functools import partial
 
 from cs336_tui.config.recent_models import models_in, remember
-from cs336_tui.config.sweep import Sweep
 from cs336_tui.tui.background import in_background
 from cs336_tui.tui.configure.pane import ConfigurePane
 from cs336_tui.tui.controllers.protocol import Host
@@ -56,7 +55,8 @@ class RunController:
         if source is None or self.stopping:
             return
         source.run(wanted.sweep, wanted.options)
-        self._remember_models(wanted.sweep)
+        if models := models_in(wanted.sweep):
+            in_background(self._app, partial(remember, models), self._pane.set_recent)
         if self.cells_run:
             count = len(wanted.sweep) * wanted.options.repeats
             self._app.notify(
@@ -64,11 +64,6 @@ class RunController:
             )
         else:
             self.begin()
-
-    def _remember_models(self, sweep: Sweep) -> None:
-        """Offer a person's own models that run now before others from here on."""
-        if models := models_in(sweep):
-            in_background(self._app, partial(remember, models), self._pane.set_recent)
 
     def begin(self) -> None:
         self.cells_run = True

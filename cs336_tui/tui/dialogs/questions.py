@@ -16,6 +16,15 @@ from textual.widgets.option_list import Option
 from cs336_tui.tui.dialogs.window import Dialog
 
 
+def problem_of(act: Callable[[], object], error: type[Exception] | tuple[type[Exception], ...]) -> str:
+    """Why this cannot be done, in one line; empty if it was done."""
+    try:
+        act()
+    except error as problem:
+        return str(problem)
+    return ""
+
+
 class AskText(Dialog[str | None]):
     """Answers with what was entered, or None on Escape. `check` says in one line why a text is refused, empty when it
     is taken. `warn` says what should be known of a text that is taken all the same; it needs a second Enter."""
@@ -137,7 +146,7 @@ class ChoiceList(Dialog[int | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss_list", "Close", show=False, id="choices.close"),
+        Binding("escape,q", "dismiss_list", "Close", show=False, id="choices.close")
     ]
 
     def __init__(self, title: str, choices: Sequence[tuple[str, str]], at: int = 0) -> None:

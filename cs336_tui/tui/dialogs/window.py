@@ -63,7 +63,7 @@ class Reader(Dialog[None]):
     """Shows the lines that `write` makes for the window's width; made anew when the terminal is resized."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter,question_mark", "dismiss", "Close", id="reader.close"),
+        Binding("escape,q,enter,question_mark", "dismiss", "Close", id="reader.close")
     ]
 
     DEFAULT_CSS = """
@@ -72,7 +72,7 @@ class Reader(Dialog[None]):
 
     def __init__(self, title: str, write: Callable[[int], Sequence[Line]]) -> None:
         super().__init__()
-        self._write, self._rows = write, Rows(id="box")
+        self._write, self._rows = write, Rows(cursor=False, id="box")
         self._rows.border_title = title
         self._rows.border_subtitle = "↑↓ scroll · Esc close"
 

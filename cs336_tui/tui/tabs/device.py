@@ -29,12 +29,8 @@ class Run(NamedTuple):
 class DevicePane(Lines):
     """Shows the newest sample and the graphs of the latest run."""
 
-    BORDER_TITLE = "Device"
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._energy: tuple[float, float] | None = None
-        """The start of the run, and the first reading of the energy counter in it, J."""
+    _energy: tuple[float, float] | None = None
+    """The start of the run, and the first reading of the energy counter in it, J."""
 
     def show(self, state: SessionState, run: Run | None) -> None:
         if not state.devices:

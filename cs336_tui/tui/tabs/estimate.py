@@ -18,7 +18,7 @@ from cs336_tui.events.reports import CATEGORIES, MemoryBlock, Prediction
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats import quantities
 from cs336_tui.tui import format
-from cs336_tui.tui.dialogs.questions import AskText
+from cs336_tui.tui.dialogs.questions import AskText, problem_of
 from cs336_tui.tui.dialogs.window import Reader
 from cs336_tui.tui.titles import cell_columns, told_variants, unique_names
 from cs336_tui.tui.widgets.columns import shown_table, table_lines
@@ -260,8 +260,6 @@ class EstimateList(Rows):
 class EstimatePane(Container):
     """The list, and the detail of the cell under the cursor: beside or below it, or in a window on Enter."""
 
-    BORDER_TITLE = "Estimate"
-
     class GpuNamed(Message):
         """Estimate for this GPU; None: the machine's own devices."""
 
@@ -275,7 +273,7 @@ class EstimatePane(Container):
     def __init__(self, *, id: str | None = "estimate") -> None:
         super().__init__(id=id)
         self._shown = Estimated((), "chosen")
-        self._list = EstimateList(cursor=True, id="estimate-list")
+        self._list = EstimateList(id="estimate-list")
         self._detail = Lines(id="estimate-detail")
 
     def compose(self) -> ComposeResult:
@@ -369,14 +367,8 @@ class EstimatePane(Container):
 
         names = ", ".join(gpu.name for gpu in known_gpus())
         about = f"Whether the cells fit a GPU that need not be here; empty: this machine.\nKnown: {names}"
-        self.app.push_screen(AskText("GPU", about, check=_problem_of), entered)
 
+        def check(name: str) -> str:
+            return problem_of(lambda: name and find_gpu(name), UnknownGpu)
 
-def _problem_of(gpu: str) -> str:
-    """Why this names no GPU; empty if it does, or is empty."""
-    try:
-        if gpu:
-            find_gpu(gpu)
-    except UnknownGpu as error:
-        return str(error)
-    return ""
+        self.app.push_screen(AskText("GPU", about, check=check), entered)

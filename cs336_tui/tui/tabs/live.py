@@ -31,8 +31,6 @@ _CHART_ROWS = 7
 class LivePane(Lines):
     """Shows one cell: its progress, mean and std, steps and phases."""
 
-    BORDER_TITLE = "Live"
-
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.detail_interval_s = 1.0

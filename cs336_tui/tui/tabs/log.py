@@ -33,10 +33,8 @@ class LogBook:
 class LogPane(Rows):
     """Each row starts with its cell's number. The newest row stays in sight until the user scrolls up."""
 
-    BORDER_TITLE = "Log"
-
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(follow=True, id=id)
+        super().__init__(cursor=False, follow=True, id=id)
         self.book = LogBook()
 
     def show(self, book: LogBook) -> None:

@@ -35,24 +35,20 @@ _AT_ONCE = 300
 class PrecisionPane(ReportPane):
     """Shows the speed-ups, and below them the subject's report or how to get one."""
 
-    BORDER_TITLE = "Precision"
-
     kind: ClassVar[ReportKind] = "precision"
     about: ClassVar[str] = (
         "A precision report runs one step of this cell and reads the dtypes of every module by hooks, beside the "
         "course's toy model under autocast and its accumulation experiment. It takes about as long as one step."
     )
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._counted: tuple[int, int] | None = None
-        """What the speed-ups were made from."""
-        self._speedups: Sequence[SpeedUp] | None = None
-        """None while they are made."""
-        self._drawn: tuple[int | None, int] | None = None
-        """The report and the width of the page and the rows; None if these are out of date."""
-        self._page: Page | None = None
-        self._below: Sequence[Line] = ()
+    _counted: tuple[int, int] | None = None
+    """What the speed-ups were made from."""
+    _speedups: Sequence[SpeedUp] | None = None
+    """None while they are made."""
+    _drawn: tuple[int | None, int] | None = None
+    """The report and the width of the page and the rows; None if these are out of date."""
+    _page: Page | None = None
+    _below: Sequence[Line] = ()
 
     def show(self, subject: Subject) -> None:
         self._find_speedups(subject.state)

@@ -72,8 +72,6 @@ def _columns(variants: Mapping[str, set[str]]) -> tuple[Column[_QueueRow], ...]:
 class QueuePane(Rows):
     """Orders, skips, pauses and retries the waiting cells; every change takes effect at once."""
 
-    BORDER_TITLE = "Queue"
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("K,shift+up", "move_cell(-1)", "Earlier", key_display="K", id="queue.earlier"),
         Binding("J,shift+down", "move_cell(1)", "Later", key_display="J", id="queue.later"),
@@ -100,7 +98,7 @@ class QueuePane(Rows):
             self.skip = skip
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(cursor=True, id=id)
+        super().__init__(id=id)
         self._view: QueueView | None = None
         self._at_work: CellState | None = None
         self._waiting: list[int] = []

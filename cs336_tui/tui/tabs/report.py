@@ -70,7 +70,7 @@ class ReportPane(Rows):
             self.by = by
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(cursor=True, id=id)
+        super().__init__(id=id)
         self.subject = Subject(SessionState())
         self.report: ReportState | None = None
         """The report that is shown; None if there is none with a content."""

@@ -123,11 +123,7 @@ _FEW = 200
 class ResultsPane(Rows):
     """The table; Enter posts `Rows.Chosen` with the cell's index. Without focus the cursor is on the cell in Live."""
 
-    BORDER_TITLE = "Results"
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("m", "mark", "Mark to compare", id="results.mark"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("m", "mark", "Mark to compare", id="results.mark")]
 
     class Marked(Message):
         """The user wants to compare this cell, or no longer."""
@@ -137,7 +133,7 @@ class ResultsPane(Rows):
             self.cell = cell
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(cursor=True, id=id)
+        super().__init__(id=id)
         self._state: SessionState | None = None
         self._cells: tuple[CellState, ...] = ()
         self._places: dict[int, int] = {}

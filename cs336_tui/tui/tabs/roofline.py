@@ -40,7 +40,6 @@ _BESIDE = 100
 class RooflinePane(Container):
     """Draws the machine and the precision of the cell under the table's cursor."""
 
-    BORDER_TITLE = "Roofline"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "measure", "Measure the peak", id="roofline.measure"),
         Binding("c", "copy", "Copy table", id="roofline.copy"),
@@ -63,7 +62,7 @@ class RooflinePane(Container):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._chart = Lines(id="roofline-chart")
-        self._rows = Rows(cursor=True, id="roofline-rows")
+        self._rows = Rows(id="roofline-rows")
         self._counted: tuple[int, ...] | None = None
         """What the roofline is made from."""
         self._roofline: Roofline | None = None

@@ -36,8 +36,6 @@ class Compared(NamedTuple):
 class SessionsPane(Rows):
     """The list. Keys post `Asked`; Compare shows the marked sessions."""
 
-    BORDER_TITLE = "Sessions"
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "ask('open')", "Open", id="sessions.open"),
         Binding("c,space", "mark", "Compare", id="sessions.mark"),
@@ -57,14 +55,12 @@ class SessionsPane(Rows):
     class Marked(Message):
         """The marked sessions have changed."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(cursor=True, id=id)
-        self._infos: tuple[SessionInfo, ...] | None = None
-        self._problem = ""
-        self._own: Path | None = None
-        self._opened: Path | None = None
-        self.marked: tuple[Path, ...] = ()
-        """The logs of the marked sessions, in the order of marking."""
+    _infos: tuple[SessionInfo, ...] | None = None
+    _problem = ""
+    _own: Path | None = None
+    _opened: Path | None = None
+    marked: tuple[Path, ...] = ()
+    """The logs of the marked sessions, in the order of marking."""
 
     @property
     def infos(self) -> tuple[SessionInfo, ...]:

@@ -280,9 +280,7 @@ class Fold(Widget, can_focus=True):
     }
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space,enter", "turn", "Show or hide", show=False, id="fold.turn"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("space,enter", "turn", "Show or hide", show=False, id="fold.turn")]
 
     open: reactive[bool] = reactive(False)
     label: reactive[str] = reactive("")
@@ -320,9 +318,7 @@ class PushButton(Widget, can_focus=True):
     }
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,space", "press", "Press", show=False, id="button.press"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,space", "press", "Press", show=False, id="button.press")]
 
     label: reactive[str] = reactive("", layout=True)
 

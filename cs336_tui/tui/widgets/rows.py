@@ -57,7 +57,7 @@ class Rows(Lines, can_focus=True):
     class Moved(_OfRow):
         """The cursor went to another row."""
 
-    def __init__(self, *, cursor: bool = False, follow: bool = False, id: str | None = None) -> None:
+    def __init__(self, *, cursor: bool = True, follow: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
         self._count = self._heading_rows = 0
         self._draw: Draw = lambda _first, _last: ((), ())

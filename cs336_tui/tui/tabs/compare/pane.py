@@ -13,7 +13,7 @@ from textual.message import Message
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.pivot import PivotError, varying
 from cs336_tui.tui.background import in_background
-from cs336_tui.tui.dialogs.questions import AskText
+from cs336_tui.tui.dialogs.questions import AskText, problem_of
 from cs336_tui.tui.dialogs.window import text_reader
 from cs336_tui.tui.judging import give_way
 from cs336_tui.tui.tabs.compare import pivot
@@ -32,8 +32,6 @@ _AT_ONCE = 300
 
 class ComparePane(Rows):
     """Shows one view of `Compared`, and makes it again when a cell is over or something else is asked."""
-
-    BORDER_TITLE = "Compare"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("v", "view(1)", "View", id="compare.view"),
@@ -56,15 +54,13 @@ class ComparePane(Rows):
             super().__init__()
             self.results = results
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(cursor=True, id=id)
-        self.view: CompareView = "pivot"
-        self.choice = PivotChoice()
-        """The pivot that is asked for."""
-        self._compared = Compared(())
-        self._results: tuple[Result, ...] = ()
-        self._made_of: tuple[object, ...] = ()
-        self._page: Page | None = None
+    view: CompareView = "pivot"
+    choice = PivotChoice()
+    """The pivot that is asked for."""
+    _compared = Compared(())
+    _results: tuple[Result, ...] = ()
+    _made_of: tuple[object, ...] = ()
+    _page: Page | None = None
 
     def show(self, compared: Compared) -> None:
         """Paint; the page is made again only if it may have changed."""
@@ -146,11 +142,11 @@ class ComparePane(Rows):
         self.view = VIEWS[(VIEWS.index(self.view) + by) % len(VIEWS)]
         self.cursor = 0
         self.refresh_bindings()
-        self._ask()
+        self.show(self._compared)
 
     def action_value(self, by: int) -> None:
         self.choice = self.choice.next_value(by)
-        self._ask()
+        self.show(self._compared)
 
     def action_baseline(self, by: int) -> None:
         try:
@@ -159,16 +155,16 @@ class ComparePane(Rows):
             self._page = message(f"! {error}", self.content_size.width, "caution")
             self._paint_page()
             return
-        self._ask()
+        self.show(self._compared)
 
     def action_swap(self) -> None:
         rows, columns = rows_and_columns(self.choice, self._results)
         self.choice = msgspec.structs.replace(self.choice, rows=columns, columns=rows, first_column=0)
-        self._ask()
+        self.show(self._compared)
 
     def action_columns(self, by: int) -> None:
         self.choice = msgspec.structs.replace(self.choice, first_column=max(self.choice.first_column + by, 0))
-        self._ask()
+        self.show(self._compared)
 
     def action_choose(self) -> None:
         """Ask for a pivot's rows, columns and cells, or open the reason of a pair's outcome."""
@@ -186,22 +182,16 @@ class ComparePane(Rows):
             return
 
         def check(text: str) -> str:
-            try:
-                pivot.make(msgspec.structs.replace(pivot.from_text(text, choice), value="mean"), results)
-            except PivotError as error:
-                return str(error)
-            return ""
+            wanted = partial(msgspec.structs.replace, value="mean")
+            return problem_of(lambda: pivot.make(wanted(pivot.from_text(text, choice)), results), PivotError)
 
         def entered(text: str | None) -> None:
             if text is not None:
                 self.choice = pivot.from_text(text, self.choice)
-                self._ask()
+                self.show(self._compared)
 
         about = f"Rows by columns, perhaps where field=value and ...; fields that vary: {', '.join(varying(results))}"
         self.app.push_screen(AskText("Pivot", about, pivot.as_text(choice, results), check=check), entered)
-
-    def _ask(self) -> None:
-        self.show(self._compared)
 
 
 def _judged_pivot(choice: PivotChoice, results: Sequence[Result], width: int) -> Page:

@@ -175,8 +175,9 @@ def _page(
     ]
     rows: list[Line] = [(Span(layout.row(row)),) for row in texts]
     if len(rows) + 1 < 1000:
-        without = _NOT_OF_ATTENTION if found.fixed.get("workload") == "attention" else ()
-        told = {key: value for key, value in found.fixed.items() if _tells(key) and key not in without}
+        # Dimensions follow from the size, the session is in the heading.
+        without = ("session", "seed", *(_NOT_OF_ATTENTION if found.fixed.get("workload") == "attention" else ()))
+        told = {key: at for key, at in found.fixed.items() if FIELDS[key].kind != "model" and key not in without}
         fixed = ", ".join(f"{FIELDS[key].title} {value}" for key, value in told.items())
         rows += [(), *wrapped(f"All cells: {fixed}.", width, "muted", "  ")] if fixed else []
     if found.value in ("mean", "std"):
@@ -205,11 +206,6 @@ def _by(found: Pivot) -> str:
 def _baseline(found: Pivot) -> str:
     over = ", ".join(f"{FIELDS[key].title} {value}" for key, value in (found.baseline or {}).items())
     return f" · over {over} ([ ])" if over else ""
-
-
-def _tells(key: str) -> bool:
-    """Whether to name a field that all cells share: dimensions follow from the size, the session is in the heading."""
-    return FIELDS[key].kind != "model" and key not in ("session", "seed")
 
 
 def _text(found: Pivot, row: Key, column: Key, marks: dict[str, str]) -> str:

@@ -35,7 +35,6 @@ _FILTERS = ("phase", "part", "kind", "search", "sort", "turn", "clear")
 class KernelsPane(ReportPane):
     """Shows one view of a kernel report. Enter opens a kernel, or the kernels of a kind or part."""
 
-    BORDER_TITLE = "Kernels"
     kind = "kernels"
     about = (
         "Profiles one step after warm-up and shows where its time goes: each kernel (on a CPU each operator), kinds, "
@@ -58,15 +57,13 @@ class KernelsPane(ReportPane):
         Binding("y", "copy", "Copy table", id="kernels.copy"),
     ]
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.view: KernelsView = "kernels"
-        self.selection = Selection()
-        """The kernels that the first view shows."""
-        self._shown: KernelReport | None = None
-        self._found: Found | None = None
-        self._sheet: Sheet | None = None
-        self._laid: tuple[int, Laid] | None = None
+    view: KernelsView = "kernels"
+    selection = Selection()
+    """The kernels that the first view shows."""
+    _shown: KernelReport | None = None
+    _found: Found | None = None
+    _sheet: Sheet | None = None
+    _laid: tuple[int, Laid] | None = None
 
     def show(self, subject: Subject) -> None:
         had = self.report is not None

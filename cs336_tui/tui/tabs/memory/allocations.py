@@ -251,7 +251,12 @@ def oom_page(report: OomReport, prediction: Prediction | None, width: int) -> Pa
     """Live memory by category when memory ran out, beside the prediction, and the largest live allocations."""
     predicted = report.prediction or prediction
     unit = ByteUnit.for_largest(max(report.live_bytes, report.capacity_bytes or 0))
-    rows = [*wrapped(_what_happened(report, unit), width, "strong"), *wrapped(_how_known(report), width, "muted")]
+    how = (
+        "Observed: a second attempt ran out of memory too." if report.observed
+        else "Predicted, not observed: live memory is predicted up to the point where it no longer fits."
+    )  # fmt: skip
+    known = wrapped(f"{how} {report.note}", width, "muted")
+    rows = [*wrapped(_what_happened(report, unit), width, "strong"), *known]
     if predicted:
         rows += wrapped(_expected(predicted, report.capacity_bytes, unit), width)
     rows += [(), *_categories(report, predicted, unit, width)]
@@ -275,14 +280,6 @@ def _what_happened(report: OomReport, unit: ByteUnit) -> str:
     )
     has = f" of the device's {unit.text(report.capacity_bytes)}" if report.capacity_bytes else ""
     return f"Memory ran out{where}: {asked} with {unit.text(report.live_bytes)}{has} live."
-
-
-def _how_known(report: OomReport) -> str:
-    how = (
-        "Observed: a second attempt ran out of memory too." if report.observed
-        else "Predicted, not observed: live memory is predicted up to the point where it no longer fits."
-    )  # fmt: skip
-    return f"{how} {report.note}".strip()
 
 
 def _expected(predicted: Prediction, capacity_bytes: int | None, unit: ByteUnit) -> str:

@@ -37,7 +37,6 @@ _LOW, _TALL_WIDE, _TALL = 12, 18, 30
 class MemoryPane(ReportPane):
     """Shows one view of the subject's memory report; of a cell that ran out of memory, the reason."""
 
-    BORDER_TITLE = "Memory"
     kind = "memory"
     about = (
         "Every allocation of one step after warm-up: what is live at each moment and what for, the largest allocations "
@@ -59,19 +58,17 @@ class MemoryPane(ReportPane):
         Binding("enter", "choose", "Details", id="memory.details"),
     ]
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.view: MemoryView = "timeline"
-        self.event = 0
-        """The event under the timeline's cursor."""
-        self.window: EventWindow | None = None
-        self._level = 1
-        self._view_before: MemoryView = "timeline"
-        """The view before OOM."""
-        self._recorded: MemoryReport | None = None
-        self._timeline: Timeline | None = None
-        self._page: Page | None = None
-        self._page_of: tuple[object, ...] = ()
+    view: MemoryView = "timeline"
+    event = 0
+    """The event under the timeline's cursor."""
+    window: EventWindow | None = None
+    _level = 1
+    _view_before: MemoryView = "timeline"
+    """The view before OOM."""
+    _recorded: MemoryReport | None = None
+    _timeline: Timeline | None = None
+    _page: Page | None = None
+    _page_of: tuple[object, ...] = ()
 
     def show(self, subject: Subject) -> None:
         offered = self._offered
@@ -238,7 +235,7 @@ class MemoryPane(ReportPane):
         self.view = self.views[(self.views.index(self.view) + by) % len(self.views)]
         self.cursor = 0
         self.refresh_bindings()
-        self._paint_again()
+        self.show(self.subject)
 
     def action_make(self) -> None:
         self.post_message(self.Wanted("oom" if self.view == "OOM" else self.kind, self.subject))
@@ -260,13 +257,13 @@ class MemoryPane(ReportPane):
         assert self._shown is not None
         moments = self._shown.moments(window.columns, window.first, window.end)
         self.window, self.event = window, int(moments[column])
-        self._paint_again()
+        self.show(self.subject)
 
     def _to_event(self, event: int) -> None:
         if self._shown is not None and self.window is not None:
             self.event = self._clamped(event)
             self.window = self.window.following(self.event)
-            self._paint_again()
+            self.show(self.subject)
 
     def _clamped(self, event: int) -> int:
         return min(max(event, 0), self._shown.events - 1) if self._shown else 0
@@ -276,7 +273,7 @@ class MemoryPane(ReportPane):
         if self._shown is not None and self.window is not None:
             room = max(columns_in(self.content_size.width), 1)
             self.window = self.window.zoomed(factor, self.event, room)
-            self._paint_again()
+            self.show(self.subject)
 
     def action_peak(self) -> None:
         if self._shown:
@@ -302,7 +299,7 @@ class MemoryPane(ReportPane):
         """Leave out more small allocations, or fewer."""
         self._level = min(max(self._level + by, 0), len(LEVELS_MB) - 1)
         self.cursor = 0
-        self._paint_again()
+        self.show(self.subject)
 
     def action_choose(self) -> None:
         """Open everything about the timeline's moment, or about a row."""
@@ -316,9 +313,6 @@ class MemoryPane(ReportPane):
                 return [*about(timeline.report, width), (), *moment_details(timeline, event, width)]
 
             self.app.push_screen(Reader("Live memory", write))
-
-    def _paint_again(self) -> None:
-        self.show(self.subject)
 
 
 def _read(record: MemoryReport) -> Timeline:

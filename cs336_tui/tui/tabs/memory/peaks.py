@@ -103,8 +103,13 @@ def _all_peaks(state: SessionState) -> list[SpecPeaks]:
         SpecPeaks(spec, recorded.get(key), cells.get(key), _prediction(state, spec, recorded.get(key)))
         for key, spec in specs.items()
     ]
-    told = [row for row in found if row.recorded or row.cell or row.predicted]
-    return sorted(told, key=lambda row: _order(row.spec))
+
+    def order(row: SpecPeaks) -> tuple[int, str, int, int, str, str]:
+        spec = row.spec
+        model = spec.num_layers * spec.d_model * (spec.d_model + spec.d_ff)
+        return model, spec.size, spec.context_length, spec.batch_size, spec.precision, spec.pass_
+
+    return sorted((row for row in found if row.recorded or row.cell or row.predicted), key=order)
 
 
 def _prediction(state: SessionState, spec: CellSpec, recorded: PhasePeaks | None) -> Prediction | None:
@@ -112,11 +117,6 @@ def _prediction(state: SessionState, spec: CellSpec, recorded: PhasePeaks | None
         return known
     report = state.report_of("memory", recorded.spec) if recorded else None
     return report.content.prediction if report and isinstance(report.content, MemoryReport) else None
-
-
-def _order(spec: CellSpec) -> tuple[int, str, int, int, str, str]:
-    model = spec.num_layers * spec.d_model * (spec.d_model + spec.d_ff)
-    return model, spec.size, spec.context_length, spec.batch_size, spec.precision, spec.pass_
 
 
 def _difference(row: SpecPeaks) -> str:

@@ -76,10 +76,7 @@ def moment_lines(
 ) -> list[Line]:
     """Live memory at a moment: the total, by category, the largest allocations; at most `height` rows."""
     rows = len(CATEGORIES) if height >= 2 * len(CATEGORIES) + 2 else len(CATEGORIES) // 2
-    lines = [
-        _moment_line(moment, report, window, unit, width),
-        *category_lines(moment.by_category, unit, width, rows),
-    ]
+    lines = [_moment_line(moment, report, window, unit, width), *category_lines(moment.by_category, unit, width, rows)]
     if moment.blocks:
         heading, *blocks = blocks_table(moment.blocks, unit, width)
         lines += [heading, *(fit(block, width) for block in blocks)]
