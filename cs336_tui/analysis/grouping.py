@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, in_common, values, varies
-from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.merge import Result, grouped
 
 TELLING = tuple(key for key, field in FIELDS.items() if field.kind in ("choice", "place"))
 """Fields by which cells are told apart: not the model's dimensions, which its size implies, nor repeats."""
@@ -33,10 +33,8 @@ def telling(results: Iterable[Result], but: Sequence[str] = (), among: Sequence[
 def groups(results: Iterable[Result], keys: Sequence[str]) -> dict[tuple[str, ...], list[Result]]:
     """The results by what they show in these fields, in the fields' natural orders."""
     fields = [FIELDS[key] for key in keys]
-    found: dict[tuple[str, ...], list[Result]] = {}
-    for result in sorted(results, key=lambda result: tuple(field.order(result) for field in fields)):
-        found.setdefault(shown(result, keys), []).append(result)
-    return found
+    in_order = sorted(results, key=lambda result: tuple(field.order(result) for field in fields))
+    return grouped(in_order, lambda result: shown(result, keys))
 
 
 def shown(result: Result, keys: Sequence[str]) -> tuple[str, ...]:

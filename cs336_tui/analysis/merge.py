@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import Environment
@@ -14,6 +14,16 @@ from cs336_tui.stats.summaries import Summary, summarize
 ENDINGS = ("OOM", "failed", "killed", "unfinished", "skipped", "not run")
 """Why a cell has no timings, in a word; the most telling first."""
 _WORDS = {"oom": "OOM", "failed": "failed", "killed": "killed", "skipped": "skipped", "queued": "not run"}
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items by their key, keys and items in the order in which they come."""
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 class Result(NamedTuple):

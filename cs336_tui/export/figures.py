@@ -65,6 +65,19 @@ _NO_DATE: Mapping[str, dict[str, None]] = {
 }  # fmt: skip
 
 
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Keep to itself what matplotlib says of fonts, glyphs and caches: nobody asked, and no number depends on it."""
+    logger = logging.getLogger("matplotlib")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
 class Drawing(NamedTuple):
     """A figure that can be drawn. `name` is its file's, without a suffix; `size` is in inches."""
 
@@ -73,12 +86,9 @@ class Drawing(NamedTuple):
     size: tuple[float, float]
     draw: Callable[[Figure], None]
 
+    @_without_remarks()
     def render(self, format_: str, dpi: float = 150) -> bytes:
         """The figure as a file of one of `FIGURE_FORMATS`."""
-        with _without_remarks():
-            return self._rendered(format_, dpi)
-
-    def _rendered(self, format_: str, dpi: float) -> bytes:
         import matplotlib as mpl
         from matplotlib.figure import Figure
 
@@ -90,20 +100,6 @@ class Drawing(NamedTuple):
             file = io.BytesIO()
             figure.savefig(file, format=format_, dpi=dpi, metadata=_NO_DATE[format_])
         return file.getvalue()
-
-
-@contextmanager
-def _without_remarks() -> Iterator[None]:
-    """Keep to itself what matplotlib says of fonts, glyphs and caches: nobody asked, and no number depends on it."""
-    logger = logging.getLogger("matplotlib")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 class Absent(NamedTuple):
@@ -129,18 +125,23 @@ def step_times(results: Sequence[Result]) -> Drawing | Absent:
     rows = math.ceil(len(shown) / columns)
 
     def draw(figure: Figure) -> None:
-        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-        for result, axis in zip(shown, axes, strict=False):
+        for result, axis in zip(shown, _panels(figure, len(shown), columns), strict=True):
             _steps_panel(axis, result)
             axis.set_title(_wrapped(label(result, keys) or "one cell"))
-        for axis in axes[len(shown) :]:
-            axis.set_visible(False)
         figure.supxlabel("step (hollow, shaded: warm-up; filled: measured)")
         figure.supylabel("time (ms)")
 
     some = f": the first {len(shown)} of {len(timed)} cells" if len(shown) < len(timed) else ""
     title = _titled(f"Step times{some}", timed)
     return Drawing("step-times", title, (max(4.5, 3 * columns), 1 + 2.5 * rows), draw)
+
+
+def _panels(figure: Figure, number: int, columns: int) -> list[Axes]:
+    """So many axes, in rows of as many columns."""
+    axes = list(figure.subplots(math.ceil(number / columns), columns, squeeze=False).flat)
+    for axis in axes[number:]:
+        axis.set_visible(False)
+    return axes[:number]
 
 
 def _steps_panel(axis: Axes, result: Result) -> None:
@@ -174,7 +175,7 @@ def passes_by_size(results: Sequence[Result]) -> Drawing | Absent:
     tried = [result for result in results if result.cell.is_over]
     keys = telling(tried, but=("size", "pass"))
     panels = groups(tried, keys)
-    shown = list(panels.items())[:MOST_PANELS]
+    shown = list(panels.values())[:MOST_PANELS]
     passes = values(tried, "pass")
     most_sizes = max(len(values(members, "size")) for members in panels.values())
     columns = 1 if len(shown) == 1 else 2 if len(shown) <= 4 or most_sizes > 3 else 3
@@ -182,8 +183,7 @@ def passes_by_size(results: Sequence[Result]) -> Drawing | Absent:
     ddof = ddof_of(results)
 
     def draw(figure: Figure) -> None:
-        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-        for (_, members), axis in zip(shown, axes, strict=False):
+        for members, axis in zip(shown, _panels(figure, len(shown), columns), strict=True):
             bars, sizes = groups(members, ("size", "pass")), values(members, "size")
             for index, pass_ in enumerate(passes):
                 heights = [bars.get((size, pass_), []) for size in sizes]
@@ -194,8 +194,6 @@ def passes_by_size(results: Sequence[Result]) -> Drawing | Absent:
             axis.grid(visible=False, axis="x")
             axis.set_title(_wrapped(label(members[0], keys), 40))
             axis.set_ylabel("mean step time (ms)")
-        for axis in axes[len(shown) :]:
-            axis.set_visible(False)
         _legend_below(figure)
 
     some = f" (the first {len(shown)} of {len(panels)} settings)" if len(shown) < len(panels) else ""
@@ -210,8 +208,14 @@ def _bars(axis: Axes, members: Sequence[Sequence[Result]], index: int, of: int, 
     for place, group in enumerate(members):
         position = place - 0.4 + width * (index + 0.5)
         if found := pooled(group, ddof):
-            height, spread = 1e3 * (found.mean_s or 0.0), 1e3 * (found.std_s or 0.0)
-            axis.bar(position, height, width, yerr=spread, label=FIELDS["pass"].show(group[0]), **_look(index))
+            axis.bar(
+                position,
+                _ms(found.mean_s),
+                width,
+                yerr=_ms(found.std_s),
+                label=FIELDS["pass"].show(group[0]),
+                **_look(index),
+            )
         elif group:
             word = group[0].ending
             axis.annotate(word, (position, 0), (0, 2), textcoords="offset points", rotation=90, ha="center", fontsize=7)
@@ -225,9 +229,7 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
     if not every:
         return Absent(name, "no choice was timed at two context lengths")
     lines = dict(list(every.items())[:MOST_LINES])
-    memories = {
-        key: found for key, group in lines.items() if (found := [result for result in group if _peak_gb(result)])
-    }
+    memories = {key: found for key, group in lines.items() if (found := list(filter(_peak_gb, group)))}
     names = [_wrapped(label(group[0], keys) or size_label(group[0].spec), _LEGEND_WIDTH) for group in lines.values()]
     ddof = ddof_of(results)
 
@@ -240,8 +242,8 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
             style = {"color": _COLOURS[index % len(_COLOURS)], "marker": _MARKERS[index % len(_MARKERS)]}
             axes[0].errorbar(
                 lengths,
-                [1e3 * (found.mean_s or 0.0) for found in means if found],
-                yerr=[1e3 * (found.std_s or 0.0) for found in means if found],
+                [_ms(found.mean_s) for found in means if found],
+                yerr=[_ms(found.std_s) for found in means if found],
                 capsize=2,
                 label=names[index],
                 **style,
@@ -299,11 +301,10 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
                 if found is None or not found.mean_s:
                     continue
                 position = place - 0.4 + width * (index + 0.5)
-                spread = 1e3 * (found.std_s or 0.0)
-                axis.barh(position, 1e3 * found.mean_s, width, xerr=spread, label=precision, **_look(index))
+                spread = _ms(found.std_s)
+                axis.barh(position, _ms(found.mean_s), width, xerr=spread, label=precision, **_look(index))
                 if precision != "fp32" and base and base.mean_s:
-                    end = 1e3 * (found.mean_s + (found.std_s or 0.0))
-                    speedup = f"{base.mean_s / found.mean_s:.2f}×"
+                    end, speedup = 1e3 * (found.mean_s + (found.std_s or 0.0)), f"{base.mean_s / found.mean_s:.2f}×"
                     axis.annotate(speedup, (end, position), (4, 0), textcoords="offset points", va="center", fontsize=8)
         axis.set_yticks(range(len(shown)), names)
         axis.invert_yaxis()
@@ -320,21 +321,22 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
 
 def _peak_gb(result: Result) -> float | None:
     """Peak memory in GB: allocated where an allocator counts, else, off CUDA, the process's resident memory."""
-    finished = result.cell.finished
+    finished, device = result.cell.finished, result.spec.device
     if finished is None:
         return None
-    if finished.peak_allocated_bytes is not None:
-        return finished.peak_allocated_bytes / 1e9
-    if result.spec.device.startswith("cuda") or finished.peak_rss_bytes is None:
-        return None
-    return finished.peak_rss_bytes / 1e9
+    counted = finished.peak_allocated_bytes is not None or device.startswith("cuda")
+    found = finished.peak_allocated_bytes if counted else finished.peak_rss_bytes
+    return None if found is None else found / 1e9
 
 
 def _peak_kind(result: Result) -> str:
     finished = result.cell.finished
     allocated = finished is not None and finished.peak_allocated_bytes is not None
-    device = result.spec.device
-    return f"{device}: peak allocated" if allocated else f"{device}: peak RSS of the process"
+    return f"{result.spec.device}: {'peak allocated' if allocated else 'peak RSS of the process'}"
+
+
+def _ms(time_s: float | None) -> float:
+    return 1e3 * (time_s or 0.0)
 
 
 def _titled(title: str, results: Sequence[Result], but: Sequence[str] = ()) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cs336_tui.analysis.fields import warmup_done
-from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.events.environment import Environment
 from cs336_tui.export import provenance
@@ -206,9 +206,7 @@ def _first_environment(state: SessionState, cells: Iterable[CellState]) -> Envir
 
 def _for_each_session(results: Sequence[Result], notes: _Notes) -> tuple[str, ...]:
     """The notes of every session; what all of them say is said once, the rest with the session's title."""
-    sessions: dict[int, list[Result]] = {}
-    for result in results:
-        sessions.setdefault(result.source, []).append(result)
+    sessions = grouped(results, lambda result: result.source)
     said = [
         (ours[0].session, list(notes(ours[0].state, [result.cell for result in ours]))) for ours in sessions.values()
     ]

@@ -27,6 +27,8 @@ _LATEX_LINE = 72
 """Characters of a narrow text line of LaTeX's; what has more is shrunk to the line if it really does not fit."""
 _LATEX_GAP = 2.5
 """Characters that fit into the space between two columns."""
+_LATEX_SHRINK = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"
+"""Scales what follows down where it is wider than the line, and never up."""
 
 _CSS = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em; color: #1a1a1a; }
@@ -66,7 +68,7 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
     """
     match format_:
         case "csv":
-            return _csv([record | _unsaid(table, record) for table in tables for record in _told_apart(table, tables)])
+            return _csv([each | table.settings | each for table in tables for each in _told_apart(table, tables)])
         case "json":
             documents = [_document(table) for table in tables]
             found = documents[0] if len(documents) == 1 else {"tables": documents}
@@ -148,30 +150,25 @@ def _markdown_rows(table: Table) -> str:
 
 
 def _latex(table: Table) -> str:
+    caption, notes, wide = latex_escape(table.caption), map(latex_escape, table.footnotes), _is_wide(table)
     lines = [
         "\\begin{table}[htbp]",
         "\\centering",
-        *([f"\\caption{{{caption}}}"] if (caption := latex_escape(table.caption)) else []),
+        *[f"\\caption{{{caption}}}"] * bool(caption),
         f"\\label{{{_label(table)}}}",
+        *[_LATEX_SHRINK] * wide,
         f"\\begin{{tabular}}{{{''.join(column.align[0] for column in table.columns)}}}",
         "\\toprule",
         _latex_row(column.header for column in table.columns),
         "\\midrule",
         *map(_latex_row, table.rows),
         "\\bottomrule",
-        "\\end{tabular}",
-        "\\end{table}",
-        "",
+        "\\end{tabular}" + "%\n}" * wide,
     ]
-    body = "\n".join(lines)
-    if _is_wide(table):
-        body = _shrunk(body)
-    if not table.footnotes:
-        return body
-    notes = "\\\\\n".join(map(latex_escape, table.footnotes))
-    notes = f"\\par\\smallskip\n\\begin{{minipage}}{{\\linewidth}}\\footnotesize\n{notes}\n\\end{{minipage}}\n"
-    head, end, tail = body.rpartition("\\end{table}")
-    return head + notes + end + tail
+    if table.footnotes:
+        small = "\\par\\smallskip\n\\begin{minipage}{\\linewidth}\\footnotesize"
+        lines += [small, "\\\\\n".join(notes), "\\end{minipage}"]
+    return "\n".join([*lines, "\\end{table}", ""])
 
 
 def _latex_row(cells: Iterable[str]) -> str:
@@ -183,13 +180,6 @@ def _is_wide(table: Table) -> bool:
     rows = ([column.header for column in table.columns], *table.rows)
     widths = [max(map(len, map(one_line, cells))) for cells in zip(*rows, strict=True)]
     return sum(widths) + _LATEX_GAP * len(widths) > _LATEX_LINE
-
-
-def _shrunk(body: str) -> str:
-    """A LaTeX table that is scaled down where it is wider than the line, and never up."""
-    begin, end = "\\begin{tabular}", "\\end{tabular}\n"
-    shrink = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%\n"
-    return body.replace(begin, shrink + begin, 1).replace(end, end.rstrip() + "%\n}\n", 1)
 
 
 def _html(table: Table) -> str:
@@ -266,10 +256,6 @@ def _told_apart(table: Table, tables: Sequence[Table]) -> Sequence[dict[str, Val
         return table.records
     name: dict[str, Value] = {"table": table.caption or table.label}
     return [name | record for record in table.records]
-
-
-def _unsaid(table: Table, record: dict[str, Value]) -> dict[str, Value]:
-    return {name: value for name, value in table.settings.items() if name not in record}
 
 
 def _document(table: Table) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
-from cs336_tui.analysis.fields import FIELDS
+from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import SHARED, TELLING, groups, label, shared, shown, telling
-from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.results import data_value
 from cs336_tui.export.tables import Column, Table, Value, as_text
@@ -68,7 +69,7 @@ def tables_of(
         rows = [Row(runs, pooled(runs, ddof)) for runs in groups(members, rows_by).values()]
         if sort:
             rows.sort(key=sort)
-        chosen = dict(zip(keys, shown(members[0], keys), strict=True))
+        chosen, named = dict(zip(keys, shown(members[0], keys), strict=True)), (*rows_by, *keys, *places)
         said = label(members[0], keys).replace(" · ", ", ")
         # Where one CSV holds several tables, what tells them apart; the layout's own columns say the rest.
         extra = {key: data_value(key, text) for key, text in chosen.items() if key not in apart or places}
@@ -78,13 +79,8 @@ def tables_of(
                 columns,
                 record=partial(_record, columns, extra),
                 caption=f"{caption}, {said}" if said else caption,
-                footnotes=(
-                    *notes,
-                    *_counted(members),
-                    *_fixed(members, (*rows_by, *keys, *places)),
-                    *provenance_notes(members),
-                ),
-                settings=settings_of(members, (*rows_by, *keys, *places)),
+                footnotes=(*notes, *_counted(members), *_fixed(members, named), *provenance_notes(members)),
+                settings=settings_of(members, named),
                 label="-".join(f"{key}-{text}" for key, text in chosen.items()),
             )
         )
@@ -97,13 +93,10 @@ def _record(columns: Sequence[Column[Row]], extra: dict[str, Value], row: Row) -
 
 def _counted(results: Sequence[Result]) -> Iterator[str]:
     """Over how many steps the figures are: repeats of a cell make more than one run's."""
-    runs: dict[tuple[object, ...], list[int]] = {}
-    for result in measured(results):
-        place = tuple(FIELDS[key].show(result) for key in PLACES)
-        runs.setdefault((result.spec, *place), []).append(result.cell.running.n)
+    runs = grouped(measured(results), lambda result: (result.spec, *shown(result, PLACES))).values()
     if runs:
-        counts, most = sorted({sum(steps) for steps in runs.values()}), max(map(len, runs.values()))
-        number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        counts = [sum(result.cell.running.n for result in alike) for alike in runs]
+        number, most = " to ".join(map(str, sorted({min(counts), max(counts)}))), max(map(len, runs))
         together = f", the steps of up to {most} runs together" if most > 1 else ""
         yield f"n: {number} measured steps of each cell{together}"
 
@@ -124,9 +117,7 @@ def statistic(header: str, field: str, notation: Notation) -> Column[Row]:
 
 
 def not_timed(results: Sequence[Result]) -> Iterator[str]:
-    for result in results:
-        if not result.is_measured:
-            yield f"{result.spec.title}: {result.ending}"
+    yield from (f"{result.spec.title}: {result.ending}" for result in results if not result.is_measured)
 
 
 def _fixed(results: Sequence[Result], named: Sequence[str]) -> Iterator[str]:
@@ -140,16 +131,8 @@ _SETTINGS = ("size", "context", "batch", "pass", "precision", "device", "warmup"
 
 def settings_of(results: Sequence[Result], named: Sequence[str]) -> dict[str, Value]:
     """The settings that are not `named`, and variants, as the roofline's records call them; None where cells differ."""
-    found: dict[str, Value] = {key: _shared(results, key) for key in _SETTINGS if key not in named}
-    return found | {"variants": ", ".join(_variants(results))}
-
-
-def _shared(results: Sequence[Result], key: str) -> Value:
-    shown = {FIELDS[key].show(result) for result in results}
-    return data_value(key, shown.pop()) if len(shown) == 1 else None
-
-
-def _variants(results: Sequence[Result]) -> list[str]:
-    """Those that every cell is in."""
+    texts = {key: values(results, key) for key in _SETTINGS if key not in named}
     each = [result.spec.variants for result in results]
-    return [variant for variant in dict.fromkeys(sum(each, ())) if all(variant in some for some in each)]
+    common = (variant for variant in dict.fromkeys(chain(*each)) if all(variant in some for some in each))
+    found: dict[str, Value] = {key: data_value(key, one[0]) if len(one) == 1 else None for key, one in texts.items()}
+    return found | {"variants": ", ".join(common)}

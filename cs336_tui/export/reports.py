@@ -10,7 +10,7 @@ import msgspec
 
 from cs336_tui.analysis.ab import runs_in_turns, turns_of
 from cs336_tui.analysis.estimates import judge_all, target_here
-from cs336_tui.analysis.merge import Result, title_of
+from cs336_tui.analysis.merge import Result, grouped, title_of
 from cs336_tui.analysis.roofline import points
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.peaks import PeakCache
@@ -165,11 +165,8 @@ _FROM_CELLS: Mapping[str, Callable[[Sequence[SessionState], Sequence[Result], _W
 
 def _predicted(state: SessionState, wanted: Callable[[CellSpec], bool]) -> Iterator[Table]:
     """The needs of the session's cells, judged for its machine's devices where these are known."""
-    by_device: dict[str, list[Prediction]] = {}
-    for prediction in _predictions(state):
-        if wanted(prediction.spec):
-            by_device.setdefault(prediction.spec.device, []).append(prediction)
-    for device, predictions in by_device.items():
+    shown = (prediction for prediction in _predictions(state) if wanted(prediction.spec))
+    for device, predictions in grouped(shown, lambda prediction: prediction.spec.device).items():
         environment = state.environment
         info = environment.device(device) if environment else None
         if info is None or environment is None:

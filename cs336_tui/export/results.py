@@ -9,7 +9,7 @@ import msgspec
 
 from cs336_tui.analysis.energy import Energy, energy_of
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, WHOLE_NUMBERS, num_params, varies
-from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.analysis.merge import Result, grouped, merge, title_of
 from cs336_tui.analysis.roofline import Limit, PeakLookup, limit_of, why_unknown
 from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import PeakCache
@@ -267,10 +267,7 @@ def _work_notes(rows: Sequence[_Row], keys: Sequence[str], *, by_default: bool) 
         yield ENERGY_NOTE
         for device in dict.fromkeys(row.cell.spec.device for row in rows):
             whys = [row.energy.why for row in rows if row.cell.spec.device == device and row.n and row.energy.why]
-            alike: dict[str, list[str]] = {}
-            for why in whys:
-                alike.setdefault(without_numbers(why), []).append(why)
-            for reasons in sorted(alike.values(), key=len, reverse=True):
+            for reasons in sorted(grouped(whys, without_numbers).values(), key=len, reverse=True):
                 differ = ", of the first" * (len({*reasons}) > 1)
                 some = f", of {len(reasons)} of {len(whys)} such cells" if len(reasons) < len(whys) else ""
                 yield f"energy unknown on {device}{differ}: {reasons[0]}{some}"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from cs336_tui.analysis.fields import FIELDS, VARIANTS, in_common, size_label
+from cs336_tui.analysis.fields import FIELDS, VARIANTS, in_common
 from cs336_tui.analysis.grouping import TELLING, label, telling
-from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.merge import Result, grouped
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -20,8 +20,6 @@ from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 if TYPE_CHECKING:
     from cs336_tui.analysis.verdicts import Judgement
     from cs336_tui.events.events import CellFinished
-    from cs336_tui.stats.intervals import MeanInterval
-
 
 MOST_LINES = 12
 """Cells that get a line each; more of them are counted."""
@@ -35,6 +33,8 @@ class Judged(NamedTuple):
 
     result: Result
     judgement: Judgement
+    name: str = ""
+    """The cell's among the others in a line of text, by `cell_names`."""
 
 
 _known: WeakKeyDictionary[CellState, tuple[CellFinished, float | None, Judgement | None]] = WeakKeyDictionary()
@@ -80,15 +80,20 @@ def half_width(interval: MeanInterval) -> str:
 def trust_notes(results: Sequence[Result]) -> tuple[str, ...]:
     """The doubts about cells, what could not be observed on which device, and what else was
     noted while judging; nothing of cells that have no timings."""
-    found = judged(results)
-    names = cell_names([each.result for each in found])
-    return (*_doubts(found, names), *_not_observable(found), *_noted(found, names))
+    found = _named(results)
+    return (*_doubts(found), *_not_observable(found), *_noted(found))
 
 
 def doubt_notes(results: Sequence[Result]) -> tuple[str, ...]:
     """The doubts about the numbers of cells."""
+    return tuple(_doubts(_named(results)))
+
+
+def _named(results: Sequence[Result]) -> tuple[Judged, ...]:
+    """As `judged`, each under its name."""
     found = judged(results)
-    return tuple(_doubts(found, cell_names([each.result for each in found])))
+    names = cell_names([each.result for each in found])
+    return tuple(each._replace(name=names[each.result.source, each.result.cell.cell]) for each in found)
 
 
 def cell_names(results: Sequence[Result]) -> Mapping[tuple[int, int], str]:
@@ -100,40 +105,31 @@ def cell_names(results: Sequence[Result]) -> Mapping[tuple[int, int], str]:
     return {place: name if told[name] == 1 else f"{name} · cell {place[1] + 1}" for place, name in names.items()}
 
 
-def _doubts(found: Sequence[Judged], names: Mapping[tuple[int, int], str]) -> Iterator[str]:
+def _doubts(found: Sequence[Judged]) -> Iterator[str]:
     doubted = [each for each in found if each.judgement.is_doubted]
     if len(doubted) <= MOST_LINES:
-        for each in doubted:
-            yield f"{_name(each, names)}: {each.judgement.sentence}"
+        yield from (f"{each.name}: {each.judgement.sentence}" for each in doubted)
         return
     yield f"{len(doubted)} of {len(found)} cells are in doubt; the evidence of each is in --format json"
-    by_verdict: dict[str, list[tuple[Judged, str]]] = {check.name: [] for check in doubted[0].judgement.checks}
-    for each in doubted:
-        for check in each.judgement.doubts:
-            by_verdict[check.name].append((each, check.explained))
-    for verdict, alike in by_verdict.items():
-        if alike:
-            cells = [each for each, _ in alike]
-            first = ", of the first" * (len(cells) > 1)
-            yield f"{verdict}: {_counted(cells, len(found), names)}{first}: {alike[0][1]}"
+    by_verdict = grouped(((each, check) for each in doubted for check in each.judgement.doubts), lambda it: it[1].name)
+    for verdict in (check.name for check in doubted[0].judgement.checks if check.name in by_verdict):
+        cells = [each for each, _ in by_verdict[verdict]]
+        first = ", of the first" * (len(cells) > 1)
+        yield f"{verdict}: {_counted(cells, len(found))}{first}: {by_verdict[verdict][0][1].explained}"
 
 
 def _not_observable(found: Sequence[Judged]) -> Iterator[str]:
     """A line a device, and one for each reason that is not the device; of several sessions one for each unless they say
     the same."""
     several = len({each.result.session for each in found}) > 1
-    devices: dict[str, list[Judged]] = {}
-    for each in found:
-        devices.setdefault(each.result.spec.device, []).append(each)
+    devices = grouped(found, lambda each: each.result.spec.device)
     reasons = dict.fromkeys(check.unknown_because for each in found for check in each.judgement.not_observable)
     lines = [
         *((f"not observable on {device}", "", alike) for device, alike in devices.items()),
         *((reason, reason, found) for reason in reasons if reason),
     ]
     for text, reason, members in lines:
-        sessions: dict[str, list[Judged]] = {}
-        for each in members:
-            sessions.setdefault(each.result.session, []).append(each)
+        sessions = grouped(members, lambda each: each.result.session)
         said = {session: _unseen(cells, reason) for session, cells in sessions.items()}
         if not several or (len(said) > 1 and len({*said.values()}) == 1):
             if unseen := _unseen(members, reason):
@@ -146,37 +142,29 @@ def _unseen(cells: Sequence[Judged], because: str) -> str:
     """The checks that no cell allowed for this reason, empty for the device, then what some could not."""
     unseen = (check for each in cells for check in each.judgement.not_observable)
     counts = Counter(check.name for check in unseen if check.unknown_because == because)
-    by_count: dict[int, list[str]] = {}
-    for check in cells[0].judgement.checks:
-        if number := counts[check.name]:
-            by_count.setdefault(number, []).append(check.name)
+    names = (check.name for check in cells[0].judgement.checks if counts[check.name])
+    by_count = grouped(names, lambda name: counts[name])
     return "; ".join(
         ", ".join(verdicts) + ("" if number == len(cells) else f" in {number} of {len(cells)} cells")
         for number, verdicts in sorted(by_count.items(), reverse=True)
     )
 
 
-def _noted(found: Sequence[Judged], names: Mapping[tuple[int, int], str]) -> Iterator[str]:
+def _noted(found: Sequence[Judged]) -> Iterator[str]:
     """Remarks that raise no doubt: a line for remarks that differ in their numbers alone, with the cells that they
     are on."""
-    spiky = [each for each in found if each.judgement.limited]
+    spiky, told = [each for each in found if each.judgement.limited], set()
     if len(spiky) > 1:
         # It loads numpy, which is there when there is a judgement.
         from cs336_tui.analysis.verdicts import limited_note
 
         most = max(each.judgement.limited for each in spiky)
-        yield limited_note(most, _counted(spiky, len(found), names))
+        yield limited_note(most, _counted(spiky, len(found)))
         told = {limited_note(each.judgement.limited) for each in spiky}
-    else:
-        told = set()
-    remarks: dict[str, list[tuple[Judged, str]]] = {}
-    for each in found:
-        for note in each.judgement.notes:
-            if note not in told:
-                remarks.setdefault(without_numbers(note), []).append((each, note))
-    for alike in remarks.values():
+    remarks = [(each, note) for each in found for note in each.judgement.notes if note not in told]
+    for alike in grouped(remarks, lambda remark: without_numbers(remark[1])).values():
         differ = len({note for _, note in alike}) > 1
-        yield f"{_counted([each for each, _ in alike], len(found), names)}{', of the first' * differ}: {alike[0][1]}"
+        yield f"{_counted([each for each, _ in alike], len(found))}{', of the first' * differ}: {alike[0][1]}"
 
 
 def without_numbers(remark: str) -> str:
@@ -184,17 +172,13 @@ def without_numbers(remark: str) -> str:
     return re.sub(r"\b0 (\w+?)s\b", r"0 \1", re.sub(r"\d+(?:\.\d+)?", "0", remark))
 
 
-def _counted(cells: Sequence[Judged], total: int, names: Mapping[tuple[int, int], str]) -> str:
+def _counted(cells: Sequence[Judged], total: int) -> str:
     """``3 of 20 cells (small · forward; ...)``; the name alone of a single one."""
     if len(cells) == 1:
-        return _name(cells[0], names)
-    named = "; ".join(_name(each, names) for each in cells[:MOST_NAMED])
+        return cells[0].name
+    named = "; ".join(each.name for each in cells[:MOST_NAMED])
     more = f"; and {len(cells) - MOST_NAMED} more" if len(cells) > MOST_NAMED else ""
     return f"{len(cells)} of {total} cells ({named}{more})"
-
-
-def _name(each: Judged, names: Mapping[tuple[int, int], str]) -> str:
-    return names[each.result.source, each.result.cell.cell]
 
 
 CAPTION = "How far these numbers can be trusted"
@@ -202,10 +186,9 @@ CAPTION = "How far these numbers can be trusted"
 
 def verdict_table(results: Sequence[Result], *, notation: Notation = MILLISECONDS, caption: str = CAPTION) -> Table:
     """A row per cell that has timings; below it stands what is wrong with those in doubt."""
-    found = judged(results)
-    names = cell_names([each.result for each in found])
+    found = _named(results)
     columns: tuple[Column[Judged], ...] = (
-        Column("cell", left=True, text=lambda each: _name(each, names)),
+        Column("cell", left=True, text=lambda each: each.name),
         Column("verdict", left=True),
         Column("n"),
         Column(
@@ -245,7 +228,7 @@ def _record(each: Judged) -> dict[str, Value]:
     return {
         "session": result.session,
         "cell": result.cell.cell,
-        "size": size_label(spec),
+        "size": spec.size_label,
         "context": spec.context_length,
         "pass": spec.pass_,
         "precision": spec.precision,
@@ -271,9 +254,8 @@ def _variants(results: Sequence[Result]) -> Iterator[str]:
         yield f"every cell: {', '.join(found)}"
 
 
-def _interval_notes(found: Sequence[Judged]) -> tuple[str, ...]:
+def _interval_notes(found: Sequence[Judged]) -> Iterator[str]:
     methods = dict.fromkeys(each.judgement.interval.method for each in found if each.judgement.interval)
-    notes = [f"95 % interval: {method}" for method in methods]
-    if notes:
-        notes.append("effective n: how many independent steps would fix the mean as well")
-    return tuple(notes)
+    yield from (f"95 % interval: {method}" for method in methods)
+    if methods:
+        yield "effective n: how many independent steps would fix the mean as well"

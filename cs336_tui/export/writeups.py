@@ -7,7 +7,8 @@ a cell are pooled: a row is over the steps of all its runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -23,10 +24,10 @@ from cs336_tui.export.optimizers import optimizers_tables
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Column, Table, Value
 from cs336_tui.stats.quantities import NONE, UNKNOWN, Notation, millisecond_decimals
-from cs336_tui.stats.summaries import Summary
 
 _FORWARDS = ("forward", "forward+backward")
 _DIMS = ("d_model", "d_ff", "num_layers", "num_heads")
+_CELL = (setting("size", "size", left=True), setting("pass", "pass", left=True), setting("warm-up", "warmup"))
 
 
 def layout_tables(
@@ -40,20 +41,20 @@ def layout_tables(
         raise TableError(f"layout {layout}: expected one of {', '.join(LAYOUTS)}")
     if not measured(results):
         raise TableError("no cell has measured steps")
-    tables = LAYOUTS[layout].make(
-        [result for result in results if result.cell.is_over or result.cell.is_skipped], decimals
-    )
+    tried = [result for result in results if result.cell.is_over or result.cell.is_skipped]
+    tables = LAYOUTS[layout].make(tried, decimals)
     if not tables:
         raise TableError(f"layout {layout}: no cell with pass {' or '.join(_FORWARDS)}")
-    several = len(tables) > 1
+    titled = "{0}" if not caption else "{1} ({0})" if len(tables) > 1 else "{1}"
     return tuple(
-        msgspec.structs.replace(
-            table,
-            caption=(f"{caption} ({table.caption})" if several else caption) if caption else table.caption,
-            label=f"{layout}-{table.label}",
-        )
+        msgspec.structs.replace(table, caption=titled.format(table.caption, caption), label=f"{layout}-{table.label}")
         for table in tables
     )
+
+
+def _statistics(notation: Notation, **headers: str) -> Iterator[Column[Row]]:
+    """Statistics of the step times, such as ``mean``, by their header."""
+    return (statistic(header, f"{word}_s", notation) for header, word in headers.items())
 
 
 def _forward_only(results: Sequence[Result], decimals: int | None) -> tuple[Table, ...]:
@@ -63,8 +64,7 @@ def _forward_only(results: Sequence[Result], decimals: int | None) -> tuple[Tabl
         layout_column("forward_only", lambda row: row.first.spec.pass_ == "forward", left=True),
         setting("warmup_steps", "warmup"),
         setting("benchmark_steps", "steps"),
-        statistic("avg", "mean_s", notation),
-        statistic("std", "std_s", notation),
+        *_statistics(notation, avg="mean", std="std"),
     )
     kept, left_out = _with_passes(results)
     notes = ("avg and std: seconds a step", "forward_only False: forward, loss and backward", *left_out)
@@ -77,10 +77,7 @@ def _min_max(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
         setting("Model", "size", left=True),
         setting("Pass", "pass", left=True),
         setting("Warmup", "warmup"),
-        statistic("Min (s)", "min_s", notation),
-        statistic("Max (s)", "max_s", notation),
-        statistic("Avg (s)", "mean_s", notation),
-        statistic("Std (s)", "std_s", notation),
+        *_statistics(notation, **{"Min (s)": "min", "Max (s)": "max", "Avg (s)": "mean", "Std (s)": "std"}),
     )
     return tables_of(results, columns, "Step times", (), rows_by=("size", "pass", "warmup"))
 
@@ -99,9 +96,7 @@ def _raw_steps(results: Sequence[Result], decimals: int | None) -> tuple[Table, 
         )
 
     columns = (
-        setting("size", "size", left=True),
-        setting("pass", "pass", left=True),
-        setting("warm-up", "warmup"),
+        *_CELL,
         times("warm-up", lambda run: run.cell.warmup_times_s),
         times("measured", lambda run: run.cell.step_times_s),
     )
@@ -125,12 +120,9 @@ def _warm_up(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
         )
 
     columns = (
-        setting("size", "size", left=True),
-        setting("pass", "pass", left=True),
-        setting("warm-up", "warmup"),
+        *_CELL,
         layout_column("n", lambda row: len(row.times_s)),
-        statistic("mean (ms)", "mean_s", notation),
-        statistic("std (ms)", "std_s", notation),
+        *_statistics(notation, **{"mean (ms)": "mean", "std (ms)": "std"}),
         each("first step / median", lambda steps: steps.first_step_cost, lambda cost: f"{cost:.2f}"),
         each("steady after (steps)", lambda steps: steps.steady_after, lambda steps: f"{steps:.0f}"),
     )
@@ -150,14 +142,8 @@ def _by_mean(results: Sequence[Result], decimals: int | None) -> tuple[Table, ..
     columns = (
         layout_column("name", lambda row: label(row.first, names), left=True),
         setting("computation", "pass", left=True),
-        layout_column(
-            "times", lambda row: row.times_s, lambda row: _seconds(row, notation) if row.times_s else NONE, left=True
-        ),
-        statistic("mean_time", "mean_s", notation),
-        statistic("median_time", "median_s", notation),
-        statistic("std_dev", "std_s", notation),
-        statistic("min_time", "min_s", notation),
-        statistic("max_time", "max_s", notation),
+        layout_column("times", lambda row: row.times_s, lambda row: _seconds(row, notation), left=True),
+        *_statistics(notation, mean_time="mean", median_time="median", std_dev="std", min_time="min", max_time="max"),
         layout_column(
             "total_time", lambda row: sum(row.times_s), lambda row: f"{sum(row.times_s):.4g}" if row.times_s else NONE
         ),
@@ -250,15 +236,12 @@ def _at(place: tuple[str, ...], header: str, pass_: str, places: Sequence[str], 
     def runs(row: Row) -> list[Result]:
         return [run for run in row.runs if run.spec.pass_ == pass_ and shown(run, places) == place]
 
-    def summary(row: Row) -> Summary | None:
-        return pooled(runs(row), ddof_of(row.runs))
-
     def read(row: Row) -> Value:
-        found = summary(row)
+        found = pooled(runs(row), ddof_of(row.runs))
         return found.mean_s * 1e3 if found and found.mean_s is not None else None
 
     def show(row: Row) -> str:
-        found = summary(row)
+        found = pooled(runs(row), ddof_of(row.runs))
         return notation.of(found, "mean_s") if found else next((run.ending for run in runs(row)), NONE)
 
     return layout_column(header, read, show)
@@ -267,8 +250,8 @@ def _at(place: tuple[str, ...], header: str, pass_: str, places: Sequence[str], 
 def _device_titles(ran: Mapping[tuple[str, ...], Result], places: Sequence[str]) -> dict[tuple[str, ...], str]:
     """``CPU``, ``MPS``, ``CUDA``; with what tells them apart where there are several of a kind."""
     kinds = {key: result.spec.device.partition(":")[0].upper() for key, result in ran.items()}
-    several = {kind for kind in kinds.values() if list(kinds.values()).count(kind) > 1}
-    return {key: f"{kind} ({label(ran[key], places)})" if kind in several else kind for key, kind in kinds.items()}
+    number = Counter(kinds.values())
+    return {key: f"{kind} ({label(ran[key], places)})" if number[kind] > 1 else kind for key, kind in kinds.items()}
 
 
 def _with_passes(results: Sequence[Result]) -> tuple[list[Result], tuple[str, ...]]:
@@ -280,10 +263,9 @@ def _with_passes(results: Sequence[Result]) -> tuple[list[Result], tuple[str, ..
 
 
 def _seconds(row: Row, notation: Notation) -> str:
-    times = (
-        notation.time(time_s, mean_s=time_s, std_s=row.summary.std_s if row.summary else None) for time_s in row.times_s
-    )
-    return f"[{', '.join(times)}]"
+    std_s = row.summary.std_s if row.summary else None
+    times = [notation.time(time_s, mean_s=time_s, std_s=std_s) for time_s in row.times_s]
+    return f"[{', '.join(times)}]" if times else NONE
 
 
 def _parameters(number: int | None) -> str:
