@@ -118,38 +118,29 @@ def coalesce(events: Iterable[Event]) -> list[Event]:
     """The events with adjoining `StepsTimed` of one cell and kind merged."""
     merged: list[Event] = []
     pending: list[StepsTimed] = []
-
-    def flush() -> None:
-        if len(pending) > 1:
-            last = pending[-1]
-            merged.append(
-                msgspec.structs.replace(
-                    last,
-                    first=pending[0].first,
-                    times_s=tuple(t for p in pending for t in p.times_s),
-                    phases_s=_joined([each.phases_s for each in pending]),
-                    host_s=tuple(t for p in pending for t in p.host_s),
-                    host_phases_s=_joined([each.host_phases_s for each in pending]),
-                )
-            )
-        else:
-            merged.extend(pending)
-        pending.clear()
-
     for event in events:
+        if not (pending and isinstance(event, StepsTimed) and _adjoin(pending[-1], event)):
+            merged += _merged(pending)
+            pending = []
         if isinstance(event, StepsTimed):
-            if pending and not _adjoin(pending[-1], event):
-                flush()
             pending.append(event)
         else:
-            flush()
             merged.append(event)
-    flush()
-    return merged
+    return merged + _merged(pending)
 
 
-def _joined(found: Sequence[dict[str, tuple[float, ...]]]) -> dict[str, tuple[float, ...]]:
-    return {name: tuple(time for each in found for time in each[name]) for name in found[0]}
+def _merged(steps: Sequence[StepsTimed]) -> list[Event]:
+    if len(steps) < 2:
+        return [*steps]
+    last = msgspec.structs.replace(
+        steps[-1],
+        first=steps[0].first,
+        times_s=tuple(t for each in steps for t in each.times_s),
+        phases_s={name: tuple(t for each in steps for t in each.phases_s[name]) for name in steps[0].phases_s},
+        host_s=tuple(t for each in steps for t in each.host_s),
+        host_phases_s={n: tuple(t for each in steps for t in each.host_phases_s[n]) for n in steps[0].host_phases_s},
+    )
+    return [last]
 
 
 def _adjoin(earlier: StepsTimed, later: StepsTimed) -> bool:

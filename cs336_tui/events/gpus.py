@@ -66,7 +66,6 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """The precisions of its hardware."""
         capability = capability_pair(self.capability)
         if capability < _AMPERE:
             return _BEFORE_AMPERE

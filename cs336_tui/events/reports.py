@@ -351,7 +351,6 @@ _OF_PASS: dict[str, str] = {
 
 
 def prediction_note(spec: CellSpec) -> str:
-    """Notes on a prediction of this spec."""
     found = [_OF_PASS.get(spec.pass_, "")]
     found += [axis.unpredicted for axis in AXES.values() if getattr(spec, axis.field) != axis.default]
     if spec.checkpoint:

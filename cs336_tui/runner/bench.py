@@ -25,7 +25,7 @@ from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import probe_machine
 from cs336_tui.runner.peak import PeakRequests, Tell
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.queue import CellQueue, WaitingCell, WaitingReport
+from cs336_tui.runner.queue import CellQueue, WaitingReport
 from cs336_tui.runner.resume import go_on
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.session.log import LogError, LogReader, new_session_id
@@ -232,7 +232,10 @@ class Bench:
             raise
 
     def _run_all(self, environment: Environment) -> None:
-        while (taken := self._take()) is not None:
+        while True:
+            self._peaks.measure_all()  # that wait, before the next cell or report
+            if (taken := self.queue.take()) is None:
+                break
             if isinstance(taken, WaitingReport):
                 self._cells.make_report(taken, environment, self.timeout_s)
                 continue
@@ -246,11 +249,6 @@ class Bench:
                 reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
                 self.queue.skip_larger(taken.spec, reason)
         self._watch.point(None, None)
-
-    def _take(self) -> WaitingCell | WaitingReport | None:
-        """The next cell or report; peaks that wait are measured before it."""
-        self._peaks.measure_all()
-        return self.queue.take()
 
     def _run_rounds(self, environment: Environment) -> None:
         setup = RoundSetup(

@@ -76,7 +76,6 @@ class CellRunner:
         self._watch.await_sample(self._stop)
 
     def record(self, events: Sequence[Event]) -> None:
-        """Record the events of the running cell."""
         self._recorder.record(events)
         for event in events:
             if isinstance(event, CellFinished) and event.status == "oom":

@@ -74,8 +74,9 @@ def run_work(events: Connection, commands: Connection, output: str, work: Work) 
     poll.register(commands.fileno(), select.POLLIN | select.POLLHUP)
 
     def emit(event: Event) -> None:
-        told = [event]
-        if isinstance(event, CellFinished | ReportFinished) and _is_spawned():
+        told, parent = [event], parent_process()
+        is_spawned = parent is not None and parent.pid == os.getppid()  # by the app itself, not by a fork server
+        if isinstance(event, CellFinished | ReportFinished) and is_spawned:
             _end_a_copy()  # nobody could find the processes started here once this one has ended
             told = remark_on_orphans([event], end_offspring(offspring_of(os.getpid())))
         for each in told:
@@ -92,12 +93,6 @@ def run_work(events: Connection, commands: Connection, output: str, work: Work) 
         traceback.print_exc()
         _leave(1)
     _leave(0)
-
-
-def _is_spawned() -> bool:
-    """True if this process's parent is the app itself, and no fork server."""
-    parent = parent_process()
-    return parent is not None and parent.pid == os.getppid()
 
 
 def run_answers(
@@ -117,7 +112,10 @@ def predictions(asked: Iterable[tuple[CellSpec, tuple[int, int] | None]]) -> Ite
         try:
             answer = PredictionAnswer(spec, worker_entry.predict(spec, capability=capability))
         except BaseException as error:  # a user's model may raise anything, and call sys.exit
-            answer = PredictionAnswer(spec, None, _why_unpredictable(error))
+            why = worker_entry.in_one_line(error)  # its traceback goes to the output
+            if "Storage size calculation overflowed" in str(error):
+                why = f"{IMPOSSIBLE}: one of its tensors alone has more bytes than can be addressed"
+            answer = PredictionAnswer(spec, None, why)
         yield answer
 
 
@@ -141,13 +139,6 @@ def peak(device: str, precision: Precision, threads: int | None) -> Iterator[Pea
         traceback.print_exc()
         answer = PeakAnswer(None, f"{type(error).__name__}: {error}".splitlines()[0])
     yield answer
-
-
-def _why_unpredictable(error: BaseException) -> str:
-    """The reason in one line; the traceback goes to the output."""
-    if "Storage size calculation overflowed" in str(error):
-        return f"{IMPOSSIBLE}: one of its tensors alone has more bytes than can be addressed"
-    return worker_entry.in_one_line(error)
 
 
 def _settle(output: str) -> None:

@@ -76,12 +76,10 @@ class Child:
                 yield from frames.read()
 
     def terminate(self) -> None:
-        """Send it SIGTERM."""
         self._look_at_offspring()
         self.process.terminate()
 
     def kill(self) -> None:
-        """Send it SIGKILL."""
         self._look_at_offspring()
         self.process.kill()
         self._ended.extend(end_offspring(self._offspring))
@@ -96,11 +94,6 @@ class Child:
         """True if the fork server ended, so that the child's own exit code is not known."""
         return self.method == "forkserver" and self.process.exitcode == _SERVER_ENDED
 
-    def _end_offspring(self) -> list[str]:
-        ended = [*self._ended, *end_offspring(self._offspring)]
-        self._ended.clear()
-        return ended
-
     def _look_at_offspring(self) -> None:
         if self.method == "spawn" and self.process.pid is not None:
             self._offspring.extend(offspring_of(self.process.pid))
@@ -108,7 +101,11 @@ class Child:
     def end_orphans(self) -> list[str]:
         """End the processes that this one, which is over, had left; returns their names."""
         with _knowing:
-            return end_orphans(_living) if self.method == "forkserver" else self._end_offspring()
+            if self.method == "forkserver":
+                return end_orphans(_living)
+            ended = [*self._ended, *end_offspring(self._offspring)]
+            self._ended.clear()
+            return ended
 
     def close(self) -> None:
         """Close pipes and the process object; kills a process that lives, and the processes that it leaves."""

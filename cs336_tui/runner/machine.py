@@ -24,17 +24,15 @@ PROBE_TIMEOUT_S = 120.0
 def probe_machine(launcher: Launcher | None) -> Environment:
     """This machine; torch is asked in a child of the launcher's, without one in this process. Makes the launcher spawn
     if a forked child could not use CUDA."""
-    problems: list[str] = []
     if launcher is None:
         return read_environment(worker_entry.probe(), start_method="in-process")
-    report = _ask_child(launcher)
+    report, slower = _ask_child(launcher), ""
     if report.forked_after_driver:
         launcher.use_spawn()
-        problems.append("the CUDA driver was initialised in the fork server; children are spawned instead (slower)")
+        slower = "the CUDA driver was initialised in the fork server; children are spawned instead (slower)"
         report = _ask_child(launcher)
-    if report.error:
-        problems.append(report.error)
-    return read_environment(report.torch, start_method=launcher.method, problems=tuple(problems))
+    problems = tuple(filter(None, (slower, report.error)))
+    return read_environment(report.torch, start_method=launcher.method, problems=problems)
 
 
 def _ask_child(launcher: Launcher) -> ProbeReport:
@@ -79,7 +77,6 @@ def read_environment(
 
 
 def usable_cpus() -> int:
-    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

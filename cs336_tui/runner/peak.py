@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 import msgspec
 
@@ -59,19 +58,12 @@ Tell = Callable[[DevicePeak | PeakError], object]
 STOPPED = "it was stopped"
 
 
-class _Wanted(NamedTuple):
-    device: str
-    precision: Precision
-    threads: int | None
-    tell: Tell
-
-
 class PeakRequests:
     """A queue of peaks to measure: filled and stopped from any thread, worked off by the one that runs cells."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
-        self._waiting: deque[_Wanted] = deque()
+        self._waiting: deque[tuple[str, Precision, int | None, Tell]] = deque()
         self._changing = threading.Lock()
         self._child: Child | None = None
         self._stopped = False
@@ -81,7 +73,7 @@ class PeakRequests:
 
     def ask(self, device: str, precision: Precision, threads: int | None, tell: Tell) -> None:
         """Queue a peak; `tell` is given the result, on the thread that measures or stops."""
-        self._waiting.append(_Wanted(device, precision, threads, tell))
+        self._waiting.append((device, precision, threads, tell))
 
     def measure_all(self) -> None:
         """Measure all that wait, in some seconds each."""
@@ -90,18 +82,16 @@ class PeakRequests:
                 if not self._waiting:
                     return
                 self._stopped = False
-                wanted = self._waiting.popleft()
+                device, precision, threads, tell = self._waiting.popleft()
+            found: DevicePeak | PeakError
             try:
-                device, precision, threads, _ = wanted
-                found: DevicePeak | PeakError = measure_peak(
-                    self._launcher, device, precision, threads, started=self._started
-                )
+                found = measure_peak(self._launcher, device, precision, threads, started=self._started)
             except PeakError as error:
                 found = PeakError(STOPPED) if self._stopped else error
             finally:
                 with self._changing:
                     self._child = None
-            wanted.tell(found)
+            tell(found)
 
     def stop(self) -> None:
         """End the measurement under way and forget those that wait."""
@@ -109,8 +99,8 @@ class PeakRequests:
             forgotten, self._waiting = self._waiting, deque()
             self._stopped = True
             self._end()
-        for wanted in forgotten:
-            wanted.tell(PeakError(STOPPED))
+        for *_, tell in forgotten:
+            tell(PeakError(STOPPED))
 
     def _started(self, child: Child) -> None:
         with self._changing:

@@ -9,6 +9,7 @@ import os
 import struct
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 CELL_LIMIT = 1 << 20
@@ -22,10 +23,8 @@ def enlarge(fd: int) -> None:
     if sys.platform == "linux":
         import fcntl
 
-        try:
+        with suppress(OSError):  # over the user's limit: a very fast child then waits between steps
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _CHUNK)
-        except OSError:  # over the user's limit: a very fast child then waits between steps
-            return
 
 
 def write_frame(fd: int, payload: bytes) -> None:

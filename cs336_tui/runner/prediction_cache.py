@@ -146,15 +146,12 @@ def _files(place: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         return entry.is_dir(follow_symlinks=False)
-    except OSError:
-        return False
+    return False
 
 
 def _looked_at(path: Path) -> Iterator[tuple[str, int, int]]:
-    try:
+    with contextlib.suppress(OSError):
         seen = path.stat()
-    except OSError:
-        return
-    yield str(path), seen.st_mtime_ns, seen.st_size
+        yield str(path), seen.st_mtime_ns, seen.st_size

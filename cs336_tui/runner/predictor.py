@@ -32,6 +32,9 @@ class PredictionError(Exception):
 class TookTooLong(PredictionError):
     """A prediction was not there in its time."""
 
+    def __init__(self, within_s: float, title: str) -> None:
+        super().__init__(f"not worked out within {within_s:g} s", title)
+
 
 @dataclass(eq=False)
 class _Job:
@@ -49,15 +52,11 @@ class _Job:
 
 
 class Predictor:
-    """Predicts what cells will need.
-
-    Jobs that a caller waits for (`predict`) come first and are never held back. Jobs that were asked for (`ask`) give
-    way to them, and pause while somebody holds; their results go to `deliver`, and to `give_up` with the reason, on a
-    thread of this object's.
-
-    `launcher` starts the child processes; `capability_of` a spec is that of its CUDA device; `own_code_within_s` limits
-    a prediction of a user's own code, None for `OWN_CODE_WITHIN_S`. Call `close` at the end.
-    """
+    """Predicts what cells will need. Jobs that a caller waits for (`predict`) come first and are never held back. Jobs
+    that were asked for (`ask`) give way to them, and pause while somebody holds; their results go to `deliver`, and to
+    `give_up` with the reason, on a thread of this object's. `launcher` starts the child processes; `capability_of` a
+    spec is that of its CUDA device; `own_code_within_s` limits a prediction of a user's own code, None for
+    `OWN_CODE_WITHIN_S`. Call `close` at the end."""
 
     def __init__(
         self,
@@ -269,7 +268,7 @@ class Predictor:
         if first.spec.brings_own_code and limit_s is None:
             limit_s = self._own_code_within_s() or OWN_CODE_WITHIN_S
         if limit_s is not None and limit_s <= self._too_long.get(first.key, 0.0):
-            raise TookTooLong(_too_long(limit_s), first.spec.title)
+            raise TookTooLong(limit_s, first.spec.title)
         try:
             child = self._launcher.start_predictions([(job.spec, self._capability_of(job.spec)) for job in jobs])
         except StartError as error:
@@ -292,7 +291,7 @@ class Predictor:
             assert limit_s is not None
             if first.spec.brings_own_code:
                 self._too_long[first.key] = limit_s
-            raise TookTooLong(_too_long(limit_s), jobs[answered].spec.title) from None
+            raise TookTooLong(limit_s, jobs[answered].spec.title) from None
         finally:
             with self._changed:
                 self._child = None  # whoever interrupts from here on finds nothing to kill
@@ -302,7 +301,3 @@ class Predictor:
 def _are_asked(jobs: Sequence[_Job]) -> bool:
     """True if the jobs of one child process were asked for, and nobody waits for them."""
     return any(job.answers is None for job in jobs)
-
-
-def _too_long(within_s: float) -> str:
-    return f"not worked out within {within_s:g} s"

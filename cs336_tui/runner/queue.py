@@ -28,15 +28,11 @@ def unstarted(cell: int) -> CellFinished:
 
 
 class WaitingCell(NamedTuple):
-    """A cell that is to run next."""
-
     cell: int
     spec: CellSpec
 
 
 class WaitingReport(NamedTuple):
-    """A report that is to be made next."""
-
     kind: ReportKind
     spec: CellSpec
     cell: int | None
@@ -54,8 +50,9 @@ class CellQueue:
         self._waiting: list[int] = []
         self._asked: list[WaitingReport] = []
         self._taken: WaitingCell | WaitingReport | None = None
-        self._claimed = False
-        self._paused = False
+        self.busy = False
+        """True while a thread takes cells."""
+        self.paused = False
 
     def restore(self, state: SessionState) -> None:
         """Take over the cells of a session that goes on."""
@@ -72,17 +69,11 @@ class CellQueue:
         with self._changed:
             first = max(self._specs, default=-1) + 1
             numbers = tuple(range(first, first + len(cells)))
-            self._specs |= zip(numbers, (spec for spec, _ in cells), strict=True)
+            specs, repeats = tuple(spec for spec, _ in cells), tuple(repeat for _, repeat in cells)
+            self._specs |= zip(numbers, specs, strict=True)
             self._waiting += numbers
-            repeats = tuple(repeat for _, repeat in cells)
-            queued = CellsQueued(
-                at=time.time(),
-                first=first,
-                specs=tuple(spec for spec, _ in cells),
-                command=command,
-                ddof=ddof,
-                repeats=repeats if any(repeat != 1 for repeat in repeats) else (),
-            )
+            repeats = repeats if any(repeat != 1 for repeat in repeats) else ()
+            queued = CellsQueued(at=time.time(), first=first, specs=specs, command=command, ddof=ddof, repeats=repeats)
             self._record([queued])
             self._changed.notify_all()
             return numbers
@@ -106,7 +97,6 @@ class CellQueue:
                 self.order([*others[:place], cell, *others[place:]])
 
     def skip(self, cells: Iterable[int], reason: str) -> None:
-        """Skip these of the waiting cells."""
         with self._changed:
             wanted = set(cells)
             skipped = [cell for cell in self._waiting if cell in wanted]
@@ -159,7 +149,7 @@ class CellQueue:
             finally:  # also if a watcher is gone
                 if self._taken is not None:
                     self._stop.set()
-                self._paused = False
+                self.paused = False
                 self._changed.notify_all()
             return bool(cancelled or forgotten) or self._taken is not None
 
@@ -171,14 +161,10 @@ class CellQueue:
 
     # The side that runs them.
 
-    @property
-    def paused(self) -> bool:
-        return self._paused
-
     def pause(self, paused: bool = True) -> None:
         """Pause the waiting cells once the current one is over, or let them go on."""
         with self._changed:
-            self._paused = paused
+            self.paused = paused
             self._changed.notify_all()
 
     @property
@@ -187,15 +173,10 @@ class CellQueue:
         taken = self._taken
         return taken.cell if isinstance(taken, WaitingCell) else None
 
-    @property
-    def busy(self) -> bool:
-        """True while a thread takes cells."""
-        return self._claimed
-
     def claim(self) -> bool:
         """Become the one thread that takes, until `take` gives None; False if another one is."""
         with self._changed:
-            claimed, self._claimed = not self._claimed, True
+            claimed, self.busy = not self.busy, True
             return claimed
 
     def take(self) -> WaitingCell | WaitingReport | None:
@@ -203,22 +184,22 @@ class CellQueue:
         with self._changed:
             self._taken = None
             self._stop.clear()
-            self._changed.wait_for(lambda: self._closed or self._asked or not (self._paused and self._waiting))
+            self._changed.wait_for(lambda: self._closed or self._asked or not (self.paused and self._waiting))
             if self._closed or not (self._asked or self._waiting):
                 self.leave()
                 return None
-            self._taken = (
-                self._asked.pop(0) if self._asked else WaitingCell(self._waiting[0], self._specs[self._waiting[0]])
-            )
-            if isinstance(self._taken, WaitingCell):
-                del self._waiting[0]
+            if self._asked:
+                self._taken = self._asked.pop(0)
+            else:
+                cell = self._waiting.pop(0)
+                self._taken = WaitingCell(cell, self._specs[cell])
             return self._taken
 
     def leave(self) -> None:
         """Take no more, so that another thread may."""
         with self._changed:
             self._taken = None
-            self._claimed = self._paused = False
+            self.busy = self.paused = False
 
     def __len__(self) -> int:
         """The number of cells and reports that wait."""

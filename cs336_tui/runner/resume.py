@@ -30,7 +30,7 @@ def go_on(
     ]
     for event in went_on:
         state.apply(event)
-    if state.waiting and (command := next(filter(_is_ab, state.commands), None)):
+    if state.waiting and (command := next((each for each in state.commands if each.startswith("cs336-tui ab ")), None)):
         raise LogError(f"{log.name}: cells in turns cannot go on one by one; run again: {command}")
     for cell in state.waiting:
         environment.check(state.cells[cell].spec)
@@ -42,7 +42,3 @@ def _skipped_with_failed(state: SessionState) -> set[int]:
     ends = [cell.finished for cell in state.cells.values() if cell.finished and cell.status == "failed"]
     reasons = {why_unusable(end.unusable, end.cell) for end in ends if end.unusable}
     return {cell.cell for cell in state.cells.values() if cell.status == "skipped" and cell.skipped_because in reasons}
-
-
-def _is_ab(command: str) -> bool:
-    return command.startswith("cs336-tui ab ")

@@ -55,7 +55,6 @@ class SessionPredictions:
         self._told = set(state.predictions)
 
     def tell(self, predictions: Sequence[Prediction]) -> None:
-        """Record or pass on these predictions."""
         own = [found for found in predictions if prediction_key(found.spec) in self._cells]
         others = [found for found in predictions if prediction_key(found.spec) not in self._cells]
         self._told |= {prediction_key(found.spec) for found in own}

@@ -174,13 +174,8 @@ class Supervisor:
 
 def kernel_oom_kills() -> int | None:
     """Number of processes that the kernel killed for lack of memory since boot; None if it does not tell."""
-    try:
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill":
-                return int(value)
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return int(dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())["oom_kill"])
     return None
 
 

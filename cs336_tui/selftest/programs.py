@@ -59,11 +59,8 @@ class SelftestCell(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def words(self) -> list[str]:
         """The cell as options, with endless steps."""
-        fields = {
-            "--size": self.size, "--context": self.context, "--batch": self.batch, "--pass": self.pass_,
-            "--device": self.device, "--steps": _ENDLESS,
-        }  # fmt: skip
-        return [str(word) for pair in fields.items() for word in pair]
+        cell = f"--size {self.size} --context {self.context} --batch {self.batch} --pass {self.pass_}"
+        return f"{cell} --device {self.device} --steps {_ENDLESS}".split()
 
 
 class TimedStep(NamedTuple):

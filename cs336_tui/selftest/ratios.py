@@ -12,8 +12,8 @@ import msgspec
 
 from cs336_tui.selftest.programs import BARE, CONTROL
 from cs336_tui.selftest.turns import Round
-from cs336_tui.stats.intervals import LEVEL, t_quantile
-from cs336_tui.stats.ratio import Ratio, around
+from cs336_tui.stats.intervals import LEVEL, t_quantile, t_tail
+from cs336_tui.stats.ratio import Ratio, around, independent
 
 Judged = Literal["pass", "fail", "cannot tell"]
 
@@ -114,9 +114,9 @@ def log_ratio(starts: Sequence[Sequence[float]]) -> Ratio | None:
     samples = [statistics.fmean(rounds) for rounds in logs] if by_start else [value for one in logs for value in one]
     if len(samples) < 2:
         return None
-    mean = statistics.fmean(samples)
-    half = t_quantile((1 + LEVEL) / 2, len(samples) - 1) * statistics.stdev(samples) / math.sqrt(len(samples))
-    return around(mean, half, LEVEL, FROM_STARTS if by_start else FROM_ROUNDS)
+    sample = independent(samples)
+    half = t_quantile(t_tail(LEVEL), sample.df) * math.sqrt(sample.variance)
+    return around(sample.mean, half, LEVEL, FROM_STARTS if by_start else FROM_ROUNDS)
 
 
 def _judged(ratio: Ratio | None, low: float, high: float) -> Judged:

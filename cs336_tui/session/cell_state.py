@@ -166,13 +166,12 @@ class CellState:
     @property
     def running(self) -> RunningStats:
         """Mean and std of the measured steps."""
-        if self._times is None and (known := self._known_summary):
-            return RunningStats.of(known)
-        return self.times.running
+        return RunningStats.of(self._known_summary) if self._known_summary else self.times.running
 
     @property
     def _known_summary(self) -> Summary | None:
-        return self.finished.summary if self.finished else None
+        """Of a finished cell whose steps were not read."""
+        return self.finished.summary if self.finished and self._times is None else None
 
     def read_later(self, unread: Unread) -> None:
         """Read steps and surroundings from `unread` at first use, in place of those added."""
@@ -180,7 +179,7 @@ class CellState:
 
     @property
     def steps_done(self) -> int:
-        if self._times is None and self.finished and (known := self._known_summary):
+        if self.finished and (known := self._known_summary):
             return self.finished.warmup_steps_done + known.n
         return len(self.warmup_times_s) + len(self.step_times_s)
 
@@ -200,7 +199,7 @@ class CellState:
 
     def summary(self, ddof: int) -> Summary | None:
         """Summary of the measured steps, None before the first."""
-        if self._times is None and (known := self._known_summary):
+        if known := self._known_summary:
             return known.with_ddof(ddof) if known.n else None
         return summarize(self.step_times_s, ddof) if self.step_times_s else None
 

@@ -46,8 +46,7 @@ class Writer(msgspec.Struct, frozen=True, kw_only=True):
 class SessionInUse(Exception):
     """Another process writes this session, or may write it."""
 
-    def __init__(self, path: Path, writer: Writer | None) -> None:
-        self.path, self.writer = path, writer
+    def __init__(self, writer: Writer | None) -> None:
         super().__init__(f"is being written by {writer or 'another process'}")
 
 
@@ -93,7 +92,7 @@ class SessionLock:
                 else:
                     self._own = own
                     return
-            raise SessionInUse(self.path, writer_of(self.path))
+            raise SessionInUse(writer_of(self.path))
         finally:
             draft.unlink(missing_ok=True)
 
@@ -102,14 +101,14 @@ class SessionLock:
         aside = self.path.with_suffix(f".writer-{secrets.token_hex(8)}")
         before = _read(self.path)
         if before is not None and before.may_live and not take_over:
-            raise SessionInUse(self.path, before)
+            raise SessionInUse(before)
         with contextlib.suppress(FileNotFoundError):
             self.path.rename(aside)
             if _read(aside) != before:  # somebody else was quicker, and this lock is theirs
                 with contextlib.suppress(FileExistsError):
                     _name(aside, self.path)
                 aside.unlink()
-                raise SessionInUse(self.path, _read(self.path))
+                raise SessionInUse(_read(self.path))
             aside.unlink()
 
     def release(self) -> None:

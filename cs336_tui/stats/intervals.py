@@ -225,14 +225,11 @@ def _inflation(correlation: float, n: int) -> float:
 
 @lru_cache(maxsize=4096)
 def t_quantile(p: float, df: float) -> float:
-    """The `p` quantile of Student's t distribution with `df` degrees of freedom, a whole number or not.
-
-    Newton's method on the upper tail, from the normal quantile, which lies below the root of a falling, convex
-    function: the steps never overshoot. The tail is I_x(df/2, 1/2) / 2 at x = df / (df + t²) (Abramowitz and Stegun
-    26.7.1). From 10,000 degrees of freedom on: the expansion in 1/df of A&S 26.7.5. Exact to about 10 digits.
-
-    Raises ValueError for `p` outside of 0 to 1 or `df` not above 0.
-    """
+    """The `p` quantile of Student's t distribution with `df` degrees of freedom, a whole number or not. Newton's method
+    on the upper tail, from the normal quantile, which lies below the root of a falling, convex function: the steps
+    never overshoot. The tail is I_x(df/2, 1/2) / 2 at x = df / (df + t²) (Abramowitz and Stegun 26.7.1). From 10,000
+    degrees of freedom on: the expansion in 1/df of A&S 26.7.5. Exact to about 10 digits. Raises ValueError for `p`
+    outside of 0 to 1 or `df` not above 0."""
     if not (0 < p < 1 and df > 0):
         raise ValueError(f"t quantile of p {p}, df {df}: expected 0 < p < 1 and df > 0")
     if p < 0.5:

@@ -171,9 +171,8 @@ def time_text(time_ns: float) -> str:
 
 Unit = Literal["ms", "s", "us"]
 UNITS: tuple[str, ...] = get_args(Unit)
-_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6}
-_DECIMALS_AGAINST_MS = {"s": 3, "ms": 0, "us": -3}
-_SYMBOLS = {"s": "s", "ms": "ms", "us": "µs"}
+_UNITS = {"s": ("s", 1.0, 3), "ms": ("ms", 1e3, 0), "us": ("µs", 1e6, -3)}
+"""Of each unit its symbol, the number of them in a second, and its decimals more than those of milliseconds."""
 
 
 class Notation(NamedTuple):
@@ -184,12 +183,11 @@ class Notation(NamedTuple):
 
     @property
     def symbol(self) -> str:
-        """The unit as it is written."""
-        return _SYMBOLS[self.unit]
+        return _UNITS[self.unit][0]
 
     def scaled(self, time_s: float) -> float:
         """The time in this unit, not rounded."""
-        return time_s * _PER_SECOND[self.unit]
+        return time_s * _UNITS[self.unit][1]
 
     def time(self, time_s: float | None, *, mean_s: float | None, std_s: float | None) -> str:
         """A time without its unit, to the decimal place that a mean with this std supports."""
@@ -197,7 +195,7 @@ class Notation(NamedTuple):
             return UNKNOWN
         decimals = self.decimals
         if decimals is None:
-            decimals = max(millisecond_decimals(mean_s, std_s) + _DECIMALS_AGAINST_MS[self.unit], 0)
+            decimals = max(millisecond_decimals(mean_s, std_s) + _UNITS[self.unit][2], 0)
         return f"{self.scaled(time_s):.{decimals}f}"
 
     def of(self, summary: Summary | None, field: str) -> str:

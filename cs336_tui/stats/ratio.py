@@ -86,7 +86,7 @@ def ratio_of(
     )
     if min(len(a_values), len(b_values)) < 2 or not all(map(math.isfinite, (*a_values, *b_values))):
         return None
-    x, y = (_independent(values) if by_run else sample_of(values) for values in (a_values, b_values))
+    x, y = (independent(values) if by_run else sample_of(values) for values in (a_values, b_values))
     if x.mean <= 0 or y.mean <= 0:
         return None
     if not by_run and (few := min(len(a_values), len(b_values))) < FEWEST:
@@ -138,7 +138,7 @@ def paired_ratio(rounds: Sequence[Sequence[tuple[float, float]]], level: float =
         variance = math.fsum(value.variance for value in within) / len(within) / count
         half = t_quantile(upper, math.fsum(value.df for value in within)) * math.sqrt(variance)
     if count > 1:
-        between = _independent([value.mean for value in values])
+        between = independent([value.mean for value in values])
         half = max(half, t_quantile(upper, between.df) * math.sqrt(between.variance))
     mean = math.fsum(value.mean for value in values) / count
     kept = f"{sum(held) or 'none'} of {total} pairs held to {HOLD:g} robust deviations"
@@ -179,19 +179,17 @@ def explain(
     if ratio.low is None or ratio.high is None:
         why = ratio.method.removeprefix(_NONE)
         return f"{a} takes {_digits(ratio.ratio)} times as long as {b}: ambiguous, no interval as {why}; {more}."
-    percent, near = f"{ratio.level * 100:g} %", f"1 ± {margin * 100:g} %"
-    match outcome(ratio, margin):
-        case "faster":
-            return f"{takes}: faster, the whole {percent} interval is below 1."
-        case "slower":
-            return f"{takes}: slower, the whole {percent} interval is above 1."
-        case "same":
-            return f"{takes}: the same, the whole {percent} interval is within {near}."
-        case _ if ratio.low <= 1 <= ratio.high:
-            return f"{takes}: ambiguous, the {percent} interval holds 1 and reaches past {near}; {more}."
-        case _:
-            small = f"a difference below {margin * 100:g} % whose {percent} interval reaches past it"
-            return f"{takes}: ambiguous, {small}; {more}."
+    interval, least = f"{ratio.level * 100:g} % interval", f"{margin * 100:g} %"
+    doubt = f"a difference below {least} whose {interval} reaches past it"
+    if ratio.low <= 1 <= ratio.high:
+        doubt = f"the {interval} holds 1 and reaches past 1 ± {least}"
+    said: dict[Outcome, str] = {
+        "faster": f"faster, the whole {interval} is below 1",
+        "slower": f"slower, the whole {interval} is above 1",
+        "same": f"the same, the whole {interval} is within 1 ± {least}",
+        "ambiguous": f"ambiguous, {doubt}; {more}",
+    }
+    return f"{takes}: {said[outcome(ratio, margin)]}."
 
 
 def around(log_ratio: float, half: float, level: float, method: str) -> Ratio:
@@ -213,7 +211,7 @@ def _digits(value: float) -> str:
     return f"{value:#.4g}".rstrip(".")
 
 
-def _independent(values: Sequence[float]) -> Sample:
+def independent(values: Sequence[float]) -> Sample:
     """Mean of two or more independent values and its variance, exactly 0 for equal values."""
     n = len(values)
     if min(values) == max(values):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +97,9 @@ class GpuReader:
 
     def sample(self, now: float, child: int | None = None, *, fresh: bool = False) -> GpuSample:
         """The GPU at `now` (monotonic seconds); `child` is the PID of the running cell's process; `fresh` reads the
-        list of processes anew.
-
-        Memory in use is NVML's v2 if the driver has it, without the driver's own reserve. Power is the average over the
-        last second on Ampere and later (but for A100), else the instant. Raises `GpuLost`, and `NvmlSilent` while NVML
-        answers nothing.
-        """
+        list of processes anew. Memory in use is NVML's v2 if the driver has it, without the driver's own reserve. Power
+        is the average over the last second on Ampere and later (but for A100), else the instant. Raises `GpuLost`, and
+        `NvmlSilent` while NVML answers nothing."""
         self._now, self.why = now, None
         self._answered = self._unknown = False
         memory = self._read(self._memory)
@@ -248,10 +246,9 @@ class GpuMonitor:
 
 def in_own_pid_namespace() -> bool:
     """True if this process is in a PID namespace of its own, as in most containers."""
-    try:
+    with suppress(OSError):
         return Path("/proc/self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE
-    except OSError:
-        return False
+    return False
 
 
 class OtherProcesses:
@@ -282,16 +279,12 @@ class OtherProcesses:
 
 
 def _descends_from_us(pid: int) -> bool:
-    if pid == os.getpid():
-        return True
-    try:
-        return any(parent.pid == os.getpid() for parent in psutil.Process(pid).parents())
-    except psutil.Error:
-        return False
+    with suppress(psutil.Error):
+        return os.getpid() in (pid, *(parent.pid for parent in psutil.Process(pid).parents()))
+    return False
 
 
 def _name(pid: int) -> str | None:
-    try:
+    with suppress(psutil.Error):
         return psutil.Process(pid).name()
-    except psutil.Error:
-        return None
+    return None

@@ -76,7 +76,6 @@ class HostReader:
         self._child_before = None if used_s is None else (now, used_s)
 
     def _follow(self, pid: int | None) -> None:
-        """Follow this process from now on."""
         if pid == (self._child.pid if self._child else None):
             return
         self._child = self._child_cores = self._child_before = None

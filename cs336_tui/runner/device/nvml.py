@@ -154,7 +154,8 @@ class Nvml:
         try:
             self._module.nvmlInit()
         except self._module.NVMLError as error:
-            raise NvmlUnavailable(why_closed(error.value, str(error))) from None
+            why = _WHY_CLOSED.get(error.value, f"NVML does not open: {error}")
+            raise NvmlUnavailable(why if why == NO_LIBRARY else f"{why} (NVML error {error.value})") from None
         self._is_open = True
 
     def _shut_down(self) -> None:
@@ -249,14 +250,8 @@ def import_pynvml() -> ModuleType:
     return module
 
 
-def why_closed(code: int, text: str) -> str:
-    """One line saying why NVML did not open; `text` is NVML's own wording for codes without a line here."""
-    why = _WHY_CLOSED.get(code, f"NVML does not open: {text}")
-    return why if code == 12 else f"{why} (NVML error {code})"
-
-
 def why_lost(code: int, text: str) -> str:
-    """One line saying why a GPU does not answer; `text` is NVML's own wording for codes without a line here."""
+    """One line on a GPU that does not answer; `text` is NVML's own wording for codes without a line here."""
     return f"{LOST.get(code, text)} (NVML error {code})"
 
 

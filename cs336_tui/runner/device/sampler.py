@@ -112,11 +112,13 @@ class DeviceSampler:
             began = time.monotonic()
             gpu, why = self._sample_gpu(uuid, child, began, fresh=bool(awaited))
             self._deliver(gpu, why, child, began)
-            _set_all(awaited)
+            for event in awaited:
+                event.set()
             with self._changed:
                 interval_s = self._idle_interval_s if child is None else self._interval_s
                 self._changed.wait_for(lambda: self._woken or self._stopping, interval_s)
-        _set_all(self._awaited)  # nothing is added once we are stopping
+        for event in self._awaited:  # nothing is added once we are stopping
+            event.set()
         if self._gpu is not None:
             self._gpu.close()
 
@@ -137,7 +139,7 @@ class DeviceSampler:
                 self._host = HostReader()
             return self._host.sample(child), None
         except Exception as error:
-            return HostSample(), f"the host cannot be sampled: {_described(error)}"
+            return HostSample(), f"the host cannot be sampled: {type(error).__name__}: {error}"
 
     def _sample_gpu(
         self, uuid: str | None, child: int | None, now: float, *, fresh: bool
@@ -150,13 +152,4 @@ class DeviceSampler:
             self._gpu.follow(uuid)
             return self._gpu.sample(now, child, fresh=fresh)
         except Exception as error:
-            return None, f"the GPU cannot be sampled: {_described(error)}"
-
-
-def _set_all(events: list[threading.Event]) -> None:
-    for event in events:
-        event.set()
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+            return None, f"the GPU cannot be sampled: {type(error).__name__}: {error}"

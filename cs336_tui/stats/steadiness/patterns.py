@@ -1,10 +1,8 @@
-"""Finds two levels, waves and evenly spaced levels in a series.
-
-A wave is a sum of a few harmonics of one period under first-order autoregressive noise, fitted as a course is
-(`course`): series and harmonics are whitened for every correlation of a grid. The penalised likelihoods have one unit,
-so that a wave, a course and plain correlation can be compared. The periods to try come from the periodogram of the
-whitened series (Fourier frequencies, four times oversampled; harmonics added up, as for pulsars by Groth 1975).
-"""
+"""Finds two levels, waves and evenly spaced levels in a series. A wave is a sum of a few harmonics of one period under
+first-order autoregressive noise, fitted as a course is (`course`): series and harmonics are whitened for every
+correlation of a grid. The penalised likelihoods have one unit, so that a wave, a course and plain correlation can be
+compared. The periods to try come from the periodogram of the whitened series (Fourier frequencies, four times
+oversampled; harmonics added up, as for pulsars by Groth 1975)."""
 
 from __future__ import annotations
 
@@ -104,7 +102,8 @@ def two_modes(values: Series, least_gap: float) -> Modes | None:
     density = (1 - share) * np.exp(-((values - low) ** 2) / (2 * within))
     density += share * np.exp(-((values - high) ** 2) / (2 * within))
     gain = 2 * float(np.log(np.maximum(density, 1e-300)).sum()) + n + n * math.log(variance / within)
-    between, at_low, at_high = (_near(values, centre, gap) for centre in ((low + high) / 2, low, high))
+    centres = ((low + high) / 2, low, high)
+    between, at_low, at_high = (int(np.count_nonzero(np.abs(values - centre) <= gap / 6)) for centre in centres)
     valley = between <= min(at_low, at_high, DEEPEST_VALLEY * (at_low + at_high) / 2)
     if gain < LEAST_GAIN * math.log(n) * small_sample(n) ** 2 or not valley:
         return None
@@ -120,11 +119,6 @@ def _split(values: Series) -> tuple[float, float, float]:
     low, high = sums[:-1] / below, (sums[-1] - sums[:-1]) / (n - below)
     best = int((below * (n - below) * (high - low) ** 2).argmax())
     return float(low[best]), float(high[best]), float(1 - below[best] / n)
-
-
-def _near(values: Series, centre: float, gap: float) -> int:
-    """Number of values within a sixth of the gap."""
-    return int(np.count_nonzero(np.abs(values - centre) <= gap / 6))
 
 
 class Wave(NamedTuple):

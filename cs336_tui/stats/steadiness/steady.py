@@ -152,7 +152,8 @@ class _Analysis:
             values = values + self.tick * np.random.default_rng(_SEED).uniform(-0.5, 0.5, len(values))
         self.values = values
         self.n = len(values)
-        self.cold = _cold(values)
+        # Leading steps that are far slower than the others, in a series whose median is 1.
+        self.cold = _leading(values > 1 + max(OUTLYING * _MAD_TO_STD * float(np.median(np.abs(values - 1))), COLD))
         gap = max(LEAST_GAP, BEYOND_TICKS * (self.tick or 0.0))
         modes = two_modes(values[self.cold :], gap)
         if modes is not None and modes.interleaved:  # the first steps may be of the slower mode, and not cold
@@ -306,12 +307,6 @@ def _hidden(values: Series) -> float:
     left = values - values.mean() - trend * t
     error = math.sqrt(float(left @ left) / (n - 2) / float(t @ t))
     return max(float(means.max() / means.min() - 1), (abs(trend) + 2 * error) / float(values.mean()))
-
-
-def _cold(values: Series) -> int:
-    """Number of leading steps that are far slower than the others, in a series whose median is 1."""
-    reach = max(OUTLYING * _MAD_TO_STD * float(np.median(np.abs(values - 1))), COLD)
-    return _leading(values > 1 + reach)
 
 
 def _leading(holds: npt.NDArray[np.bool_]) -> int:

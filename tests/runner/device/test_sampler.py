@@ -302,6 +302,6 @@ def test_neither_import_nor_construction_loads_anything_heavy() -> None:
 def test_a_program_ends_though_its_sampler_was_not_stopped() -> None:
     code = (
         "from cs336_tui.runner.device.sampler import DeviceSampler; "
-        "DeviceSampler(lambda _: None, interval_s=60, idle_interval_s=60, nvml=False).start()"
+        "DeviceSampler(lambda _: None, interval_s=60, idle_interval_s=60).start()"
     )
     subprocess.run([sys.executable, "-c", code], timeout=30, check=True)
