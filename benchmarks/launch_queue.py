@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.launching import LEAST_SHARE, Launching, launching
+from cs336_tui.analysis.contention import Finding
+from cs336_tui.analysis.launching import LEAST_SHARE, launching
 from cs336_tui.config.spec import CellSpec, ModelDims, dims_of
 from cs336_tui.events.events import StepsTimed
 from cs336_tui.session.cell_state import CellState
@@ -75,7 +76,7 @@ def simulate(phases: Mapping[str, Sequence[Launch]], queue: int = 1024) -> Simul
     )
 
 
-def judged(found: Simulated, *, steps: int = 5) -> Launching:
+def judged(found: Simulated, *, steps: int = 5) -> Finding:
     """The verdict on a cell whose steps are all as this one."""
     cell = CellState(0, _SPEC)
     cell.times.add(

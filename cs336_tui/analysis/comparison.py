@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, device_label, machine
-from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled, runs_of
+from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled, runs_of
 from cs336_tui.analysis.provenance import mixed_provenance
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.stats.ratio import LEVEL, MARGIN, Outcome, Ratio, explain, outcome, ratio_of
@@ -80,7 +80,7 @@ def compare(a: Sequence[Result], b: Sequence[Result], *, margin: float = MARGIN,
     precisions, architectures, warm-ups and ways to synchronise. When each side is one spec, these two pair, whatever
     they are. All of that is said in `differs` and `notes`.
     """
-    a_groups, b_groups = _by_spec(a), _by_spec(b)
+    a_groups, b_groups = (grouped(side, lambda result: result.spec) for side in (a, b))
     pairs = [
         _pair(a_groups[x], b_groups[y], margin, level) for x, y in _partners(tuple(a_groups), tuple(b_groups)).items()
     ]
@@ -95,8 +95,8 @@ def compare(a: Sequence[Result], b: Sequence[Result], *, margin: float = MARGIN,
             msgspec.structs.replace(pair, differs=tuple(line for line in pair.differs if line not in shared))
             for pair in pairs
         ),
-        only_a=tuple(_side(group) for spec, group in a_groups.items() if spec not in paired_a),
-        only_b=tuple(_side(group) for spec, group in b_groups.items() if spec not in paired_b),
+        only_a=tuple(side_of(group) for spec, group in a_groups.items() if spec not in paired_a),
+        only_b=tuple(side_of(group) for spec, group in b_groups.items() if spec not in paired_b),
         notes=shared,
         margin=margin,
         level=level,
@@ -104,13 +104,6 @@ def compare(a: Sequence[Result], b: Sequence[Result], *, margin: float = MARGIN,
             f"{name}: {line}" for name, side in (("A", a), ("B", b)) for line in mixed_provenance(measured(side))
         ),
     )
-
-
-def _by_spec(results: Sequence[Result]) -> dict[CellSpec, list[Result]]:
-    groups: dict[CellSpec, list[Result]] = {}
-    for result in results:
-        groups.setdefault(result.spec, []).append(result)
-    return groups
 
 
 def _partners(a: Sequence[CellSpec], b: Sequence[CellSpec]) -> dict[CellSpec, CellSpec]:
@@ -149,7 +142,7 @@ def _by_what_is_left(specs: Sequence[CellSpec], without: Mapping[str, Any]) -> d
 
 def _pair(a: Sequence[Result], b: Sequence[Result], margin: float, level: float) -> Pair:
     ratio = ratio_of(runs_of(a), runs_of(b), level)
-    left, right = _side(a), _side(b)
+    left, right = side_of(a), side_of(b)
     missing = [f"{name} has no timing: {side.note}" for name, side in (("A", left), ("B", right)) if side.note]
     return Pair(
         a=left,
@@ -161,7 +154,8 @@ def _pair(a: Sequence[Result], b: Sequence[Result], margin: float, level: float)
     )
 
 
-def _side(results: Sequence[Result]) -> Side:
+def side_of(results: Sequence[Result]) -> Side:
+    """All runs of one spec as a side."""
     ran = measured(results)
     endings = [result.cell.finished for result in ran or results if result.cell.finished]
     return Side(
@@ -185,16 +179,11 @@ def _title(results: Sequence[Result]) -> str:
 def _differences(a: Sequence[Result], b: Sequence[Result]) -> Iterator[str]:
     """The differences of the two sides of a pair, each as ``what: A | B``."""
     for name, read in _COMPARED.items():
-        sides = [tuple(_distinct(read(result) for result in side)) for side in _shown_by(a, b)]
+        sides = [tuple(_distinct(read(result) for result in side)) for side in (measured(a) or a, measured(b) or b)]
         mixed = name in _PLACE and any(len(side) > 1 for side in sides)
         left, right = map(", ".join, sides)
         if (left != right or mixed) and _UNREAD not in (left, right):
             yield f"{name}: {left} | {right}"
-
-
-def _shown_by(a: Sequence[Result], b: Sequence[Result]) -> Iterator[Sequence[Result]]:
-    for side in (a, b):
-        yield measured(side) or side
 
 
 def _of_environment(attribute: str) -> Callable[[Result], str]:

@@ -24,8 +24,9 @@ def window_s(cell: CellState) -> float:
     return fsum(cell.step_times_s) if known is None else known
 
 
-def samples(count: int) -> str:
-    return f"{count} sample{'' if count == 1 else 's'}"
+def counted(number: int, what: str) -> str:
+    """``1 sample``, ``2 samples``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def percent(share: float) -> str:
@@ -39,10 +40,6 @@ def milliseconds(time_s: float) -> str:
 def seconds(time_s: float) -> str:
     """Always in seconds, so that lengths of windows can be read side by side: ``3.0 s``, ``0.088 s``."""
     return f"{time_s:.1f} s" if time_s >= 1 else f"{time_s:.2g} s"
-
-
-def threads(count: int) -> str:
-    return f"{count} thread{'' if count == 1 else 's'}"
 
 
 def cores(number: float) -> str:
@@ -62,16 +59,17 @@ LEAST_STEAL = 0.05
 _QUIET = "repeat it when nothing else runs on this machine"
 
 
-class Contention(NamedTuple):
-    """True if there was contention of one kind or of any, None where that could not be seen; the evidence, and what to
-    do about it."""
+class Finding(NamedTuple):
+    """True if it is so, None where that cannot be told; the evidence, what to do about it, and in a few words why it
+    cannot be told."""
 
     holds: bool | None
     evidence: str
     advice: str = ""
+    unknown_because: str = ""
 
 
-def contention(cell: CellState) -> Contention:
+def contention(cell: CellState) -> Finding:
     """By another process on the GPU, or on the host. It is ruled out only where all of that could be seen. Of the host
     that takes the cores in use: threads need not wait for one that another process slows without taking it, as a core's
     sibling does. Waiting, load and steal add to them."""
@@ -80,41 +78,38 @@ def contention(cell: CellState) -> Contention:
     gpu = _gpu_users(cell)
     looks = (gpu, *others) if gpu else others
     if found := [look for look in looks if look.holds]:
-        return Contention(
-            True,
-            ", and ".join(look.evidence for look in found),
-            ", or ".join(dict.fromkeys(look.advice for look in found)),
-        )
+        advice = ", or ".join(dict.fromkeys(look.advice for look in found))
+        return Finding(True, ", and ".join(look.evidence for look in found), advice)
     host_seen = cores.holds is not None
     if gpu and gpu.holds is None:
-        return Contention(None, gpu.evidence + (", while the host was free" if host_seen else ""))
+        return Finding(None, gpu.evidence + (", while the host was free" if host_seen else ""))
     if not host_seen:
-        return Contention(None, f"{cores.evidence}; {waited.evidence}")
-    return Contention(False, ", ".join(look.evidence for look in looks if look.evidence))
+        return Finding(None, f"{cores.evidence}; {waited.evidence}")
+    return Finding(False, ", ".join(look.evidence for look in looks if look.evidence))
 
 
-def _gpu_users(cell: CellState) -> Contention | None:
+def _gpu_users(cell: CellState) -> Finding | None:
     """None on a CPU."""
     device, around, after = cell.spec.device, cell.surroundings, cell.surroundings.others_after
     if device == "cpu":
         return None
     if not device.startswith("cuda"):
-        return Contention(None, f"other processes on the GPU cannot be seen on {device}")
+        return Finding(None, f"other processes on the GPU cannot be seen on {device}")
     if others := around.others or after:
         users = [f"{user.name} ({user.pid})" if user.name else f"process {user.pid}" for user in others.values()]
         named = ", ".join(users[:3]) + (f" and {len(users) - 3} more" if len(users) > 3 else "")
         when = "" if around.others else " right after the window"
-        return Contention(True, f"also on the GPU{when}: {named}", "stop what else uses the GPU, or choose a free one")
+        return Finding(True, f"also on the GPU{when}: {named}", "stop what else uses the GPU, or choose a free one")
     if around.others_known:
-        return Contention(False, f"nobody else on the GPU in {samples(around.others_known)} of the window")
+        return Finding(False, f"nobody else on the GPU in {counted(around.others_known, 'sample')} of the window")
     if after is not None:
-        return Contention(False, "nobody else on the GPU right after the window")
+        return Finding(False, "nobody else on the GPU right after the window")
     if around.others_stale:
-        return Contention(None, "which processes use the GPU was read before the window only")
-    return Contention(None, unseen(cell, "did not tell other processes on the GPU apart, as in most containers"))
+        return Finding(None, "which processes use the GPU was read before the window only")
+    return Finding(None, unseen(cell, "did not tell other processes on the GPU apart, as in most containers"))
 
 
-def _waiting(cell: CellState) -> Contention:
+def _waiting(cell: CellState) -> Finding:
     """The cell's threads stood ready and had no core. A step waits for its slowest thread, so the one that waited
     longest counts. Where only the sum over all is known, on a CPU all of torch's threads compute, and the share is that
     of one of them on average; elsewhere one at a time enqueues, and all waiting is counted as its."""
@@ -123,18 +118,18 @@ def _waiting(cell: CellState) -> Contention:
     threads = _threads(cell) if cell.spec.device == "cpu" else 1
     waited_s = sum_s / threads if longest_s is None and sum_s is not None else longest_s
     if waited_s is None or not within_s:
-        return Contention(None, "this system does not tell how long threads waited for a core")
+        return Finding(None, "this system does not tell how long threads waited for a core")
     of_all = f"each of its {threads} threads" if threads > 1 else "the cell"
     who = of_all if longest_s is None else "its longest-waiting thread"
     share = waited_s / within_s
     text = f"{who} waited for a core for {percent(share)} of the {seconds(within_s)} of measuring"
     cores = _usable_cores(cell)
     if cores and threads > cores:
-        return Contention(share >= LEAST_WAIT, f"{text}, with {threads} threads on {cores} cores", f"--threads {cores}")
-    return Contention(share >= LEAST_WAIT, text, _QUIET)
+        return Finding(share >= LEAST_WAIT, f"{text}, with {threads} threads on {cores} cores", f"--threads {cores}")
+    return Finding(share >= LEAST_WAIT, text, _QUIET)
 
 
-def _cores(cell: CellState) -> Contention:
+def _cores(cell: CellState) -> Finding:
     """No core was free, and others used some of them. Samples are of the whole machine: of a process that may use part
     of its cores they do not tell which ones the others took, unless all were in use."""
     around = cell.surroundings
@@ -142,40 +137,40 @@ def _cores(cell: CellState) -> Contention:
     if not around.samples:
         return _cores_around(cell)
     if busy is None or others is None or not cores or not usable:
-        return Contention(None, "which cores were in use is not known")
+        return Finding(None, "which cores were in use is not known")
     text = f"others used {others:.1f} of {cores} cores, with {min(busy, cores):.1f} in use in all"
     if usable < cores:
         text += f", while the cell may use {usable} only"
     full = busy >= ALL_CORES * cores or (None if busy >= ALL_CORES * usable else False)
-    return Contention(full if others >= LEAST_OTHERS else False, text, _QUIET)
+    return Finding(full if others >= LEAST_OTHERS else False, text, _QUIET)
 
 
-def _cores_around(cell: CellState) -> Contention:
+def _cores_around(cell: CellState) -> Finding:
     """Others' use in the time of the first sample after the window, if no sample fell into it."""
     others = cell.surroundings.other_cores_around
     if others is None:
-        return Contention(None, unseen(cell, ""))
+        return Finding(None, unseen(cell, ""))
     text = f"others used {others:.1f} cores around the time of measuring"
-    return Contention(False, text) if others < LEAST_OTHERS else Contention(None, f"{text}, into which no sample fell")
+    return Finding(False, text) if others < LEAST_OTHERS else Finding(None, f"{text}, into which no sample fell")
 
 
-def _steal(cell: CellState) -> Contention:
+def _steal(cell: CellState) -> Finding:
     steal = cell.surroundings.steal
     if steal is None:
-        return Contention(None, "")
+        return Finding(None, "")
     text = f"the hypervisor gave {percent(steal)} of the cores' time to others"
-    return Contention(steal >= LEAST_STEAL, text, "use a machine that is not shared")
+    return Finding(steal >= LEAST_STEAL, text, "use a machine that is not shared")
 
 
-def _load(cell: CellState) -> Contention:
+def _load(cell: CellState) -> Finding:
     """Runnable processes over the last minute, the cell's own threads among them: it takes more than these and the
     cores to blame others."""
     around = cell.surroundings
     if around.load_1m is None or not around.cpu_count:
-        return Contention(None, "")
+        return Finding(None, "")
     own = _threads(cell)
     text = f"a load of {around.load_1m:.1f} on {around.cpu_count} cores, {own} of it the cell's own at most"
-    return Contention(True, text, _QUIET) if around.load_1m > around.cpu_count + own else Contention(False, "")
+    return Finding(True, text, _QUIET) if around.load_1m > around.cpu_count + own else Finding(False, "")
 
 
 def _threads(cell: CellState) -> int:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from cs336_tui.analysis.contention import counted
 from cs336_tui.config.order import variant_kind
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.environment import DeviceInfo, Environment, capability_pair
@@ -298,7 +299,7 @@ def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: Experi
 
 def _measured(own: Sequence[MeasuredCell]) -> tuple[float, float, str]:
     means = [cell.step_s for cell in own]
-    return min(means), max(means), f"measured, {_counted(len(own), 'run')} of this cell"
+    return min(means), max(means), f"measured, {counted(len(own), 'run')} of this cell"
 
 
 def _nearest(spec: CellSpec, known: Experience) -> tuple[Sequence[MeasuredCell], str]:
@@ -330,7 +331,7 @@ def _step_range(
         which = f" ({_named(alike)})" if "variants" in unlike else ""
         other = f" of {unlike}{which}" if unlike else ""
         speeds = _speeds([slowest, fastest] if len(alike) > 1 else [fastest], peak)
-        return flops / fastest, flops / slowest, f"from {_counted(len(alike), 'measured cell')}{other}: {speeds}"
+        return flops / fastest, flops / slowest, f"from {counted(len(alike), 'measured cell')}{other}: {speeds}"
     if peak is None:
         return None, None, NOT_MEASURED
     bound = max(flops / peak, prediction.min_bytes_moved / target.bandwidth if target.bandwidth else 0)
@@ -343,10 +344,6 @@ def _speeds(rates: Sequence[float], peak: float | None) -> str:
         return f"{' to '.join(f'{rate / peak * 100:.3g}' for rate in rates)} % of peak"
     unit, name = (1e12, "TFLOP/s") if rates[0] >= 1e12 else (1e9, "GFLOP/s")
     return f"{' to '.join(f'{rate / unit:.3g}' for rate in rates)} {name}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def total_s(estimates: Iterable[Estimate]) -> tuple[float | None, float | None]:

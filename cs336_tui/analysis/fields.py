@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from cs336_tui.analysis.merge import Result
+from cs336_tui.config.flops import parameters
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec
 from cs336_tui.config.sweep import steps_words, warmup_words
 from cs336_tui.config.variants import REFERENCE, is_imported, short
@@ -60,17 +61,9 @@ def num_params(result: Result) -> int | None:
 
 
 def implied_params(spec: CellSpec) -> int:
-    """Parameters of the reference model with these dimensions; of attention alone its queries, keys and values.
-
-    A layer has four attention matrices, three (SwiGLU) or two (GELU) feed-forward ones and two norms; round the layers
-    are the embedding, the final norm and the head, and learned positions where the architecture has them.
-    """
-    if spec.workload == "attention":
-        return 3 * spec.tokens_per_step * spec.d_model
-    matrices = 3 if spec.arch == "swiglu-rope" else 2
-    layer = 4 * spec.d_model**2 + matrices * spec.d_model * spec.d_ff + 2 * spec.d_model
-    positions = spec.context_length * spec.d_model if spec.arch == "gelu-learned" else 0
-    return 2 * spec.vocab_size * spec.d_model + spec.num_layers * layer + spec.d_model + positions
+    """Parameters of the reference model with these dimensions; of attention alone its queries, keys and values."""
+    alone = spec.workload == "attention"
+    return 3 * spec.tokens_per_step * spec.d_model if alone else parameters(spec).numbers
 
 
 def device_label(result: Result) -> str:
@@ -139,7 +132,8 @@ def warmup_done(cell: CellState) -> str:
     the cell is over: ``auto (12)``."""
     words = warmup_words(cell.spec.warmup_steps, cell.spec.warmup_auto)
     known = cell.spec.warmup_auto and (cell.is_over or cell.stage == "measuring")
-    return f"{words} ({_warmup_steps_done(cell)})" if known else words
+    done = cell.steps_done - cell.running.n  # without reading the steps of a finished cell from its file
+    return f"{words} ({done})" if known else words
 
 
 def steps_done(cell: CellState) -> str:
@@ -147,11 +141,6 @@ def steps_done(cell: CellState) -> str:
     is over: ``auto (140)``."""
     words = steps_words(cell.spec.measure_steps, cell.spec.steps_auto)
     return f"{words} ({cell.running.n})" if cell.spec.steps_auto is not None and cell.is_over else words
-
-
-def _warmup_steps_done(cell: CellState) -> int:
-    """Without reading the steps of a finished cell from its file."""
-    return cell.steps_done - cell.running.n
 
 
 _YES_NO = {True: "yes", False: "no"}

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from cs336_tui.analysis.kernel_names import short_name as short_name
+from cs336_tui.analysis.merge import grouped
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelGroup, KernelKind, KernelReport
 from cs336_tui.session.state import SessionState
 
 Phases = str | tuple[str, ...] | None
-_K = TypeVar("_K", bound=Hashable)
 
 MATMUL: KernelKind = "matrix multiply"
 _OPTIMIZER_PHASES = ("zero_grad", "optimizer")
@@ -125,7 +125,7 @@ def rows(
         if (range_ is None or group.range == range_) and (kind is None or group.kind == kind)
     ]
     whole = _total(found)
-    made = (_row(name, groups, whole) for name, groups in _gathered(found, lambda group: group.name).items())
+    made = (_row(name, groups, whole) for name, groups in grouped(found, lambda group: group.name).items())
     return tuple(sorted(made, key=lambda row: (-row.total_ns, row.name)))
 
 
@@ -143,7 +143,7 @@ def by_range(report: KernelReport) -> tuple[RangeShare, ...]:
     """A share per named range that occurs, in the order of `RANGES`; ``FUSED`` comes after them, and what has none
     last, as ``NO_RANGE``."""
     whole = _total(report.groups)
-    gathered = _gathered(report.groups, lambda group: group.range)
+    gathered = grouped(report.groups, lambda group: group.range)
     found = []
     for name in (*RANGES, FUSED, NO_RANGE):
         if groups := gathered.get(name):
@@ -243,11 +243,6 @@ def profiled_idle(state: SessionState, spec: CellSpec) -> float | None:
     return idle_share(content) if isinstance(content, KernelReport) else None
 
 
-def launches(report: KernelReport) -> int:
-    """Kernels launched (operators called) in the step."""
-    return report.launches
-
-
 def _row(name: str, groups: Sequence[KernelGroup], whole_ns: int) -> KernelRow:
     durations = [duration for group in groups for duration in group.durations_ns]
     total, count = sum(durations), len(durations)
@@ -283,19 +278,12 @@ def _shares(
     groups: Sequence[KernelGroup], name_of: Callable[[KernelGroup], str], order: Sequence[str]
 ) -> tuple[TimeShare, ...]:
     whole = _total(groups)
-    gathered = _gathered(groups, name_of)
+    gathered = grouped(groups, name_of)
     return tuple(
         TimeShare(name, _of(_total(gathered[name]), whole), _total(gathered[name]), _instances(gathered[name]))
         for name in order
         if name in gathered
     )
-
-
-def _gathered(groups: Iterable[KernelGroup], key: Callable[[KernelGroup], _K]) -> dict[_K, list[KernelGroup]]:
-    found: dict[_K, list[KernelGroup]] = {}
-    for group in groups:
-        found.setdefault(key(group), []).append(group)
-    return found
 
 
 def _total(groups: Iterable[KernelGroup]) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import fsum
 from typing import NamedTuple
 
-from cs336_tui.analysis.contention import milliseconds, percent
+from cs336_tui.analysis.contention import Finding, milliseconds, percent
 from cs336_tui.config.environment_variables import BLOCKING, slowing
 from cs336_tui.session.cell_state import CellState
 
@@ -20,16 +20,6 @@ _UNLIKE = 1.5
 """A second of a later phase may take so many times as much launching as one of the first that fills the queue."""
 FULL_S = QUEUE * _LEAST_LAUNCH_S
 """The least time that a full queue keeps the device busy. Where the device has less to do, the host is not waiting."""
-
-
-class Launching(NamedTuple):
-    """True if launching bounds the step, None where that cannot be told; the evidence, what to do about it, and in a
-    few words why it cannot be told."""
-
-    holds: bool | None
-    evidence: str
-    advice: str = ""
-    unknown_because: str = ""
 
 
 class Phase(NamedTuple):
@@ -50,7 +40,7 @@ class Enqueuing(NamedTuple):
     much."""
 
 
-def launching(cell: CellState, idle: float | None = None) -> Launching:
+def launching(cell: CellState, idle: float | None = None) -> Finding:
     """True if the host needs nearly the whole step to enqueue it, waiting for room in the device's queue not counted.
 
     `idle` is the share of a profiled step of the same work in which the GPU ran nothing, where that is known.
@@ -60,16 +50,16 @@ def launching(cell: CellState, idle: float | None = None) -> Launching:
     """
     spec, host_s, times_s = cell.spec, cell.host_times_s, cell.step_times_s
     if spec.device == "cpu":
-        return Launching(None, "on cpu the host does the work itself")
+        return Finding(None, "on cpu the host does the work itself")
     if not host_s:
-        return Launching(None, "the host's time to enqueue a step was not recorded")
+        return Finding(None, "the host's time to enqueue a step was not recorded")
     if spec.pass_ == "train-step" and cell.in_force is not None and cell.in_force.grad_scaler:
-        return Launching(None, "the gradient scaler has the host wait for the backward in every step")
+        return Finding(None, "the gradient scaler has the host wait for the backward in every step")
     if cell.in_force and any(said.startswith(f"{BLOCKING}=") for said in slowing(cell.in_force.variables or ())):
-        return Launching(None, f"{BLOCKING} has the host wait for every kernel")
+        return Finding(None, f"{BLOCKING} has the host wait for every kernel")
     mean_s = _mean(times_s)
     if mean_s <= 0:
-        return Launching(None, "the mean step time is not above 0 s")
+        return Finding(None, "the mean step time is not above 0 s")
     each = spec.sync == "each-step"
     all_s = _mean(host_s) if each else min(host_s)
     text = (
@@ -100,7 +90,7 @@ def launching(cell: CellState, idle: float | None = None) -> Launching:
         text += f"; profiled, the GPU was idle for {percent(idle)} of a step"
     graph = ", a CUDA graph of the step" if spec.device.startswith("cuda") and spec.cuda_graph == "off" else ""
     advice = f"a faster GPU would not help: a larger batch or context{graph} or fewer kernels would"
-    return Launching(holds, text, advice if holds else "", why)
+    return Finding(holds, text, advice if holds else "", why)
 
 
 def enqueuing(phases: Sequence[Phase]) -> Enqueuing:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -168,16 +169,6 @@ def _ints(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64)
 
 
-def largest(report: MemoryReport, min_bytes: int = 0, n: int = 50) -> tuple[MemoryBlock, ...]:
-    """The largest allocations of the whole step of at least `min_bytes`, largest first."""
-    return tuple(found.block for found in Timeline(report).allocations(min_bytes, n))
-
-
-def by_site(report: MemoryReport, event: int) -> tuple[SiteBytes, ...]:
-    """Live bytes at an event by frame and range, largest first."""
-    return Timeline(report).by_site(event)
-
-
 class AlikeBlocks(NamedTuple):
     """Allocations of one size from one place of the model's code, such as one in each layer."""
 
@@ -221,17 +212,10 @@ def _phase_peaks(report: MemoryReport) -> PhasePeaks:
     def peak(phase: str) -> int | None:
         return max((span.peak_bytes for span in report.phases if span.phase == phase), default=None)
 
-    predicted = report.prediction
-    return PhasePeaks(
-        report.spec,
-        peak("forward"),
-        peak("backward"),
-        peak("optimizer"),
-        report.peak_bytes,
-        report.allocator_peak_bytes,
-        predicted.forward_peak_bytes if predicted else None,
-        predicted.peak_bytes if predicted else None,
-    )
+    found = report.prediction
+    predicted = (found.forward_peak_bytes, found.peak_bytes) if found else (None, None)
+    phases = (peak("forward"), peak("backward"), peak("optimizer"))
+    return PhasePeaks(report.spec, *phases, report.peak_bytes, report.allocator_peak_bytes, *predicted)
 
 
 class Contributor(NamedTuple):
@@ -259,18 +243,7 @@ class SavedRow(NamedTuple):
 
 def saved_summary(report: MemoryReport) -> tuple[SavedRow, ...]:
     """The tensors that each Transformer block saves for backward; neighbours that save the same are one row."""
-    return tuple(_saved_row(run) for run in _runs(report.saved))
-
-
-def _runs(blocks: Iterable[SavedBlock]) -> Iterator[list[SavedBlock]]:
-    run: list[SavedBlock] = []
-    for block in blocks:
-        if run and block.contributors != run[0].contributors:
-            yield run
-            run = []
-        run.append(block)
-    if run:
-        yield run
+    return tuple(_saved_row(list(run)) for _, run in groupby(report.saved, lambda block: block.contributors))
 
 
 def _saved_row(run: Sequence[SavedBlock]) -> SavedRow:

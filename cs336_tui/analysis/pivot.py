@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, cast
 
 import msgspec
 
@@ -25,8 +25,8 @@ from cs336_tui.analysis.fields import (
     values_meant,
     varies,
 )
-from cs336_tui.analysis.grouping import PLACES, UsualPlaces, place_notes
-from cs336_tui.analysis.merge import ENDINGS, Result, ddof_of, measured, pooled, runs_of
+from cs336_tui.analysis.grouping import PLACES, UsualPlaces, place_notes, shown
+from cs336_tui.analysis.merge import ENDINGS, Result, ddof_of, grouped, measured, pooled, runs_of
 from cs336_tui.stats.ratio import LEVEL, ratio_of
 
 Shown = tuple[str, ...]
@@ -55,29 +55,29 @@ def baseline_of(
     """
     chosen = _chosen(named, taken, wanted)
     choices = [key for key in named if FIELDS[key].kind in ("choice", "run") and key not in chosen]
-    shown = {figure: dict(zip(named, figure, strict=True)) for figure in figures}
-    loose = [key for key in choices if key == _ARGUMENTS or any(fields[key] == OWN for fields in shown.values())]
-    choices = [key for key in choices if key not in loose]
-    alike: dict[Shown, list[Shown]] = {}
-    for figure, fields in shown.items():
-        if fields == fields | chosen:
-            alike.setdefault(tuple(fields[key] for key in choices), []).append(figure)
+    shows = {figure: dict(zip(named, figure, strict=True)) for figure in figures}
+    loose = [key for key in choices if key == _ARGUMENTS or any(fields[key] == OWN for fields in shows.values())]
+
+    def fixed(figure: Shown) -> Shown:
+        return tuple(shows[figure][key] for key in choices if key not in loose)
+
+    alike = grouped((figure for figure, fields in shows.items() if fields == fields | chosen), fixed)
     if not alike:
         raise PivotError(f"baseline {in_words(chosen)}: no cell has all of these")
     found: dict[Shown, Shown] = {}
-    for figure, fields in shown.items():
+    for figure, fields in shows.items():
         candidates = [
             candidate
-            for candidate in alike.get(tuple(fields[key] for key in choices), [])
-            if all(_fits(key, fields, shown[candidate]) for key in loose)
+            for candidate in alike.get(fixed(figure), [])
+            if all(_fits(key, fields, shows[candidate]) for key in loose)
         ]
-        exact = [candidate for candidate in candidates if shown[candidate] == fields | chosen]
+        exact = [candidate for candidate in candidates if shows[candidate] == fields | chosen]
         match exact or candidates:
             case [base]:
                 found[figure] = base
             case [first, second, *_]:
-                differ = next(key for key in named if shown[first][key] != shown[second][key])
-                options = ", ".join(dict.fromkeys(shown[candidate][differ] for candidate in candidates))
+                differ = next(key for key in named if shows[first][key] != shows[second][key])
+                options = ", ".join(dict.fromkeys(shows[candidate][differ] for candidate in candidates))
                 raise PivotError(f"baseline {in_words(chosen)}: fits several; add {differ}, one of {options}")
     return Baseline(chosen, found)
 
@@ -101,10 +101,10 @@ def _chosen(named: Sequence[str], taken: Mapping[str, Sequence[str]], wanted: Ma
         field, said = field_named(name), f"baseline {name}={text}"
         if field.key not in named:
             raise PivotError(f"{said}: {field.title} is in neither rows nor columns{example}")
-        shown = values_meant(field, text, taken[field.key], said)
-        if len(shown) > 1:
+        meant = values_meant(field, text, taken[field.key], said)
+        if len(meant) > 1:
             raise PivotError(f"{said}: fits several; a baseline is one value")
-        chosen[field.key] = shown[0]
+        chosen[field.key] = meant[0]
     return chosen
 
 
@@ -189,7 +189,9 @@ def pivot(
     Raises `PivotError` for an unknown value or field, a field named twice or that does not vary, a choice that varies
     and is not named, cells of several places in one figure, no results, and a baseline that is missing or not clear.
     """
-    kind = _value(value)
+    if value not in VALUES:
+        raise PivotError(f"value {value}: expected one of {', '.join(VALUES)}")
+    kind = cast(Value, value)
     if baseline and kind != "speedup":
         raise PivotError(f"a baseline is for value speedup, not for {value}")
     if not any(result.cell.is_over for result in results):
@@ -215,7 +217,7 @@ def pivot(
         row_keys=_in_order(row_keys, {key[:split]: cells[0] for key, cells in groups.items()}),
         column_keys=_in_order(column_keys, {key[split:]: cells[0] for key, cells in groups.items()}),
         figures={(key[:split], key[split:]): figure for key, figure in figures.items()},
-        fixed={key: shown for key in FIELDS if FIELDS[key].kind != "run" and (shown := in_common(results, key))},
+        fixed={key: text for key in FIELDS if FIELDS[key].kind != "run" and (text := in_common(results, key))},
         value=kind,
         baseline=base.chosen if base else None,
         ddof=ddof,
@@ -241,23 +243,16 @@ def suggest(results: Sequence[Result]) -> tuple[tuple[str, ...], tuple[str, ...]
     return tuple(rows), tuple(columns)
 
 
-def _value(name: str) -> Value:
-    for value in get_args(Value):
-        if name == value:
-            return value  # type: ignore[no-any-return]  # one of the literals
-    raise PivotError(f"value {name}: expected one of {', '.join(VALUES)}")
-
-
 def _check(results: Sequence[Result], named: Sequence[str], taken: Mapping[str, Key]) -> None:
     """Every named field must vary, and every choice that varies must be named once."""
     for key in named:
-        title, shown = FIELDS[key].title, taken[key]
+        title, texts = FIELDS[key].title, taken[key]
         if named.count(key) > 1:
             raise PivotError(f"pivot on {title}: named twice")
-        if len(shown) == 1:
+        if len(texts) == 1:
             others = [FIELDS[other].title for other, several in taken.items() if len(several) > 1]
             raise PivotError(
-                f"pivot on {title}: every cell has {shown[0]}; fields that vary: {', '.join(others) or 'none'}"
+                f"pivot on {title}: every cell has {texts[0]}; fields that vary: {', '.join(others) or 'none'}"
             )
     missing = [key for key in varying(results) if FIELDS[key].kind == "choice" and key not in named]
     if missing:
@@ -275,17 +270,13 @@ def _left_out(keys: Sequence[str], taken: Mapping[str, Key], what: str) -> str:
     )
 
 
-def _few(shown: Sequence[str]) -> str:
-    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
+def _few(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:5]) + (f" and {len(texts) - 5} more" if len(texts) > 5 else "")
 
 
 def _grouped(results: Iterable[Result], named: Sequence[str]) -> dict[Key, list[Result]]:
     """The results of each figure, by what they show in the named fields."""
-    fields = [FIELDS[key] for key in named]
-    groups: dict[Key, list[Result]] = {}
-    for result in results:
-        groups.setdefault(tuple(field.show(result) for field in fields), []).append(result)
-    return groups
+    return grouped(results, lambda result: shown(result, named))
 
 
 def _mixed(groups: Iterable[Sequence[Result]], named: Sequence[str]) -> list[str]:
@@ -299,9 +290,9 @@ def _mixed(groups: Iterable[Sequence[Result]], named: Sequence[str]) -> list[str
     ]
 
 
-def _in_order(keys: Sequence[str], shown: Mapping[Key, Result]) -> tuple[Key, ...]:
+def _in_order(keys: Sequence[str], of: Mapping[Key, Result]) -> tuple[Key, ...]:
     """The keys of rows or columns, each with a result that shows it, in the natural order of its fields."""
-    return tuple(sorted(shown, key=lambda key: tuple(FIELDS[name].order(shown[key]) for name in keys)))
+    return tuple(sorted(of, key=lambda key: tuple(FIELDS[name].order(of[key]) for name in keys)))
 
 
 def _typical(cells: Sequence[Result]) -> Result:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.merge import Result, grouped
 
 NONE = "none"
 """Of several things, that there is not one."""
@@ -154,9 +154,7 @@ def _told(named: Sequence[tuple[str, Sequence[str]]], where: Sequence[str]) -> s
 def _where(results: Sequence[Result], places: Sequence[int]) -> str:
     """The cells at these places, ``cells 1–3, 5``, after their session's title where there are several; the title
     alone where it is all of a session's."""
-    sessions: dict[int, list[Result]] = {}
-    for place in places:
-        sessions.setdefault(results[place].source, []).append(results[place])
+    sessions = grouped((results[place] for place in places), lambda result: result.source)
     if len({result.source for result in results}) == 1:
         return _cells([results[place] for place in places])
     return ", ".join(

@@ -63,7 +63,6 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, rename={"pass_": "pas
 
     @property
     def arch(self) -> str:
-        """The architecture that the edition's handout has."""
         return arch_of(self.edition)
 
 
@@ -164,20 +163,6 @@ def _time(name: str, text: str) -> float | None:
         raise ValueError(f"{name} {text}: expected milliseconds")
     return time_ms
 
-
-__all__ = [
-    "REMARK",
-    "Added",
-    "Match",
-    "Published",
-    "ReferenceFileError",
-    "add_from",
-    "matching",
-    "own",
-    "own_path",
-    "published",
-    "sentence",
-]
 
 REMARK = 'published "fp32" is sometimes TF32 in truth, and some published forwards include the loss'
 _VOCABULARY = 10_000

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.contention import cores, threads
+from cs336_tui.analysis.contention import cores, counted
 from cs336_tui.analysis.estimates import timed_flops
 from cs336_tui.analysis.fields import device_label, machine
 from cs336_tui.analysis.merge import Result, measured
@@ -257,7 +257,7 @@ def measured_ceiling(peak: DevicePeak) -> Ceiling:
     """By what was measured on the spot."""
     source = f"measured: matrix products of {peak.matmul_size}, torch {peak.torch}"
     if peak.device == "cpu":
-        source += f", {threads(peak.threads)}"
+        source += f", {counted(peak.threads, 'thread')}"
     if said := doubt(peak):
         source += f"; {said}"
     few = _DOUBT_OF_CPU if peak.device == "cpu" else _DOUBT_OF_GPU if peak.others == 0 else _UNSEEN_ON_GPU
@@ -281,48 +281,3 @@ def doubt(peak: DevicePeak) -> str:
             "measure again with --refresh when the machine is idle"
         )
     return "; ".join(found)
-
-
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """The rates that a cell achieved and their shares of its two ceilings; what is not known is None, never a guess.
-
-    Rates are there for a measured cell, shares where their ceiling is known, for the precision in force.
-    """
-
-    flops: int | None = None
-    """Of the matrix products of the timed phases of a step."""
-    flops_per_s: float | None = None
-    """Achieved: these over the mean measured step time."""
-    share_of_sheet: float | None = None
-    """Of the data sheet's peak FLOP/s."""
-    share_of_measured: float | None = None
-    """Of the measured peak FLOP/s."""
-    sheet: Ceiling | None = None
-    measured: Ceiling | None = None
-    bound: Bound | None = None
-    """The limit that keeps it from more FLOP/s, by its intensity."""
-    bytes_per_s: float | None = None
-    """Achieved, at least: the least bytes that a step must move over its time."""
-    share_of_bandwidth: float | None = None
-    """Of its ceiling's bandwidth, at least; None unless that is the bound."""
-    point: RooflinePoint | None = None
-
-
-def limit_of(result: Result, peaks: PeakLookup) -> Limit:
-    """The rates of the cell against its limits; `peaks` finds what was measured of its device."""
-    point = point_of(result, peaks)
-    if point is None:
-        work = work_of(result)
-        return Limit(flops=work.flops if work else None)
-    return Limit(
-        flops=point.flops,
-        flops_per_s=point.flops_per_s,
-        share_of_sheet=point.share_of_sheet,
-        share_of_measured=point.share_of_measured,
-        sheet=point.sheet,
-        measured=point.measured,
-        bound=point.bound,
-        bytes_per_s=point.bytes_per_s,
-        share_of_bandwidth=point.share_of_bandwidth,
-        point=point,
-    )

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.contention import contention, percent, samples, unseen
+from cs336_tui.analysis.contention import Finding, contention, counted, percent, unseen
 from cs336_tui.analysis.launching import launching
 from cs336_tui.config.environment_variables import slowing
 from cs336_tui.events.gpus import ORDINARY_REASONS
@@ -16,20 +16,9 @@ from cs336_tui.stats.intervals import MeanInterval, mean_interval
 from cs336_tui.stats.steadiness.steady import FEWEST, Class, Steadiness, classify, enough_warmup, still_falling
 
 VerdictName = Literal[
-    "steady",
-    "still-warming",
-    "drifting",
-    "two-levels",
-    "periodic",
-    "quantised",
-    "outliers",
-    "too-few-steps",
-    "throttled",
-    "contended",
-    "launch-bound",
-    "allocator-retry",
-    "slowed-by-settings",
-]
+    "steady", "still-warming", "drifting", "two-levels", "periodic", "quantised", "outliers", "too-few-steps",
+    "throttled", "contended", "launch-bound", "allocator-retry", "slowed-by-settings",
+]  # fmt: skip
 """Names of verdicts. `steady` and `launch-bound` describe it; all others are reasons to doubt it."""
 
 DESCRIBING: tuple[VerdictName, ...] = ("steady", "launch-bound")
@@ -161,11 +150,11 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
     return Judgement(
         checks=(
             *_series_checks(cell, steadiness, interval, warming),
-            _throttled(cell),
-            Check(name="contended", **contention(cell)._asdict()),
-            Check(name="launch-bound", **launching(cell, idle)._asdict()),
-            _allocator_retry(cell),
-            _slowed(cell),
+            _check("throttled", _throttled(cell)),
+            _check("contended", contention(cell)),
+            _check("launch-bound", launching(cell, idle)),
+            _check("allocator-retry", _allocator_retry(cell)),
+            _check("slowed-by-settings", _slowed(cell)),
         ),
         notes=(*cell.finished.remarks, *_notes(cell, steadiness)),
         warmup_advice=_warmup_advice(cell, steadiness, warming),
@@ -174,10 +163,15 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
     )
 
 
+def _check(name: VerdictName, found: Finding) -> Check:
+    return Check(name=name, **found._asdict())
+
+
 def _series_checks(
     cell: CellState, steadiness: Steadiness | None, interval: MeanInterval | None, warming: _Warming | None
 ) -> Iterator[Check]:
     n = len(cell.step_times_s)
+    steps = counted(n, "measured step")
     # A series that goes somewhere has a wide interval too, which more steps would not narrow.
     moving = {"warm-up", "slowdown", "drift", "bimodal", "periodic"}
     stays = steadiness is not None and not moving & {*steadiness.classes}
@@ -187,7 +181,7 @@ def _series_checks(
     loose = stays and interval is not None and min(interval.half_share, at_best) > LOOSE
     hides = stays and steadiness is not None and (steadiness.hidden or 0.0) >= HIDING
     if steadiness is None or "too-few" in steadiness.classes:
-        few, advice = f"{_steps(n)}, and at least {FEWEST} are needed to tell whether they are steady", "--steps 30"
+        few, advice = f"{steps}, and at least {FEWEST} are needed to tell whether they are steady", "--steps 30"
         why = _TOO_FEW
         if steadiness is None:
             few, advice = "a step time is not above 0 s, so that its clock was too coarse", "--sync each-step"
@@ -207,25 +201,25 @@ def _series_checks(
         yield Check(
             name=verdict.name,
             holds=bool(found),
-            evidence=" and ".join(texts) or f"{verdict.otherwise} in {_steps(n)}",
+            evidence=" and ".join(texts) or f"{verdict.otherwise} in {steps}",
             advice=_series_advice(verdict.name, cell, steadiness, warming) if found else "",
         )
     if loose:
         assert interval is not None
         half, level = f"± {percent(interval.half_share)}", f"{interval.level * 100:g} % interval"
-        few = f"{_steps(n)} fix the mean to {half} only ({level})"
+        few = f"{steps} fix the mean to {half} only ({level})"
         if interval.half_share >= OPEN:
-            few = f"{_steps(n)} do not fix the mean ({half}, {level})"
+            few = f"{steps} do not fix the mean ({half}, {level})"
         more = "more steps, such as --steps auto"
         if cell.spec.steps_auto is not None:
             more = "a quieter machine, or a larger --steps auto:MAX"
         yield Check(name="too-few-steps", holds=True, evidence=few, advice=more)
     elif hides:
         noise, change = percent(steadiness.noise or 0.0), percent(steadiness.hidden or 0.0)
-        few = f"{_steps(n)} with {noise} of noise may hide a change of {change}"
+        few = f"{steps} with {noise} of noise may hide a change of {change}"
         yield Check(name="too-few-steps", holds=True, evidence=few, advice="--steps 30 or more")
     else:
-        yield Check(name="too-few-steps", holds=False, evidence=f"{_steps(n)}; {FEWEST} are enough to tell")
+        yield Check(name="too-few-steps", holds=False, evidence=f"{steps}; {FEWEST} are enough to tell")
 
 
 def _series_advice(name: VerdictName, cell: CellState, steadiness: Steadiness, warming: _Warming | None) -> str:
@@ -297,62 +291,51 @@ def _warmup_advice(cell: CellState, steadiness: Steadiness | None, warming: _War
     return enough_warmup(cell.warmup_times_s, cell.step_times_s[:EARLY])
 
 
-def _throttled(cell: CellState) -> Check:
+def _throttled(cell: CellState) -> Finding:
     around, device = cell.surroundings, cell.spec.device
     if not device.startswith("cuda"):
-        return Check(name="throttled", holds=None, evidence="only NVIDIA GPUs report clock events")
+        return Finding(None, "only NVIDIA GPUs report clock events")
     if not around.reasons_known:
-        return Check(name="throttled", holds=None, evidence=unseen(cell, "told no clock events"))
+        return Finding(None, unseen(cell, "told no clock events"))
     bad = {reason: seen for reason, seen in around.reasons.items() if reason not in ORDINARY_REASONS}
+    window = f"{counted(around.reasons_known, 'sample')} of the window"
     if not bad:
-        text = f"no thermal, hardware or power supply slowdown in {samples(around.reasons_known)} of the window"
-        return Check(name="throttled", holds=False, evidence=text)
-    known = around.reasons_known
-    said = ", ".join(f"{reason} in {seen}" for reason, seen in bad.items()) + f" of {samples(known)} of the window"
+        return Finding(False, f"no thermal, hardware or power supply slowdown in {window}")
+    said = ", ".join(f"{reason} in {seen}" for reason, seen in bad.items()) + f" of {window}"
     if around.lowest_clock_mhz is not None:
         said += f", SM clock down to {around.lowest_clock_mhz} MHz"
         if around.clock_before_mhz is not None:
             said += f" from {around.clock_before_mhz} MHz before it"
-    return Check(
-        name="throttled",
-        holds=True,
-        evidence=said,
-        advice="let it cool, or lower its clocks by nvidia-smi -lgc, and repeat it",
-    )
+    return Finding(True, said, "let it cool, or lower its clocks by nvidia-smi -lgc, and repeat it")
 
 
-def _allocator_retry(cell: CellState) -> Check:
+def _allocator_retry(cell: CellState) -> Finding:
     assert cell.finished is not None
     retries = cell.finished.num_alloc_retries
     if retries is None:
-        text = f"the allocator of {cell.spec.device} counts no retries"
-        return Check(name="allocator-retry", holds=None, evidence=text)
+        return Finding(None, f"the allocator of {cell.spec.device} counts no retries")
     if not retries:
-        return Check(name="allocator-retry", holds=False, evidence="the allocator never had to give memory back")
-    text = f"the allocator gave its cache back and asked anew {retries} time{'' if retries == 1 else 's'}"
-    return Check(
-        name="allocator-retry", holds=True, evidence=text, advice="memory is nearly full: a smaller batch or context"
-    )
+        return Finding(False, "the allocator never had to give memory back")
+    text = f"the allocator gave its cache back and asked anew {counted(retries, 'time')}"
+    return Finding(True, text, "memory is nearly full: a smaller batch or context")
 
 
-def _slowed(cell: CellState) -> Check:
+def _slowed(cell: CellState) -> Finding:
     """By variables of the environment that have it do more than the step asks for."""
     variables = cell.in_force.variables if cell.in_force else None
     if variables is None:
-        why = "environment variables were not recorded"
-        return Check(name="slowed-by-settings", holds=None, evidence=why, unknown_because="not recorded")
+        return Finding(None, "environment variables were not recorded", unknown_because="not recorded")
     if not (found := slowing(variables)):
-        text = "no environment variable is set that makes steps slower"
-        return Check(name="slowed-by-settings", holds=False, evidence=text)
+        return Finding(False, "no environment variable is set that makes steps slower")
     text = ", and ".join(f"{said} is set: {how}" for said, how in found.items())
     names = ", ".join(said.partition("=")[0] for said in found)
-    return Check(name="slowed-by-settings", holds=True, evidence=text, advice=f"unset {names} and repeat it")
+    return Finding(True, text, f"unset {names} and repeat it")
 
 
 def _notes(cell: CellState, steadiness: Steadiness | None) -> Iterator[str]:
     around = cell.surroundings
     if capped := around.reasons.get(_POWER_CAP):
-        window = f"{samples(around.reasons_known)} of the window"
+        window = f"{counted(around.reasons_known, 'sample')} of the window"
         yield f"{_POWER_CAP} in {capped} of {window}: usual at full load, not blamed"
     if steadiness is not None and steadiness.limited:
         yield limited_note(steadiness.limited)
@@ -365,7 +348,3 @@ def limited_note(spikes: int, cells: str = "") -> str:
         return f"{what} limited for this analysis only, in {cells}; the mean and std include them"
     what, them = ("1 spike was", "it") if spikes == 1 else (f"{spikes} spikes were", "them")
     return f"{what} limited for this analysis only; the mean and std include {them}"
-
-
-def _steps(count: int) -> str:
-    return f"{count} measured step{'' if count == 1 else 's'}"

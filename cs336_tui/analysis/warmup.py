@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from cs336_tui.analysis.fields import FIELDS, machine, warmup_done
-from cs336_tui.analysis.merge import Result
+from cs336_tui.analysis.merge import Result, grouped, measured
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.stats.quantities import fixed_milliseconds, millisecond_decimals
 from cs336_tui.stats.summaries import Summary
@@ -18,44 +18,26 @@ _MAD_TO_STD = 1.4826
 """Of normal samples, the std over the median absolute deviation: 1 / Φ⁻¹(3/4)."""
 
 
-class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """All steps of one cell, seconds, oldest first. `cell` is its number in `session`, from 0.
+class Trace(NamedTuple):
+    """All steps of one result.
 
     `first_step_cost` is the cell's first step, warm-up or not, over the median of its measured steps: what being cold
-    costs. `steady_after` is how many steps went by before it was steady (see `steps_until_steady`). `warmup` is the
-    setting as shown, ``auto (12)`` where it was automatic; `warmup_steps` is how many there were.
+    costs. `steady_after` is how many steps went by before it was steady (see `steps_until_steady`).
     """
 
-    session: str
-    cell: int
-    repeat: int
-    warmup: str
-    warmup_steps: int
-    warmup_times_s: tuple[float, ...]
-    step_times_s: tuple[float, ...]
+    result: Result
     summary: Summary
     first_step_cost: float | None
     steady_after: int | None
 
     @property
-    def decimals(self) -> int:
-        """Decimal places, in ms, that show the median in 4 significant digits."""
-        return millisecond_decimals(self.summary.median_s, None)
+    def warmup(self) -> str:
+        """The setting as shown, ``auto (12)`` where it was automatic."""
+        return warmup_done(self.result.cell)
 
-    @property
-    def warmup_text(self) -> str:
-        """The warm-up steps as an array in ms: ``[812.3, 41.2]``."""
-        return array(self.warmup_times_s, self.decimals)
-
-    @property
-    def measured_text(self) -> str:
-        """The measured steps as an array in ms."""
-        return array(self.step_times_s, self.decimals)
-
-    @property
-    def all_text(self) -> str:
-        """Every step as an array in ms."""
-        return array((*self.warmup_times_s, *self.step_times_s), self.decimals)
+    def text(self, times_s: Sequence[float]) -> str:
+        """Some of its times as an array in ms, with the decimals of the median in 4 significant digits."""
+        return array(times_s, millisecond_decimals(self.summary.median_s, None))
 
 
 class WarmupGroup(NamedTuple):
@@ -82,11 +64,12 @@ def warmup_groups(results: Iterable[Result]) -> tuple[WarmupGroup, ...]:
 
     A group may hold one setting only; `warmups` says.
     """
-    groups: dict[tuple[CellSpec, str, str], list[Result]] = {}
-    for result in results:
-        if result.is_measured:
-            spec = msgspec.structs.replace(result.spec, warmup_steps=0, warmup_auto=False)
-            groups.setdefault((spec, machine(result), FIELDS["torch"].show(result)), []).append(result)
+
+    def alike(result: Result) -> tuple[CellSpec, str, str]:
+        spec = msgspec.structs.replace(result.spec, warmup_steps=0, warmup_auto=False)
+        return spec, machine(result), FIELDS["torch"].show(result)
+
+    groups = grouped(measured(results), alike)
     order = [FIELDS[name].order for name in ("size", "context", "batch", "pass", "precision", "device")]
     return tuple(
         _group(sorted(cells, key=lambda result: (FIELDS["warmup"].order(result), result.source, result.cell.cell)))
@@ -127,15 +110,5 @@ def trace(result: Result) -> Trace:
     summary = cell.summary(result.state.ddof)
     assert summary is not None, "only measured cells are grouped"
     every = (*cell.warmup_times_s, *cell.step_times_s)
-    return Trace(
-        session=result.session,
-        cell=cell.cell,
-        repeat=cell.repeat,
-        warmup=warmup_done(cell),
-        warmup_steps=len(cell.warmup_times_s) if cell.spec.warmup_auto else cell.spec.warmup_steps,
-        warmup_times_s=tuple(cell.warmup_times_s),
-        step_times_s=tuple(cell.step_times_s),
-        summary=summary,
-        first_step_cost=every[0] / summary.median_s if summary.median_s else None,
-        steady_after=steps_until_steady(every, cell.step_times_s),
-    )
+    cost = every[0] / summary.median_s if summary.median_s else None
+    return Trace(result, summary, cost, steps_until_steady(every, cell.step_times_s))

@@ -13,7 +13,7 @@ from cs336_tui.config.spec import CellSpec
 Shape = Literal["B T K", "B T T", "T T", "B T"]
 
 FUSED = ("sdpa", "flash", "memory-efficient", "cudnn")
-"""Kinds of attention that keep the logarithm of each token's sum of exponentials instead of its weights."""
+"""Kinds of attention that keep the logarithm of each token's sum of exponentials; the weights are never in memory."""
 _LOGSUMEXP_BYTES = 4
 
 

@@ -78,32 +78,28 @@ ATTENTION_USUAL: dict[str, Any] = {"passes": ("forward", "backward"), "contexts"
 def _without_effect(sweep: Sweep, given: dict[str, Any]) -> dict[str, SpecError]:
     """The given choices that have no effect in this sweep, each with the reason."""
     alone, own = sweep.workload == "attention", bool(sweep.own_code)
-    found: dict[str, SpecError] = {}
-    if "model_args" in given and not any(map(is_imported, sweep.models)):
-        why = "only a model of your own has arguments; give --model too"
-        found["model_args"] = SpecError("model_args", _pairs(given["model_args"]), why)
-    if "model_path" in given and not own:
-        why = "nothing of your own to look for there; give --model too"
-        found["model_path"] = SpecError("model_path", ", ".join(given["model_path"]), why)
-    if "annotations" in given and not own:
-        why = "nothing of your own that could call it; give --model too"
-        found["annotations"] = SpecError("annotations", _pairs(given["annotations"]), why)
-    if "head_dims" in given and not alone:
-        why = "only with --workload attention; a model's comes from its size"
-        found["head_dims"] = SpecError("head_dim", ",".join(map(str, given["head_dims"])), why)
-    if given.get("causal") is False and not alone:
-        found["causal"] = SpecError("causal", "no", "only with --workload attention; a language model always is")
-    for field in ("sizes", "vocab_size", *_RAW_DIMS) if alone else ():
-        if field in given:
-            value = ",".join(given[field]) if field == "sizes" else given[field]
-            found[field] = SpecError(
-                "size" if field == "sizes" else field, value, "attention alone has no model; give --head-dim"
-            )
-    return found
+    own_model = any(map(is_imported, sweep.models))
+    reasons = {
+        "model_args": not own_model and "only a model of your own has arguments; give --model too",
+        "model_path": not own and "nothing of your own to look for there; give --model too",
+        "annotations": not own and "nothing of your own that could call it; give --model too",
+        "head_dims": not alone and "only with --workload attention; a model's comes from its size",
+        "causal": not alone and not sweep.causal and "only with --workload attention; a language model always is",
+    } | dict.fromkeys(("sizes", "vocab_size", *_RAW_DIMS), alone and "attention alone has no model; give --head-dim")
+    names = {"head_dims": "head_dim", "sizes": "size"}
+    return {
+        field: SpecError(names.get(field, field), _in_words(given[field]), why)
+        for field, why in reasons.items()
+        if why and field in given
+    }
 
 
-def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
-    return ", ".join(map("=".join, pairs))
+def _in_words(value: Any) -> Any:
+    if not isinstance(value, tuple):
+        return "no" if value is False else value
+    if all(isinstance(each, tuple) for each in value):
+        return ", ".join(map("=".join, value))
+    return ",".join(map(str, value))
 
 
 def _check_folders(sweep: Sweep) -> None:

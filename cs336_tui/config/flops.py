@@ -18,8 +18,6 @@ gradient of either factor."""
 _STEP_COUNT_BYTES = 4
 """AdamW keeps a float32 count of its steps for each parameter tensor; beside the parameters only where these are the
 host's."""
-
-
 _SCORES_ALL_PAIRS = ("naive", "math")
 """Kinds of attention that score every pair of tokens, the masked ones too; a fused kernel can leave those out."""
 _ATTENTION_MOVES: dict[Pass, int] = {"inference": 4, "forward": 4, "backward": 7, "forward+backward": 8}
@@ -27,7 +25,7 @@ _ATTENTION_MOVES: dict[Pass, int] = {"inference": 4, "forward": 4, "backward": 7
 the three and the output's gradient and writes three gradients; both together read the three once."""
 
 
-class _Parameters(NamedTuple):
+class Parameters(NamedTuple):
     """Of the whole model: how many numbers, in how many tensors, and how many of them are factors of products."""
 
     numbers: int
@@ -46,7 +44,7 @@ def step_flops(spec: CellSpec, all_pairs: bool | None = None) -> int:
     """
     if all_pairs is None:
         all_pairs = spec.attention in _SCORES_ALL_PAIRS
-    weights = 0 if spec.workload == "attention" else 2 * spec.tokens_per_step * _parameters(spec).factors
+    weights = 0 if spec.workload == "attention" else 2 * spec.tokens_per_step * parameters(spec).factors
     attention = 4 * spec.batch_size * _pairs(spec, all_pairs) * spec.d_model * spec.num_layers
     return _FORWARDS_TIMED[spec.pass_] * (weights + attention)
 
@@ -59,18 +57,17 @@ def least_bytes(spec: CellSpec) -> int:
     which a machine might keep in its caches, are left out. Of attention alone it is what a kernel that keeps its scores
     to itself must move: q, k, v, the output and their gradients.
     """
-    if spec.workload == "attention":
-        width = 2 if spec.precision == "bf16" else 4
-        return _ATTENTION_MOVES[spec.pass_] * spec.tokens_per_step * spec.d_model * width
-    found = _parameters(spec)
     width = 2 if spec.precision == "bf16" else 4
-    parameters = found.numbers * width
-    moved = parameters - unread_rows(spec) * spec.d_model * width
+    if spec.workload == "attention":
+        return _ATTENTION_MOVES[spec.pass_] * spec.tokens_per_step * spec.d_model * width
+    found = parameters(spec)
+    size = found.numbers * width
+    moved = size - unread_rows(spec) * spec.d_model * width
     if spec.pass_ not in ("inference", "forward"):
-        moved += parameters
+        moved += size
     if spec.pass_ == "train-step":
         counts = found.tensors * _STEP_COUNT_BYTES if spec.device == "cpu" else 0
-        moved += 2 * parameters + 2 * (2 * parameters + counts)
+        moved += 2 * size + 2 * (2 * size + counts)
     return moved
 
 
@@ -85,7 +82,7 @@ def unread_rows(spec: CellSpec) -> int:
     return max(spec.vocab_size - spec.tokens_per_step, 0)
 
 
-def _parameters(spec: CellSpec) -> _Parameters:
+def parameters(spec: CellSpec) -> Parameters:
     """Of the reference Transformer: embeddings, in each layer four attention matrices, three (SwiGLU) or two (GELU)
     feed-forward ones and two norms, the final norm and the head."""
     d_model, layers, vocabulary = spec.d_model, spec.num_layers, spec.vocab_size * spec.d_model
@@ -94,7 +91,7 @@ def _parameters(spec: CellSpec) -> _Parameters:
     factors = layers * (4 * d_model**2 + matrices * d_model * spec.d_ff) + vocabulary
     norms = (2 * layers + 1) * d_model
     positions = spec.context_length * d_model if learned_positions else 0
-    return _Parameters(
+    return Parameters(
         numbers=vocabulary + positions + factors + norms,
         tensors=1 + learned_positions + layers * (4 + matrices + 2) + 2,
         factors=factors,

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import msgspec
+
+from cs336_tui.config.attention_accounting import FUSED
 from cs336_tui.config.axis import Kind
+from cs336_tui.config.flops import parameters
 from cs336_tui.config.spec import AXES, CellSpec
 
 Order = Literal["smallest-first", "as-given"]
 
 _PASS_WORK = {"inference": 1.0, "forward": 1.0, "backward": 3.0, "forward+backward": 3.0, "train-step": 3.0}
-_FUSED = ("sdpa", "flash", "memory-efficient", "cudnn")
-"""Attention whose scores are never whole in memory."""
 
 
 def relative_work(spec: CellSpec) -> float:
@@ -27,11 +29,8 @@ def relative_work(spec: CellSpec) -> float:
         return 2 * spec.tokens_per_step * spec.context_length * spec.d_model * passes
     if spec.checkpoint and passes > 1:
         passes += 1
-    matrices = 3 if spec.arch == "swiglu-rope" else 2
-    weights = spec.num_layers * (4 * spec.d_model**2 + matrices * spec.d_model * spec.d_ff)
-    weights += spec.d_model * spec.vocab_size
     scores = 2 * spec.num_layers * spec.context_length * spec.d_model
-    return spec.tokens_per_step * (weights + scores) * passes
+    return spec.tokens_per_step * (parameters(spec).factors + scores) * passes
 
 
 def _kind_of(kind: Kind, *, of_variants: bool = False) -> Callable[[CellSpec], tuple[object, ...]]:
@@ -77,16 +76,7 @@ def needs_at_least(spec: CellSpec, other: CellSpec) -> bool:
     """Whether `spec` surely needs as much memory as `other`: it is of the same kind and no dimension is smaller."""
 
     def extent(cell: CellSpec) -> tuple[int, ...]:
-        dims = cell.dims
-        return (
-            dims.num_layers,
-            dims.d_model,
-            dims.d_ff,
-            dims.num_heads,
-            dims.vocab_size,
-            cell.context_length,
-            cell.batch_size,
-        )
+        return (*msgspec.structs.astuple(cell.dims), cell.context_length, cell.batch_size)
 
     return _memory_kind(spec) == _memory_kind(other) and all(
         a >= b for a, b in zip(extent(spec), extent(other), strict=True)
@@ -111,9 +101,7 @@ def rough_peak_bytes(spec: CellSpec) -> int:
     """
     if spec.workload == "attention":
         return _rough_attention_bytes(spec)
-    matrices = 3 if spec.arch == "swiglu-rope" else 2
-    weights = spec.num_layers * (4 * spec.d_model**2 + matrices * spec.d_model * spec.d_ff)
-    weights += 2 * spec.d_model * spec.vocab_size
+    weights = parameters(spec).factors + spec.d_model * spec.vocab_size
     copies = {"inference": 1, "forward": 1, "backward": 2, "forward+backward": 2, "train-step": 4}[spec.pass_]
     bytes_each = 2 if spec.precision == "bf16" else 4
     stream = 34 * spec.tokens_per_step * spec.d_model
@@ -132,6 +120,6 @@ def rough_peak_bytes(spec: CellSpec) -> int:
 def _rough_attention_bytes(spec: CellSpec) -> int:
     copies = 1 if spec.pass_ in ("inference", "forward") else 2
     elements = 4 * copies * spec.tokens_per_step * spec.d_model
-    if spec.attention not in _FUSED:
+    if spec.attention not in FUSED:
         elements += 3 * spec.tokens_per_step * spec.context_length  # three at a time, forward and backward
     return elements * (2 if spec.precision == "bf16" else 4)

@@ -7,23 +7,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 Range = Literal[
-    "embedding",
-    "norms",
-    "QKV projections",
-    "rotary",
-    "attention scores",
-    "softmax",
-    "final matmul",
-    "attention core",
-    "attention rest",
-    "output projection",
-    "feed-forward",
-    "residual",
-    "head",
-    "loss",
-    "optimizer",
-    "zero_grad",
-]
+    "embedding", "norms", "QKV projections", "rotary", "attention scores", "softmax", "final matmul", "attention core",
+    "attention rest", "output projection", "feed-forward", "residual", "head", "loss", "optimizer", "zero_grad",
+]  # fmt: skip
 RANGES: tuple[str, ...] = get_args(Range)
 """Parts of a model and of a step, in the order in which a step comes to them. The backward of a part is counted to it.
 ``attention core`` is scores, softmax and final matmul where they cannot be told apart, as in a fused kernel;

@@ -204,7 +204,7 @@ def kernel_document(report: KernelReport) -> dict[str, Any]:
         "span_ns": report.span_ns,
         "busy_ns": report.busy_ns,
         "host_ns": report.host_ns,
-        "launches": kernels.launches(report),
+        "launches": report.launches,
         "idle_share": idle,
         "named_share": kernels.named_share(report),
         "matmul_shares": kernels.matmul_shares(report)._asdict(),
@@ -236,7 +236,7 @@ def footnotes(report: KernelReport) -> tuple[str, ...]:
     counted = "kernels, copies and fills of the GPU" if report.activity == "kernels" else "operators by self time"
     return (
         f"one profiled step after warm-up, apart from timing: {counted}",
-        f"{kernels.launches(report)} {noun.launched}, {_ms(report.total_ns)} ms in all; "
+        f"{report.launches} {noun.launched}, {_ms(report.total_ns)} ms in all; "
         f"{_percent(kernels.named_share(report))} of the time is in a named range",
         *([report.note] if report.note else []),
     )

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from cs336_tui.analysis.contention import threads
+from cs336_tui.analysis.contention import counted
 from cs336_tui.analysis.roofline import doubt, sheet_ceiling
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import DeviceInfo
@@ -149,7 +149,7 @@ def _in_force(row: PeakRow) -> str:
     if peak.allow_tf32 is not None:
         parts.append(f"TF32 {'on' if peak.allow_tf32 else 'off'}")
     if peak.device == "cpu":
-        parts.append(threads(peak.threads))
+        parts.append(counted(peak.threads, "thread"))
     return ", ".join([*parts, f"torch {peak.torch}"])
 
 

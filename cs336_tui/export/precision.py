@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import Result
-from cs336_tui.analysis.precision import SpeedUp, TimedSide, mixed_speedups
+from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport
 from cs336_tui.export.footnotes import std_kind
@@ -165,7 +166,7 @@ def _cell_name(spec: CellSpec) -> str:
     return " · ".join((*named, *spec.variants))
 
 
-def _mean(side: TimedSide, notation: Notation) -> str:
+def _mean(side: Side, notation: Notation) -> str:
     return notation.mean_and_std(side.summary) if side.summary else side.note
 
 
@@ -179,19 +180,12 @@ def _speedup_record(each: SpeedUp) -> dict[str, Value]:
     for name, side in (("fp32", each.fp32), ("other", each.other)):
         record |= summary_record(name, side.summary) | {
             f"{name}_runs": side.runs,
-            f"{name}_peak_allocated_bytes": side.peak_bytes,
+            f"{name}_peak_allocated_bytes": side.peak_allocated_bytes,
             f"{name}_note": side.note or None,
         }
     record["speedup"] = ratio.ratio if ratio else None
-    return (
-        record
-        | ratio_record(ratio)
-        | {
-            "verdict": each.outcome,
-            "pays": each.pays,
-            "memory_ratio": each.memory_ratio,
-        }
-    )
+    said = {"verdict": each.outcome, "pays": each.pays, "memory_ratio": each.memory_ratio}
+    return record | ratio_record(ratio) | said
 
 
 def _speedup_notes(speedups: Sequence[SpeedUp]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import msgspec
 from cs336_tui.analysis.energy import energy_of
 from cs336_tui.analysis.fields import OWN, shown_of
 from cs336_tui.analysis.merge import Result, title_of
-from cs336_tui.analysis.roofline import PeakLookup, limit_of
+from cs336_tui.analysis.roofline import PeakLookup, point_of, work_of
 from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import EffectiveSettings, Stage, Status
@@ -144,7 +144,8 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
     finished = cell.finished
     if finished is None:
         raise ValueError(f"cell {cell.cell} is {cell.status}, not over")
-    judgement, limit, energy = judgement_of(cell, result.state), limit_of(result, peaks), energy_of(cell)
+    judgement, energy = judgement_of(cell, result.state), energy_of(cell)
+    work, point = work_of(result), point_of(result, peaks)
     interval, prepared = judgement.interval if judgement else None, cell.prepared
     return RunRecord(
         cell=cell.cell,
@@ -181,11 +182,11 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         interval_half_share=interval.half_share if interval else None,
         interval_method=interval.method if interval else None,
         effective_n=interval.effective_n if interval else None,
-        flops_per_step=limit.flops,
-        flops_per_s=limit.flops_per_s,
-        share_of_sheet_peak=limit.share_of_sheet,
-        share_of_measured_peak=limit.share_of_measured,
-        measured_peak_doubt=limit.measured.doubt if limit.measured else None,
+        flops_per_step=work.flops if work else None,
+        flops_per_s=point.flops_per_s if point else None,
+        share_of_sheet_peak=point.share_of_sheet if point else None,
+        share_of_measured_peak=point.share_of_measured if point else None,
+        measured_peak_doubt=point.measured.doubt if point and point.measured else None,
         joules_per_step=energy.joules_per_step,
         tokens_per_joule=energy.tokens_per_joule,
         energy_unknown_because=energy.why or None,

@@ -10,7 +10,7 @@ import msgspec
 from cs336_tui.analysis.energy import Energy, energy_of
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, WHOLE_NUMBERS, num_params, varies
 from cs336_tui.analysis.merge import Result, grouped, merge, title_of
-from cs336_tui.analysis.roofline import Limit, PeakLookup, limit_of, why_unknown
+from cs336_tui.analysis.roofline import PeakLookup, RooflinePoint, point_of, why_unknown
 from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.footnotes import has_result, machine_marks, results_notes, shows_allocated, shows_rss, status_of
@@ -49,7 +49,7 @@ class TableError(ValueError):
 class _Row(NamedTuple):
     result: Result
     summary: Summary | None
-    limit: Limit
+    point: RooflinePoint | None
     energy: Energy
     notation: Notation
     rate: Rate
@@ -116,24 +116,25 @@ def _judged(title: str, key: str, read: Callable[[Judgement], str]) -> Column[_R
     return Column(key, title, left=True, read=lambda row: read(row.judgement) if row.judgement else None)
 
 
-def _share(title: str, key: str, read: Callable[[Limit], float | None], unknown: str) -> Column[_Row]:
+def _share(title: str, key: str, read: Callable[[RooflinePoint], float | None], unknown: str) -> Column[_Row]:
     """A share of a peak, in %; `unknown` if a measured cell has no such peak."""
     in_words = percent_of_measured if key == "share_of_measured_peak" else percent
 
     def text(row: _Row) -> str:
-        return in_words(read(row.limit), unknown if row.limit.flops_per_s else UNKNOWN)
+        return in_words(read(row.point), unknown) if row.point else UNKNOWN
 
-    return Column(key, title, read=lambda row: read(row.limit), text=text)
+    return Column(key, title, read=lambda row: read(row.point) if row.point else None, text=text)
 
 
 def _bandwidth(row: _Row) -> float | None:
     """Achieved at least, where that is the bound."""
-    return row.limit.bytes_per_s if row.limit.bound == "bandwidth" else None
+    return row.point.bytes_per_s if row.point and row.point.bound == "bandwidth" else None
 
 
 def _show_bandwidth(row: _Row) -> str:
     found = _bandwidth(row)
-    return UNKNOWN if found is None else f"≥ {bandwidth(found)} (≥ {percent(row.limit.share_of_bandwidth)} %)"
+    share = row.point.share_of_bandwidth if row.point else None
+    return UNKNOWN if found is None else f"≥ {bandwidth(found)} (≥ {percent(share)} %)"
 
 
 def _compile_s(row: _Row) -> float | None:
@@ -150,7 +151,7 @@ _DOUBT: Column[_Row] = Column(
     "measured_peak_doubt",
     "measured peak in doubt",
     left=True,
-    read=lambda row: row.limit.measured.doubt if row.limit.measured else None,
+    read=lambda row: row.point.measured.doubt if row.point and row.point.measured else None,
     show=lambda doubt: doubt or UNKNOWN,
 )
 """Goes into the data wherever a share of the measured peak does."""
@@ -185,11 +186,11 @@ COLUMNS: Mapping[str, Column[_Row]] = {
     "flops": Column(
         "flops_per_s",
         "achieved ({rate})",
-        read=lambda row: row.limit.flops_per_s,
-        text=lambda row: row.rate.show(row.limit.flops_per_s),
+        read=lambda row: row.point.flops_per_s if row.point else None,
+        text=lambda row: row.rate.show(row.point.flops_per_s if row.point else None),
     ),
-    "sheet": _share("% of data sheet", "share_of_sheet_peak", lambda limit: limit.share_of_sheet, UNSTATED),
-    "peak": _share("% of measured peak", "share_of_measured_peak", lambda limit: limit.share_of_measured, NOT_MEASURED),
+    "sheet": _share("% of data sheet", "share_of_sheet_peak", lambda point: point.share_of_sheet, UNSTATED),
+    "peak": _share("% of measured peak", "share_of_measured_peak", lambda point: point.share_of_measured, NOT_MEASURED),
     "peak_doubt": _DOUBT,
     "bandwidth": Column("min_bytes_per_s", "bandwidth (GB/s)", read=_bandwidth, text=_show_bandwidth),
     "energy": Column(
@@ -247,11 +248,11 @@ def results_table(
 
 
 def _rows(results: Sequence[Result], notation: Notation, peaks: PeakLookup) -> list[_Row]:
-    limits = [limit_of(result, peaks) for result in results]
-    rate = Rate.for_all(limit.flops_per_s for limit in limits)
+    points = [point_of(result, peaks) for result in results]
+    rate = Rate.for_all(point.flops_per_s for point in points if point)
     return [
-        _Row(result, result.cell.summary(result.state.ddof), limit, energy_of(result.cell), notation, rate)
-        for result, limit in zip(results, limits, strict=True)
+        _Row(result, result.cell.summary(result.state.ddof), point, energy_of(result.cell), notation, rate)
+        for result, point in zip(results, points, strict=True)
     ]
 
 
@@ -261,7 +262,7 @@ def _work_notes(rows: Sequence[_Row], keys: Sequence[str], *, by_default: bool) 
         yield ACHIEVED
     if by_default or not _WORK.isdisjoint(keys):
         yield from dict.fromkeys(filter(None, (why_unknown(row.result) for row in rows)))
-    if points := [row.limit.point for row in rows if row.limit.point]:
+    if points := [row.point for row in rows if row.point]:
         yield from ceiling_notes(points, sheet="sheet" in keys, measured="peak" in keys)
     if any(key in keys for key in _ENERGY):
         yield ENERGY_NOTE
@@ -293,7 +294,7 @@ def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
         *(key for key in VARIANTS if any(_is_telling(key, FIELDS[key].show(result)) for result in results)),
         *filter(differs, _MAY_VARY),
         *_TIMES,
-        *("flops",) * any(row.limit.flops_per_s is not None for row in rows),
+        *("flops",) * any(row.point for row in rows),
         *_ENERGY * any(row.energy.joules_per_step is not None for row in rows),
         *("compile_time",) * any(_compile_s(row) is not None for row in rows),
         *("memory",) * shows_allocated(cells),

@@ -27,7 +27,7 @@ from cs336_tui.tui.background import in_background
 
 if TYPE_CHECKING:
     from cs336_tui.analysis.energy import Energy
-    from cs336_tui.analysis.roofline import Limit
+    from cs336_tui.analysis.roofline import RooflinePoint
     from cs336_tui.analysis.verdicts import Judgement
 
 WAIT_S = 2.0
@@ -41,7 +41,8 @@ class Assessment(NamedTuple):
     """Findings about one cell; of one that runs, the peak that its rate is compared with."""
 
     judgement: Judgement | None = None
-    limit: Limit | None = None
+    limit: RooflinePoint | None = None
+    """None of a cell that is not measured, or whose work is not known."""
     energy: Energy | None = None
     flops: int | None = None
     """Of the timed phases of a step."""
@@ -206,11 +207,12 @@ def _assess_safely(state: SessionState, cell: CellState, peaks: PeakCache) -> As
 
 def assess(state: SessionState, cell: CellState, peaks: PeakCache) -> Assessment:
     """Assess a cell that has ended, or that runs and whose model is built."""
-    from cs336_tui.analysis.roofline import limit_of, measured_ceiling, precision_in_force, sheet_ceiling
+    from cs336_tui.analysis.roofline import measured_ceiling, point_of, precision_in_force, sheet_ceiling, work_of
     from cs336_tui.events.peaks import peak_key
 
-    limit = limit_of(Result(0, "", state, cell), peaks.get)
-    found = Assessment(limit=limit, flops=limit.flops)
+    result = Result(0, "", state, cell)
+    work = work_of(result)
+    found = Assessment(limit=point_of(result, peaks.get), flops=work.flops if work else None)
     environment, precision = cell.environment or state.environment, precision_in_force(cell)
     if environment and precision:
         threads = cell.in_force.threads if cell.in_force else cell.spec.threads

@@ -16,7 +16,6 @@ from cs336_tui.analysis.kernels import (
     by_phase,
     by_range,
     idle_share,
-    launches,
     matmul_shares,
     named_share,
     rows,
@@ -67,7 +66,7 @@ def test_rows_are_ordered_by_total_and_their_shares_add_up_to_one() -> None:
     assert totals == sorted(totals, reverse=True)
     assert sum(totals) == REPORT.total_ns
     assert sum(row.share for row in found) == pytest.approx(1)
-    assert sum(row.instances for row in found) == launches(REPORT)
+    assert sum(row.instances for row in found) == REPORT.launches
 
 
 def test_shares_of_a_selection_are_of_that_selection() -> None:
@@ -84,7 +83,7 @@ def test_kinds_and_phases_each_cover_the_whole_step() -> None:
     for shares in (by_kind(REPORT), by_phase(REPORT)):
         assert sum(share.total_ns for share in shares) == REPORT.total_ns
         assert sum(share.share for share in shares) == pytest.approx(1)
-        assert sum(share.instances for share in shares) == launches(REPORT)
+        assert sum(share.instances for share in shares) == REPORT.launches
     assert [share.name for share in by_phase(REPORT)] == ["forward", "loss", "backward", "optimizer"]
     kinds = [share.name for share in by_kind(REPORT)]
     assert kinds == [kind for kind in KINDS if kind in kinds]

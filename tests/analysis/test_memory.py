@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cs336_tui.analysis.memory import Timeline, alike, by_site, largest, phase_peaks, saved_summary
+from cs336_tui.analysis.memory import Timeline, alike, phase_peaks, saved_summary
 from cs336_tui.events.reports import CATEGORIES, MemoryReport, SavedBlock
 from tests.made_memory import MB, MemoryMaker, a_memory_report, many_events, some_saved_blocks
 from tests.samples import a_spec
@@ -86,9 +86,9 @@ def test_a_moment_tells_a_block_by_shape_and_place() -> None:
 
 
 def test_blocks_below_the_level_of_detail_are_left_out() -> None:
-    assert {block.bytes for block in largest(REPORT, 40 * MB, 100)} == {40 * MB, 60 * MB}
-    assert [block.bytes for block in largest(REPORT, n=2)] == [60 * MB, 40 * MB]
-    assert not largest(REPORT, 10**12)
+    assert {found.block.bytes for found in Timeline(REPORT).allocations(40 * MB, 100)} == {40 * MB, 60 * MB}
+    assert [found.block.bytes for found in Timeline(REPORT).allocations(n=2)] == [60 * MB, 40 * MB]
+    assert not Timeline(REPORT).allocations(10**12)
     assert all(block.bytes >= 6 * MB for block in Timeline(REPORT).at(30, min_bytes=6 * MB).blocks)
 
 
@@ -97,7 +97,7 @@ def test_all_blocks_may_be_of_one_size() -> None:
     made.phase("forward")
     for _ in range(5):
         made.allocate(7, "activations")
-    assert [block.bytes for block in largest(made.report(), n=3)] == [7, 7, 7]
+    assert [found.block.bytes for found in Timeline(made.report()).allocations(n=3)] == [7, 7, 7]
 
 
 def test_an_allocation_knows_how_long_it_lived() -> None:
@@ -122,7 +122,7 @@ def test_equal_allocations_from_one_place_are_one_row() -> None:
 
 def test_live_bytes_are_grouped_by_line_and_range() -> None:
     forward = next(span for span in REPORT.phases if span.phase == "forward")
-    rows = {(row.frame, row.range): row for row in by_site(REPORT, forward.end - 1)}
+    rows = {(row.frame, row.range): row for row in Timeline(REPORT).by_site(forward.end - 1)}
     softmax = rows["transformer.py:135 weigh", "softmax"]
     assert (softmax.bytes, softmax.allocations) == (3 * 3 * MB, 3)
 

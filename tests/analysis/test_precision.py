@@ -90,14 +90,14 @@ def test_repeats_are_taken_together_and_the_largest_peak_counts() -> None:
     ]
     found = only(*runs)
     assert (found.fp32.runs, found.other.runs) == (2, 2)
-    assert (found.fp32.peak_bytes, found.other.peak_bytes) == (5_000_000_000, 3_000_000_000)
+    assert (found.fp32.peak_allocated_bytes, found.other.peak_allocated_bytes) == (5_000_000_000, 3_000_000_000)
     assert found.memory_ratio == pytest.approx(0.6)
     assert found.ratio == ratio_of([SLOW, SLOW], [FAST, FAST])
 
 
 def test_memory_is_unknown_where_no_allocator_counts() -> None:
     found = only(cell(SLOW)._replace(peak=None), cell(FAST, precision="bf16-mixed"))
-    assert (found.fp32.peak_bytes, found.memory_ratio) == (None, None)
+    assert (found.fp32.peak_allocated_bytes, found.memory_ratio) == (None, None)
 
 
 def test_a_side_that_ran_out_of_memory_is_said() -> None:

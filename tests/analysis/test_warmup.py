@@ -28,9 +28,11 @@ def test_settings_of_one_cell_stand_side_by_side() -> None:
     assert cold.first_step_cost == pytest.approx(0.9 / 0.0411)
     assert warm.first_step_cost == pytest.approx(0.8123 / 0.04105)
     assert (cold.steady_after, warm.steady_after) == (1, 1)
-    assert warm.warmup_text == "[812.30, 41.20]"
-    assert warm.measured_text == "[41.20, 40.90, 41.00, 41.10]"
-    assert cold.all_text == "[900.00, 41.20, 40.90, 41.00, 41.10]"
+    assert warm.text(warm.result.cell.warmup_times_s) == "[812.30, 41.20]"
+    assert warm.text(warm.result.cell.step_times_s) == "[41.20, 40.90, 41.00, 41.10]"
+    assert cold.text([*cold.result.cell.warmup_times_s, *cold.result.cell.step_times_s]) == (
+        "[900.00, 41.20, 40.90, 41.00, 41.10]"
+    )
     assert both.title == "small · ctx 128 · forward+backward · fp32 · cuda:0 · batch 4"
 
 
@@ -40,7 +42,10 @@ def test_an_automatic_warm_up_stands_beside_the_fixed_ones() -> None:
         results_of(Cell(auto, STEADY, [0.8, 0.05, 0.0412]), Cell(a_spec(warmup_steps=2), STEADY, [0.8, 0.05]))
     )
     assert group.warmups == ("2", "auto")
-    assert [(trace.warmup, trace.warmup_steps) for trace in group.traces] == [("2", 2), ("auto (3)", 3)]
+    assert [(trace.warmup, len(trace.result.cell.warmup_times_s)) for trace in group.traces] == [
+        ("2", 2),
+        ("auto (3)", 3),
+    ]
 
 
 def test_machines_are_not_mixed_and_sessions_are_told_apart() -> None:
@@ -48,7 +53,7 @@ def test_machines_are_not_mixed_and_sessions_are_told_apart() -> None:
     two = session_of(cell(STEADY, device="cpu", warmup_steps=1))
     laptop = session_of(cell(STEADY, device="cpu", warmup_steps=1), environment=LAPTOP)
     groups = warmup_groups(merge([("one", one), ("two", two), ("laptop", laptop)]))
-    assert [[trace.session for trace in group.traces] for group in groups] == [["one", "two"], ["laptop"]]
+    assert [[trace.result.session for trace in group.traces] for group in groups] == [["one", "two"], ["laptop"]]
 
 
 @pytest.mark.parametrize(

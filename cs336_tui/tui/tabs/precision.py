@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import msgspec
 
+from cs336_tui.analysis.comparison import Side
 from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import merge, title_of
-from cs336_tui.analysis.precision import SpeedUp, TimedSide, mixed_speedups
+from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.events.reports import PrecisionReport, ReportKind
 from cs336_tui.export.precision import ADDEND_NOTE, accumulation_table, modules_table, toy_table
 from cs336_tui.export.tables import Column, Table
@@ -180,24 +181,27 @@ def _columns() -> tuple[Column[SpeedUp], ...]:
     )
 
 
-def _mean(side: TimedSide) -> str:
+def _mean(side: Side) -> str:
     return format.ms(side.summary.mean_s, side.summary.std_s) if side.summary else side.note
 
 
-def _peak(side: TimedSide) -> str:
-    return format.NOT_AVAILABLE if side.peak_bytes is None else quantities.gigabytes(side.peak_bytes)
+def _peak(side: Side) -> str:
+    return (
+        format.NOT_AVAILABLE if side.peak_allocated_bytes is None else quantities.gigabytes(side.peak_allocated_bytes)
+    )
 
 
 def _mark(each: SpeedUp) -> Span:
     """The outcome; of a side without a timing, why."""
-    missing = [f"{side.precision}: {side.note}" for side in (each.fp32, each.other) if side.note]
+    missing = [f"{side.spec.precision}: {side.note}" for side in (each.fp32, each.other) if side.note]
     return Span(", ".join(missing), "caution") if missing else OUTCOMES[each.outcome]
 
 
 def _detail(each: SpeedUp) -> str:
     sides = (
-        f"{side.precision}: {format.mean_std(side.summary.mean_s, side.summary.std_s, side.summary.n)}, "
-        f"{side.runs} run{'s' * (side.runs != 1)}, peak allocated {format.size(side.peak_bytes, format.NOT_AVAILABLE)}"
+        f"{side.spec.precision}: {format.mean_std(side.summary.mean_s, side.summary.std_s, side.summary.n)}, "
+        f"{side.runs} run{'s' * (side.runs != 1)}, "
+        f"peak allocated {format.size(side.peak_allocated_bytes, format.NOT_AVAILABLE)}"
         for side in (each.fp32, each.other)
         if side.summary and side.summary.mean_s is not None
     )

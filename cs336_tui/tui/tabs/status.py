@@ -160,7 +160,7 @@ def _short(found: Assessment, width: int) -> str:
     assert found.judgement is not None
     limit = found.limit
     rates = []
-    if limit is not None and limit.flops_per_s is not None:
+    if limit is not None:
         rates.append(f"{format.flops(limit.flops_per_s)}FLOP/s")
         if limit.share_of_measured is not None:
             peak = "a wrong peak" if limit.share_of_measured > WRONG_PEAK else "peak"
@@ -231,7 +231,7 @@ def _rest(cell: CellState, found: Assessment) -> Iterator[tuple[str, str]]:
 def _limit(found: Assessment) -> Iterator[str]:
     """What the short row does not say about the limit."""
     limit = found.limit
-    if limit is None or limit.flops_per_s is None:
+    if limit is None:
         return
     measured, sheet = limit.share_of_measured, limit.share_of_sheet
     if measured is not None and measured > 1:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cs336_tui.analysis.merge import Result, measured
+from cs336_tui.analysis.merge import Result, grouped, measured
 from cs336_tui.analysis.reference import REMARK, ReferenceFileError, matching, own, published, sentence
 from cs336_tui.analysis.warmup import Trace, WarmupGroup, warmup_groups
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.tui import format
 from cs336_tui.tui.widgets.lines import Line, line, wrapped
 from cs336_tui.tui.widgets.rows import Page, message
@@ -39,8 +38,9 @@ def _group(group: WarmupGroup, width: int) -> list[Line]:
 
 
 def _trace(trace: Trace, width: int) -> list[Line]:
-    run = f", run {trace.repeat}" if trace.repeat > 1 else ""
-    warm = f"{trace.warmup_text} │ " if trace.warmup_times_s else ""
+    cell = trace.result.cell
+    run = f", run {cell.repeat}" if cell.repeat > 1 else ""
+    warm = f"{trace.text(cell.warmup_times_s)} │ " if cell.warmup_times_s else ""
     steady = (
         "not steady at its end" if trace.steady_after is None
         else "steady from the first step" if trace.steady_after == 0
@@ -51,15 +51,13 @@ def _trace(trace: Trace, width: int) -> list[Line]:
     mean = format.mean_std(summary.mean_s, summary.std_s, summary.n) if summary.mean_s is not None else ""
     return [
         *wrapped(f"  warm-up {trace.warmup}{run}: {mean} · {cost}{steady}", width, "strong", "      "),
-        *wrapped(f"    {warm}{trace.measured_text}", width, "text", "    "),
+        *wrapped(f"    {warm}{trace.text(cell.step_times_s)}", width, "text", "    "),
     ]
 
 
 def reference_page(results: Sequence[Result], width: int) -> Page:
     """A sentence per spec: its mean, and the reference points of the same model and pass with their caveats."""
-    cells: dict[CellSpec, list[Result]] = {}
-    for result in measured(results):
-        cells.setdefault(result.spec, []).append(result)
+    cells = grouped(measured(results), lambda result: result.spec)
     if not cells:
         return message("No cell has been measured yet.", width)
     rows: list[Line] = []

@@ -14,7 +14,6 @@ from cs336_tui.analysis.kernels import (
     by_kind,
     by_range,
     idle_share,
-    launches,
     matmul_shares,
     named_share,
     top_kernel,
@@ -39,11 +38,11 @@ _UNNAMED = (
 
 def summary(report: KernelReport) -> tuple[str, ...]:
     """Launches, time, idle share and named share, the most important first."""
-    what = "launch" if launches(report) == 1 else "launches"
+    what = "launch" if report.launches == 1 else "launches"
     if report.activity == "operators":
         where = "CPU" if report.spec.device == "cpu" else "host"
         what = f"operators by self time ({where})"
-    parts = [f"{launches(report)} {what}", f"{time_text(report.total_ns)} of {time_text(report.span_ns)} span"]
+    parts = [f"{report.launches} {what}", f"{time_text(report.total_ns)} of {time_text(report.span_ns)} span"]
     if (idle := idle_share(report)) is not None:
         parts.append(f"idle {idle * 100:.1f} %")
     parts.append(f"named {named_share(report) * 100:.1f} %")
