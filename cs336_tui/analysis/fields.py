@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from cs336_tui.analysis.merge import Result
+from cs336_tui.config.axis import UserError
 from cs336_tui.config.flops import parameters
 from cs336_tui.config.spec import AXES, CUSTOM_SIZE, CellSpec
 from cs336_tui.config.sweep import steps_words, warmup_words
@@ -257,7 +258,7 @@ WHOLE_NUMBERS = frozenset(key for key, axis in _OF_COLUMN.items() if axis.kind i
 _BY_BEGINNING = ("device", "machine", "session")
 
 
-class PivotError(ValueError):
+class PivotError(UserError, ValueError):
     """A choice of fields or values that cannot be shown; one line says what was asked for and what would do."""
 
 

@@ -21,6 +21,7 @@ import platformdirs
 
 from cs336_tui.analysis.fields import device_label, size_label
 from cs336_tui.analysis.merge import Result
+from cs336_tui.config.axis import UserError
 from cs336_tui.config.reading import read_text
 from cs336_tui.config.spec import CUSTOM_SIZE, EDITIONS, PASSES, PRECISIONS, CellSpec, SpecError, dims_of
 from cs336_tui.config.variants import is_imported
@@ -39,7 +40,7 @@ COLUMNS = ("source", "device", "edition", "size", "context", "batch", "pass", "p
 """Of both files; in a cell of the table, what is unstated is empty."""
 
 
-class ReferenceFileError(Exception):
+class ReferenceFileError(UserError):
     """Reference points that cannot be read or kept; one line names the file, the line and what is allowed."""
 
 

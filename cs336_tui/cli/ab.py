@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from cs336_tui.analysis.ab import ratio_of_rounds, rounds_found, turns_of
-from cs336_tui.analysis.merge import Result, merge, title_of
+from cs336_tui.analysis.merge import Result
 from cs336_tui.cli.flags import choice_options, file_options, options, session_dir_option, timeout_option
 from cs336_tui.cli.run import EXIT_CELL_FAILED, EXIT_INTERRUPTED, EXIT_OK, HeadlessRun, Outputs, Progress, carry_out
 from cs336_tui.config.choices import sweep_from
@@ -21,10 +21,10 @@ from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.events import CellFinished, Event, Notice, StageChanged, StepsTimed
 from cs336_tui.export.ab import turns_table
 from cs336_tui.export.formats import answer
+from cs336_tui.export.results import results_of
 from cs336_tui.runner.ab import check_sides
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import UNKNOWN, milliseconds
 
@@ -43,8 +43,8 @@ def ab_command(
     format_: str,
     output: Path | None,
     force: bool,
-    timeout: float | None,
-    session_dir: Path | None,
+    timeout_s: float | None,
+    session_dir: Path,
     **choices: Any,
 ) -> int:
     """Run A and B in turns and print or write what they come to; returns the exit code.
@@ -54,7 +54,7 @@ def ab_command(
     asked_a, asked_b = side_sweep("--a", a, choices), side_sweep("--b", b, choices)
     check_sides(*(_one_cell(name, _somewhere(sweep)) for name, sweep in (("--a", asked_a), ("--b", asked_b))))
     run = _AbRun()
-    bench = Bench(run.sink, session_dir=session_dir or default_session_dir(), timeout_s=timeout, explain_oom=False)
+    bench = Bench(run.sink, session_dir=session_dir, timeout_s=timeout_s, explain_oom=False)
 
     def work() -> None:
         sweep_a, sweep_b = bench.resolve(asked_a), bench.resolve(asked_b)
@@ -120,7 +120,7 @@ def _one_cell(name: str, sweep: Sweep) -> CellSpec:
 
 
 def _rounds_of(state: SessionState) -> list[tuple[Result, Result]]:
-    results = merge([(title_of(state), state)])
+    results = results_of(state)
     return list(zip(results[::2], results[1::2], strict=True))
 
 

@@ -17,7 +17,6 @@ from cs336_tui.export.comparison import SETTINGS, cell_title, pair_columns
 from cs336_tui.export.tables import Table
 from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.session import store
-from cs336_tui.session.log import LogError, default_session_dir
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import UNKNOWN
 from cs336_tui.stats.ratio import Outcome
@@ -30,18 +29,14 @@ _OUTCOMES: Mapping[Outcome, str] = {
 }
 
 
-def compare_command(a: str, b: str, session_dir: Path | None, *, as_json: bool) -> str:
+def compare_command(a: str, b: str, session_dir: Path, *, as_json: bool) -> str:
     """A against B, each a session (an id, a unique prefix, ``last`` or a path) or one cell of it, ``SESSION:N``.
 
-    Raises `click.UsageError` for a session or cell that there is not.
+    Raises `LogError` or `click.UsageError` for a session or cell that there is not.
     """
-    directory = session_dir or default_session_dir()
-    (a_path, a_number), (b_path, b_number) = (_find(text, directory) for text in (a, b))
-    try:
-        a_state = store.load(a_path)
-        b_state = a_state if b_path == a_path else store.load(b_path)
-    except LogError as error:
-        raise click.UsageError(str(error)) from None
+    (a_path, a_number), (b_path, b_number) = (_find(text, session_dir) for text in (a, b))
+    a_state = store.load(a_path)
+    b_state = a_state if b_path == a_path else store.load(b_path)
     a_title, b_title = title_of(a_state), title_of(b_state)
     if a_title == b_title and a_path != b_path:
         a_title, b_title = a_path.stem, b_path.stem
@@ -57,10 +52,7 @@ def _find(text: str, directory: Path) -> tuple[Path, int | None]:
     """The log that is meant, and the number of the one cell, from 1, where there is one."""
     session, colon, number = text.rpartition(":")
     is_cell = colon and number.isascii() and number.isdigit() and not Path(text).is_file()
-    try:
-        return (store.find(session, directory), int(number)) if is_cell else (store.find(text, directory), None)
-    except LogError as error:
-        raise click.UsageError(str(error)) from None
+    return (store.find(session, directory), int(number)) if is_cell else (store.find(text, directory), None)
 
 
 def _cells(title: str, state: SessionState, number: int | None) -> tuple[Result, ...]:
@@ -142,7 +134,7 @@ def _what(side: Side) -> str:
 @click.argument("b")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @session_dir_option
-def compare(a: str, b: str, session_dir: Path | None, as_json: bool) -> None:
+def compare(a: str, b: str, session_dir: Path, as_json: bool) -> None:
     """Compare the step times of A with those of B: ratio, its 95 % interval and the outcome.
 
     Each is a session (an id, a unique prefix of one, `last` or a path) or one cell of it, SESSION:N, counted from 1.

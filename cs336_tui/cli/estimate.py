@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from cs336_tui.analysis.estimates import Estimate, judge_all, timed_flops, total_s
-from cs336_tui.analysis.fields import size_label
+from cs336_tui.analysis.merge import grouped
 from cs336_tui.cli.flags import choice_options, file_options, gpu_option, options, session_dir_option
 from cs336_tui.cli.targets import (
     AskedCells,
@@ -31,7 +31,6 @@ from cs336_tui.events.reports import CATEGORIES, Prediction
 from cs336_tui.export.estimates import category_table, estimate_notes, estimate_table, sweep_note
 from cs336_tui.export.formats import answer, plain_text
 from cs336_tui.session import store
-from cs336_tui.session.log import LogError, default_session_dir
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import gigabytes
 
@@ -46,7 +45,7 @@ def estimate_command(
     format_: str,
     output: Path | None,
     force: bool,
-    session_dir: Path | None,
+    session_dir: Path,
     predictor: Predicts | None = None,
     read: Callable[[], Machine] = read_machine,
     **choices: Any,
@@ -55,22 +54,15 @@ def estimate_command(
     "total_low_s": ..., "total_high_s": ...}``, however many they are.
 
     `gpu` names one that need not be here; `peak` states the device's TFLOP/s; the measured cells of `session` tell how
-    fast it is. Raises `SpecError` or `click.ClickException`.
+    fast it is. Raises `UserError` or `click.ClickException`.
     """
     asked = settle(sweep_from(**choices), gpu, peak, read)
-    state = _load(session, session_dir) if session else None
+    state = store.load(store.find(session, session_dir)) if session else None
     with predicting(asked, predictor) as predicts:
         predictions = predicts.predict(asked.specs, on_each=Counter("predicting", len(asked.specs)))
         if state:
             _complete(state, asked, predicts)
     return deliver(_render(_judged(asked, predictions, state), format_), output, force=force)
-
-
-def _load(session: str, session_dir: Path | None) -> SessionState:
-    try:
-        return store.load(store.find(session, session_dir or default_session_dir()))
-    except LogError as error:
-        raise click.UsageError(str(error)) from None
 
 
 def _complete(state: SessionState, asked: AskedCells, predicts: Predicts) -> None:
@@ -105,8 +97,7 @@ def document(estimate: Estimate) -> dict[str, Any]:
         "flops": timed_flops(found),
         "flops_by_phase": found.flops,
         "flops_by_range": {
-            name: {"forward": forward, "backward": backward}
-            for name, (forward, backward) in found.flops_by_range.items()
+            name: {"forward": each[0], "backward": each[1]} for name, each in found.flops_by_range.items()
         },
         "peak_bytes": found.peak_bytes,
         "peak_phase": found.peak_phase,
@@ -136,7 +127,7 @@ def document(estimate: Estimate) -> dict[str, Any]:
 
 
 def _render(estimates: Sequence[Estimate], format_: str) -> str:
-    groups = _by_device(estimates)
+    groups = grouped(estimates, lambda estimate: estimate.spec.device).values()
     if format_ == "json":
         low, high = total_s(estimates)
         documents = [document(estimate) for estimate in estimates]
@@ -145,13 +136,6 @@ def _render(estimates: Sequence[Estimate], format_: str) -> str:
         return "\n".join(card(group[0]) if len(group) == 1 else plain_text(estimate_table(group)) for group in groups)
     made = (estimate_table,) if format_ == "csv" else (estimate_table, category_table)
     return answer([make(group) for group in groups for make in made], format_)
-
-
-def _by_device(estimates: Sequence[Estimate]) -> list[list[Estimate]]:
-    groups: dict[str, list[Estimate]] = {}
-    for estimate in estimates:
-        groups.setdefault(estimate.spec.device, []).append(estimate)
-    return list(groups.values())
 
 
 def card(estimate: Estimate) -> str:
@@ -167,7 +151,7 @@ def card(estimate: Estimate) -> str:
     }
     if estimate.high_s is not None:
         facts["all steps"] = sweep_note([estimate]).partition(": ")[2]
-    usual = (size_label(spec), f"ctx {spec.context_length}", f"batch {spec.batch_size}", spec.pass_, spec.precision)
+    usual = (spec.size_label, f"ctx {spec.context_length}", f"batch {spec.batch_size}", spec.pass_, spec.precision)
     title = " · ".join((*usual, *spec.variants))
     lines = [f"{title} on {estimate.target.name}", "", *(f"{name:<17}{value}" for name, value in facts.items()), ""]
     lines += [f"{'GB':<17}{'end of forward':>16}{f'peak, in {found.peak_phase}':>24}"]

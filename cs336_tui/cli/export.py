@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,26 +12,24 @@ from cs336_tui.analysis.comparison import Comparison, compare
 from cs336_tui.analysis.fields import field_named
 from cs336_tui.analysis.merge import Result, merge, title_of
 from cs336_tui.analysis.pivot import VALUES, PivotError, pivot, select, suggest
-from cs336_tui.analysis.reference import ReferenceFileError
-from cs336_tui.cli.flags import DIRECTORY, FILE, WORDS, session_dir_option
+from cs336_tui.cli.flags import DIRECTORY, WORDS, file_options, options, session_dir_option
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import REPORTS
 from cs336_tui.export.comparison import comparison_table
 from cs336_tui.export.figures import FIGURE_FORMATS, Absent, Drawing
-from cs336_tui.export.files import ExportError, NoRoom, write_atomically
-from cs336_tui.export.formats import FORMATS, answer
+from cs336_tui.export.files import ExportError, write_atomically
+from cs336_tui.export.formats import answer
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.record import document_of, documents_to_csv, documents_to_json
 from cs336_tui.export.reference import reference_table
 from cs336_tui.export.reports import report_tables
-from cs336_tui.export.results import TableError, results_table
+from cs336_tui.export.results import results_table
 from cs336_tui.export.summary import Source, figures_of, write_summary
 from cs336_tui.export.tables import Table
 from cs336_tui.export.verdicts import trust_notes
 from cs336_tui.export.writeups import layout_tables
 from cs336_tui.session import store
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.log import LogError, default_session_dir
 from cs336_tui.stats.quantities import UNITS, Notation, Unit
 
 _REMEDY: Mapping[str, str] = {
@@ -104,7 +101,7 @@ class TableChoice(NamedTuple):
 def export_command(
     *,
     sessions: Sequence[str],
-    session_dir: Path | None,
+    session_dir: Path,
     format_: str,
     output: Path | None,
     force: bool,
@@ -114,52 +111,32 @@ def export_command(
 ) -> str:
     """The chosen export of the sessions as text, empty when it went to a file. `choices` are of `TableChoice`.
 
-    Raises `click.UsageError`; then nothing was written to `output`.
+    Raises `UserError` or `click.UsageError`; then nothing was written to `output`.
     """
     choice = TableChoice(**choices)
     choice.check(format_)
-    with _bad_usage():
-        sources = read(sessions, session_dir)
-        results = merge([(title_of(source.state), source.state) for source in sources])
-        if results:  # a session may have nothing but reports
-            results = select(results, _pairs("--where", where))
-        if choice.is_plain and format_ in ("json", "csv"):
-            text = _data(sources, results, format_)
-        else:
-            tables = _reports(sources, results, choice.report, where) if choice.report else choice.tables(results)
-            text = _text(tables, results, format_, choice.caption)
-        if figures is not None:
-            found = figures_of([source.state for source in sources], results)
-            _write_figures(found, figures, overwrite=force)
-        if output is None:
-            return text
-        write_atomically(output, text, overwrite=force)
+    sources = read(sessions, session_dir)
+    results = merge([(title_of(source.state), source.state) for source in sources])
+    if results:  # a session may have nothing but reports
+        results = select(results, _pairs("--where", where))
+    if choice.is_plain and format_ in ("json", "csv"):
+        text = _data(sources, results, format_)
+    else:
+        tables = _reports(sources, results, choice.report, where) if choice.report else choice.tables(results)
+        text = _text(tables, results, format_, choice.caption)
+    if figures is not None:
+        write_figures(figures_of([source.state for source in sources], results), figures, overwrite=force)
+    if output is None:
+        return text
+    write_atomically(output, text, overwrite=force)
     click.echo(f"wrote {output}", err=True)
     return ""
 
 
-def summary_command(*, sessions: Sequence[str], session_dir: Path | None, output: Path, force: bool) -> None:
-    """Write the summary of the sessions as a folder. Raises `click.UsageError`."""
-    with _bad_usage():
-        write_summary(output, read(sessions, session_dir), overwrite=force)
-    click.echo(f"wrote {output}", err=True)
-
-
-def read(sessions: Sequence[str], session_dir: Path | None) -> list[Source]:
+def read(sessions: Sequence[str], session_dir: Path) -> list[Source]:
     """The sessions that a person means, each once. Raises `LogError`."""
-    directory = session_dir or default_session_dir()
-    paths = dict.fromkeys(store.find(session, directory) for session in sessions)
+    paths = dict.fromkeys(store.find(session, session_dir) for session in sessions)
     return [Source(path, store.load(path)) for path in paths]
-
-
-@contextmanager
-def _bad_usage() -> Iterator[None]:
-    try:
-        yield
-    except NoRoom as error:
-        raise click.ClickException(f"not written: {error}") from None
-    except (LogError, PivotError, TableError, ReferenceFileError, ExportError) as error:
-        raise click.UsageError(str(error)) from None
 
 
 def _axes(text: str, results: Sequence[Result]) -> tuple[Sequence[str], Sequence[str]]:
@@ -227,7 +204,7 @@ def _reports(sources: Sequence[Source], results: Sequence[Result], name: str, wh
     return found[name]
 
 
-def _write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite: bool) -> None:
+def write_figures(found: Sequence[Drawing | Absent], folder: Path, *, overwrite: bool) -> None:
     """Every figure that there is, in every format; says which there are not and why."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -258,11 +235,7 @@ class _ListingLayouts(click.Command):
 @click.option(
     "--pivot", "pivot_on", metavar="ROWS:COLUMNS", help="A pivot, such as size:pass or size,context:precision; auto."
 )
-@click.option(
-    "--value",
-    type=click.Choice(tuple(VALUES)),
-    help="What the pivot shows. [default: mean]",
-)
+@click.option("--value", type=click.Choice(tuple(VALUES)), help="What the pivot shows. [default: mean]")
 @click.option(
     "--baseline", multiple=True, metavar="KEY=VALUE", help="Over what the speed-up is, such as precision=fp32."
 )
@@ -270,11 +243,7 @@ class _ListingLayouts(click.Command):
 @click.option("--columns", type=WORDS, help="Columns of the results table, such as size,pass,mean,std.")
 @click.option("--reference", is_flag=True, help="Own cells beside published ones.")
 @click.option("--compare", is_flag=True, help="The first of two sessions against the second.")
-@click.option(
-    "--report",
-    type=click.Choice(tuple(REPORTS)),
-    help="What reports of this kind found.",
-)
+@click.option("--report", type=click.Choice(tuple(REPORTS)), help="What reports of this kind found.")
 @click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only these cells, such as precision=fp32.")
 @click.option("--unit", type=click.Choice(UNITS), help="Of times in text. [default: ms]")
 @click.option(
@@ -282,22 +251,14 @@ class _ListingLayouts(click.Command):
 )
 @click.option("--caption", default="", metavar="TEXT", help="Of the table, instead of its own.")
 @click.option("--figures", type=DIRECTORY, metavar="DIR", help="Also write figures here, as SVG, PDF and PNG.")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(FORMATS),
-    default="markdown",
-    show_default=True,
-)
-@click.option("-o", "--output", type=FILE, help="Write here instead of standard output.")
-@click.option("--force", is_flag=True, help="Overwrite existing files.")
+@options(*file_options())
 @session_dir_option
-def export(**options: Any) -> None:
+def export(**given: Any) -> None:
     """Tables and figures of SESSION...: ids, unique prefixes of ids, `last` or paths. Several become one table.
 
     Without other options a table of all results; as CSV and JSON the whole records.
     """
-    click.echo(export_command(**options), nl=False)
+    click.echo(export_command(**given), nl=False)
 
 
 @click.command("summary")
@@ -305,6 +266,7 @@ def export(**options: Any) -> None:
 @click.option("-o", "--output", type=DIRECTORY, required=True, help="The folder; must not exist yet.")
 @click.option("--force", is_flag=True, help="Replace an earlier summary there.")
 @session_dir_option
-def summary(**options: Any) -> None:
+def summary(*, sessions: Sequence[str], session_dir: Path, output: Path, force: bool) -> None:
     """Write the summary of SESSION... as a folder: summary.md and summary.html, tables/, figures/ and the logs."""
-    summary_command(**options)
+    write_summary(output, read(sessions, session_dir), overwrite=force)
+    click.echo(f"wrote {output}", err=True)

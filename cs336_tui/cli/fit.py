@@ -20,7 +20,6 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Prediction, prediction_key
 from cs336_tui.export.estimates import Fitted, fit_document, fit_table
 from cs336_tui.export.formats import answer
-from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.state import SessionState
 
 EXIT_FITS, EXIT_DOES_NOT = 0, 1
@@ -38,7 +37,7 @@ def fit_command(
     format_: str,
     output: Path | None,
     force: bool,
-    session_dir: Path | None,
+    session_dir: Path,
     predictor: Predicts | None = None,
     read: Callable[[], Machine] = read_machine,
     **choices: Any,
@@ -83,9 +82,7 @@ def _fitted(
     return Fitted(spec, fit, target, found, following)
 
 
-def _confirmed(
-    results: Sequence[Fitted], format_: str, output: Path | None, *, force: bool, session_dir: Path | None
-) -> int:
+def _confirmed(results: Sequence[Fitted], format_: str, output: Path | None, *, force: bool, session_dir: Path) -> int:
     """Run what was found, then say how it went. Off a GPU nothing larger is tried: what a host cannot hold takes other
     programs' memory before it fails."""
     from cs336_tui.runner.bench import Bench
@@ -95,7 +92,7 @@ def _confirmed(
     fixed = {"warmup_steps": _WARMUP, "measure_steps": _STEPS, "warmup_auto": False, "steps_auto": None}
     cells = [(msgspec.structs.replace(spec, **fixed), 1) for spec in wanted]
     run = HeadlessRun()
-    bench = Bench(run.sink, session_dir=session_dir or default_session_dir(), skip_after_oom=False, explain_oom=False)
+    bench = Bench(run.sink, session_dir=session_dir, skip_after_oom=False, explain_oom=False)
 
     def work() -> None:
         bench.add(cells)

@@ -157,18 +157,37 @@ _CHOICES = (
 )
 
 
-def choice_options(command: F) -> F:
-    """The options that choose what to run, the same for the app and headless."""
-    for option in reversed(_CHOICES):
-        command = option(command)
-    return command
+def options(*several: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order in which help lists them."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(several):
+            command = option(command)
+        return command
+
+    return decorate
 
 
+def _default_session_dir() -> Path:
+    from cs336_tui.session.log import default_session_dir
+
+    return default_session_dir()
+
+
+choice_options = options(*_CHOICES)
+"""The options that choose what to run, the same for the app and headless."""
 session_dir_option = click.option(
-    "--session-dir", type=DIRECTORY, help="Where session logs are kept. [default: this platform's user data folder]"
+    "--session-dir",
+    type=DIRECTORY,
+    default=_default_session_dir,
+    help="Where session logs are kept. [default: this platform's user data folder]",
+)
+ddof_option = click.option(
+    "--ddof", type=click.IntRange(0, 1), default=1, show_default=True, help="std divides by n - ddof."
 )
 device_interval_option = click.option(
     "--device-interval",
+    "device_interval_s",
     type=click.FloatRange(min=0),
     default=0.5,
     show_default=True,
@@ -188,8 +207,9 @@ order_options = (
         "--order", type=click.Choice(["smallest-first", "as-given"]), default="smallest-first", show_default=True
     ),
 )
-oom_option = click.option(
+_oom_option = click.option(
     "--oom-skip/--no-oom-skip",
+    "skip_after_oom",
     default=True,
     show_default=True,
     help="After a cell that ran out of memory, skip waiting ones of its kind that need at least as much.",
@@ -211,14 +231,16 @@ def file_options(*before: str) -> tuple[Callable[[Any], Any], ...]:
 gpu_option = click.option(
     "--gpu", metavar="NAME", help='For this GPU, which need not be here, such as "H100 80GB"; an unknown one lists all.'
 )
-explain_option = click.option(
+_explain_option = click.option(
     "--oom-explain/--no-oom-explain",
+    "explain_oom",
     default=True,
     show_default=True,
     help="Try a cell that ran out of memory again, apart, to tell what filled the memory.",
 )
 fit_check_option = click.option(
     "--fit-check/--no-fit-check",
+    "check_fit",
     default=True,
     show_default=True,
     help="On a CPU, do not try what by prediction has no room in its memory.",
@@ -232,20 +254,14 @@ data_options = (
 )
 
 
-def options(*several: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator, in the order in which help lists them."""
-
-    def decorate(command: F) -> F:
-        for option in reversed(several):
-            command = option(command)
-        return command
-
-    return decorate
-
-
 timeout_option = click.option(
     "--timeout",
+    "timeout_s",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
     help="End a cell that takes longer than this, and go on with the next.",
 )
+bench_options = options(
+    _oom_option, _explain_option, fit_check_option, timeout_option, session_dir_option, device_interval_option
+)
+"""How cells are run; by their names arguments of `Bench`."""

@@ -10,7 +10,6 @@ import platformdirs
 
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.runner.capabilities import fields_of_preset
-from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.recorder import Sink
 
 if TYPE_CHECKING:
@@ -26,39 +25,35 @@ def open_app(
     low_bandwidth: bool,
     summary: Path | None,
     ddof: int,
-    timeout: float | None,
-    session_dir: Path | None,
-    device_interval: float,
+    timeout_s: float | None,
+    session_dir: Path,
+    device_interval_s: float,
     **choices: Any,
 ) -> int:
     """Run the app until it is quit; returns its exit code.
 
-    Raises `SpecError` or `click.ClickException` for flags that cannot be, before the terminal is touched.
+    Raises `UserError` or `click.ClickException` for flags that cannot be, before the terminal is touched.
     """
     if replay is not None and not replay.is_file():
         raise click.UsageError(f"--replay {replay}: no such file; expected a session log (.jsonl)")
     if summary is not None:
-        from cs336_tui.export.files import ExportError, check_writable
+        from cs336_tui.export.files import check_writable
 
-        try:
-            check_writable(summary)
-        except ExportError as error:
-            raise click.UsageError(str(error)) from None
+        check_writable(summary)
     chosen = any(value not in (None, ()) for value in choices.values())
     sweep = sweep_from(**choices) if chosen else None
     of_preset = fields_of_preset(choices.get("preset_name"), choices)
-    folder = session_dir or default_session_dir()
 
     def make_bench(sink: Sink, log: Path | None) -> Bench:
         from cs336_tui.runner.bench import Bench
 
         return Bench(
             sink,
-            session_dir=log.parent if log else folder,
+            session_dir=log.parent if log else session_dir,
             session=log.stem if log else None,
             ddof=ddof,
-            timeout_s=timeout,
-            device_interval_s=device_interval,
+            timeout_s=timeout_s,
+            device_interval_s=device_interval_s,
         )
 
     from cs336_tui.tui.app import Cs336App
@@ -72,11 +67,11 @@ def open_app(
         refresh_hz=refresh,
         low_bandwidth=low_bandwidth,
         initial=sweep,
-        options=RunOptions(ddof=ddof, timeout_s=timeout),
+        options=RunOptions(ddof=ddof, timeout_s=timeout_s),
         may_leave_out=of_preset,
         summary_path=summary,
         user_theme_dir=platformdirs.user_config_path("cs336-tui", appauthor=False) / "themes",
-        session_dir=folder,
+        session_dir=session_dir,
     )
     try:
         app.run()

@@ -16,11 +16,14 @@ from cs336_tui import __version__
 from cs336_tui.cli.flags import (
     FILE,
     choice_options,
+    ddof_option,
     device_interval_option,
     session_dir_option,
     timeout_option,
 )
+from cs336_tui.config.axis import UserError
 from cs336_tui.events.reports import ASKED_FOR, REPORTS
+from cs336_tui.export.files import NoRoom
 from cs336_tui.export.texts import in_brief
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -60,6 +63,13 @@ class _Commands(click.Group):
         command: click.Command = module.REPORT_COMMANDS[name] if name in ASKED_FOR else getattr(module, name)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            kind = click.UsageError if error.exit_code == 2 else click.ClickException
+            raise kind(f"not written: {error}" if isinstance(error, NoRoom) else str(error)) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
@@ -81,7 +91,7 @@ class _Commands(click.Group):
 @click.option("--low-bandwidth", is_flag=True, help="Write less to the terminal, for slow connections.")
 @choice_options
 @click.option("--summary", type=FILE, help="Keep a session summary here, rewritten after every finished cell.")
-@click.option("--ddof", type=click.IntRange(0, 1), default=1, show_default=True, help="std divides by n - ddof.")
+@ddof_option
 @timeout_option
 @session_dir_option
 @device_interval_option
@@ -110,7 +120,6 @@ def _open_app(*, replay: Path | None, **options: Any) -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point. What cannot be done is one line on standard error: with exit code 2 for bad usage, else 1."""
     from cs336_tui.cli.streams import in_one_line, settle_streams
-    from cs336_tui.config.spec import SpecError
 
     settle_streams()
     try:
@@ -119,8 +128,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         cli.main(args=arguments, prog_name="cs336-tui", standalone_mode=False)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
-    except SpecError as error:
-        _fail(str(error), 2)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except OSError as error:

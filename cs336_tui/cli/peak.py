@@ -115,7 +115,7 @@ def _row(
 @click.option("--refresh", is_flag=True, help="Measure again what was measured before.")
 @options(*file_options("table"))
 @session_dir_option
-def peak(session_dir: Path | None, **options: Any) -> None:  # noqa: ARG001  # every command takes it
+def peak(session_dir: Path, **options: Any) -> None:  # noqa: ARG001  # every command takes it
     """Measure matrix products and copies on the spot, with the data sheet's figures beside them where known.
 
     Takes some seconds a precision; what was measured is remembered for this device, torch and thread count.

@@ -30,7 +30,7 @@ def show_text(name: str) -> str:
 @click.group("presets", invoke_without_command=True)
 @session_dir_option
 @click.pass_context
-def presets(context: click.Context, session_dir: Path | None) -> None:  # noqa: ARG001  # every command takes it
+def presets(context: click.Context, session_dir: Path) -> None:  # noqa: ARG001  # every command takes it
     """List the presets: named sweeps of each handout edition, and your own."""
     if context.invoked_subcommand is None:
         text, problems = list_text()
@@ -42,6 +42,6 @@ def presets(context: click.Context, session_dir: Path | None) -> None:  # noqa: 
 @presets.command("show", short_help="Show one preset as TOML.")
 @click.argument("name")
 @session_dir_option
-def presets_show(name: str, session_dir: Path | None) -> None:  # noqa: ARG001
+def presets_show(name: str, session_dir: Path) -> None:  # noqa: ARG001
     """Show what the preset NAME holds, as TOML."""
     click.echo(show_text(name))

@@ -8,28 +8,20 @@ from pathlib import Path
 import click
 
 from cs336_tui.analysis.fields import machine
-from cs336_tui.analysis.merge import Result, ddof_of, merge, pooled, title_of
-from cs336_tui.analysis.reference import REMARK, ReferenceFileError, add_from, matching, own, published, sentence
+from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, merge, pooled, title_of
+from cs336_tui.analysis.reference import REMARK, add_from, matching, own, published, sentence
 from cs336_tui.cli.flags import session_argument, session_dir_option
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.session import store
-from cs336_tui.session.log import LogError, default_session_dir
 
 
-def reference_view(session: str, session_dir: Path | None, own_points: Path | None = None) -> str:
+def reference_view(session: str, session_dir: Path, own_points: Path | None = None) -> str:
     """A line for each measured cell of a session: its time here, those published and one's own, and what differs.
 
-    Raises `click.UsageError` for a session that there is not or reference points that cannot be read.
+    Raises `LogError` for a session that there is not, `ReferenceFileError` for reference points that cannot be read.
     """
     results = _results(session, session_dir)
-    try:
-        rows = (*published(), *own(own_points))
-    except ReferenceFileError as error:
-        raise click.UsageError(str(error)) from None
-    groups: dict[tuple[CellSpec, str], list[Result]] = {}
-    for result in results:
-        if result.is_measured:
-            groups.setdefault((result.spec, machine(result)), []).append(result)
+    rows = (*published(), *own(own_points))
+    groups = grouped(measured(results), lambda result: (result.spec, machine(result)))
 
     def lines() -> Iterator[str]:
         for (spec, _), cells in groups.items():
@@ -40,24 +32,18 @@ def reference_view(session: str, session_dir: Path | None, own_points: Path | No
     return "\n".join([*(lines() if groups else ["No cell has a result yet."]), "", f"Mind that {REMARK}."])
 
 
-def keep_command(session: str, title: str, session_dir: Path | None, own_points: Path | None = None) -> str:
+def keep_command(session: str, title: str, session_dir: Path, own_points: Path | None = None) -> str:
     """Keep a session's measured cells as reference points of one's own; says what was kept.
 
-    Raises `click.UsageError` when there is nothing to keep or the title is taken.
+    Raises `ReferenceFileError` when there is nothing to keep or the title is taken.
     """
-    try:
-        added = add_from(_results(session, session_dir), title, own_points)
-    except ReferenceFileError as error:
-        raise click.UsageError(str(error)) from None
+    added = add_from(_results(session, session_dir), title, own_points)
     kept = f"kept {len(added.rows)} reference points as {title!r}"
     return "\n".join([kept, *(f"left out: {line}" for line in added.left_out)])
 
 
-def _results(session: str, session_dir: Path | None) -> tuple[Result, ...]:
-    try:
-        state = store.load(store.find(session, session_dir or default_session_dir()))
-    except LogError as error:
-        raise click.UsageError(str(error)) from None
+def _results(session: str, session_dir: Path) -> tuple[Result, ...]:
+    state = store.load(store.find(session, session_dir))
     return merge([(title_of(state), state)])
 
 
@@ -65,6 +51,6 @@ def _results(session: str, session_dir: Path | None) -> tuple[Result, ...]:
 @session_argument
 @click.option("--keep", metavar="TITLE", help="Keep the session's results as reference points of your own instead.")
 @session_dir_option
-def reference(session: str, keep: str | None, session_dir: Path | None) -> None:
+def reference(session: str, keep: str | None, session_dir: Path) -> None:
     """Show published step times beside those of SESSION; `export --reference` makes a table of them."""
     click.echo(keep_command(session, keep, session_dir) if keep else reference_view(session, session_dir))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
-import msgspec
 
+from cs336_tui.cli.export import write_figures
 from cs336_tui.cli.flags import (
     DIRECTORY,
     choice_options,
@@ -21,18 +21,17 @@ from cs336_tui.cli.flags import (
     timeout_option,
 )
 from cs336_tui.cli.run import HeadlessRun, Outputs, carry_out
+from cs336_tui.cli.targets import to_json
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.order import in_order
 from cs336_tui.config.spec import PASSES
 from cs336_tui.events.reports import ASKED_FOR, FUSED, RANGES, REPORTS, KernelReport, Report, ReportKind, report_key
-from cs336_tui.export.figures import FIGURE_FORMATS
-from cs336_tui.export.files import ExportError, NoRoom, check_writable, write_atomically
+from cs336_tui.export.files import ExportError, check_writable
 from cs336_tui.export.formats import answer
 from cs336_tui.export.kernels import kernel_table
 from cs336_tui.export.reports import document_of_report, drawings_of_reports, tables_of_reports
 from cs336_tui.export.tables import Table
 from cs336_tui.runner.bench import Bench
-from cs336_tui.session.log import default_session_dir
 from cs336_tui.session.state import SessionState
 
 
@@ -43,10 +42,10 @@ def report_command(
     output: Path | None,
     figures: Path | None = None,
     force: bool,
-    session_dir: Path | None,
-    timeout: float | None,
+    session_dir: Path,
+    timeout_s: float | None,
     min_mb: float = 0.0,
-    fit_check: bool = True,
+    check_fit: bool = True,
     phase: str | None = None,
     part: str | None = None,
     **choices: Any,
@@ -64,13 +63,7 @@ def report_command(
     if figures is not None:
         _check_folder(figures, overwrite=force)
     run = HeadlessRun()
-    bench = Bench(
-        run.sink,
-        session_dir=session_dir or default_session_dir(),
-        timeout_s=timeout,
-        device_interval_s=0,
-        check_fit=fit_check,
-    )
+    bench = Bench(run.sink, session_dir=session_dir, timeout_s=timeout_s, device_interval_s=0, check_fit=check_fit)
 
     def work() -> None:
         resolved = bench.resolve(sweep)
@@ -87,7 +80,7 @@ def report_command(
 
     code = carry_out(bench, run, work, Outputs(render, output, None, overwrite=force))
     if figures is not None:
-        _write_figures(_contents(run.state, kind), figures, overwrite=force)
+        write_figures(drawings_of_reports(_contents(run.state, kind)), figures, overwrite=force)
     sys.exit(code)
 
 
@@ -96,7 +89,7 @@ def reports_text(reports: Sequence[Report], format_: str, *, min_bytes: int = 0)
     if format_ == "json":
         documents = [document_of_report(report) for report in reports]
         found = documents[0] if len(documents) == 1 else {"reports": documents}
-        return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+        return to_json(found)
     return tables_text(tables_of_reports(reports, min_bytes=min_bytes), format_)
 
 
@@ -121,20 +114,6 @@ def _check_folder(folder: Path, *, overwrite: bool) -> None:
         raise click.UsageError(f"--figures {folder}: {reason}") from None
     if not overwrite and (there := sorted(folder.glob("memory-timeline-*"))):
         raise click.UsageError(f"--figures {folder}: {there[0].name} is there; choose another folder, or --force")
-
-
-def _write_figures(reports: Sequence[Report], folder: Path, *, overwrite: bool) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for drawing in drawings_of_reports(reports):
-            for format_ in FIGURE_FORMATS:
-                path = folder / f"{drawing.name}.{format_}"
-                write_atomically(path, drawing.render(format_), overwrite=overwrite)
-                click.echo(f"wrote {path}", err=True)
-    except NoRoom as error:
-        raise click.ClickException(f"not written: {error}") from None
-    except ExportError as error:
-        raise click.UsageError(str(error)) from None
 
 
 _OWN_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {

@@ -31,11 +31,10 @@ from cs336_tui.events.events import (
     StageChanged,
     StepsTimed,
 )
-from cs336_tui.export.files import ExportError, LivingFile, NoRoom
+from cs336_tui.export.files import ExportError, LivingFile
 from cs336_tui.export.verdicts import get_ready, judgement_of
 from cs336_tui.runner.bench import Bench
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.session.log import LogError, NoRoomForLog
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import duration, milliseconds
 
@@ -152,7 +151,7 @@ class HeadlessRun:
 def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs: Outputs) -> int:
     """Let `work` run cells on the bench, then print or write the data; returns the exit code.
 
-    Data that a file does not take is printed. What was lost makes an exit code 1 of a 0. Raises `click.UsageError` when
+    Data that a file does not take is printed. What was lost makes an exit code 1 of a 0. Raises `UserError` when
     a file or the session's log cannot be had, and OSError when standard output cannot be written to.
     """
     files = outputs.files(bench.session)
@@ -175,10 +174,6 @@ def carry_out(bench: Bench, run: HeadlessRun, work: Callable[[], None], outputs:
             if not run.stopped:
                 with contextlib.suppress(KeyboardInterrupt):  # the times are there and must be written
                     bench.predict_afterwards(run.without_flops)
-    except (NoRoom, NoRoomForLog) as error:
-        raise click.ClickException(str(error)) from None
-    except (LogError, ExportError) as error:
-        raise click.UsageError(str(error)) from None
     finally:
         bench.close(interrupted=run.exit_code == EXIT_INTERRUPTED)
         run.clear_progress()

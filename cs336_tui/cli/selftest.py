@@ -21,7 +21,7 @@ from cs336_tui.export.selftest import Selftest, selftest_table
 from cs336_tui.selftest.programs import SelftestCell, SelftestError, programs_of
 from cs336_tui.selftest.ratios import judge, marks_for
 from cs336_tui.selftest.turns import Plan, TurnsProgress, take_turns
-from cs336_tui.session.log import default_session_dir, new_session_id
+from cs336_tui.session.log import new_session_id
 from cs336_tui.stats.quantities import duration
 
 EXIT_CODES = {"pass": 0, "fail": 1, "cannot tell": 3}
@@ -39,25 +39,22 @@ def selftest_command(
     format_: str,
     output: Path | None,
     force: bool,
-    session_dir: Path | None,
+    session_dir: Path,
 ) -> int:
     """Carry the command out; returns the exit code.
 
-    Raises `SpecError` or `click.ClickException` for what cannot be run or written, and when a program fails.
+    Raises `UserError` or `click.ClickException` for what cannot be run or written, and when a program fails.
     """
     if size is not None:
         dims_of(size, "2026")
     if output is not None:
-        try:
-            check_writable(output, overwrite=force)
-        except ExportError as error:
-            raise click.UsageError(str(error)) from None
+        check_writable(output, overwrite=force)
     with StopOnSignal(lambda: False):
         environment = read_machine().environment
         name = device_of(environment, device)
         work = SelftestCell(size=size or ("tiny" if name == "cpu" else "small"), device=name)
         selftest = run_selftest(work, QUICK if quick else FULL, environment)
-    return publish(selftest, format_, output, session_dir or default_session_dir(), force=force)
+    return publish(selftest, format_, output, session_dir, force=force)
 
 
 def device_of(environment: Environment, asked: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -13,38 +12,25 @@ import msgspec
 from cs336_tui.cli.flags import session_argument, session_dir_option
 from cs336_tui.export.texts import in_brief, one_line
 from cs336_tui.session import store
-from cs336_tui.session.log import LogError, LogLost, NoRoomForLog, default_session_dir
 from cs336_tui.session.store import SessionInfo
 
 
-@contextmanager
-def _bad_usage() -> Iterator[None]:
-    try:
-        yield
-    except (NoRoomForLog, LogLost) as error:
-        raise click.ClickException(str(error)) from None
-    except LogError as error:
-        raise click.UsageError(str(error)) from None
-
-
-def list_command(session_dir: Path | None, *, as_json: bool) -> str:
+def list_command(session_dir: Path, *, as_json: bool) -> str:
     """Every session of the folder, newest first."""
-    directory = session_dir or default_session_dir()
-    infos = list(store.list_sessions(directory))
+    infos = list(store.list_sessions(session_dir))
     if as_json:
         return msgspec.json.format(msgspec.json.encode(infos, enc_hook=str), indent=2).decode()
     if not infos:
-        return f"No session in {directory} yet. `cs336-tui` or `cs336-tui bench` makes one."
+        return f"No session in {session_dir} yet. `cs336-tui` or `cs336-tui bench` makes one."
     return _table(infos)
 
 
-def show_command(session: str, session_dir: Path | None) -> str:
+def show_command(session: str, session_dir: Path) -> str:
     """One session: what it is, then its results."""
     from cs336_tui.export.results import results_markdown
 
-    with _bad_usage():
-        path = store.find(session, session_dir or default_session_dir())
-        state = store.load(path)
+    path = store.find(session, session_dir)
+    state = store.load(path)
     info = store.describe(state, path)
     rows = [("session", info.session + (f"  ({info.name})" if info.name else ""))]
     rows += [("note", info.note)] if info.note else []
@@ -61,26 +47,19 @@ def show_command(session: str, session_dir: Path | None) -> str:
     return "\n".join(lines)
 
 
-def annotate_command(
-    session: str, session_dir: Path | None, *, name: str | None = None, note: str | None = None
-) -> str:
-    with _bad_usage():
-        path = store.find(session, session_dir or default_session_dir())
-        store.annotate(path, name=name, note=note)
+def annotate_command(session: str, session_dir: Path, *, name: str | None = None, note: str | None = None) -> str:
+    path = store.find(session, session_dir)
+    store.annotate(path, name=name, note=note)
     given, what = (name, "name") if name is not None else (note, "note")
     return f"session {path.stem}: {what} {given!r}" if given else f"session {path.stem}: no {what} any more"
 
 
-def delete_command(sessions: tuple[str, ...], session_dir: Path | None, *, yes: bool) -> Iterator[str]:
+def delete_command(sessions: tuple[str, ...], session_dir: Path, *, yes: bool) -> Iterator[str]:
     """Delete sessions, each after a question unless `yes`; says what was done."""
-    directory = session_dir or default_session_dir()
-    with _bad_usage():
-        paths = list(dict.fromkeys(store.find(session, directory) for session in sessions))
-    for path in paths:
+    for path in list(dict.fromkeys(store.find(session, session_dir) for session in sessions)):
         info = store.info_of(path)
         if yes or click.confirm(f"Delete session {info.title} of {began(info)} ({counts(info)}) for good?", err=True):
-            with _bad_usage():
-                store.delete(path)
+            store.delete(path)
             yield f"deleted {path.stem}"
         else:
             yield f"kept {path.stem}"
@@ -122,7 +101,7 @@ def _table(infos: list[SessionInfo]) -> str:
 @click.command("sessions")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @session_dir_option
-def sessions(session_dir: Path | None, as_json: bool) -> None:
+def sessions(session_dir: Path, as_json: bool) -> None:
     """List the sessions on this machine, newest first."""
     click.echo(list_command(session_dir, as_json=as_json))
 
@@ -130,7 +109,7 @@ def sessions(session_dir: Path | None, as_json: bool) -> None:
 @click.command("show")
 @session_argument
 @session_dir_option
-def show(session: str, session_dir: Path | None) -> None:
+def show(session: str, session_dir: Path) -> None:
     """Show what SESSION is and its results: an id, a unique prefix of one, `last` or a path."""
     click.echo(show_command(session, session_dir))
 
@@ -139,7 +118,7 @@ def show(session: str, session_dir: Path | None) -> None:
 @click.argument("session")
 @click.argument("name")
 @session_dir_option
-def rename(session: str, name: str, session_dir: Path | None) -> None:
+def rename(session: str, name: str, session_dir: Path) -> None:
     """Give SESSION the name NAME, to be shown beside its id; an empty name takes it away."""
     click.echo(annotate_command(session, session_dir, name=name))
 
@@ -148,7 +127,7 @@ def rename(session: str, name: str, session_dir: Path | None) -> None:
 @click.argument("session")
 @click.argument("note")
 @session_dir_option
-def annotate(session: str, note: str, session_dir: Path | None) -> None:
+def annotate(session: str, note: str, session_dir: Path) -> None:
     """Give SESSION a note, which goes into its exports; an empty note takes it away."""
     click.echo(annotate_command(session, session_dir, note=note))
 
@@ -157,7 +136,7 @@ def annotate(session: str, note: str, session_dir: Path | None) -> None:
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @session_dir_option
-def delete(sessions: tuple[str, ...], yes: bool, session_dir: Path | None) -> None:
+def delete(sessions: tuple[str, ...], yes: bool, session_dir: Path) -> None:
     """Delete SESSION... for good; asks for each."""
     for line in delete_command(sessions, session_dir, yes=yes):
         click.echo(line)

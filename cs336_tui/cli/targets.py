@@ -19,10 +19,9 @@ from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.config.sweep import UNRESOLVED, Sweep
 from cs336_tui.events.environment import Environment, capability_pair
 from cs336_tui.events.events import DeviceSampled
-from cs336_tui.events.gpus import GpuModel, UnknownGpu, find_gpu
+from cs336_tui.events.gpus import GpuModel, find_gpu
 from cs336_tui.events.reports import Prediction
-from cs336_tui.export.files import ExportError, NoRoom, write_atomically
-from cs336_tui.runner.predictor import PredictionError
+from cs336_tui.export.files import NoRoom, write_atomically
 
 
 class Predicts(Protocol):
@@ -73,10 +72,7 @@ def _on_named(sweep: Sweep, name: str) -> AskedCells:
     others = [device for device in sweep.devices if device not in UNRESOLVED and not device.startswith("cuda")]
     if others:
         raise click.UsageError(f"--gpu {name}: --device {others[0]} is another device; give one of the two")
-    try:
-        gpu = find_gpu(name)
-    except UnknownGpu as error:
-        raise click.UsageError(str(error)) from None
+    gpu = find_gpu(name)
     specs = sweep.with_devices(("cuda:0",)).cells()
     for spec in specs:
         _check_precision(gpu, spec)
@@ -133,22 +129,10 @@ def read_machine() -> Machine:
 
 @contextmanager
 def predicting(asked: AskedCells, predictor: Predicts | None = None) -> Iterator[Predicts]:
-    """The predictor, or one with child processes of its own for what is asked.
-
-    A `PredictionError` becomes a `click.ClickException`.
-    """
-    try:
-        if predictor is not None:
-            yield predictor
-        else:
-            with _own_predictor(asked) as own:
-                yield own
-    except PredictionError as error:
-        raise click.ClickException(str(error)) from None
-
-
-@contextmanager
-def _own_predictor(asked: AskedCells) -> Iterator[Predicts]:
+    """The predictor, or one with child processes of its own for what is asked."""
+    if predictor is not None:
+        yield predictor
+        return
     from cs336_tui.runner.launcher import Launcher
     from cs336_tui.runner.predictor import Predictor
 
@@ -184,18 +168,15 @@ class Counter:
 def deliver(text: str, output: Path | None, *, force: bool) -> str:
     """The text, or nothing when it went to the file.
 
-    Raises `click.UsageError` when it cannot be written; where the disk is full, prints it and raises
-    `click.ClickException`.
+    Raises `ExportError` when it cannot be written; where the disk is full, prints it first.
     """
     if output is None:
         return text
     try:
         write_atomically(output, text, overwrite=force)
-    except NoRoom as error:
+    except NoRoom:
         click.echo(text, nl=False)
-        raise click.ClickException(f"not written: {error}") from None
-    except ExportError as error:
-        raise click.UsageError(str(error)) from None
+        raise
     click.echo(f"wrote {output}", err=True)
     return ""
 

@@ -12,7 +12,13 @@ from cs336_tui.config.variants import is_well_formed, likely_meant
 MAX_COUNT = 2**31 - 1
 
 
-class SpecError(ValueError):
+class UserError(Exception):
+    """An error that a person can mend; its text says how in one line, and a command ends with `exit_code`."""
+
+    exit_code = 2
+
+
+class SpecError(UserError, ValueError):
     """A value that cannot be run: names the field, the value and what is allowed, in one line."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:

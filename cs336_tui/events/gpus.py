@@ -11,6 +11,7 @@ from importlib.resources import files
 import msgspec
 
 from cs336_tui.config.axes import FLOAT8
+from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import capability_pair
 
@@ -35,7 +36,7 @@ ORDINARY_REASONS = frozenset({"idle", "application clocks", "software power cap"
 up, and makes a timing suspect."""
 
 
-class UnknownGpu(ValueError):
+class UnknownGpu(UserError, ValueError):
     """No GPU of the table has this name; one line names the known ones."""
 
 

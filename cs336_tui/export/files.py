@@ -9,8 +9,10 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+from cs336_tui.config.axis import UserError
 
-class ExportError(Exception):
+
+class ExportError(UserError):
     """An export that cannot be written; one line names the path, the reason and the remedy."""
 
     def __init__(self, path: Path, reason: str, remedy: str) -> None:
@@ -27,6 +29,8 @@ class AlreadyThere(ExportError):
 
 class NoRoom(ExportError):
     """The disk or the quota is full."""
+
+    exit_code = 1
 
 
 def problem_of(error: OSError, path: Path) -> ExportError:

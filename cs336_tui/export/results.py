@@ -11,6 +11,7 @@ from cs336_tui.analysis.energy import Energy, energy_of
 from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, WHOLE_NUMBERS, num_params, varies
 from cs336_tui.analysis.merge import Result, grouped, merge, title_of
 from cs336_tui.analysis.roofline import PeakLookup, RooflinePoint, point_of, why_unknown
+from cs336_tui.config.axis import UserError
 from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.footnotes import has_result, machine_marks, results_notes, shows_allocated, shows_rss, status_of
@@ -42,7 +43,7 @@ ENERGY_NOTE = (
 )
 
 
-class TableError(ValueError):
+class TableError(UserError, ValueError):
     """A table that cannot be made as asked; one line names the value and what is allowed."""
 
 

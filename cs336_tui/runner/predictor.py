@@ -11,6 +11,7 @@ from queue import SimpleQueue
 
 import msgspec
 
+from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Prediction, prediction_key
 from cs336_tui.runner.child import PredictionAnswer
@@ -21,8 +22,10 @@ OWN_CODE_WITHIN_S = 60.0
 """Default limit of a prediction of a user's own code, seconds; one of 32 layers takes seconds."""
 
 
-class PredictionError(Exception):
+class PredictionError(UserError):
     """A prediction could not be made. The message is one line; `why` is the same without the cell's title."""
+
+    exit_code = 1
 
     def __init__(self, why: str, title: str = "") -> None:
         super().__init__(f"{title}: no prediction: {why}" if title else why)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 import platformdirs
 
+from cs336_tui.config.axis import UserError
 from cs336_tui.config.reading import open_regular
 from cs336_tui.events.codec import from_line, to_line
 from cs336_tui.events.events import SCHEMA, Event, SessionStarted
@@ -27,16 +28,20 @@ DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError)
 """Errors of `from_line` for a line that is not an event."""
 
 
-class LogError(Exception):
+class LogError(UserError):
     """A log cannot be read or written; the message names the file, the place and the remedy."""
 
 
 class NoRoomForLog(LogError):
     """A log cannot be opened because the disk or the quota is full."""
 
+    exit_code = 1
+
 
 class LogLost(LogError):
     """A log cannot be written any more; `reason` says why, without the path."""
+
+    exit_code = 1
 
     def __init__(self, path: Path, reason: str) -> None:
         self.reason = reason

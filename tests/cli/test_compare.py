@@ -9,10 +9,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from cs336_tui.analysis.reference import ReferenceFileError
 from cs336_tui.cli.compare import compare_command
 from cs336_tui.cli.main import cli
 from cs336_tui.cli.reference import keep_command, reference_view
 from cs336_tui.events.codec import to_line
+from cs336_tui.session.log import LogError
 from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, events_of
 
 SLOW, FAST = [0.2000, 0.2001, 0.1999, 0.2000] * 3, [0.1000, 0.1001, 0.0999, 0.1000] * 3
@@ -99,8 +101,9 @@ def test_nothing_in_common_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_there_is_bad_usage(folder: Path, a: str, b: str, said: str) -> None:
-    with pytest.raises(click.UsageError) as error:
+    with pytest.raises((click.UsageError, LogError)) as error:
         compare_command(a, b, folder, as_json=False)
+    assert error.value.exit_code == 2
     assert said in str(error.value)
 
 
@@ -112,10 +115,10 @@ def test_reference_points_beside_a_sessions_cells(tmp_path: Path) -> None:
     assert "44.4 on A100" in said
     assert keep_command("one", "this box", tmp_path, own) == "kept 1 reference points as 'this box'"
     assert "16.1 noted as this box on NVIDIA H100 80GB HBM3" in reference_view("one", tmp_path, own)
-    with pytest.raises(click.UsageError, match="exist already"):
+    with pytest.raises(ReferenceFileError, match="exist already"):
         keep_command("one", "this box", tmp_path, own)
     own.write_text("nonsense")
-    with pytest.raises(click.UsageError, match="line 1: no column"):
+    with pytest.raises(ReferenceFileError, match="line 1: no column"):
         reference_view("one", tmp_path, own)
 
 

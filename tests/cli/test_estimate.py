@@ -16,9 +16,12 @@ from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.spec import CellSpec, SpecError
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import DeviceSampled, HostSample
+from cs336_tui.events.gpus import UnknownGpu
 from cs336_tui.events.reports import Prediction
+from cs336_tui.export.files import AlreadyThere
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session import store
+from cs336_tui.session.log import LogError
 from tests.made_predictions import MadePredictor, made_prediction
 from tests.samples import ENVIRONMENT, START
 from tests.session.made import cell, events_of
@@ -125,7 +128,7 @@ def test_it_goes_to_a_file_and_never_in_anothers_place(tmp_path: Path) -> None:
     path = tmp_path / "estimate.json"
     assert estimate(output=path) == ""
     assert json.loads(path.read_text())["estimates"][0]["fits"] is True
-    with pytest.raises(click.UsageError, match="already exists"):
+    with pytest.raises(AlreadyThere, match="already exists"):
         estimate(output=path)
     assert estimate(output=path, force=True) == ""
 
@@ -170,7 +173,7 @@ def test_a_sessions_cells_tell_how_fast_the_gpu_is(tmp_path: Path) -> None:
     assert found["low_s"] == found["high_s"] == pytest.approx(0.2)
     assert found["basis"].startswith("from 1 measured cell: ")
     assert [spec.batch_size for spec in predictor.asked] == [8, 4]
-    with pytest.raises(click.UsageError, match="no session 'none'"):
+    with pytest.raises(LogError, match="no session 'none'"):
         estimate(session="none", session_dir=tmp_path)
 
 
@@ -187,8 +190,9 @@ def test_a_sessions_cells_tell_how_fast_the_gpu_is(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_asked_is_one_line(options: dict[str, Any], said: str) -> None:
-    with pytest.raises((click.UsageError, SpecError), match=said) as error:
+    with pytest.raises((click.UsageError, SpecError, UnknownGpu), match=said) as error:
         estimate(**options)
+    assert error.value.exit_code == 2
     assert "\n" not in str(error.value)
 
 
@@ -198,8 +202,9 @@ class Hopeless(MadePredictor):
 
 
 def test_a_prediction_that_fails_is_one_line() -> None:
-    with pytest.raises(click.ClickException, match="no prediction: the process that predicts ended early"):
+    with pytest.raises(PredictionError, match="no prediction: the process that predicts ended early") as error:
         estimate(predictor=Hopeless())
+    assert error.value.exit_code == 1
 
 
 def test_the_largest_batch_that_fits(capsys: pytest.CaptureFixture[str]) -> None:

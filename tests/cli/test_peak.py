@@ -12,6 +12,7 @@ import pytest
 from cs336_tui.cli.peak import peak_command
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError
+from cs336_tui.export.files import AlreadyThere
 from cs336_tui.worker.measure.peak import measure_peak
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT
@@ -104,7 +105,7 @@ def test_it_goes_to_a_file_and_never_in_anothers_place(cache: PeakCache, tmp_pat
     path = tmp_path / "peaks.json"
     assert peak(Measuring(), cache, output=path) == ""
     assert json.loads(path.read_text())["rows"]
-    with pytest.raises(click.UsageError, match="already exists"):
+    with pytest.raises(AlreadyThere, match="already exists"):
         peak(Measuring(), cache, output=path)
 
 

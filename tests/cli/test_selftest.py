@@ -12,6 +12,7 @@ import pytest
 from cs336_tui.cli.selftest import device_of, publish, run_selftest, selftest_command, text_of
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.export.files import ExportError
 from cs336_tui.export.selftest import Selftest, sentence
 from cs336_tui.selftest.programs import APP, BENCH, CONTROL, UNSAMPLED, SelftestCell
 from cs336_tui.selftest.ratios import ON_CPU, judge
@@ -120,7 +121,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(tmp_path: Path) -> None:
     }  # fmt: skip
     with pytest.raises(SpecError, match="size huge"):
         selftest_command(**(options | {"size": "huge"}))
-    with pytest.raises(click.UsageError, match="does not exist"):
+    with pytest.raises(ExportError, match="does not exist"):
         selftest_command(**(options | {"output": tmp_path / "missing" / "selftest.md"}))
     assert list(tmp_path.iterdir()) == []
 
