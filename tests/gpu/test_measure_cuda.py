@@ -15,7 +15,7 @@ from cs336_tui.worker.measure.process import driver_initialised
 from cs336_tui.worker.measure.timing import StepTimer, time_window
 from cs336_tui.worker.workload.building import make_optimizer
 from cs336_tui.worker.workload.passes import PHASES, Step, Training
-from cs336_tui.worker.workload.precision import RECIPES, autocast_for, set_matmul
+from cs336_tui.worker.workload.precision import RECIPES, autocast_for
 from cs336_tui.worker.workload.random_data import random_batch
 from cs336_tui.worker.workload.transformer import Transformer
 from tests.gpu.cells import assert_ok, gpu_spec, needs
@@ -30,7 +30,7 @@ MEGABYTE = 1024**2
 def gpu_step(spec: CellSpec) -> Step:
     """A step as a cell builds it."""
     recipe = RECIPES[spec.precision]
-    set_matmul(recipe.matmul)
+    torch.set_float32_matmul_precision(recipe.matmul)
     model = Transformer(
         spec.dims, arch=spec.arch, context_length=spec.context_length, device=DEVICE, dtype=recipe.parameters
     )
@@ -51,7 +51,7 @@ def median(times: list[float]) -> float:
 @pytest.fixture(autouse=True)
 def _settings() -> Iterator[None]:
     yield
-    set_matmul("highest")
+    torch.set_float32_matmul_precision("highest")
     torch.cuda.empty_cache()
 
 
@@ -203,7 +203,7 @@ def test_tf32_changes_the_arithmetic_and_fp32_does_not() -> None:
     exact = a.double() @ b.double()
     errors = {}
     for precision in ("fp32", "tf32"):
-        set_matmul(RECIPES[precision].matmul)
+        torch.set_float32_matmul_precision(RECIPES[precision].matmul)
         errors[precision] = float(((a @ b) - exact).abs().max())
     assert errors["tf32"] > 10 * errors["fp32"]
 

@@ -100,8 +100,6 @@ class CachingAllocator:
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """A block of a segment, with its neighbours."""
-
     start: int
     size: int
     small: bool

@@ -39,7 +39,7 @@ def predict(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Pre
     torch.compile and memory of a CUDA graph are unknown before it runs. Raises what a user's code raises on such
     tensors.
     """
-    return rehearse(spec, capability=capability or HOPPER).prediction
+    return rehearse(spec, capability=capability).prediction
 
 
 def _softmax_flops(spec: CellSpec, dims_not_taken: Collection[str]) -> tuple[int, int] | None:
@@ -91,7 +91,7 @@ class Rehearsal(NamedTuple):
     prediction: Prediction
 
 
-def rehearse(spec: CellSpec, *, capability: tuple[int, int] = HOPPER) -> Rehearsal:
+def rehearse(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Rehearsal:
     """Run one steady step of a cell on the meta device. `capability` is the GPU's, for its cuBLAS workspace.
 
     A CUDA device's step has AdamW over lists of tensors, CUDA's autocast, its caching allocator with default settings
@@ -99,7 +99,7 @@ def rehearse(spec: CellSpec, *, capability: tuple[int, int] = HOPPER) -> Rehears
     """
     # Autograd must record, whatever the caller has switched off.
     with torch.inference_mode(False), torch.enable_grad():
-        return _rehearse(spec, capability)
+        return _rehearse(spec, capability or HOPPER)
 
 
 def cublas_workspaces(spec: CellSpec) -> int:

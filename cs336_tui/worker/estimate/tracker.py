@@ -79,7 +79,6 @@ class MemoryTracker(TorchDispatchMode):
         self.failure: Failure | None = None  # The first operation that raised; None when none has
 
     def phase(self, name: str) -> None:
-        """Begin a phase."""
         self._keep_activations()
         self._phases.append((name, self.events))
 
@@ -115,7 +114,6 @@ class MemoryTracker(TorchDispatchMode):
         return sum(record.bytes for record in self._live.values())
 
     def timeline(self) -> TrackedTimeline:
-        """All allocations so far."""
         self._keep_activations()
         return TrackedTimeline(map(replace, self._records), self.events, self._phases)
 
@@ -228,7 +226,6 @@ def _key(tensor: Tensor) -> int:
 
 @cache
 def _may_alias(func: Any) -> bool:
-    """True if the operation's result may share memory with an argument."""
     return any(returned.alias_info is not None for returned in func._schema.returns)
 
 

@@ -54,8 +54,6 @@ def run_round(
 
 
 class _RoundCell(CellRun):
-    """A or B of a round."""
-
     def __init__(self, name: str, spec: CellSpec, cell: int, emit: Callable[[Event], None]) -> None:
         super().__init__(spec, cell, emit)
         self.name = name
@@ -86,7 +84,6 @@ class _RoundCell(CellRun):
         return int(self.settings["threads"])
 
     def time_step(self, kind: StepKind, number: int) -> None:
-        """Time one step and report it."""
         assert self.timer is not None
         self.reporter.steps_begin()
         timed = self.timer.time()

@@ -27,8 +27,6 @@ class AllocatorEvent(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """The events of one recording."""
-
     events: tuple[AllocatorEvent, ...]
     marks: tuple[int, ...]  # For each mark how many events came before it
     live_before: dict[int, int]  # Bytes by address of blocks that were allocated before the recording, as far as known

@@ -90,7 +90,6 @@ class PhaseTimes:
 
 
 def phase_times(events: Iterable[RawEvent]) -> PhaseTimes:
-    """The phases among the events of the host."""
     return PhaseTimes(
         (event.name().removeprefix(PHASE), event.start_ns(), event.end_ns())
         for event in events

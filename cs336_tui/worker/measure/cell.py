@@ -18,7 +18,7 @@ from cs336_tui.worker.measure.devices import clock_for
 from cs336_tui.worker.measure.failures import Cancelled
 from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
 from cs336_tui.worker.measure.process import RunQueueMeter
-from cs336_tui.worker.measure.reporter import CellReporter, SkippedSteps
+from cs336_tui.worker.measure.reporter import CellReporter
 from cs336_tui.worker.measure.timing import StepTime, StepTimer, WindowBroken, time_window
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.cuda_graph import ReadyStep
@@ -68,7 +68,7 @@ class CellRun:
         self.timer: StepTimer | None = None
         self.peaks: Peaks | None = None  # None if the device could not be reached
         self._meter: PeakMeter | None = None
-        self._skipped = SkippedSteps(None)
+        self._taken_before: int | None = None  # Optimizer steps before the measured ones, if some may be skipped
 
     def build(self, spec: CellSpec, built: Callable[[], object] = lambda: None) -> Step:
         """Configure torch for `spec` and build the workload; the step as it is written."""
@@ -89,7 +89,9 @@ class CellRun:
     def begin_measuring(self) -> None:
         assert self._meter is not None
         assert self.step is not None
-        self._skipped = SkippedSteps(self.step.training)
+        training = self.step.training
+        # Counting may wait for the device.
+        self._taken_before = training.steps_taken if training and training.scales_gradients else None
         self._meter.reset(allocated=allocates_in_steps(self.step, self.spec))
         self.report_changed_settings("after it was built")
         self.reporter.enter("measuring")
@@ -107,7 +109,10 @@ class CellRun:
     def report_remarks(self) -> None:
         """Report skipped optimizer steps and recompilations beside the cell's number."""
         done = len(self.reporter.times_s["measured"])
-        if skipped := self._skipped.of(done):
+        training = self.step.training if self.step else None
+        taken = None if training is None or self._taken_before is None else training.steps_taken - self._taken_before
+        if taken is not None and taken != done:
+            skipped = done - taken
             self.reporter.notice(
                 f"{skipped} of {done} optimizer steps were skipped, because gradients overflowed float16; these steps "
                 f"took less time than real ones"
@@ -125,7 +130,6 @@ class CellRun:
     def release(self) -> None:
         """Drop everything that was built."""
         self.workload = self.step = self.timer = None
-        self._skipped = SkippedSteps(None)
 
 
 @contextlib.contextmanager
@@ -141,8 +145,6 @@ def measured(*runs: CellRun) -> Iterator[None]:
 
 
 class _SingleRun(CellRun):
-    """A cell that is run alone."""
-
     def __init__(
         self, spec: CellSpec, cell: int, emit: Callable[[Event], None], cancelled: Callable[[], bool], *, nvtx: bool
     ) -> None:

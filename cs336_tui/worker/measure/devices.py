@@ -35,8 +35,6 @@ class Stamp(Protocol):
 
 
 class HostStamp:
-    """A stamp of the host's clock."""
-
     def __init__(self) -> None:
         self.host_s = 0.0
 

@@ -1,10 +1,16 @@
-"""The precision report: the accumulation experiment, the course's toy model, and the cell's own model by hooks."""
+"""The precision report: the accumulation experiment, the course's toy model, and the cell's own model by hooks.
+
+Rows of equal layers are joined.
+"""
 
 from __future__ import annotations
 
 import gc
-from functools import partial
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial, wraps
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -15,12 +21,12 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.reports import Accumulation, ModuleDtypes, PrecisionReport, ReportRequest, ToyDtypes
 from cs336_tui.worker.measure.failures import is_out_of_memory
-from cs336_tui.worker.measure.module_dtypes import DtypeWatch, collapsed, dtypes_of, gradient_dtypes
 from cs336_tui.worker.measure.report_parts import Enter, header, joined, left_out
+from cs336_tui.worker.workload.attention_only import AttentionOnly
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.passes import PHASES, logits_of
 from cs336_tui.worker.workload.precision import dtype_name, effective_autocast
-from cs336_tui.worker.workload.transformer import Transformer
+from cs336_tui.worker.workload.transformer import Attention, Transformer
 
 _FEW_LAYERS, _FEW_TOKENS = 2, 128
 """Size of the model that is read if the cell's own does not fit: no dtype depends on depth or length."""
@@ -45,6 +51,10 @@ def read_dtypes(request: ReportRequest, enter: Enter) -> PrecisionReport:
     enter("toy model")
     toy, notes = toy_dtypes(device)
     read, more = _read_what_fits(spec, device, enter)
+    if "backward" not in PHASES[spec.pass_]:
+        notes += (
+            f"Pass {spec.pass_} has no backward, so there are no gradients; its loss was computed for this report.",
+        )
     return PrecisionReport(
         **header(spec, device),
         accumulation=accumulation,
@@ -52,14 +62,8 @@ def read_dtypes(request: ReportRequest, enter: Enter) -> PrecisionReport:
         modules=read.modules,
         logits=read.logits,
         loss=read.loss,
-        note=joined(*notes, *_pass_notes(spec), *left_out(spec), *more),
+        note=joined(*notes, *left_out(spec), *more),
     )
-
-
-def _pass_notes(spec: CellSpec) -> tuple[str, ...]:
-    if "backward" in PHASES[spec.pass_]:
-        return ()
-    return (f"Pass {spec.pass_} has no backward, so there are no gradients; its loss was computed for this report.",)
 
 
 def _read_what_fits(spec: CellSpec, device: torch.device, enter: Enter) -> tuple[_Read, tuple[str, ...]]:
@@ -223,3 +227,120 @@ def _under(dtype: torch.dtype, device: torch.device) -> ToyDtypes | None:
         loss=dtypes_of([loss]),
         gradients=gradient_dtypes(model.parameters()),
     )
+
+
+WHOLE_MODEL = "model"  # The path of the model itself, whose name is empty in torch
+METHOD = "method"  # The class shown for a part that is a method of its module
+
+_ATTENTION_METHODS = ("score", "weigh", "mix", "attend")
+"""Parts of attention between its projections. They are no modules, so torch's hooks do not see them."""
+_LAYER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")  # An index in a module list; the first of a path is the layer
+
+
+_Part = tuple[nn.Module, str]  # A module, or a method of it
+
+
+class _Call(NamedTuple):
+    parameters: str
+    inputs: str
+    output: str
+
+
+class DtypeWatch:
+    """Records the dtypes of all calls of modules and of attention's methods while it is entered."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._calls: dict[_Part, dict[_Call, None]] = {}  # Calls of each part, in the order of their begin
+        self._undo: list[Callable[[], object]] = []
+
+    def __enter__(self) -> DtypeWatch:
+        for module in self._model.modules():
+            self._undo.append(module.register_forward_pre_hook(lambda module, *_: self._came_to(module)).remove)
+            self._undo.append(module.register_forward_hook(self._saw, with_kwargs=True).remove)
+            if isinstance(module, Attention | AttentionOnly):
+                for method in _ATTENTION_METHODS:
+                    self._wrap(module, method)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def rows(self) -> tuple[ModuleDtypes, ...]:
+        """A row for every called part, in the order of the calls; a shared module has one for each of its paths.
+
+        Parameters and gradients are a module's own, without its submodules'; gradients are read now. Several dtypes are
+        joined in the order of the arguments: ``bfloat16+float32``.
+        """
+        paths: dict[nn.Module, list[str]] = {}
+        for path, module in self._model.named_modules(remove_duplicate=False):
+            paths.setdefault(module, []).append(path)
+        return tuple(
+            ModuleDtypes(
+                path=".".join(filter(None, (path, method))) or WHOLE_MODEL,
+                module=METHOD if method else type(module).__name__,
+                count=1,
+                parameters=_joined(call.parameters for call in calls),
+                inputs=_joined(call.inputs for call in calls),
+                output=_joined(call.output for call in calls),
+                gradients="" if method else gradient_dtypes(module.parameters(recurse=False)),
+            )
+            for (module, method), calls in self._calls.items()
+            for path in paths[module]
+        )
+
+    def _came_to(self, module: nn.Module, method: str = "") -> None:
+        self._calls.setdefault((module, method), {})
+
+    def _saw(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        parameters = dtypes_of(module.parameters(recurse=False))
+        returned = output if isinstance(output, tuple | list) else [output]
+        self._calls[module, ""][_Call(parameters, dtypes_of((*args, *kwargs.values())), dtypes_of(returned))] = None
+
+    def _wrap(self, module: nn.Module, method: str) -> None:
+        inner: Callable[..., Any] = getattr(module, method)
+
+        @wraps(inner)
+        def watched(*args: Any) -> Any:
+            self._came_to(module, method)
+            output = inner(*args)
+            self._calls[module, method][_Call("", dtypes_of(args), dtypes_of([output]))] = None
+            return output
+
+        setattr(module, method, watched)
+        self._undo.append(lambda: delattr(module, method))
+
+
+def dtypes_of(values: Iterable[object]) -> str:
+    """The distinct dtypes of the tensors among these, as ``bfloat16+float32``; empty without a tensor."""
+    return _joined(dtype_name(value.dtype) for value in values if isinstance(value, Tensor))
+
+
+def gradient_dtypes(parameters: Iterable[nn.Parameter]) -> str:
+    """The dtypes of these parameters' gradients; empty before backward."""
+    return dtypes_of(parameter.grad for parameter in parameters)
+
+
+def collapsed(rows: Iterable[ModuleDtypes]) -> tuple[ModuleDtypes, ...]:
+    """Join rows that are equal in every layer to ``layers.*.ffn`` with a count; else join each run of equal
+    layers: ``layers.0.ffn``, ``layers.1-11.ffn``."""
+    places: dict[str, list[ModuleDtypes]] = {}
+    for row in rows:
+        places.setdefault(_LAYER.sub("*", row.path, count=1), []).append(row)
+    return tuple(joined for place, alike in places.items() for joined in _runs(place, alike))
+
+
+def _runs(place: str, rows: list[ModuleDtypes]) -> Iterator[ModuleDtypes]:
+    """The rows of one place in the layers, equal neighbours joined."""
+    runs = [list(run) for _, run in groupby(rows, lambda row: msgspec.structs.replace(row, path=place))]
+    for run in runs:
+        first, last = (_LAYER.search(row.path) for row in (run[0], run[-1]))
+        path = run[0].path
+        if first and last and len(run) > 1:
+            path = place if len(runs) == 1 else _LAYER.sub(f"{first[0]}-{last[0]}", path, count=1)
+        yield msgspec.structs.replace(run[0], path=path, count=sum(row.count for row in run))
+
+
+def _joined(names: Iterable[str]) -> str:
+    return "+".join(dict.fromkeys(filter(None, names)))

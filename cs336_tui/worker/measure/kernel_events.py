@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from cs336_tui.events.reports import NO_RANGE, RANGES, KernelGroup, KernelKind
-from cs336_tui.worker.measure.attribution import Operator, PhaseTimes, RawEvent, attribute, phase_times
+from cs336_tui.worker.measure.attribution import RawEvent, attribute, phase_times
 
 HOST_INSTEAD = "Shown instead: operators of the host, by the time each took to enqueue its work."
 NO_CUPTI = (
@@ -99,12 +99,18 @@ def kernels_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
     events = list(events)
     host = [event for event in events if _kind(event) == "operator"]
     times = phase_times(host)
-    launchers = _Launchers(attribute(host, times), (event for event in events if _kind(event) == "runtime"), times)
+    operators = {each.correlation: each for each in attribute(host, times) if each.correlation}
+    calls_ns = {event.correlation_id(): event.start_ns() for event in events if _kind(event) == "runtime"}
     before: dict[tuple[int, int], str] = {}
     launches = []
     for event in sorted((event for event in events if _kind(event) == "kernel"), key=lambda event: event.start_ns()):
         stream = event.device_index(), event.device_resource_id()
-        phase, range_ = launchers.place(event) or (before.get(stream, ""), NO_RANGE)
+        phase, range_ = before.get(stream, ""), NO_RANGE
+        if operator := operators.get(event.linked_correlation_id()):
+            phase, range_ = operator.phase, operator.range
+        elif (called_ns := calls_ns.get(event.correlation_id())) is not None:
+            phase = times.at(called_ns)
+            range_ = phase if phase in RANGES else NO_RANGE
         before[stream] = phase
         if phase in phases:
             begin, end = event.start_ns(), event.end_ns()
@@ -120,24 +126,6 @@ def read_step(events: Sequence[RawEvent], phases: Sequence[str], device_type: st
             return StepRead(kernels, "kernels", "")
     note = {"cuda": NO_CUPTI, "mps": NO_METAL}.get(device_type, "")
     return StepRead(operators_of(events, phases), "operators", note)
-
-
-class _Launchers:
-    """Finds the place in the step at which a kernel was launched."""
-
-    def __init__(self, operators: Sequence[Operator], runtime: Iterable[RawEvent], times: PhaseTimes) -> None:
-        self._operators = {each.correlation: each for each in operators if each.correlation}
-        self._calls = {event.correlation_id(): event.start_ns() for event in runtime}
-        self._times = times
-
-    def place(self, kernel: RawEvent) -> tuple[str, str] | None:
-        """Phase and range; None if unknown."""
-        if operator := self._operators.get(kernel.linked_correlation_id()):
-            return operator.phase, operator.range
-        if (called_ns := self._calls.get(kernel.correlation_id())) is not None:
-            phase = self._times.at(called_ns)
-            return phase, phase if phase in RANGES else NO_RANGE
-        return None
 
 
 _KIND_OF_ACTIVITY = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -82,19 +80,12 @@ def _ready_step(spec: CellSpec, device: torch.device, enter: report_parts.Enter)
         name_step(step, workload.model, record_function, spec.annotations)
         return step
     enter("compiling")
-    with _loops_named():
+    from torch._inductor import config
+
+    with config.patch({"cpp.enable_kernel_profile": True}):  # a CPU's code reports each of its loops
         compile_ahead(step, device, spec.compile, lambda: enter("compiling"))
     name_step(step, None, record_function)
     return step
-
-
-@contextmanager
-def _loops_named() -> Iterator[None]:
-    """Make torch.compile's CPU code report each of its loops to the profiler."""
-    from torch._inductor import config
-
-    with config.patch({"cpp.enable_kernel_profile": True}):
-        yield
 
 
 def _fused(group: KernelGroup) -> KernelGroup:

@@ -23,9 +23,8 @@ from cs336_tui.worker.estimate.timeline import TrackedTimeline
 from cs336_tui.worker.estimate.tracker import MemoryTracker
 from cs336_tui.worker.measure.failures import failed_allocation, is_out_of_memory
 from cs336_tui.worker.measure.memory_record import run_phases
-from cs336_tui.worker.measure.report_parts import MOST_WARMUP_STEPS, Enter, joined, no_prediction, predicted
+from cs336_tui.worker.measure.report_parts import MOST_WARMUP_STEPS, Enter, joined, rehearsed
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
-from cs336_tui.worker.workload.imported.problems import is_interrupt
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_parts
 
@@ -46,7 +45,8 @@ def explain_oom(request: ReportRequest, enter: Enter) -> OomReport:
     spec = request.spec
     enter("predicting")
     device = configure_torch(spec)
-    prediction, note = predicted(spec, device)
+    rehearsal, note = rehearsed(spec, device)
+    prediction = rehearsal.prediction if rehearsal else None
     moment: _Moment | None = None
     notes = [UNSAFE]
     if may_try(request, device, prediction.peak_bytes if prediction else None):
@@ -58,8 +58,10 @@ def explain_oom(request: ReportRequest, enter: Enter) -> OomReport:
     observed = moment is not None
     if moment is None:
         enter("looking for the moment")
-        moment, why = _predicted_moment(request, device)
-        notes.append(why)
+        moment = _Moment(request.failed_phase, None, 0, dict.fromkeys(CATEGORIES, 0), ())
+        if rehearsal:
+            moment, why = predicted_moment(rehearsal.timeline, request.capacity_bytes)
+            notes.append(why)
     reported, seen = request.failed_request_bytes, moment.request_bytes
     return OomReport(
         spec=spec,
@@ -155,19 +157,6 @@ def _claimed_as_registered(tracker: MemoryTracker) -> Iterator[None]:
 def _at(timeline: TrackedTimeline, event: int, phase: str | None, request_bytes: int | None) -> _Moment:
     by_category = timeline.by_category(event)
     return _Moment(phase, request_bytes, timeline.totals[event], by_category, timeline.largest(event, TOP))
-
-
-def _predicted_moment(request: ReportRequest, device: torch.device) -> tuple[_Moment, str]:
-    from cs336_tui.worker.estimate.predict import rehearse
-
-    known = {"capability": torch.cuda.get_device_capability(device)} if device.type == "cuda" else {}
-    try:
-        timeline = rehearse(request.spec, **known).timeline
-    except BaseException as error:  # the report is valid without it
-        if is_interrupt(error):
-            raise
-        return _Moment(request.failed_phase, None, 0, dict.fromkeys(CATEGORIES, 0), ()), no_prediction(error)
-    return predicted_moment(timeline, request.capacity_bytes)
 
 
 def predicted_moment(timeline: TrackedTimeline, capacity_bytes: int | None) -> tuple[_Moment, str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import psutil
 import torch
@@ -50,7 +51,7 @@ def probe() -> TorchEnvironment:
         cuda=torch.version.cuda,
         cudnn=_cudnn(),
         threads=torch.get_num_threads(),
-        devices=_with_compiler(_with_attentions(devices)),
+        devices=tuple(_completed(devices)),
         problems=tuple(problems),
     )
 
@@ -77,22 +78,17 @@ def works(precision: Precision, device_type: str) -> bool:
     return step.logits_dtype == (recipe.autocast or recipe.parameters)
 
 
-def _with_attentions(devices: list[DeviceInfo]) -> tuple[DeviceInfo, ...]:
-    """The devices with their kinds of attention. Equal GPUs are asked once, as it takes a CUDA context."""
-    found: dict[tuple[str, str | None], tuple[str, ...]] = {}
+def _completed(devices: Iterable[DeviceInfo]) -> Iterator[DeviceInfo]:
+    """The devices with their kinds of attention, and the reason for which torch.compile cannot work on them."""
+    known: dict[tuple[str, str | None], tuple[str, ...]] = {}  # Equal GPUs are asked once, as it takes a CUDA context
     for device in devices:
-        kind = (device.label, device.capability)
-        if kind not in found:
-            try:
-                found[kind] = attentions_on(torch.device(device.name))
-            except RuntimeError:  # a GPU without free memory, say: the cell reports it
-                found[kind] = ()
-    return tuple(replace(device, attentions=found[device.label, device.capability]) for device in devices)
-
-
-def _with_compiler(devices: Iterable[DeviceInfo]) -> tuple[DeviceInfo, ...]:
-    """The devices with the reason for which torch.compile cannot work on them."""
-    return tuple(replace(each, cannot_compile=why_cannot_compile(each.name.partition(":")[0])) for each in devices)
+        kind = device.label, device.capability
+        if kind not in known:
+            known[kind] = ()
+            with suppress(RuntimeError):  # a GPU without free memory, say: the cell reports it
+                known[kind] = attentions_on(torch.device(device.name))
+        why = why_cannot_compile(device.name.partition(":")[0])
+        yield replace(device, attentions=known[kind], cannot_compile=why)
 
 
 def _cpu() -> DeviceInfo:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,6 +16,9 @@ from cs336_tui.worker.measure.devices import device_label
 from cs336_tui.worker.measure.failures import in_one_line
 from cs336_tui.worker.workload.imported.problems import is_interrupt
 from cs336_tui.worker.workload.passes import Training
+
+if TYPE_CHECKING:
+    from cs336_tui.worker.estimate.predict import Rehearsal
 
 Enter = Callable[[str], object]
 """Called with the name of the stage that begins, between two pieces of work. May raise to stop the report."""
@@ -54,24 +57,27 @@ def skipped_note(verb: str, training: Training | None, taken_before: int) -> str
     return f"The {verb} step has no real optimizer phase: gradients overflowed float16, so that it was skipped."
 
 
-def predicted(
+def rehearsed(
     spec: CellSpec, device: torch.device | None = None, missing: str = "There is no prediction"
-) -> tuple[Prediction | None, str]:
-    """The cell's prediction, for the compute capability of a CUDA `device`; without one, a note that says why."""
-    from cs336_tui.worker.estimate.predict import predict
+) -> tuple[Rehearsal | None, str]:
+    """The cell's predicted step, for the compute capability of a CUDA `device`; without one, a note that says why."""
+    from cs336_tui.worker.estimate.predict import rehearse
 
     capability = torch.cuda.get_device_capability(device) if device and device.type == "cuda" else None
     try:
-        return predict(spec, capability=capability), ""
+        return rehearse(spec, capability=capability), ""
     except BaseException as error:  # the measurement is valid without it
         if is_interrupt(error):
             raise
-        return None, no_prediction(error, missing)
+        return None, f"{missing}: {in_one_line(error).removesuffix('.')}."
 
 
-def no_prediction(error: BaseException, missing: str = "There is no prediction") -> str:
-    """The note of a report whose prediction failed with this error."""
-    return f"{missing}: {in_one_line(error).removesuffix('.')}."
+def predicted(
+    spec: CellSpec, device: torch.device | None = None, missing: str = "There is no prediction"
+) -> tuple[Prediction | None, str]:
+    """The prediction of `rehearsed`."""
+    found, why = rehearsed(spec, device, missing)
+    return found.prediction if found else None, why
 
 
 def save_file(

@@ -25,7 +25,6 @@ from cs336_tui.worker.workload.compiling import effective_compiler
 from cs336_tui.worker.workload.cuda_graph import ReadyStep
 from cs336_tui.worker.workload.float8 import float8_description
 from cs336_tui.worker.workload.imported.problems import ImportProblem
-from cs336_tui.worker.workload.passes import Training
 from cs336_tui.worker.workload.precision import dtype_name, effective_autocast, effective_matmul, tf32_allowed
 
 _LABELS = {
@@ -189,19 +188,6 @@ class CellReporter:
                 summary=summarize(self.times_s["measured"]),
             )
         )
-
-
-class SkippedSteps:
-    """Counts optimizer steps that a gradient scaler skips. Without one nothing is counted, as counting may wait for the
-    device."""
-
-    def __init__(self, training: Training | None) -> None:
-        self._training = training if training and training.scales_gradients else None
-        self._before = self._training.steps_taken if self._training else 0
-
-    def of(self, done: int) -> int:
-        """The number of skipped steps among the `done` steps since creation."""
-        return done - (self._training.steps_taken - self._before) if self._training else 0
 
 
 def _words(value: object) -> str:

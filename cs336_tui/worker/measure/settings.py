@@ -13,8 +13,6 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from cs336_tui.worker.workload.precision import set_matmul
-
 Settings = dict[str, Any]  # Values by the names of settings, without those that torch cannot read
 
 
@@ -61,7 +59,7 @@ def _all() -> dict[str, _Setting]:
     cuda = torch.backends.cuda
     found = {
         "threads": _Setting(torch.get_num_threads, torch.set_num_threads),
-        "matmul": _Setting(torch.get_float32_matmul_precision, set_matmul),
+        "matmul": _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
         "default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype),
         "default device": _Setting(_default_device, torch.set_default_device),
         "grad": _Setting(torch.is_grad_enabled, torch.set_grad_enabled),

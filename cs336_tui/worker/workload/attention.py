@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import NamedTuple, Protocol
 
 import torch
@@ -146,14 +146,10 @@ class _Form(NamedTuple):
         return torch.empty(self.shape, dtype=self.dtype, device=device, requires_grad=self.trains)
 
 
-def _held_to(backend: SDPBackend | None) -> AbstractContextManager[object]:
-    return nullcontext() if backend is None else sdpa_kernel(backend)
-
-
 def _chosen(form: _Form, backend: SDPBackend | None, device: torch.device) -> SDPBackend | None:
     """The kernel that torch would run, restricted to `backend` if given; None if it has none then."""
     q = form.queries(device)
-    with _held_to(backend), warnings.catch_warnings():
+    with nullcontext() if backend is None else sdpa_kernel(backend), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             found = SDPBackend(torch._fused_sdp_choice(q, q, q, is_causal=form.causal))

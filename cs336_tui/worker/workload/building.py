@@ -155,13 +155,10 @@ def facts_of(
         return ModelFacts(numbers, numbers, model.attention_method, revision)
     head = _head(model, spec)
     without_head = numbers - (head.numel() if head is not None else 0)
-    remarks = (_of_its_own(spec, not_taken),) if not_taken else ()
+    said = ", ".join(f"{field} {getattr(spec, field)}" for field in not_taken)
+    own = f"{short(spec.model)} does not take {', '.join(not_taken)}: it has its own, whatever labels say ({said})"
+    remarks = (own,) if not_taken else ()
     return ModelFacts(numbers, without_head, f"{short(spec.model)}'s own", revision, remarks, not_taken)
-
-
-def _of_its_own(spec: CellSpec, fields: tuple[str, ...]) -> str:
-    said = ", ".join(f"{field} {getattr(spec, field)}" for field in fields)
-    return f"{short(spec.model)} does not take {', '.join(fields)}: it has its own, whatever labels say ({said})"
 
 
 def _head(model: nn.Module, spec: CellSpec) -> nn.Parameter | None:

@@ -110,7 +110,8 @@ def captured(step: Step, device: torch.device, cuda: Cuda = torch.cuda) -> Captu
     # A capture forbids libraries to create handles and workspaces, which they do at first use of a stream.
     stream = cuda.Stream(device)
     stream.wait_stream(cuda.current_stream(device))
-    with cuda.stream(stream), _no_warning_of_capturable():
+    with cuda.stream(stream), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*capturable=True")  # it must run outside a capture at first
         for _ in range(WARMUP_STEPS):
             _run(step)
             step.clear()
@@ -173,14 +174,6 @@ def _forget(graph: Any, pool: Any, cuda: Cuda) -> None:
 def _run(step: Step) -> None:
     for phase in step.phases:
         step.run(phase)
-
-
-@contextmanager
-def _no_warning_of_capturable() -> Iterator[None]:
-    """Silence torch's warning about a capturable optimizer that runs outside a capture, as it must at first."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*capturable=True")
-        yield
 
 
 def _capture(step: Step) -> None:

@@ -17,7 +17,8 @@ Context = Callable[[], AbstractContextManager[object]]  # Makes a context
 
 
 class Recipe(NamedTuple):
-    """The torch settings of a precision. `matmul` is the precision of float32 matrix products (see `set_matmul`)."""
+    """The torch settings of a precision. `matmul` is that of float32 matrix products: ``highest`` is true fp32,
+    ``high`` allows TF32 on CUDA."""
 
     matmul: str = "highest"
     parameters: torch.dtype = torch.float32
@@ -73,13 +74,8 @@ def configure_device(device: torch.device, precision: Precision, threads: int | 
     check_capability(precision, device)
     if threads is not None:
         torch.set_num_threads(threads)
-    set_matmul(RECIPES[precision].matmul)
+    torch.set_float32_matmul_precision(RECIPES[precision].matmul)
     return device
-
-
-def set_matmul(precision: str) -> None:
-    """Set torch's float32 matmul precision: ``highest`` is true fp32, ``high`` allows TF32 on CUDA."""
-    torch.set_float32_matmul_precision(precision)
 
 
 def tf32_override() -> str | None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial, wraps
 from importlib import import_module
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -19,12 +18,12 @@ from torch.autograd import Function
 
 from cs336_tui.events.reports import RANGES, Range
 from cs336_tui.worker.workload.attention_only import AttentionOnly
-from cs336_tui.worker.workload.imported.finding import missing
+from cs336_tui.worker.workload.imported.finding import attribute_of
 from cs336_tui.worker.workload.imported.problems import ImportProblem, explained
 from cs336_tui.worker.workload.model_parts import part_of_each
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.precision import Context
-from cs336_tui.worker.workload.transformer import Attention, Block, Transformer
+from cs336_tui.worker.workload.transformer import Block, Transformer
 
 Around = Callable[[str], AbstractContextManager[object]]  # Makes the context of a part of this name
 Annotation = tuple[str, str]  # A range, and the ``package.module:function`` that makes it up
@@ -83,26 +82,18 @@ def default_annotations(modules: Iterable[nn.Module]) -> Iterator[Annotation]:
 def _find(range_: str, name: str) -> tuple[Any, str, Any]:
     """The function's owner, its name there, and the function."""
     home, _, path = name.partition(":")
-    *owners, attribute = path.split(".")
-    with explained(f"annotate {range_}={name}"):
-        found: Any = import_module(home)
-    where, at = found, home
-    for each in owners:
-        found, at = _attribute(found, each, where, at, range_, name), f"{at}.{each}"
-    function = _attribute(found, attribute, where, at, range_, name)
+    asked = f"annotate {range_}={name}"
+    with explained(asked):
+        module = import_module(home)
+    try:
+        owner, function = attribute_of(module, home, path)
+    except ImportProblem as problem:
+        raise ImportProblem(f"{asked}: {problem}") from None
     if not callable(function):
-        raise ImportProblem(f"annotate {range_}={name}: it is no function but {type(function).__name__}")
+        raise ImportProblem(f"{asked}: it is no function but {type(function).__name__}")
     if isinstance(function, type) and issubclass(function, Function):
         return function, "apply", getattr(function, "apply")  # noqa: B009
-    return found, attribute, function
-
-
-def _attribute(found: Any, name: str, module: ModuleType, at: str, range_: str, asked: str) -> Any:
-    """The attribute of the object `found` at a dotted place in the module."""
-    try:
-        return getattr(found, name)
-    except AttributeError:
-        raise ImportProblem(f"annotate {range_}={asked}: {missing(module, at, found, name)}") from None
+    return owner, path.rpartition(".")[2], function
 
 
 def _patches(owner: Any, attribute: str, found: Any, range_: str, around: Around) -> Iterator[_Patch]:
@@ -170,7 +161,8 @@ def name_parts(model: nn.Module, around: Around, annotations: Sequence[Annotatio
     default ones. Raises `ImportProblem`, in one line, for an annotation of an unknown range or function.
     """
     own = isinstance(model, Transformer | AttentionOnly)
-    parts = list(_parts(model) if own else _parts_by_name(model))
+    by_name = part_of_each(model)
+    parts = [*_parts(model)] if own else [(module, "forward", by_name[module]) for module in by_name]
     functions = [*annotations, *(() if own else default_annotations(module for module, _, _ in parts))]
     if functions:
         # Blocks too, as a checkpointed block is recomputed outside the model's forward.
@@ -182,7 +174,6 @@ def name_parts(model: nn.Module, around: Around, annotations: Sequence[Annotatio
 
 
 def _parts(model: Transformer | AttentionOnly) -> Iterator[Part]:
-    """Parts of the reference models."""
     if isinstance(model, AttentionOnly):
         yield model, "forward", "attention core"
         yield from _steps_of(model)
@@ -197,26 +188,18 @@ def _parts(model: Transformer | AttentionOnly) -> Iterator[Part]:
         yield block.attention_norm, "forward", "norms"
         yield block.ffn_norm, "forward", "norms"
         yield block.ffn, "forward", "feed-forward"
-        yield from _attention_parts(attention)
+        yield attention, "forward", "attention rest"
+        for projection in (attention.query, attention.key, attention.value):
+            yield projection, "forward", "QKV projections"
+        yield from _steps_of(attention)
+        yield attention.output, "forward", "output projection"
         if attention.rotary is not None and attention.rotary is not rotary:  # all blocks share one
             rotary = attention.rotary
             yield rotary, "forward", "rotary"
 
 
-def _attention_parts(attention: Attention) -> Iterator[Part]:
-    yield attention, "forward", "attention rest"
-    for projection in (attention.query, attention.key, attention.value):
-        yield projection, "forward", "QKV projections"
-    yield from _steps_of(attention)
-    yield attention.output, "forward", "output projection"
-
-
 def _steps_of(attention: nn.Module) -> Iterator[Part]:
     return ((attention, method, name) for method, name in _ATTENTION_METHODS.items() if hasattr(attention, method))
-
-
-def _parts_by_name(model: nn.Module) -> Iterator[Part]:
-    return ((module, "forward", name) for module, name in part_of_each(model).items())
 
 
 def _wrap(owner: nn.Module, method: str, context: Context) -> None:

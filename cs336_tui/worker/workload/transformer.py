@@ -27,8 +27,6 @@ ROPE_THETA = 10_000.0
 
 
 class Factory(TypedDict):
-    """Device and dtype of new tensors."""
-
     device: torch.device
     dtype: torch.dtype
 

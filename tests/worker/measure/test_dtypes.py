@@ -18,8 +18,7 @@ from cs336_tui.config.spec import Arch, CellSpec, Pass, Precision
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import ModuleDtypes, PrecisionReport, ReportRequest
 from cs336_tui.worker.measure import dtypes
-from cs336_tui.worker.measure.dtypes import accumulate, bytes_at_most, toy_dtypes
-from cs336_tui.worker.measure.module_dtypes import DtypeWatch, collapsed
+from cs336_tui.worker.measure.dtypes import DtypeWatch, accumulate, bytes_at_most, collapsed, toy_dtypes
 from cs336_tui.worker.measure.report import make_report
 from cs336_tui.worker.workload.building import build
 from tests.worker.measure.cells import small_spec

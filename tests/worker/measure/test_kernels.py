@@ -26,6 +26,7 @@ from cs336_tui.worker.workload.ranges import name_step
 from tests.worker.measure.cells import small_spec
 
 PREDICT = predict.predict
+REHEARSE = predict.rehearse
 
 
 def spec_of(**changes: Any) -> CellSpec:
@@ -46,7 +47,7 @@ def no_prediction() -> Iterator[None]:
         raise NotImplementedError(f"no prediction of {spec.size}")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(predict, "predict", predict_nothing)
+        patch.setattr(predict, "rehearse", predict_nothing)
         yield
 
 
@@ -202,7 +203,7 @@ def test_without_a_prediction_the_report_says_why_and_is_whole(reports: dict[str
 
 
 def test_flops_stand_beside_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predict, "predict", PREDICT)
+    monkeypatch.setattr(predict, "rehearse", REHEARSE)
     spec = spec_of(pass_="forward+backward", num_layers=1)
     report = profiled(spec)
     assert (report.prediction, report.note) == (PREDICT(spec), "")

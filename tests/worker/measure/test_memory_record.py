@@ -23,8 +23,7 @@ from cs336_tui.worker.measure.allocator_events import (
     Recording,
     read_cuda,
 )
-from cs336_tui.worker.measure.memory_join import Operation, columns, cut, join
-from cs336_tui.worker.measure.memory_record import record_memory
+from cs336_tui.worker.measure.memory_record import Operation, columns, cut, join, record_memory
 from tests.worker.measure.cells import small_spec
 
 FP32 = 4

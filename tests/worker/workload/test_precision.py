@@ -12,7 +12,6 @@ from cs336_tui.worker.workload.precision import (
     check_capability,
     check_precision,
     effective_autocast,
-    set_matmul,
     tf32_allowed,
     why_no_float8,
 )
@@ -21,7 +20,7 @@ from cs336_tui.worker.workload.precision import (
 @pytest.fixture(autouse=True)
 def _restore() -> object:
     yield
-    set_matmul("highest")
+    torch.set_float32_matmul_precision("highest")
 
 
 def test_there_is_a_recipe_for_every_precision() -> None:
@@ -30,10 +29,10 @@ def test_there_is_a_recipe_for_every_precision() -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_setting_and_reading_back_agree_without_a_warning(precision: str) -> None:
-    set_matmul("medium")
+    torch.set_float32_matmul_precision("medium")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        set_matmul(RECIPES[precision].matmul)
+        torch.set_float32_matmul_precision(RECIPES[precision].matmul)
         assert torch.get_float32_matmul_precision() == ("high" if precision == "tf32" else "highest")
         assert tf32_allowed() == (precision == "tf32")
 
@@ -45,7 +44,7 @@ def test_the_newer_switch_is_seen_and_overruled() -> None:
         pytest.skip("this torch has only the older switch")
     matmul.fp32_precision = "tf32"
     assert tf32_allowed()
-    set_matmul("highest")
+    torch.set_float32_matmul_precision("highest")
     assert not tf32_allowed()
     assert torch.get_float32_matmul_precision() == "highest"
 

@@ -37,15 +37,20 @@ def _find(name: str, paths: tuple[str, ...]) -> Any:
     module_name, _, attribute = name.partition(":")
     look_in(paths)
     _remember(module_name.partition(".")[0])
-    found: Any = _import(name, paths)
-    where, path = found, module_name
-    for part in attribute.split("."):
+    return attribute_of(_import(name, paths), module_name, attribute)[1]
+
+
+def attribute_of(module: ModuleType, home: str, path: str) -> tuple[Any, Any]:
+    """The object at a dotted path in a module that was named `home`, after its owner. Raises `ImportProblem`."""
+    owner = found = module
+    for part in path.split("."):
+        owner = found
         try:
-            found = getattr(found, part)
+            found = getattr(owner, part)
         except AttributeError:
-            raise ImportProblem(missing(where, path, found, part)) from None
-        path = f"{path}.{part}"
-    return found
+            raise ImportProblem(_missing(module, home, owner, part)) from None
+        home = f"{home}.{part}"
+    return owner, found
 
 
 def look_in(paths: Iterable[str]) -> None:
@@ -199,7 +204,7 @@ def _home_of(module: ModuleType) -> str:
     return str(locations[0]) if locations else f"{module.__name__}, which is no package"
 
 
-def missing(where: ModuleType, path: str, found: object, part: str) -> str:
+def _missing(where: ModuleType, path: str, found: object, part: str) -> str:
     """The message that the object `found` at a dotted path in the module `where` has no such part, with hints."""
     names = [name for name in dir(found) if not name.startswith("__")]
     near = difflib.get_close_matches(part, names, n=3)

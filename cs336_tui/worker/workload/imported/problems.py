@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -162,7 +161,7 @@ def kind_of(thing: object) -> str:
 
 def _place(error: BaseException) -> str | None:
     """The user's innermost frame: of named code if possible, else of the searched folders."""
-    frames = list(_frames(error.__traceback__))[::-1]
+    frames = list(traceback.walk_tb(error.__traceback__))[::-1]
     for named_only in (True, False):
         for frame, line in frames:
             code = frame.f_code
@@ -170,12 +169,6 @@ def _place(error: BaseException) -> str | None:
                 inside = "" if code.co_name == "<module>" else f" in {code.co_name}"
                 return f"{Path(code.co_filename).name}:{line}{inside}"
     return None
-
-
-def _frames(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
-    while trace is not None:
-        yield trace.tb_frame, trace.tb_lineno
-        trace = trace.tb_next
 
 
 def _in_brackets(place: str | None) -> str:
