@@ -48,7 +48,7 @@ def launching(cell: CellState, idle: float | None = None) -> Finding:
     Steps of a window begin while those before them are queued: there the first step tells, and the quickest enqueuing
     counts. A gradient scaler has the host wait for the backward in every step, so that enqueuing tells nothing there.
     """
-    spec, host_s, times_s = cell.spec, cell.host_times_s, cell.step_times_s
+    spec, host_s, times_s = cell.spec, cell.times.host_s, cell.step_times_s
     if spec.device == "cpu":
         return Finding(None, "on cpu the host does the work itself")
     if not host_s:
@@ -123,7 +123,7 @@ def _phases(cell: CellState, steps: int) -> list[Phase]:
     """Means over the first `steps` steps; none where it was not recorded how long the host took for each, or what was
     recorded cannot be."""
     device_s = cell.phase_times_s
-    host_s = cell.host_phase_times_s or (dict.fromkeys(device_s, cell.host_times_s) if len(device_s) == 1 else {})
+    host_s = cell.times.host_phases_s or (dict.fromkeys(device_s, cell.times.host_s) if len(device_s) == 1 else {})
     count = len(cell.step_times_s)
     if host_s.keys() != device_s.keys() or any(len(each) != count for each in (*host_s.values(), *device_s.values())):
         return []

@@ -131,7 +131,7 @@ def _phases(state: SessionState) -> str:
     fullest_first = sorted(cells, key=lambda cell: -len(cell.phase_times_s))
     names = dict.fromkeys(name for cell in fullest_first for name in cell.phase_times_s)
     rows = [
-        (title_of(cell), *(_mean_ms(cell.phase_times_s.get(name, ())) for name in names), _mean_ms(cell.host_times_s))
+        (title_of(cell), *(_mean_ms(cell.phase_times_s.get(name, ())) for name in names), _mean_ms(cell.times.host_s))
         for cell in cells
     ]
     headers = ["cell", *(f"{name} (ms)" for name in names), "host enqueue (ms)"]

@@ -75,15 +75,13 @@ def run_rounds(queue: CellQueue, setup: RoundSetup) -> None:
         reason = ""
         if names := [name for name, ending in zip("AB", endings, strict=True) if ending.status == "oom"]:
             reason = f"{' and '.join(names)} ran out of memory in round {number + 1}"
-        elif any(_cannot_be_built(side, ending) for side, ending in zip((a, b), endings, strict=True)):
+        elif any(
+            side.spec.brings_own_code and (ending.status, ending.stage) == ("failed", "building")
+            for side, ending in zip((a, b), endings, strict=True)
+        ):
             reason = f"what failed while it was built in round {number + 1} would fail again"
         if reason:
             queue.skip(range(b.cell + 1, b.cell + 1 + len(queue)), reason)
-
-
-def _cannot_be_built(side: WaitingCell, ending: CellFinished) -> bool:
-    """True if a user's own code ended the round before any step."""
-    return side.spec.brings_own_code and ending.status == "failed" and ending.stage == "building"
 
 
 def _run_round(

@@ -23,16 +23,17 @@ class StepTimes:
         self.measured_s: list[float] = []
         self.warmup_phases_s: dict[str, list[float]] = {}
         self.measured_phases_s: dict[str, list[float]] = {}
-        self.measured_host_s: list[float] = []
-        self.measured_host_phases_s: dict[str, list[float]] = {}
+        self.host_s: list[float] = []
+        self.host_phases_s: dict[str, list[float]] = {}
+        """Of measured steps, as `host_s`; empty where host and device have one clock, for one phase, in old logs."""
         self.running = RunningStats()
         """Over the measured steps."""
 
     def add(self, steps: ev.StepsTimed) -> None:
         if steps.kind == "measured":
             times, phases = self.measured_s, self.measured_phases_s
-            self.measured_host_s.extend(steps.host_s)
-            _extend(self.measured_host_phases_s, steps.host_phases_s)
+            self.host_s.extend(steps.host_s)
+            _extend(self.host_phases_s, steps.host_phases_s)
             for time_s in steps.times_s:
                 self.running.add(time_s)
         else:
@@ -147,21 +148,8 @@ class CellState:
         return self.times.measured_s
 
     @property
-    def warmup_phase_times_s(self) -> dict[str, list[float]]:
-        return self.times.warmup_phases_s
-
-    @property
     def phase_times_s(self) -> dict[str, list[float]]:
         return self.times.measured_phases_s
-
-    @property
-    def host_times_s(self) -> list[float]:
-        return self.times.measured_host_s
-
-    @property
-    def host_phase_times_s(self) -> dict[str, list[float]]:
-        """Empty if the host's clock is the device's, for a step of one phase, and in old logs."""
-        return self.times.measured_host_phases_s
 
     @property
     def running(self) -> RunningStats:

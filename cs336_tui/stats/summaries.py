@@ -47,7 +47,7 @@ def summarize(times_s: Iterable[float], ddof: int = 1) -> Summary:
     """Summary of step times in seconds. Raises ValueError for a negative `ddof` or a time that is not finite."""
     if ddof < 0:
         raise ValueError(f"ddof {ddof}: expected 0 or more")
-    ordered = sorted(float(t) for t in times_s)
+    ordered = sorted(map(float, times_s))
     n = len(ordered)
     if not all(map(math.isfinite, ordered)):
         raise ValueError("a step time is not finite")

@@ -67,7 +67,7 @@ def test_in_a_window_waiting_for_a_full_queue_is_not_enqueuing() -> None:
     events = events_of_cell(FLAT, spec=spec, host_share=1.0)
     cell = state_of(events).cells[0]
     assert "launch-bound" in judged(cell).names
-    cell.host_times_s[0] *= 0.2
+    cell.times.host_s[0] *= 0.2
     assert evidence(judged(cell), "launch-bound")[0] is False
     assert judged(cell).warmup_advice.startswith("not observable")
 

@@ -94,7 +94,7 @@ def test_a_log_that_does_not_tell_the_hosts_time_in_each_phase_leaves_it_open() 
 def test_what_cannot_be_is_not_judged_by(host: tuple[float, ...]) -> None:
     """A log may be from anywhere."""
     cell = a_cell([0.01] * 3, spec={"device": "cuda:0"}, host_share=0.95)
-    cell.host_phase_times_s["forward"] = [*host]
+    cell.times.host_phases_s["forward"] = [*host]
     assert launching(cell).unknown_because == "the host's time in each phase was not recorded"
 
 
@@ -102,7 +102,7 @@ def test_of_a_window_the_first_step_tells_whose_queue_is_empty_when_it_begins() 
     def said(first_forward_s: float) -> bool | None:
         cell = a_cell([0.1] * 4, spec={"device": "cuda:0", "sync": "pipelined"}, host_share=0.95)
         cell.phase_times_s.update(forward=[0.05] * 4, backward=[0.05] * 4)
-        cell.host_phase_times_s.update(forward=[first_forward_s, *[0.0475] * 3], backward=[0.0495] * 4)
+        cell.times.host_phases_s.update(forward=[first_forward_s, *[0.0475] * 3], backward=[0.0495] * 4)
         return launching(cell).holds
 
     assert said(0.05) is True

@@ -77,8 +77,8 @@ def seen(state: SessionState) -> list[object]:
     cells = [
         (
             number, cell.spec, cell.status, cell.skipped_because, cell.stage, cell.environment, cell.num_params,
-            cell.warmup_times_s, cell.step_times_s, cell.phase_times_s, cell.host_times_s, cell.warmup_phase_times_s,
-            cell.host_phase_times_s,
+            cell.warmup_times_s, cell.step_times_s, cell.phase_times_s, cell.times.host_s, cell.times.warmup_phases_s,
+            cell.times.host_phases_s,
             cell.steps_done, cell.output, [before.step_times_s for before in cell.earlier],
         )
         for number, cell in state.cells.items()

@@ -96,9 +96,9 @@ def test_warmup_and_measured_steps_are_kept_apart() -> None:
     cell = state_of([*session_start([a_spec()]), *cell_start(0), *steps(0, WARMUP_S, MEASURED_S)]).cells[0]
     assert cell.warmup_times_s == list(WARMUP_S)
     assert cell.step_times_s == list(MEASURED_S)
-    assert cell.warmup_phase_times_s["forward"] == [t / 3 for t in WARMUP_S]
+    assert cell.times.warmup_phases_s["forward"] == [t / 3 for t in WARMUP_S]
     assert cell.phase_times_s["forward"] == [t / 3 for t in MEASURED_S]
-    assert cell.host_times_s == [t / 10 for t in MEASURED_S]
+    assert cell.times.host_s == [t / 10 for t in MEASURED_S]
     summary = cell.summary(1)
     assert summary is not None
     assert (summary.n, cell.running.n) == (4, 4)

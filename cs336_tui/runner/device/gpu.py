@@ -109,7 +109,8 @@ class GpuReader:
             self._slow_values = {field: self._read(query) for field, query in self._slow.items()}
         if fresh or now >= self._processes_due:
             self._processes_due, self._others_at = now + PROCESSES_S, now
-            self._others = self._read_others(child)
+            compute, graphics = self._read(self._compute), self._read(self._graphics) or {}
+            self._others = None if compute is None else self._other_processes.among(graphics | compute, child)
         if self._unknown and not self._answered:
             # One field may be unknown on its own; all of them are when the device has gone.
             raise GpuLost("the GPU answers no query (NVML error 999)")
@@ -123,12 +124,6 @@ class GpuReader:
             other_processes=self._others,
             processes_age_s=None if self._others is None else now - self._others_at,
         )
-
-    def _read_others(self, child: int | None) -> tuple[GpuProcess, ...] | None:
-        compute, graphics = self._read(self._compute), self._read(self._graphics)
-        if compute is None:
-            return None
-        return self._other_processes.among({**(graphics or {}), **compute}, child)
 
     def _read(self, query: _Query) -> Any:
         """The first answer of its calls; None without one."""

@@ -86,7 +86,8 @@ def nvml_report(*, gpus: bool = True) -> NvmlReport:
     try:
         nvml = Nvml()
         try:
-            driver = nvml.driver()
+            with suppress(nvml.api.NVMLError):
+                driver = str(nvml.api.nvmlSystemGetDriverVersion())
             found, lost = nvml.gpus() if gpus else ([], [])
             return NvmlReport(driver, tuple(found), _NO_GPU if gpus and not found and not lost else None, tuple(lost))
         except nvml.api.NVMLError as error:
@@ -162,12 +163,6 @@ class Nvml:
         if self._is_open:
             self._is_open = False
             self._module.nvmlShutdown()
-
-    def driver(self) -> str | None:
-        try:
-            return str(self.api.nvmlSystemGetDriverVersion())
-        except self.api.NVMLError:
-            return None
 
     def gpus(self) -> tuple[list[GpuIdentity], list[str]]:
         """Every GPU that answers, in NVML's order (not CUDA's), each followed by its MIG instances; and a line about

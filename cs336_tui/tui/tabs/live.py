@@ -141,7 +141,7 @@ def _places(done: int, most: int, *, is_open: bool, is_over: bool) -> int:
 
 def phase_means(cell: CellState) -> dict[str, float]:
     """The mean time of each phase, s: over the measured steps, or over the warm-up before the first of them."""
-    phases = cell.phase_times_s or cell.warmup_phase_times_s
+    phases = cell.phase_times_s or cell.times.warmup_phases_s
     return {name: sum(times) / len(times) for name, times in phases.items() if times}
 
 
@@ -195,7 +195,7 @@ def _steps(cell: CellState, ddof: int, count: int, width: int, height: int) -> l
     rows = height - 2
     if rows < 2 or not count:
         return []
-    names = list(cell.phase_times_s or cell.warmup_phase_times_s)[: max(width - _STEP_COLUMNS, 0) // _PHASE_COLUMNS]
+    names = list(cell.phase_times_s or cell.times.warmup_phases_s)[: max(width - _STEP_COLUMNS, 0) // _PHASE_COLUMNS]
     room = max(rows // 2, 1)
     first = math.ceil(max(count - rows, 0) / room) * room
     std = cell.running.std(ddof)
@@ -208,7 +208,7 @@ def _steps(cell: CellState, ddof: int, count: int, width: int, height: int) -> l
         measured = index >= warm
         at = index - warm if measured else index
         times = cell.step_times_s if measured else cell.warmup_times_s
-        phases = cell.phase_times_s if measured else cell.warmup_phase_times_s
+        phases = cell.phase_times_s if measured else cell.times.warmup_phases_s
         kind = "measured" if measured else "warm-up"
         figures = f"{format.ms(times[at], std):>10}"
         for name in names:
