@@ -136,7 +136,7 @@ class MemoryTracker(TorchDispatchMode):
         for tensor in _tensors(out):
             if _key(tensor) in self._live or not self._is_tracked(tensor):
                 continue
-            if not (_may_alias(func) and _is_one_of(tensor, args)):
+            if not (_may_alias(func) and any(_key(arg) == _key(tensor) for arg in _tensors(args))):
                 self._record(tensor, site, born=self._next_event())
         if count := flop_registry.get(func.overloadpacket):
             flops = count(*args, **kwargs, out_val=out)
@@ -227,10 +227,6 @@ def _key(tensor: Tensor) -> int:
 @cache
 def _may_alias(func: Any) -> bool:
     return any(returned.alias_info is not None for returned in func._schema.returns)
-
-
-def _is_one_of(tensor: Tensor, args: tuple[Any, ...]) -> bool:
-    return any(_key(arg) == _key(tensor) for arg in _tensors(args))
 
 
 def _tensors(value: Any) -> list[Tensor]:

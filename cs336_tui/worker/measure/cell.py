@@ -229,7 +229,11 @@ class _SingleRun(CellRun):
     def _measure(self, timer: StepTimer) -> None:
         spec = self.spec
         if spec.steps_auto is not None:
-            self._measure_automatically(timer, spec.steps_auto)
+            for count in stopping_rule.step_looks(spec.measure_steps):
+                self._time_each(timer, "measured", count)
+                times_s = self.reporter.times_s["measured"]
+                if count < spec.measure_steps and stopping_rule.enough_measured(times_s, spec.steps_auto):
+                    break
         elif spec.sync == "each-step":
             self._time_each(timer, "measured", spec.measure_steps)
         else:
@@ -243,14 +247,6 @@ class _SingleRun(CellRun):
             self.report_steps("measured", 0, times)
             if len(times) < spec.measure_steps:
                 raise Cancelled
-
-    def _measure_automatically(self, timer: StepTimer, share: float) -> None:
-        """Time steps until they are enough, or to the most that is allowed."""
-        for count in stopping_rule.step_looks(self.spec.measure_steps):
-            self._time_each(timer, "measured", count)
-            times_s = self.reporter.times_s["measured"]
-            if count < self.spec.measure_steps and stopping_rule.enough_measured(times_s, share):
-                break
 
     def _time_each(self, timer: StepTimer, kind: StepKind, count: int) -> None:
         """Time steps until there are `count` of this kind."""

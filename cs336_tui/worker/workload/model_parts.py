@@ -58,10 +58,9 @@ def _part(name: str, module: nn.Module, blocks: set[nn.Module], within: Range | 
         return None
     if module in blocks and any(_is_called(_ATTENTION, *each) for each in _inside(module)):
         return "residual"
-    kind, leaf = _snake(type(module).__name__), next(module.children(), None) is None
-    if leaf and (_NORM.search(name) or _NORM.search(kind)):
+    if next(module.children(), None) is None and _is_called(_NORM, name, module):
         return "norms"
-    if _ROTARY.search(name) or _ROTARY.search(kind):
+    if _is_called(_ROTARY, name, module):
         return "rotary"
     if within == "attention rest":
         makes = _AFFIXES.sub("", name)
@@ -72,11 +71,11 @@ def _part(name: str, module: nn.Module, blocks: set[nn.Module], within: Range | 
         return "head"
     if isinstance(module, nn.Dropout):
         return None
-    if isinstance(module, nn.Embedding) or _EMBEDDING.search(name) or _EMBEDDING.search(kind):
+    if isinstance(module, nn.Embedding) or _is_called(_EMBEDDING, name, module):
         return "embedding"
-    if _ATTENTION.search(name) or _ATTENTION.search(kind):
+    if _is_called(_ATTENTION, name, module):
         return "attention rest"
-    if _FEED_FORWARD.search(name) or _FEED_FORWARD.search(kind):
+    if _is_called(_FEED_FORWARD, name, module):
         return "feed-forward"
     if within == "residual" and isinstance(module, nn.Linear) and _IN_A_BLOCK.fullmatch(name):
         return "feed-forward"
