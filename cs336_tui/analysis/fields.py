@@ -48,11 +48,6 @@ _OF_MODELS = ("edition", "arch", "vocab")
 """Fields that attention alone does not have."""
 
 
-def size_label(spec: CellSpec) -> str:
-    """As `CellSpec.size_label`."""
-    return spec.size_label
-
-
 def num_params(result: Result) -> int | None:
     """Parameters of the model as it was built; for a reference that was not, as its dimensions imply.
 
@@ -147,7 +142,7 @@ def steps_done(cell: CellState) -> str:
 _YES_NO = {True: "yes", False: "no"}
 _OF_COLUMN = {axis.column: axis for axis in AXES.values() if axis.column}
 _WORDS: Mapping[str, Callable[[CellSpec], str]] = {
-    "size": size_label,
+    "size": lambda spec: spec.size_label,
     "warmup": lambda spec: warmup_words(spec.warmup_steps, spec.warmup_auto),
     "steps": lambda spec: steps_words(spec.measure_steps, spec.steps_auto),
     "edition": lambda spec: OWN if is_imported(spec.model) and spec.size == CUSTOM_SIZE else spec.edition,
@@ -186,7 +181,7 @@ _PLAIN = CellSpec(
 def _size_order(result: Result) -> tuple[int, str]:
     spec = result.spec
     # Of attention alone by its width: how many numbers that makes depends on the context, which is not its size.
-    return spec.d_model if spec.workload == "attention" else implied_params(spec), size_label(spec)
+    return spec.d_model if spec.workload == "attention" else implied_params(spec), spec.size_label
 
 
 def _count(key: str, title: str, order: Callable[[CellSpec], Any], done: Callable[[CellState], str]) -> Field:
@@ -231,7 +226,7 @@ _BEFORE_VARIANTS = ("vocab", "workload", "causal", "attention", "context", "batc
 _LAST = ("device", "warmup", "steps", "sync", "seed", "threads")
 _OTHERS = tuple(key for key in _OF_COLUMN if key not in (*_FIRST, *_DIMENSIONS, *_BEFORE_VARIANTS, *_LAST))
 _DEVIATING = (
-    Field("size", "size", "choice", lambda result: size_label(result.spec), _size_order),
+    Field("size", "size", "choice", lambda result: result.spec.size_label, _size_order),
     Field("device", "device", "choice", lambda result: result.spec.device, _device_order),
     _count("warmup", "warm-up", lambda spec: (spec.warmup_auto, spec.warmup_steps), warmup_done),
     _count("steps", "steps", lambda spec: (spec.steps_auto or 0.0, spec.measure_steps), steps_done),

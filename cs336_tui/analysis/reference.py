@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import platformdirs
 
-from cs336_tui.analysis.fields import device_label, size_label
+from cs336_tui.analysis.fields import device_label
 from cs336_tui.analysis.merge import Result
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.reading import read_text
@@ -215,7 +215,7 @@ def matching(
 
 def sentence(spec: CellSpec, mean_s: float, matches: Iterable[Match]) -> str:
     """``small forward fp32: 16.1 ms here; 15.8 published on a Hopper-like GPU; 44.4 on A100 (context 512 there)``."""
-    cell = ", ".join((f"{size_label(spec)} {spec.pass_} {spec.precision}", *spec.variants))
+    cell = ", ".join((f"{spec.size_label} {spec.pass_} {spec.precision}", *spec.variants))
     parts = [f"{cell}: {_ms(mean_s * 1e3)} ms here"]
     said_published = False
     for match in matches:

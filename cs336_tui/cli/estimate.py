@@ -30,6 +30,7 @@ from cs336_tui.events.events import CellsPredicted
 from cs336_tui.events.reports import CATEGORIES, Prediction
 from cs336_tui.export.estimates import category_table, estimate_notes, estimate_table, sweep_note
 from cs336_tui.export.formats import answer, plain_text
+from cs336_tui.export.tables import attributes
 from cs336_tui.session import store
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.quantities import gigabytes
@@ -92,36 +93,22 @@ def document(estimate: Estimate) -> dict[str, Any]:
     found, target = estimate.prediction, estimate.target
     return {
         "spec": estimate.spec,
-        "num_params": found.num_params,
-        "num_params_without_head": found.num_params_without_head,
+        **attributes(found, "num_params", "num_params_without_head"),
         "flops": timed_flops(found),
         "flops_by_phase": found.flops,
         "flops_by_range": {
             name: {"forward": each[0], "backward": each[1]} for name, each in found.flops_by_range.items()
         },
-        "peak_bytes": found.peak_bytes,
-        "peak_phase": found.peak_phase,
-        "by_category": found.by_category,
-        "forward_peak_bytes": found.forward_peak_bytes,
-        "forward_end_bytes": found.forward_end_bytes,
-        "forward_end_by_category": found.forward_end_by_category,
-        "residual_stream_bytes": found.residual_stream_bytes,
-        "largest": found.largest,
+        **attributes(found, "peak_bytes", "peak_phase", "by_category", "forward_peak_bytes", "forward_end_bytes"),
+        **attributes(found, "forward_end_by_category", "residual_stream_bytes", "largest"),
         "device": target.name,
         "gpu": target.gpu.name if target.gpu else None,
         "capacity_bytes": target.capacity_bytes,
         "free_bytes": target.free_bytes,
         "memory_source": target.source,
         "context_bytes": target.context_bytes,
-        "needed_bytes": estimate.needed_bytes,
-        "fits": estimate.fits,
-        "tight": estimate.tight,
-        "margin_bytes": estimate.margin_bytes,
-        "low_s": estimate.low_s,
-        "high_s": estimate.high_s,
-        "run_low_s": estimate.run_low_s,
-        "run_high_s": estimate.run_high_s,
-        "basis": estimate.basis,
+        **attributes(estimate, "needed_bytes", "fits", "tight", "margin_bytes", "low_s", "high_s"),
+        **attributes(estimate, "run_low_s", "run_high_s", "basis"),
         "note": found.note,
     }
 

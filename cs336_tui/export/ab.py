@@ -8,7 +8,6 @@ import msgspec
 
 from cs336_tui.analysis.ab import Round, Turns
 from cs336_tui.analysis.comparison import Side
-from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import Result
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.tables import Column, Table, Value, ratio_record, summary_record
@@ -117,5 +116,5 @@ def _counts(judged: Mapping[str, int], runs: int) -> str:
 
 def _title(side: Side) -> str:
     spec = side.spec
-    model = f"{size_label(spec)} · ctx {spec.context_length} · batch {spec.batch_size}"
+    model = f"{spec.size_label} · ctx {spec.context_length} · batch {spec.batch_size}"
     return " · ".join((model, spec.pass_, spec.precision, spec.device, *spec.variants))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -136,17 +136,10 @@ def _held(method: Method) -> Column[Row]:
         endings = (run.cell.finished for run in _cells(row, method) if run.cell.finished)
         return next((ending.before_backward_bytes for ending in endings if ending.before_backward_bytes), None)
 
-    def read(row: Row) -> Value:
-        held = found(row)
-        return None if held is None else held / _MIB
-
-    def show(row: Row) -> str:
-        held = found(row)
-        if held is not None:
-            return _mebibytes(held)
+    def otherwise(row: Row) -> str:
         return _ending([run for run in _cells(row, method) if _has_backward(run.spec)])
 
-    return layout_column(f"{method.title}: held (MiB)", read, show)
+    return _size(f"{method.title}: held (MiB)", found, otherwise)
 
 
 def _accounted(attention: str) -> Column[Row]:
@@ -155,15 +148,16 @@ def _accounted(attention: str) -> Column[Row]:
         accounting = _accounting(max(runs, key=_says_how)) if runs else None
         return accounting.bytes if accounting else None
 
-    def read(row: Row) -> Value:
-        size = found(row)
-        return None if size is None else size / _MIB
+    return _size(f"{attention}: accounted (MiB)", found, lambda _: NONE)
 
-    def show(row: Row) -> str:
-        size = found(row)
-        return NONE if size is None else _mebibytes(size)
 
-    return layout_column(f"{attention}: accounted (MiB)", read, show)
+def _size(header: str, found: Callable[[Row], int | None], otherwise: Callable[[Row], str]) -> Column[Row]:
+    """Bytes in MiB, and the text of a row without any."""
+    return layout_column(
+        header,
+        lambda row: None if (size := found(row)) is None else size / _MIB,
+        lambda row: otherwise(row) if (size := found(row)) is None else _mebibytes(size),
+    )
 
 
 def _memory_notes(members: Sequence[Result]) -> Iterator[str]:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from cs336_tui.analysis.estimates import Estimate, Target, duration_range, timed_flops, total_s
-from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.fitting import FIELD, STEP, Fit
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Prediction
-from cs336_tui.export.tables import Column, T, Table, Value, as_text
+from cs336_tui.export.tables import Column, T, Table, Value, as_text, attributes, cell_record
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.quantities import gigabytes
 
@@ -57,7 +56,7 @@ _VARIANTS: Column[_Need] = Column(
     "variants", "variant", left=True, read=lambda need: ", ".join(need.spec.variants) or _AS_WRITTEN
 )
 _CELL: tuple[Column[_Need], ...] = (
-    Column("size", left=True, read=lambda need: size_label(need.spec)),
+    Column("size", left=True, read=lambda need: need.spec.size_label),
     _choice("context", "context_length"),
     _choice("batch", "batch_size"),
     _choice("pass", "pass_", left=True),
@@ -189,19 +188,9 @@ def target_note(target: Target) -> str:
 
 
 def _judged(estimate: Estimate) -> dict[str, Value]:
-    target = estimate.target
-    return {
-        "device": target.name,
-        "free_bytes": target.free_bytes,
-        "capacity_bytes": target.capacity_bytes,
-        "needed_bytes": estimate.needed_bytes,
-        "fits": estimate.fits,
-        "tight": estimate.tight,
-        "margin_bytes": estimate.margin_bytes,
-        "low_s": estimate.low_s,
-        "high_s": estimate.high_s,
-        "basis": estimate.basis,
-    }
+    names = ("needed_bytes", "fits", "tight", "margin_bytes", "low_s", "high_s", "basis")
+    target = attributes(estimate.target, "free_bytes", "capacity_bytes")
+    return {"device": estimate.target.name} | target | attributes(estimate, *names)
 
 
 def _needs_of(estimates: Iterable[Estimate]) -> list[_Need]:
@@ -244,7 +233,7 @@ def fit_table(results: Sequence[Fitted]) -> Table:
     by = results[0].fit.by
     other = "context" if by == "batch" else "batch"
     columns: list[Column[Fitted]] = [
-        Column("size", left=True, text=lambda row: " · ".join((size_label(row.asked), *row.asked.variants))),
+        Column("size", left=True, text=lambda row: " · ".join((row.asked.size_label, *row.asked.variants))),
         Column(other),
         Column("pass", left=True),
         Column("precision", left=True),
@@ -285,8 +274,7 @@ def _next(result: Fitted) -> int | None:
 def _fit_record(result: Fitted) -> dict[str, Value]:
     spec, fit, target = result.asked, result.fit, result.target
     return {
-        "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
-        "variants": ", ".join(spec.variants), "precision": spec.precision, "device": target.name,
+        **cell_record(spec), "device": target.name,
         "by": fit.by, "largest": fit.largest,
         "peak_bytes": result.found.peak_bytes if result.found else None,
         "next": _next(result),
@@ -335,6 +323,6 @@ def _notes(results: Sequence[Fitted]) -> list[str]:
             short = result.following.peak_bytes + result.target.context_bytes - result.target.free_bytes
             smallest = getattr(result.fit.next_spec, FIELD[by])
             asked = result.asked
-            title = ", ".join((size_label(asked), asked.pass_, asked.precision, *asked.variants))
+            title = ", ".join((asked.size_label, asked.pass_, asked.precision, *asked.variants))
             notes.append(f"{title}: not even {by} {smallest} fits, by {gigabytes(short)} GB")
     return notes

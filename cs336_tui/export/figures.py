@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from cs336_tui.analysis.fields import FIELDS, size_label, values
+from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.grouping import TELLING, groups, label, shared, telling
 from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
 from cs336_tui.export.footnotes import std_kind
@@ -230,7 +230,7 @@ def by_context(results: Sequence[Result]) -> Drawing | Absent:
         return Absent(name, "no choice was timed at two context lengths")
     lines = dict(list(every.items())[:MOST_LINES])
     memories = {key: found for key, group in lines.items() if (found := list(filter(_peak_gb, group)))}
-    names = [_wrapped(label(group[0], keys) or size_label(group[0].spec), _LEGEND_WIDTH) for group in lines.values()]
+    names = [_wrapped(label(group[0], keys) or group[0].spec.size_label, _LEGEND_WIDTH) for group in lines.values()]
     ddof = ddof_of(results)
 
     def draw(figure: Figure) -> None:
@@ -288,7 +288,7 @@ def by_precision(results: Sequence[Result]) -> Drawing | Absent:
     shown = list(pairs.values())[:MOST_GROUPS]
     precisions = values([result for group in shown for result in group], "precision")
     ddof = ddof_of(results)
-    names = [_wrapped(label(group[0], keys) or size_label(group[0].spec), _ROW_WIDTH) for group in shown]
+    names = [_wrapped(label(group[0], keys) or group[0].spec.size_label, _ROW_WIDTH) for group in shown]
     inches = max(0.28 * len(precisions), 0.17 * max(name.count("\n") + 2 for name in names))
 
     def draw(figure: Figure) -> None:

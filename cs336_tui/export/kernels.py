@@ -10,7 +10,7 @@ import msgspec
 from cs336_tui.analysis import kernels
 from cs336_tui.analysis.kernels import AttentionSplit, KernelRow, Phases, RangeShare, TimeShare
 from cs336_tui.events.reports import FUSED, KernelReport
-from cs336_tui.export.tables import Column, Table, Value, cell_record, report_caption
+from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, report_caption
 from cs336_tui.stats.quantities import NONE, UNKNOWN, count
 
 STEP = "step"
@@ -197,13 +197,7 @@ def kernel_document(report: KernelReport) -> dict[str, Any]:
     idle = kernels.idle_share(report)
     return {
         "spec": msgspec.to_builtins(report.spec),
-        "activity": report.activity,
-        "device_name": report.device_name,
-        "torch": report.torch,
-        "total_ns": report.total_ns,
-        "span_ns": report.span_ns,
-        "busy_ns": report.busy_ns,
-        "host_ns": report.host_ns,
+        **attributes(report, "activity", "device_name", "torch", "total_ns", "span_ns", "busy_ns", "host_ns"),
         "launches": report.launches,
         "idle_share": idle,
         "named_share": kernels.named_share(report),
@@ -214,15 +208,8 @@ def kernel_document(report: KernelReport) -> dict[str, Any]:
         "attention": [_attention_record(each) for each in kernels.attention_split(report)],
         "kernels": [row._asdict() for row in kernels.rows(report)],
         "groups": [
-            {
-                "name": group.name,
-                "kind": group.kind,
-                "phase": group.phase,
-                "range": group.range,
-                "backward": group.backward,
-                "instances": len(group.durations_ns),
-                "total_ns": sum(group.durations_ns),
-            }
+            attributes(group, "name", "kind", "phase", "range", "backward")
+            | {"instances": len(group.durations_ns), "total_ns": sum(group.durations_ns)}
             for group in report.groups
         ],
         "trace": report.trace,

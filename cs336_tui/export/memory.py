@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cs336_tui.analysis.fields import size_label
 from cs336_tui.events.reports import CATEGORIES, MemoryBlock, MemoryReport, OomReport, Site
 from cs336_tui.export.estimates import CATEGORIES_MEAN
-from cs336_tui.export.tables import Column, Table, Value, cell_record, report_caption
+from cs336_tui.export.tables import Column, Table, Value, attributes, cell_record, report_caption
 from cs336_tui.stats.quantities import NONE, ByteUnit
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def peaks_table(reports: Sequence[MemoryReport]) -> Table:
         return cell_record(row.spec) | amounts | {"predicted_over_recorded": ratio}
 
     columns: tuple[Column[PhasePeaks], ...] = (
-        Column("size", left=True, text=lambda row: " · ".join((size_label(row.spec), *row.spec.variants))),
+        Column("size", left=True, text=lambda row: " · ".join((row.spec.size_label, *row.spec.variants))),
         Column("context"),
         Column("batch"),
         Column("pass", left=True),
@@ -235,12 +234,7 @@ def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, 
     timeline = Timeline(report)
     end, peak = timeline.at(_forward_end(report), n=0), timeline.at(report.peak_event)
     found: dict[str, Any] = {
-        "spec": report.spec,
-        "recorder": report.recorder,
-        "device_name": report.device_name,
-        "torch": report.torch,
-        "events": report.events,
-        "peak_bytes": report.peak_bytes,
+        **attributes(report, "spec", "recorder", "device_name", "torch", "events", "peak_bytes"),
         "peak_phase": peak.phase,
         "forward_end_bytes": report.forward_end_bytes,
         "allocator_peak_bytes": report.allocator_peak_bytes,
@@ -256,7 +250,7 @@ def memory_document(report: MemoryReport, *, arrays: bool = False) -> dict[str, 
     }
     if arrays:
         names = ("bytes", "born", "died", "categories", "site_of", "sites", "form_of", "forms")
-        found |= {name: getattr(report, name) for name in names} | {"category_names": CATEGORIES}
+        found |= attributes(report, *names) | {"category_names": CATEGORIES}
     document: dict[str, Any] = msgspec.to_builtins(found)
     return document
 

@@ -30,8 +30,8 @@ def optimizers_tables(results: Sequence[Result], decimals: int | None) -> tuple[
         _of_phase("std (ms)", "std_s", notation),
         _milliseconds("step (ms)", "mean_s", notation),
         _milliseconds("step std (ms)", "std_s", notation),
-        layout_column("share of step (%)", lambda row: _percent(_share(row, _PHASE)), _show_share),
-        layout_column("zero_grad (%)", lambda row: _percent(_share(row, _CLEARING)), _show_clearing),
+        _share_column("share of step (%)", _PHASE),
+        _share_column("zero_grad (%)", _CLEARING),
         *([_PEAK] if any(map(_peak_bytes, kept)) else []),
     )
     others = len(results) - len(kept)
@@ -90,16 +90,12 @@ def _share(row: Row, phase: str) -> float | None:
     return sum(times_s) / sum(steps_s) if times_s and len(times_s) == len(steps_s) else None
 
 
-def _percent(share: float | None) -> float | None:
-    return None if share is None else share * 100
+def _share_column(header: str, phase: str) -> Column[Row]:
+    def read(row: Row) -> float | None:
+        share = _share(row, phase)
+        return None if share is None else share * 100
 
-
-def _show_share(row: Row) -> str:
-    return percent(_share(row, _PHASE)) if row.summary else NONE
-
-
-def _show_clearing(row: Row) -> str:
-    return percent(_share(row, _CLEARING)) if row.summary else NONE
+    return layout_column(header, read, lambda row: percent(_share(row, phase)) if row.summary else NONE)
 
 
 def _in_force(runs: Sequence[Result]) -> str:

@@ -13,7 +13,7 @@ from cs336_tui.analysis.roofline import doubt, sheet_ceiling
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.peaks import WRONG_PEAK, DevicePeak
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table, Value, attributes
 from cs336_tui.stats.quantities import UNKNOWN, Rate, bandwidth, percent
 
 UNSTATED = "unknown"
@@ -85,6 +85,9 @@ def _share(row: PeakRow) -> float | None:
     return row.peak.matmul_flops / flops if row.peak and flops else None
 
 
+_TRIAL = ("layout", "median_s", "fastest_s", "timings", "spread")
+
+
 def _record(row: PeakRow) -> dict[str, Value]:
     peak, sheet = row.peak, sheet_ceiling(row.device, row.precision)
     return {
@@ -93,11 +96,7 @@ def _record(row: PeakRow) -> dict[str, Value]:
         "precision": row.precision,
         "matmul_flops_per_s": peak.matmul_flops if peak else None,
         "matmul_size": peak.matmul_size if peak else None,
-        "matmul_layout": peak.best.layout if peak else None,
-        "matmul_median_s": peak.best.median_s if peak else None,
-        "matmul_fastest_s": peak.best.fastest_s if peak else None,
-        "matmul_timings": peak.best.timings if peak else None,
-        "matmul_spread": peak.best.spread if peak else None,
+        **{f"matmul_{name}": value for name, value in attributes(peak.best if peak else None, *_TRIAL).items()},
         "sizes": tuple(float(trial.size) for trial in peak.matmul) if peak else None,
         "sizes_flops_per_s": tuple(trial.flops_per_s for trial in peak.matmul) if peak else None,
         "sheet_flops_per_s": _sheet_flops(row),
@@ -107,13 +106,7 @@ def _record(row: PeakRow) -> dict[str, Value]:
         "copy_spread": peak.copy.spread if peak else None,
         "sheet_bytes_per_s": sheet.bytes_per_s if sheet else None,
         "sheet_source": sheet.source if sheet else None,
-        "dtype": peak.dtype if peak else None,
-        "matmul_precision": peak.matmul_precision if peak else None,
-        "allow_tf32": peak.allow_tf32 if peak else None,
-        "threads": peak.threads if peak else None,
-        "torch": peak.torch if peak else None,
-        "at": peak.at if peak else None,
-        "busy_cores": peak.busy_cores if peak else None,
+        **attributes(peak, "dtype", "matmul_precision", "allow_tf32", "threads", "torch", "at", "busy_cores"),
         "others_on_gpu": peak.others if peak else None,
         "disagreement": peak.disagreement if peak else None,
         "kept": not peak.disturbance if peak else None,

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from cs336_tui.analysis.comparison import Side
-from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.config.spec import CellSpec
@@ -162,7 +161,7 @@ def _accumulation_record(each: Accumulation) -> dict[str, Value]:
 
 
 def _cell_name(spec: CellSpec) -> str:
-    named = (size_label(spec), f"ctx {spec.context_length}", f"batch {spec.batch_size}", spec.pass_, spec.device)
+    named = (spec.size_label, f"ctx {spec.context_length}", f"batch {spec.batch_size}", spec.pass_, spec.device)
     return " · ".join((*named, *spec.variants))
 
 
@@ -173,7 +172,7 @@ def _mean(side: Side, notation: Notation) -> str:
 def _speedup_record(each: SpeedUp) -> dict[str, Value]:
     spec, ratio = each.spec, each.ratio
     record: dict[str, Value] = {
-        "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
+        "size": spec.size_label, "context": spec.context_length, "batch": spec.batch_size, "pass": spec.pass_,
         "variants": ", ".join(spec.variants),
         "device": spec.device, "machine": each.machine, "warmup": spec.warmup_steps, "precision": spec.precision,
     }  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from cs336_tui.analysis.fields import OWN, shown_of, size_label
+from cs336_tui.analysis.fields import OWN, shown_of
 from cs336_tui.analysis.merge import Result, title_of
 from cs336_tui.analysis.provenance import NONE, SETTINGS_IN_FORCE, mixed_provenance
 from cs336_tui.config.spec import CellSpec
@@ -164,7 +164,7 @@ def _sizes(cells: Sequence[CellState]) -> Iterator[str]:
             continue
         kind = (spec.model, *spec.args_given) if is_imported(spec.model) else (spec.edition, spec.arch)
         model = (
-            f"{size_label(spec)} ({', '.join(kind)})",
+            f"{spec.size_label} ({', '.join(kind)})",
             f"d_model {spec.d_model}, d_ff {spec.d_ff}, {spec.num_layers} layers, {spec.num_heads} heads",
             f"vocabulary {spec.vocab_size}",
         )

@@ -17,6 +17,7 @@ from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import EffectiveSettings, Stage, Status
 from cs336_tui.events.peaks import PeakCache
+from cs336_tui.export.tables import attributes
 from cs336_tui.export.texts import as_data, plain
 from cs336_tui.export.verdicts import judgement_of
 from cs336_tui.session.cell_state import CellState
@@ -137,6 +138,15 @@ class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
     without_result: tuple[CellWithoutResult, ...]
 
 
+_OF_CELL = ("cell", "spec", "repeat", "num_params", "num_params_without_head", "in_force", "tokens_per_s")
+_OF_END = (
+    "status", "peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes", "num_alloc_retries",
+    "failed_allocation_bytes", "stage", "step", "error", "measured_for_s", "recompilations", "before_backward_bytes",
+    "cpu_wait_s",
+)  # fmt: skip
+_OF_SURROUNDINGS = ("clock_before_mhz", "clock_after_mhz", "lowest_clock_mhz", "persistence_mode")
+
+
 def record_of(result: Result, peaks: PeakLookup, environment: int | None = None) -> RunRecord:
     """The record of a cell that is over; `peaks` finds what was measured of its device. Raises ValueError for a cell
     that is not over."""
@@ -148,29 +158,16 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
     work, point = work_of(result), point_of(result, peaks)
     interval, prepared = judgement.interval if judgement else None, cell.prepared
     return RunRecord(
-        cell=cell.cell,
-        spec=cell.spec,
-        repeat=cell.repeat,
+        **attributes(cell, *_OF_CELL),
+        **attributes(finished, *_OF_END),
+        **attributes(cell.surroundings, *_OF_SURROUNDINGS),
         environment=environment,
-        status=finished.status,
-        num_params=cell.num_params,
-        num_params_without_head=cell.num_params_without_head,
-        in_force=cell.in_force,
         warmup_times_s=tuple(cell.warmup_times_s),
         step_times_s=tuple(cell.step_times_s),
         phase_times_s={name: tuple(times) for name, times in cell.phase_times_s.items()},
         host_times_s=tuple(cell.times.host_s),
         host_phase_times_s={name: tuple(times) for name, times in cell.times.host_phases_s.items()},
         summary=cell.summary(result.state.ddof),
-        tokens_per_s=cell.tokens_per_s,
-        peak_allocated_bytes=finished.peak_allocated_bytes,
-        peak_reserved_bytes=finished.peak_reserved_bytes,
-        peak_rss_bytes=finished.peak_rss_bytes,
-        num_alloc_retries=finished.num_alloc_retries,
-        failed_allocation_bytes=finished.failed_allocation_bytes,
-        stage=finished.stage,
-        step=finished.step,
-        error=finished.error,
         verdicts=judgement.names if judgement else (),
         verdict_evidence={check.name: check.evidence for check in judgement.checks} if judgement else {},
         not_observable=tuple(check.name for check in judgement.not_observable) if judgement else (),
@@ -190,18 +187,10 @@ def record_of(result: Result, peaks: PeakLookup, environment: int | None = None)
         joules_per_step=energy.joules_per_step,
         tokens_per_joule=energy.tokens_per_joule,
         energy_unknown_because=energy.why or None,
-        clock_before_mhz=cell.surroundings.clock_before_mhz,
-        clock_after_mhz=cell.surroundings.clock_after_mhz,
-        lowest_clock_mhz=cell.surroundings.lowest_clock_mhz,
-        persistence_mode=cell.surroundings.persistence_mode,
-        measured_for_s=finished.measured_for_s,
         compile_s=prepared.compile_s if prepared else None,
         compiled_graphs=prepared.graphs if prepared and prepared.compile_s is not None else None,
         graph_breaks=prepared.graph_breaks if prepared else (),
-        recompilations=finished.recompilations,
         capture_s=prepared.capture_s if prepared else None,
-        before_backward_bytes=finished.before_backward_bytes,
-        cpu_wait_s=finished.cpu_wait_s,
     )
 
 

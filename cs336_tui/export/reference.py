@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cs336_tui.analysis.fields import FIELDS, device_label, machine, size_label
-from cs336_tui.analysis.merge import Result, ddof_of, measured, pooled
+from cs336_tui.analysis.fields import FIELDS, device_label, machine
+from cs336_tui.analysis.merge import Result, ddof_of, grouped, measured, pooled
 from cs336_tui.analysis.reference import REMARK, Match, Published, matching
-from cs336_tui.config.spec import CellSpec
 from cs336_tui.export.footnotes import provenance_notes
 from cs336_tui.export.results import TableError, data_value
-from cs336_tui.export.tables import Align, Column, Table, Value
+from cs336_tui.export.tables import Align, Column, Table, Value, cell_record
 from cs336_tui.stats.quantities import MILLISECONDS, UNKNOWN, Notation
 from cs336_tui.stats.summaries import Summary
 
@@ -32,9 +31,7 @@ def reference_table(
     `rows` are the published and a person's own reference points unless given. Raises `TableError` without measured
     cells, `ReferenceFileError` when the person's own cannot be read.
     """
-    groups: dict[tuple[CellSpec, str, str], list[Result]] = {}
-    for result in measured(results):
-        groups.setdefault((result.spec, machine(result), result.session), []).append(result)
+    groups = grouped(measured(results), lambda result: (result.spec, machine(result), result.session))
     if not groups:
         raise TableError("no cell has measured steps to set beside published ones")
     texts: list[tuple[str, ...]] = []
@@ -59,7 +56,7 @@ def reference_table(
 def _own_text(result: Result, found: Summary, notation: Notation, *, matched: bool) -> tuple[str, ...]:
     spec = result.spec
     title = (
-        f"{size_label(spec)} · {spec.pass_} · {spec.precision} · ctx {spec.context_length} · batch {spec.batch_size} · "
+        f"{spec.size_label} · {spec.pass_} · {spec.precision} · ctx {spec.context_length} · batch {spec.batch_size} · "
         f"warm-up {FIELDS['warmup'].show(result)}{''.join(f' · {variant}' for variant in spec.variants)}"
     )
     remark = "" if matched else "nothing published for this size and pass"
@@ -81,9 +78,8 @@ def _text(match: Match, found: Summary, notation: Notation) -> tuple[str, ...]:
 def _record(result: Result, found: Summary, session: str, match: Match | None) -> dict[str, Value]:
     spec, row = result.spec, match.row if match else None
     return {
-        "session": session, "size": size_label(spec), "context": spec.context_length, "batch": spec.batch_size,
-        "pass": spec.pass_, "variants": ", ".join(spec.variants), "precision": spec.precision,
-        "device": device_label(result), "warmup": data_value("warmup", FIELDS["warmup"].show(result)),
+        "session": session, **cell_record(spec), "device": device_label(result),
+        "warmup": data_value("warmup", FIELDS["warmup"].show(result)),
         "mean_s": found.mean_s, "std_s": found.std_s, "n": found.n,
         "reference_source": row.source if row else None,
         "reference_device": row.device if row else None,

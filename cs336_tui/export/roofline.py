@@ -14,7 +14,7 @@ from cs336_tui.analysis.roofline import Ceiling, RooflinePoint, why_unknown
 from cs336_tui.events.peaks import WRONG_PEAK
 from cs336_tui.export.figures import Absent, Drawing
 from cs336_tui.export.peaks import UNSTATED, percent_of_measured
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table, Value, attributes
 from cs336_tui.stats.quantities import UNKNOWN, Rate, bandwidth, percent
 
 if TYPE_CHECKING:
@@ -106,8 +106,11 @@ def _least(point: RooflinePoint, text: str) -> str:
     return f"≥ {text}" if point.bound == "bandwidth" else UNKNOWN
 
 
+_OF_CEILING = ("flops_per_s", "bytes_per_s", "source")
+
+
 def _record(point: RooflinePoint) -> dict[str, Value]:
-    result, sheet, measured = point.result, point.sheet, point.measured
+    result = point.result
     return {
         **{key: FIELDS[key].show(result) for key in ("session", "size", "context", "batch", "pass", "device")},
         "variants": ", ".join(result.spec.variants),
@@ -120,17 +123,10 @@ def _record(point: RooflinePoint) -> dict[str, Value]:
         "min_bytes_moved": point.bytes_moved,
         "step_s": point.step_s,
         "flops_per_s": point.flops_per_s,
-        "sheet_flops_per_s": sheet.flops_per_s if sheet else None,
-        "sheet_bytes_per_s": sheet.bytes_per_s if sheet else None,
-        "sheet_source": sheet.source if sheet else None,
+        **{f"sheet_{name}": value for name, value in attributes(point.sheet, *_OF_CEILING).items()},
         "share_of_sheet": point.share_of_sheet,
-        "measured_flops_per_s": measured.flops_per_s if measured else None,
-        "measured_bytes_per_s": measured.bytes_per_s if measured else None,
-        "measured_source": measured.source if measured else None,
-        "measured_doubt": measured.doubt if measured else None,
-        "share_of_measured": point.share_of_measured,
-        "intensity": point.intensity,
-        "bound": point.bound,
+        **{f"measured_{name}": value for name, value in attributes(point.measured, *_OF_CEILING, "doubt").items()},
+        **attributes(point, "share_of_measured", "intensity", "bound"),
         "min_bytes_per_s": point.bytes_per_s,
         "min_share_of_bandwidth": point.share_of_bandwidth,
     }

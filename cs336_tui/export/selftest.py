@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from cs336_tui.events.environment import Environment
-from cs336_tui.export.tables import Column, Table, Value
+from cs336_tui.export.tables import Column, Table, Value, attributes
 from cs336_tui.selftest.programs import BARE, SAMPLING_S, SelftestCell
 from cs336_tui.selftest.ratios import ProgramRatio, SelftestResult, Tolerances
 from cs336_tui.selftest.turns import SETTLE_S, Taken
@@ -147,14 +147,10 @@ def _record(row: ProgramRatio, outcome: SelftestResult, *, control: bool) -> dic
         "std_s": row.std_s,
         "bare_mean_s": outcome.bare_mean_s,
         "bare_std_s": outcome.bare_std_s,
-        "means_ratio": row.means.ratio if row.means else None,
-        "means_low": row.means.low if row.means else None,
-        "means_high": row.means.high if row.means else None,
+        **{f"means_{name}": value for name, value in attributes(row.means, "ratio", "low", "high").items()},
         "means_mark": outcome.marks.mean,
         "means_judged": None if control else row.means_judged,
-        "stds_ratio": row.stds.ratio if row.stds else None,
-        "stds_low": row.stds.low if row.stds else None,
-        "stds_high": row.stds.high if row.stds else None,
+        **{f"stds_{name}": value for name, value in attributes(row.stds, "ratio", "low", "high").items()},
         "stds_mark": outcome.marks.std,
         "stds_judged": None if control else row.stds_judged,
         "judged": None if control else row.judged,

@@ -150,7 +150,12 @@ def summary_record(name: str, summary: Summary | None) -> dict[str, Value]:
 
 def ratio_record(ratio: Ratio | None, *keys: str) -> dict[str, Value]:
     """The fields of a ratio, all but the ratio itself unless `keys` name it."""
-    return {key: getattr(ratio, key) if ratio else None for key in (*keys, "low", "high", "level", "method")}
+    return attributes(ratio, *keys, "low", "high", "level", "method")
+
+
+def attributes(of: object, *names: str) -> dict[str, Any]:
+    """These attributes by name; all None of None."""
+    return {name: None if of is None else getattr(of, name) for name in names}
 
 
 def report_caption(report: KernelReport | MemoryReport, what: str) -> str:

@@ -9,7 +9,6 @@ from typing import ClassVar
 import msgspec
 
 from cs336_tui.analysis.comparison import Side
-from cs336_tui.analysis.fields import size_label
 from cs336_tui.analysis.merge import merge, title_of
 from cs336_tui.analysis.precision import SpeedUp, mixed_speedups
 from cs336_tui.events.reports import PrecisionReport, ReportKind
@@ -170,7 +169,12 @@ def _drawn(table: Table, width: int, titles: Mapping[str, str] | None = None) ->
 def _columns() -> tuple[Column[SpeedUp], ...]:
     keys = ("size", "context", "batch", "pass", "device", "precision")
     return (
-        *cell_columns(lambda each: each.spec, {"context": 5, "batch": 7, "device": 8}, keys=keys, size=size_label),
+        *cell_columns(
+            lambda each: each.spec,
+            {"context": 5, "batch": 7, "device": 8},
+            keys=keys,
+            size=lambda spec: spec.size_label,
+        ),
         Column("means", "fp32 → this, ms", rank=3, text=lambda each: f"{_mean(each.fp32)} → {_mean(each.other)}"),
         Column("ratio", "speed-up", show=lambda ratio: f"{ratio.ratio:.3f}" if ratio else format.NOT_YET),
         Column("interval", left=True, rank=4, text=lambda each: each.ratio.bounds(".3f") if each.ratio else ""),

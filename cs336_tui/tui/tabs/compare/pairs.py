@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from cs336_tui.analysis.comparison import Comparison, Pair, Side, compare
-from cs336_tui.analysis.fields import shown_of, size_label
+from cs336_tui.analysis.fields import shown_of
 from cs336_tui.analysis.grouping import label, telling
 from cs336_tui.analysis.merge import Result
 from cs336_tui.analysis.verdicts import DESCRIBING
@@ -62,7 +62,9 @@ def _columns(found: Comparison, doubts: Sequence[_Doubts]) -> list[Column[Pair]]
     exported, sides = pair_columns(digits=".3f", unknown=format.NOT_YET), _sides(found)
     variants = told_variants(side.spec for side in (*sides[0], *sides[1]))
     ranks = {"context": 4, "batch": 6, "precision": 3, "device": 7, "warmup": 5}
-    named = cell_columns(lambda pair: pair.a.spec, ranks, as_shown(variants), (*CELL_KEYS, "warmup"), size_label)
+    named = cell_columns(
+        lambda pair: pair.a.spec, ranks, as_shown(variants), (*CELL_KEYS, "warmup"), lambda spec: spec.size_label
+    )
 
     def both(column: Column[Pair]) -> Column[Pair]:
         def text(pair: Pair) -> str:
