@@ -28,13 +28,13 @@ from cs336_tui.tui.controllers.reports import PeakController, ReportController
 from cs336_tui.tui.controllers.running import RunController
 from cs336_tui.tui.controllers.sessions import SessionController
 from cs336_tui.tui.judging import Judging
-from cs336_tui.tui.keys import APP_KEYS
 from cs336_tui.tui.live_source import LiveSource, RunEnded, Trouble
 from cs336_tui.tui.painter import Painter
 from cs336_tui.tui.replay_source import Replayed, ReplaySource
 from cs336_tui.tui.screen import MainScreen
 from cs336_tui.tui.session import Session
 from cs336_tui.tui.signals import EndOnSignals
+from cs336_tui.tui.tab_list import APP_KEYS
 from cs336_tui.tui.tabs.live import LivePane
 from cs336_tui.tui.tabs.queue import QueuePane
 from cs336_tui.tui.tabs.report import ReportPane

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from textual.binding import Binding
 from textual.keys import format_key
 
-from cs336_tui.tui.keys import APP_KEYS
-from cs336_tui.tui.tab_list import REPORT_TABS, TABS
+from cs336_tui.tui.tab_list import APP_KEYS, REPORT_TABS, TABS
 from cs336_tui.tui.widgets.lines import Line, line
 
 if TYPE_CHECKING:

@@ -61,9 +61,6 @@ class Assessment(NamedTuple):
 NOTHING = Assessment()
 """Of a cell of which there is nothing to find out: it has not begun, or did not end well."""
 
-Assess = Callable[[SessionState, CellState], Assessment | None]
-"""Gives the assessment of a cell of a session; None while it is worked out."""
-
 
 class _Known(NamedTuple):
     of: tuple[object, ...]

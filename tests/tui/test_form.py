@@ -14,10 +14,10 @@ from cs336_tui.config import spec
 from cs336_tui.config.axes import ATTENTIONS, COMPILES, CUDA_GRAPHS, OPTIMIZERS, WORKLOADS
 from cs336_tui.config.choices import sweep_from
 from cs336_tui.config.presets import Preset, bundled
-from cs336_tui.config.spec import CUSTOM_SIZE, SpecError
+from cs336_tui.config.spec import AXES, CUSTOM_SIZE, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
-from cs336_tui.tui.configure.form import CAUSAL, CONTEXTS, MAX_CELLS, Entries, RunOptions, entries_of, read
+from cs336_tui.tui.configure.form import MAX_CELLS, Entries, RunOptions, entries_of, read
 from tests.strategies import automatic_sweeps, sweeps
 from tests.tui.configuring import HERE
 
@@ -47,7 +47,7 @@ def any_entries(draw: st.DrawFn) -> Entries:
     """The default's entries with up to four of them replaced by anything that widgets can hold."""
     ticks = {
         "size": ticked("tiny", "small", "10B", "2.7B", CUSTOM_SIZE),
-        "context_length": ticked(*CONTEXTS),
+        "context_length": ticked(*AXES["context_length"].values),
         "pass_": ticked(*spec.PASSES),
         "precision": ticked(*spec.PRECISIONS),
         "device": ticked("auto", "cpu", "cuda", "cuda:0", "cuda:7", "tpu"),
@@ -56,7 +56,7 @@ def any_entries(draw: st.DrawFn) -> Entries:
         "sync": st.sampled_from(spec.SYNCS),
         "ddof": st.sampled_from(["0", "1"]),
         "workload": st.sampled_from(WORKLOADS),
-        "causal": st.sampled_from(CAUSAL),
+        "causal": st.sampled_from(AXES["causal"].values),
         "attention": ticked(*ATTENTIONS),
         "compile": ticked(*COMPILES),
         "optimizer": ticked(*OPTIMIZERS),
@@ -106,7 +106,7 @@ def shown_in_the_form(sweep: Sweep) -> Sweep:
         return tuple(sorted(values, key=lambda value: str(value) not in offered))
 
     expected: dict[str, Any] = {
-        "contexts": offered_first(sweep.contexts, CONTEXTS),
+        "contexts": offered_first(sweep.contexts, AXES["context_length"].values),
         "attentions": offered_first(sweep.attentions, ATTENTIONS),
         "optimizers": offered_first(sweep.optimizers, OPTIMIZERS),
     }

@@ -9,6 +9,8 @@ from cs336_tui.tui import format
 from cs336_tui.tui.widgets.lines import Line, Span, bar, width_of
 
 PHASE_ROLES = 5
+AXIS = 10
+"""Columns of an axis on the left with its labels."""
 SHORT_NAMES = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 """Names of phases for narrow columns."""
 
@@ -45,6 +47,11 @@ def phase_line(means_s: Mapping[str, float], *, width: int) -> Line:
         lines.append((*spans, Span("ms", "muted")) if spans else ())
     whole, cut = lines
     return whole if width_of(whole) <= width else cut
+
+
+def axis(label: str) -> Span:
+    """A row of an axis on the left, with a tick at a label."""
+    return Span(f"{label:>{AXIS - 2}} ┤" if label else " " * (AXIS - 1) + "│", "axis")
 
 
 def nice_ceiling(value: float) -> float:

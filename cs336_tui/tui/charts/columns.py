@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cs336_tui.stats.summaries import quantile
-from cs336_tui.tui.charts.bars import nice_ceiling
+from cs336_tui.tui.charts.bars import AXIS, axis, nice_ceiling
 from cs336_tui.tui.widgets.lines import Line, Span, column
 
 _HEADROOM = 1.2
 _WIDEST = 4
-_LABEL = 8
 
 
 def step_chart(
@@ -27,7 +26,7 @@ def step_chart(
     """`height` rows of `width` characters; the last row names warm-up and measured steps. Every step has its place from
     the start. With more steps than characters a column is the mean of neighbours, whose number the last row gives.
     The axis ends at a round number above the median; a higher step, such as a cold first one, ends in ``▲``."""
-    rows, room = height - 1, width - _LABEL - 3  # label, axis, separator
+    rows, room = height - 1, width - AXIS - 1  # label, axis, separator
     total = warmup_total + measured_total
     if rows < 1 or room < 4 or total < 1:
         return []
@@ -46,7 +45,7 @@ def step_chart(
         label = f"{top * 1e3:g} ms" if row == 0 and shown else ("0" if row == rows - 1 else "")
         lines.append(
             (
-                Span(f"{label:>{_LABEL}} ┤" if label else " " * (_LABEL + 1) + "│", "axis"),
+                axis(label),
                 Span(warm_text.ljust(warm_columns * each), "warmup"),
                 Span(separator, "axis"),
                 Span(measured_text, "measured"),
@@ -73,7 +72,7 @@ def _across(chars: Sequence[str], each: int) -> str:
 
 def _names(warm_width: int, has_warmup: bool, per_bin: int) -> Line:
     each = f" · a column is {per_bin} steps" if per_bin > 1 else ""
-    margin = Span(" " * (_LABEL + 2))
+    margin = Span(" " * AXIS)
     if not has_warmup:
         return (margin, Span("measured", "measured"), Span(each, "muted"))
     warm = "warm-up".ljust(warm_width) if warm_width >= len("warm-up") else "warm-up "

@@ -7,11 +7,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from cs336_tui.stats.quantities import ByteUnit
-from cs336_tui.tui.charts.bars import nice_ceiling
+from cs336_tui.tui.charts.bars import AXIS, axis, nice_ceiling
 from cs336_tui.tui.widgets.lines import Line, Span, column, runs
 
-_LABEL = 8
-_MARGIN = _LABEL + 2
 _PHASE_ROLES = {
     "forward": "phase-1",
     "loss": "phase-2",
@@ -52,7 +50,7 @@ def phase_role(phase: str) -> str:
 
 def room_for_columns(width: int) -> int:
     """The columns of a picture that is `width` characters wide with its axis."""
-    return max(width - _MARGIN, 0)
+    return max(width - AXIS, 0)
 
 
 def memory_timeline(picture: Picture, *, width: int, height: int) -> list[Line]:
@@ -76,23 +74,14 @@ def memory_timeline(picture: Picture, *, width: int, height: int) -> list[Line]:
             styles[cursor] = _CURSOR
             if chars[cursor] == " ":
                 chars[cursor] = "│"
-        lines.append((Span(_axis(row, rows, top / unit.bytes, unit.name), "axis"), *runs(chars, styles)))
-    margin = Span(" " * _MARGIN)
+        half = f"{top / unit.bytes / 2:g}" if rows >= _WITH_PHASES and row == rows // 2 else ""
+        label = f"{top / unit.bytes:g} {unit.name}" if row == 0 else "0" if row == rows - 1 else half
+        lines.append((axis(label), *runs(chars, styles)))
+    margin = Span(" " * AXIS)
     lines.append((margin, *_marked(picture.marks, places, cursor)))
     if below == 2:
         lines.append((margin, *_names([picture.phases[place] for place in places])))
     return lines
-
-
-def _axis(row: int, rows: int, top: float, unit: str) -> str:
-    label = ""
-    if row == 0:
-        label = f"{top:g} {unit}"
-    elif row == rows - 1:
-        label = "0"
-    elif rows >= _WITH_PHASES and row == rows // 2:
-        label = f"{top / 2:g}"
-    return f"{label:>{_LABEL}} ┤" if label else " " * (_LABEL + 1) + "│"
 
 
 def _marked(marks: Sequence[EventMark], places: Sequence[int], cursor: int | None) -> list[Span]:

@@ -22,7 +22,6 @@ MAX_CELLS = 10_000
 AFTER_OOM = ("skip larger", "try all")
 """Treatment of waiting cells that need at least as much memory as one that ran out of it."""
 DIMS = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
-CONTEXTS, CAUSAL = AXES["context_length"].values, AXES["causal"].values
 _OPTIONS = ("ddof", "timeout_s", "repeats", "after_oom")
 """Entries that are no part of a sweep."""
 _DIRECT = ("size", "vocab_size", "warmup_steps", "measure_steps", "model_path")

@@ -20,19 +20,7 @@ from cs336_tui.config.spec import CUSTOM_SIZE, SpecError, size_names
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
 from cs336_tui.runner.capabilities import LEFT_OUT, possible_here
-from cs336_tui.tui.configure.entries import (
-    PresetEntry,
-    RecentEntry,
-    chips_of,
-    dims_entries,
-    entries_in,
-    fields_in,
-    fold_label,
-    is_shown,
-    more_entries,
-    shown_at,
-    variant_entries,
-)
+from cs336_tui.tui.configure import entries as parts
 from cs336_tui.tui.configure.form import AFTER_OOM, Entries, RunOptions, entries_of, read
 from cs336_tui.tui.configure.preview import Choices
 from cs336_tui.tui.format import cut_to_lines
@@ -140,10 +128,10 @@ class ConfigurePane(Vertical):
     def compose(self) -> ComposeResult:
         with _Scroll(id="form"):
             with Vertical(classes="group", id="what"):
-                yield PresetEntry(self._preset)
+                yield parts.PresetEntry(self._preset)
                 yield from self._what()
             with Vertical(classes="group", id="how"):
-                yield from entries_in("how", self._entries)
+                yield from parts.entries_in("how", self._entries)
                 yield Fold("", id="fold-variants")
                 yield Vertical(classes="group", id="variants")
                 yield Fold("more", id="fold-more")
@@ -156,7 +144,7 @@ class ConfigurePane(Vertical):
 
     def _what(self) -> Iterator[Widget]:
         """The entries of what is run, the dimensions below the size."""
-        for entry in entries_in("what", self._entries):
+        for entry in parts.entries_in("what", self._entries):
             yield entry
             if isinstance(entry, Chips) and entry.field == "size":
                 entry.alone = CUSTOM_SIZE
@@ -174,7 +162,7 @@ class ConfigurePane(Vertical):
     def load(self, preset: Preset, may_leave_out: Collection[str] = ()) -> None:
         """Fill the entries with the preset's sweep; run options stay as they are. What this machine cannot run of the
         fields in `may_leave_out` is left out and told."""
-        self._preset = self.query_one(PresetEntry).preset = preset
+        self._preset = self.query_one(parts.PresetEntry).preset = preset
         self._may_leave_out = may_leave_out
         self._set(self._from_preset())
         self._refill()
@@ -187,12 +175,12 @@ class ConfigurePane(Vertical):
 
     def named(self, preset: Preset) -> None:
         """The choices are this preset from here on."""
-        self._preset = self.query_one(PresetEntry).preset = preset
+        self._preset = self.query_one(parts.PresetEntry).preset = preset
         self._show()
 
     def set_recent(self, models: tuple[RecentModel, ...]) -> None:
         self._recent = models
-        for entry in self.query(RecentEntry):
+        for entry in self.query(parts.RecentEntry):
             entry.models = models
         self._show()
 
@@ -249,12 +237,12 @@ class ConfigurePane(Vertical):
         if event.entry.field == "edition":
             self._offer()
 
-    def on_recent_entry_chosen(self, event: RecentEntry.Chosen) -> None:
+    def on_recent_entry_chosen(self, event: parts.RecentEntry.Chosen) -> None:
         event.stop()
         self._set(self._entries.with_model(event.model))
         self._refill()
 
-    def on_preset_entry_chosen(self, event: PresetEntry.Chosen) -> None:
+    def on_preset_entry_chosen(self, event: parts.PresetEntry.Chosen) -> None:
         event.stop()
         self.load(event.preset, LEFT_OUT)
 
@@ -305,29 +293,29 @@ class ConfigurePane(Vertical):
         alone = entries.workload == "attention"
         custom = CUSTOM_SIZE in entries.size
         rare = custom or entries.vocab_size != str(Sweep().vocab_size)
-        self._group("dims", rare and not alone, lambda: dims_entries(self._entries))
+        self._group("dims", rare and not alone, lambda: parts.dims_entries(self._entries))
         self._show_folds({problem.field for problem in problems})
-        wrong = {shown_at(p.field): f"{p.value}: {p.allowed}" for p in reversed(problems)}
+        wrong = {parts.shown_at(p.field): f"{p.value}: {p.allowed}" for p in reversed(problems)}
         for entry in self.query(Entry):
             entry.problem = wrong.get(entry.field, "")
         for entry in self.query("#dims > Entry").results(Entry):
             entry.display = custom or entry.field == "vocab_size"
         for entry in self.query("#variants > Entry").results(Entry):
-            entry.display = is_shown(entry.field, entries, self._recent)
+            entry.display = parts.is_shown(entry.field, entries, self._recent)
         self.query_one("#entry-size").display = not alone
         self.query_one("#entry-head-dim").display = alone
-        self.query_one(PresetEntry).changed = entries != self._from_preset()
+        self.query_one(parts.PresetEntry).changed = entries != self._from_preset()
         self._show_summary()
         self.query_one("#run", PushButton).offer("Add" if self._adding else "Run", not self._stopping and not problems)
 
     def _show_folds(self, wrong: set[str]) -> None:
         variants, more = self.query_one("#fold-variants", Fold), self.query_one("#fold-more", Fold)
-        self._group("variants", variants.open, lambda: variant_entries(self._entries, self._recent))
-        self._group("more", more.open, lambda: more_entries(self._entries))
-        label = fold_label(self._entries, is_open=variants.open)
-        variants.label = f"✗ {label}" if wrong & fields_in("variants") else label
+        self._group("variants", variants.open, lambda: parts.variant_entries(self._entries, self._recent))
+        self._group("more", more.open, lambda: parts.more_entries(self._entries))
+        label = parts.fold_label(self._entries, is_open=variants.open)
+        variants.label = f"✗ {label}" if wrong & parts.fields_in("variants") else label
         label = "more" if more.open else "more: edition, arch, seed…"
-        more.label = f"✗ {label}" if wrong & fields_in("more") else label
+        more.label = f"✗ {label}" if wrong & parts.fields_in("more") else label
 
     def _show_summary(self) -> None:
         """Update the summary: cells, steps and predicted needs, or the problems."""
@@ -365,10 +353,10 @@ class ConfigurePane(Vertical):
         """Offer the edition's sizes and the machine's devices, beside those that are chosen."""
         sizes = dict.fromkeys((*size_names(self._entries.edition), *self._entries.size))
         sizes.pop(CUSTOM_SIZE, None)
-        self.query_one("#entry-size", Chips).chips = chips_of((*sizes, CUSTOM_SIZE))
-        devices = chips_of(self._entries.device)
+        self.query_one("#entry-size", Chips).chips = parts.chips_of((*sizes, CUSTOM_SIZE))
+        devices = parts.chips_of(self._entries.device)
         if self._environment is not None:
             (best,) = self._environment.resolve(("auto",))
             here = (device.name for device in self._environment.devices)
-            devices = chips_of(dict.fromkeys(("auto", *here, *self._entries.device)), {"auto": f"auto ({best})"})
+            devices = parts.chips_of(dict.fromkeys(("auto", *here, *self._entries.device)), {"auto": f"auto ({best})"})
         self.query_one("#entry-device", Chips).chips = devices

@@ -5,19 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from cs336_tui.analysis.kernels import (
-    MATMUL,
-    AttentionSplit,
-    Phases,
-    RangeShare,
-    attention_split,
-    by_kind,
-    by_range,
-    idle_share,
-    matmul_shares,
-    named_share,
-    top_kernel,
-)
+from cs336_tui.analysis import kernels
 from cs336_tui.events.reports import KINDS, KernelReport
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.stats.quantities import FLOP_RATES, FLOPS, scale, time_text
@@ -43,9 +31,9 @@ def summary(report: KernelReport) -> tuple[str, ...]:
         where = "CPU" if report.spec.device == "cpu" else "host"
         what = f"operators by self time ({where})"
     parts = [f"{report.launches} {what}", f"{time_text(report.total_ns)} of {time_text(report.span_ns)} span"]
-    if (idle := idle_share(report)) is not None:
+    if (idle := kernels.idle_share(report)) is not None:
         parts.append(f"idle {idle * 100:.1f} %")
-    parts.append(f"named {named_share(report) * 100:.1f} %")
+    parts.append(f"named {kernels.named_share(report) * 100:.1f} %")
     if report.host_ns is not None:
         parts.append(f"enqueued in {time_text(report.host_ns)}")
     return tuple(parts)
@@ -53,11 +41,11 @@ def summary(report: KernelReport) -> tuple[str, ...]:
 
 def kinds_sheet(report: KernelReport) -> Sheet:
     """Time and share of each kind in each phase; the lead gives the share of matrix multiplication."""
-    asked: list[tuple[str, Phases]] = [
+    asked: list[tuple[str, kernels.Phases]] = [
         (_TOGETHER if isinstance(phase, tuple) else phase_label(phase), phase) for phase in phases(report)
     ]
     asked = [*asked[1:], asked[0]] if len(asked) > 2 else asked[1:]  # the whole step last, as a sum
-    found = {name: {share.name: share for share in by_kind(report, phase)} for name, phase in asked}
+    found = {name: {share.name: share for share in kernels.by_kind(report, phase)} for name, phase in asked}
     totals = {name: sum(share.total_ns for share in shares.values()) for name, shares in found.items()}
     times = scale(share.total_ns for shares in found.values() for share in shares.values())
     names = tuple(kind for kind in KINDS if kind in found[asked[-1][0]])
@@ -78,13 +66,13 @@ def kinds_sheet(report: KernelReport) -> Sheet:
 
 def parts_sheet(report: KernelReport) -> Sheet:
     """Time of each named part, with its backward, and a bar of its share of the step."""
-    found = by_range(report)
+    found = kernels.by_range(report)
     times = scale(share.forward_ns + share.backward_ns for share in found)
 
-    def way(share: RangeShare, time_ns: int) -> str:
+    def way(share: kernels.RangeShare, time_ns: int) -> str:
         return times.text(time_ns if share.name not in _WITHOUT_BACKWARD and time_ns else None)
 
-    columns: tuple[Column[RangeShare], ...] = (
+    columns: tuple[Column[kernels.RangeShare], ...] = (
         Column("name", "part", left=True, show=lambda name: name or NO_PART),
         Column("share", "share %", show=lambda share: f"{share * 100:.1f}"),
         Column("forward_ns", f"forward {times.unit}", rank=2, text=lambda share: way(share, share.forward_ns)),
@@ -99,7 +87,7 @@ def parts_sheet(report: KernelReport) -> Sheet:
 
 def attention_sheet(report: KernelReport) -> Sheet:
     """Matmul against softmax, in time and in FLOPs, forward, backward and both."""
-    found = attention_split(report)
+    found = kernels.attention_split(report)
     if not any(split.matmul_ns or split.softmax_ns for split in found):
         fused = "Attention has no separate matmul and softmax kernels: a fused kernel has no parts to compare."
         why = _UNNAMED if any(split.unnamed for split in found) else fused
@@ -108,7 +96,7 @@ def attention_sheet(report: KernelReport) -> Sheet:
     if len(found) == 2:
         found = (*found, _both(found))
     times = scale(t for split in found for t in (split.matmul_ns, split.softmax_ns) if t)
-    columns: tuple[Column[AttentionSplit], ...] = (
+    columns: tuple[Column[kernels.AttentionSplit], ...] = (
         Column("phase", "", left=True),
         Column("matmul_ns", f"matmul {times.unit}", show=times.text),
         Column("softmax_ns", f"softmax {times.unit}", show=times.text),
@@ -125,11 +113,11 @@ def attention_sheet(report: KernelReport) -> Sheet:
     return Sheet(Table.of(found, columns, footnotes=notes), f"{found[0].phase.capitalize()}: {_sentence(found[0])}")
 
 
-def _flops(found: Sequence[AttentionSplit]) -> tuple[Column[AttentionSplit], ...]:
-    def matmul_rate(split: AttentionSplit) -> float | None:
+def _flops(found: Sequence[kernels.AttentionSplit]) -> tuple[Column[kernels.AttentionSplit], ...]:
+    def matmul_rate(split: kernels.AttentionSplit) -> float | None:
         return _rate(split.matmul_flops, split.matmul_ns)
 
-    def softmax_rate(split: AttentionSplit) -> float | None:
+    def softmax_rate(split: kernels.AttentionSplit) -> float | None:
         return _rate(split.softmax_flops, split.softmax_ns)
 
     work = scale((f for s in found for f in (s.matmul_flops, s.softmax_flops) if f), FLOPS)
@@ -144,7 +132,7 @@ def _flops(found: Sequence[AttentionSplit]) -> tuple[Column[AttentionSplit], ...
 
 
 def _matmul_sentence(report: KernelReport) -> str:
-    shares = matmul_shares(report)
+    shares = kernels.matmul_shares(report)
     known = {
         "of forward": shares.forward,
         "of forward + backward": shares.forward_and_backward,
@@ -152,21 +140,21 @@ def _matmul_sentence(report: KernelReport) -> str:
     }
     said = [f"{share * 100:.1f} % {part}" for part, share in known.items() if share is not None]
     if not said:
-        share = next((found.share for found in by_kind(report) if found.name == MATMUL), 0.0)
+        share = next((found.share for found in kernels.by_kind(report) if found.name == kernels.MATMUL), 0.0)
         said = [f"{share * 100:.1f} % of {phase_label(model_phases(report))}"]
     return f"Matrix multiplication takes {', '.join(said)}."
 
 
 def _tops(report: KernelReport) -> tuple[str, ...]:
     model = model_phases(report)
-    parts: dict[str, Phases] = {"forward": "forward"} if "forward" in model else {}
+    parts: dict[str, kernels.Phases] = {"forward": "forward"} if "forward" in model else {}
     if len(model) > 1:
         parts["forward + backward"] = model
     if "optimizer" in report.phase_spans_ns or not parts:
         parts["the whole step" if len(report.phase_spans_ns) > 1 else phase_label(model)] = None
     said = []
     for part, phase in parts.items():
-        if top := top_kernel(report, phase):
+        if top := kernels.top_kernel(report, phase):
             name = middle(format.plain(top.row.short), _LONGEST_TOP)
             each = (
                 f", {top.per_forward} of them in forward" if top.per_forward is not None and part != "forward" else ""
@@ -179,16 +167,16 @@ def _tops(report: KernelReport) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _both(found: Iterable[AttentionSplit]) -> AttentionSplit:
+def _both(found: Iterable[kernels.AttentionSplit]) -> kernels.AttentionSplit:
     def total(values: tuple[int | None, ...]) -> int | None:
         return None if None in values else sum(value or 0 for value in values)
 
     figures = ((s.matmul_ns, s.softmax_ns, s.matmul_flops, s.softmax_flops) for s in found)
     matmul_ns, softmax_ns, matmul_flops, softmax_flops = map(total, zip(*figures, strict=True))
-    return AttentionSplit("both", matmul_ns, softmax_ns, matmul_flops, softmax_flops)
+    return kernels.AttentionSplit("both", matmul_ns, softmax_ns, matmul_flops, softmax_flops)
 
 
-def _sentence(split: AttentionSplit) -> str:
+def _sentence(split: kernels.AttentionSplit) -> str:
     if split.time_ratio is None:
         return f"softmax takes {time_text(split.softmax_ns or 0)}; no matrix product of attention was seen by itself."
     with_ = f" with {_ratio(split.flop_ratio)}× their FLOPs" if split.flop_ratio is not None else ""

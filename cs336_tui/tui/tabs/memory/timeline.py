@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING
 
 from cs336_tui.events.reports import CATEGORIES, MemoryReport
 from cs336_tui.stats.quantities import ByteUnit
-from cs336_tui.tui.charts.memory_timeline import (
-    EventMark,
-    EventWindow,
-    Picture,
-    memory_timeline,
-    phase_role,
-    room_for_columns,
-)
+from cs336_tui.tui.charts import memory_timeline as chart
 from cs336_tui.tui.tabs.memory.allocations import block_details, blocks_table, category_lines
 from cs336_tui.tui.widgets.lines import Line, Span, fit, line, width_of, wrapped
 from cs336_tui.tui.widgets.rows import Page
@@ -32,47 +25,47 @@ _PLACES = 20
 
 def columns_in(width: int) -> int:
     """The columns of the timeline in a tab of this width."""
-    return room_for_columns(_picture_width(width))
+    return chart.room_for_columns(_picture_width(width))
 
 
 def _picture_width(width: int) -> int:
     return width - max(_FACTS, width * 2 // 5) - 2 if width >= BESIDE else width
 
 
-def timeline_page(timeline: Timeline, window: EventWindow, event: int, width: int, height: int) -> Page:
+def timeline_page(timeline: Timeline, window: chart.EventWindow, event: int, width: int, height: int) -> Page:
     """The drawing with its cursor at `event`, and the facts of that moment; at most `height` rows."""
     report, moment = timeline.report, timeline.at(event)
     unit = ByteUnit.for_largest(report.peak_bytes)
     picture = picture_of(timeline, window, event)
     wide = _picture_width(width)
     if wide < width:
-        drawn = memory_timeline(picture, width=wide, height=height)
+        drawn = chart.memory_timeline(picture, width=wide, height=height)
         facts = moment_lines(moment, report, window, unit, width - wide - 2, height)
         beside = zip_longest(drawn, facts, fillvalue=())
         return Page(tuple((*left, Span(" " * (wide + 2 - width_of(left))), *right) for left, right in beside))
     high = min(max(height // 2, _LOWEST), _HIGHEST)
-    drawn = memory_timeline(picture, width=width, height=high) if height > _LOWEST else []
+    drawn = chart.memory_timeline(picture, width=width, height=high) if height > _LOWEST else []
     return Page((*drawn, *moment_lines(moment, report, window, unit, width, height - len(drawn))))
 
 
-def picture_of(timeline: Timeline, window: EventWindow, event: int) -> Picture:
+def picture_of(timeline: Timeline, window: chart.EventWindow, event: int) -> chart.Picture:
     """The part of a timeline in sight, with its cursor and marks."""
     report = timeline.report
     moments = timeline.moments(window.columns, window.first, window.end)
     forward = [span.end - 1 for span in report.phases if span.phase == "forward" and span.end > span.first]
     named = [(report.peak_event, "peak"), *([(max(forward), "end of forward")] if forward else [])]
-    return Picture(
+    return chart.Picture(
         tuple(map(int, timeline.live_total[moments])),
         [timeline.phase_at(int(moment)) for moment in moments],
         report.peak_bytes,
         ByteUnit.for_largest(report.peak_bytes),
         window.column_of(event),
-        tuple(EventMark(place, name) for event, name in named if (place := window.column_of(event)) is not None),
+        tuple(chart.EventMark(place, name) for event, name in named if (place := window.column_of(event)) is not None),
     )
 
 
 def moment_lines(
-    moment: Moment, report: MemoryReport, window: EventWindow, unit: ByteUnit, width: int, height: int
+    moment: Moment, report: MemoryReport, window: chart.EventWindow, unit: ByteUnit, width: int, height: int
 ) -> list[Line]:
     """Live memory at a moment: the total, by category, the largest allocations; at most `height` rows."""
     rows = len(CATEGORIES) if height >= 2 * len(CATEGORIES) + 2 else len(CATEGORIES) // 2
@@ -83,10 +76,10 @@ def moment_lines(
     return lines[:height]
 
 
-def _moment_line(moment: Moment, report: MemoryReport, window: EventWindow, unit: ByteUnit, width: int) -> Line:
+def _moment_line(moment: Moment, report: MemoryReport, window: chart.EventWindow, unit: ByteUnit, width: int) -> Line:
     """The moment in one row; without room the share of the peak is left out first."""
     live = Span(f"{unit.text(moment.total_bytes)} live", "strong")
-    phase = Span(moment.phase or "before the step", phase_role(moment.phase))
+    phase = Span(moment.phase or "before the step", chart.phase_role(moment.phase))
     event = Span(f" · event {moment.event + 1:,} of {report.events:,}", "muted")
     share = moment.total_bytes / report.peak_bytes if report.peak_bytes else 0.0
     of_peak = Span(f", {share * 100:.0f} % of the peak", "muted")
@@ -105,7 +98,7 @@ def moment_details(timeline: Timeline, event: int, width: int) -> list[Line]:
     unit = ByteUnit.for_largest(report.peak_bytes)
     moment = timeline.at(event)
     lines = [
-        _moment_line(moment, report, EventWindow.whole(report.events, 1), unit, width),
+        _moment_line(moment, report, chart.EventWindow.whole(report.events, 1), unit, width),
         *category_lines(moment.by_category, unit, width, len(CATEGORIES)),
         (),
         line(("Live bytes by place", "title")),
