@@ -89,7 +89,10 @@ def read_session(path: Path) -> Session:
     try:
         session.state = load(path)
     except LogError as error:
-        session.state, session.problem = _before_damage(path), str(error).replace(str(path), path.name)
+        session.problem = str(error).replace(str(path), path.name)
+        with contextlib.suppress(LogError):
+            for event in LogReader(path):
+                session.state.apply(event)
     state = session.state
     session.book.take(_told(state), state)
     started = [cell for cell in state.cells.values() if cell.started_at is not None]
@@ -99,14 +102,6 @@ def read_session(path: Path) -> Session:
         session.latest_run = Run(state.queued.at, state.last_at)
     gc.freeze()  # it is here to stay; a full collection of a long session would hold up the screen for 0.1 s
     return session
-
-
-def _before_damage(path: Path) -> SessionState:
-    state = SessionState()
-    with contextlib.suppress(LogError):
-        for event in LogReader(path):
-            state.apply(event)
-    return state
 
 
 def _told(state: SessionState) -> list[Event]:

@@ -41,12 +41,9 @@ a theme file that stands for the variable where the file has none."""
 VARIABLE_DEFAULTS = {name: default for name, (default, _) in _VARIABLES.items()}
 """The result of `App.get_theme_variable_defaults`, so that Textual's built-in themes work too."""
 
-_ANSI_VARIABLES = {
-    "ansi-background": "ansi_default",
-    "ansi-foreground": "ansi_default",
-    "surface-active": "ansi_default",
-    "foreground-disabled": "ansi_default",
-}
+_ANSI_VARIABLES = dict.fromkeys(
+    ("ansi-background", "ansi-foreground", "surface-active", "foreground-disabled"), "ansi_default"
+)
 """Variables that Textual's styles may use and that it does not generate for an ANSI theme."""
 
 _COLORS = (

@@ -185,10 +185,9 @@ class QueuePane(Rows):
         """The row at an index; the running cell comes first, then waiting cells, cells to add, cells left out."""
         if self._view is None or index < 0:
             return None
-        if self._at_work is not None:
-            if index == 0:
-                return _QueueRow("now", self._at_work, self._at_work.spec, self._at_work.repeat)
-            index -= 1
+        if self._at_work is not None and index == 0:
+            return _QueueRow("now", self._at_work, self._at_work.spec, self._at_work.repeat)
+        index -= self._at_work is not None
         if index < len(self._waiting):
             cell = self._view.state.cells[self._waiting[index]]
             return _QueueRow(str(index + 1), cell, cell.spec, cell.repeat)

@@ -219,7 +219,6 @@ class Chips(Entry, can_focus=True):
         return rows
 
     def toggle(self, value: str) -> None:
-        """Choose the value, or unchoose it."""
         if not self.multiple or (value == self.alone and value not in self.chosen):
             chosen = {value}
         else:

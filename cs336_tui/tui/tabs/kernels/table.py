@@ -85,7 +85,6 @@ class Found(NamedTuple):
 
 
 def select(report: KernelReport, selection: Selection) -> Found:
-    """The selected kernels, sorted."""
     chosen = rows(report, phase=selection.phase, range_=selection.range, kind=selection.kind)
     wanted = selection.text.casefold()
     kept = [row for row in chosen if wanted in row.name.casefold() or wanted in row.short.casefold()]

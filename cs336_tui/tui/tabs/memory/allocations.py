@@ -222,7 +222,6 @@ def blocks_table(blocks: Sequence[MemoryBlock], unit: ByteUnit, width: int) -> l
 
 
 def block_details(block: MemoryBlock) -> str:
-    """Everything known of an allocation, a line per fact."""
     site = block.site
     facts = {
         "size": f"{block.bytes:,} bytes ({ByteUnit.for_largest(block.bytes).text(block.bytes)})",

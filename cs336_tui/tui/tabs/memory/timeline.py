@@ -24,7 +24,6 @@ _PLACES = 20
 
 
 def columns_in(width: int) -> int:
-    """The columns of the timeline in a tab of this width."""
     return chart.room_for_columns(_picture_width(width))
 
 
@@ -49,7 +48,6 @@ def timeline_page(timeline: Timeline, window: chart.EventWindow, event: int, wid
 
 
 def picture_of(timeline: Timeline, window: chart.EventWindow, event: int) -> chart.Picture:
-    """The part of a timeline in sight, with its cursor and marks."""
     report = timeline.report
     moments = timeline.moments(window.columns, window.first, window.end)
     forward = [span.end - 1 for span in report.phases if span.phase == "forward" and span.end > span.first]
