@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import html
-import io
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -13,7 +10,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from cs336_tui.export.tables import Table, Value
-from cs336_tui.export.texts import as_data, bullets, markdown_escape, one_line
+from cs336_tui.export.texts import bullets, csv_text, markdown_escape, one_line
 
 Format = Literal["markdown", "latex", "typst", "csv", "json", "html"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -68,7 +65,8 @@ def render_all(tables: Sequence[Table], format_: str) -> str:
     """
     match format_:
         case "csv":
-            return _csv([each | table.settings | each for table in tables for each in _told_apart(table, tables)])
+            records = [each | table.settings | each for table in tables for each in _told_apart(table, tables)]
+            return csv_text(dict.fromkeys(key for record in records for key in record), records)
         case "json":
             documents = [_document(table) for table in tables]
             found = documents[0] if len(documents) == 1 else {"tables": documents}
@@ -230,24 +228,6 @@ def _typst(table: Table) -> str:
 def _typst_string(text: str) -> str:
     """A string of Typst's, which is shown letter by letter: nothing in it is markup."""
     return '"' + one_line(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _csv(records: Sequence[dict[str, Value]]) -> str:
-    keys = dict.fromkeys(key for record in records for key in record)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(keys)
-    writer.writerows([_csv_field(record.get(key)) for key in keys] for record in records)
-    return text.getvalue()
-
-
-def _csv_field(value: Value) -> Value:
-    """A field; what is unknown or no number is empty."""
-    if isinstance(value, tuple):
-        return ";".join(map(repr, value))
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    return as_data(value) if isinstance(value, str) else value
 
 
 def _told_apart(table: Table, tables: Sequence[Table]) -> Sequence[dict[str, Value]]:

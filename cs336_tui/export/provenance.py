@@ -25,7 +25,7 @@ SETTINGS: Mapping[str, Callable[[CellSpec], str]] = {
     "vocabulary": lambda spec: str(spec.vocab_size),
     "sync": lambda spec: spec.sync,
     "seed": lambda spec: str(spec.seed),
-    "threads": lambda spec: "torch's default" if spec.threads is None else str(spec.threads),
+    "threads": lambda spec: str(spec.threads or "torch's default"),
 }
 """Choices that seldom differ between the cells of a session."""
 
@@ -143,16 +143,15 @@ def _device_label(environment: Environment | None, name: str) -> str:
 
 def _as_read_back(found: EffectiveSettings) -> str:
     """The settings that were read back when the cell was built; the logits' dtype is only known later."""
-    parts = [f"{found.parameter_dtype} parameters"]
-    parts.append(f"autocast to {found.autocast_dtype}" if found.autocast_dtype else "no autocast")
-    if found.float8:
-        parts.append(found.float8)
-    parts.append(f"float32 matmul precision {found.matmul_precision}")
-    if found.allow_tf32 is not None:
-        parts.append(f"TF32 {'on' if found.allow_tf32 else 'off'}")
-    if found.grad_scaler:
-        parts.append("GradScaler in the train-step")
-    return ", ".join(parts)
+    parts = (
+        f"{found.parameter_dtype} parameters",
+        f"autocast to {found.autocast_dtype}" if found.autocast_dtype else "no autocast",
+        found.float8,
+        f"float32 matmul precision {found.matmul_precision}",
+        f"TF32 {'on' if found.allow_tf32 else 'off'}" if found.allow_tf32 is not None else "",
+        "GradScaler in the train-step" if found.grad_scaler else "",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def _sizes(cells: Sequence[CellState]) -> Iterator[str]:
@@ -175,34 +174,25 @@ def _sizes(cells: Sequence[CellState]) -> Iterator[str]:
 
 
 def variant_notes(cells: Sequence[CellState]) -> Iterator[str]:
-    """Nothing of cells of the reference model as it is written."""
-    yield from _sources(cells)
-    yield from _attentions(cells)
-    yield from _compiling(cells)
-    yield from _capturing(cells)
-
-
-def _sources(cells: Sequence[CellState]) -> Iterator[str]:
-    """Of which source the user's own code was."""
-    found: dict[str, dict[str, None]] = {}
+    """The sources of the user's own code, the kernel of each kind of attention where there are several, compilation
+    and capture; nothing of cells of the reference model as it is written."""
+    sources: dict[str, dict[str, None]] = {}
+    attentions: dict[str, dict[str, None]] = {}
     for cell in cells:
-        spec = cell.spec
-        if spec.brings_own_code and cell.in_force and cell.in_force.model_revision:
+        spec, found = cell.spec, cell.in_force
+        if found and found.model_revision and spec.brings_own_code:
             own = filter(is_imported, (spec.model, spec.attention, spec.optimizer, spec.loss))
-            found.setdefault(", ".join(own), {})[cell.in_force.model_revision] = None
-    for names, revisions in found.items():
-        yield f"{names}: {' and '.join(revisions)}"
-
-
-def _attentions(cells: Sequence[CellState]) -> Iterator[str]:
-    """Which kernel each kind of attention came to, where there are several kinds."""
-    found: dict[str, dict[str, None]] = {}
-    for cell in cells:
-        if not is_imported(cell.spec.model) and cell.in_force and cell.in_force.attention:
-            found.setdefault(cell.spec.attention, {})[cell.in_force.attention] = None
-    if len(found) > 1:
-        told = "; ".join(f"{name} is {' or '.join(kernels)}" for name, kernels in found.items())
+            sources.setdefault(", ".join(own), {})[found.model_revision] = None
+        if found and found.attention and not is_imported(spec.model):
+            attentions.setdefault(spec.attention, {})[found.attention] = None
+    yield from (f"{names}: {' and '.join(revisions)}" for names, revisions in sources.items())
+    if len(attentions) > 1:
+        told = "; ".join(f"{name} is {' or '.join(kernels)}" for name, kernels in attentions.items())
         yield f"attention as it was computed: {told}"
+    yield from _compiling(cells)
+    captures = (cell.prepared.capture_s for cell in cells if cell.prepared)
+    if took := _span(captures, lambda value: f"{value:.2f}"):
+        yield f"CUDA graph of the whole step: captured in {took} s before the first step, in no step's time"
 
 
 def _compiling(cells: Sequence[CellState]) -> Iterator[str]:
@@ -219,12 +209,6 @@ def _compiling(cells: Sequence[CellState]) -> Iterator[str]:
         yield from (f"graph break: {reason}" for reason in breaks)
         if again := sum(cell.finished.recompilations for cell in here if cell.finished):
             yield f"torch.compile {mode} compiled again {again} times in the course of the steps"
-
-
-def _capturing(cells: Sequence[CellState]) -> Iterator[str]:
-    took = _span((cell.prepared.capture_s for cell in cells if cell.prepared), lambda value: f"{value:.2f}")
-    if took:
-        yield f"CUDA graph of the whole step: captured in {took} s before the first step, in no step's time"
 
 
 def _span(values: Iterable[float | None], show: Callable[[float], str]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -18,7 +16,7 @@ from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import EffectiveSettings, Stage, Status
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.tables import attributes
-from cs336_tui.export.texts import as_data, plain
+from cs336_tui.export.texts import csv_text, plain
 from cs336_tui.export.verdicts import judgement_of
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
@@ -262,9 +260,8 @@ def to_csv(state: SessionState) -> str:
     """One row per finished cell, fields named as in the JSON; times in seconds, sizes in bytes.
 
     Lists (``*_times_s``, of a value per step, verdicts, and texts such as ``verdict_evidence`` and ``graph_breaks``)
-    are joined by ``;``; one inside a text is ``,``, so that a reader can split them. A text that a spreadsheet would
-    take for a formula has an apostrophe before it (`as_data`). What is unknown is empty; what a model of the user's
-    decides itself, such as its attention, is ``own``.
+    are written as `csv_text` does. A text that a spreadsheet would take for a formula has an apostrophe before it
+    (`as_data`). What a model of the user's decides itself, such as its attention, is ``own``.
     """
     return documents_to_csv([document_of(state)])
 
@@ -290,17 +287,13 @@ def documents_to_csv(documents: Sequence[SessionDocument]) -> str:
         for run in document.runs
         for phase in getattr(run, field)
     )
-    text = io.StringIO()
-    writer = csv.DictWriter(text, (*first, *_COLUMNS, *phases), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text((*first, *_COLUMNS, *phases), rows)
 
 
 def _machine(document: SessionDocument, run: RunRecord) -> dict[str, Any]:
     """The machine that the cell ran on; the session's where that was not noted."""
     environment = document.environment if run.environment is None else document.environments[run.environment]
-    return {name: _field(getattr(environment, name, None)) for name in _MACHINE}
+    return {name: getattr(environment, name, None) for name in _MACHINE}
 
 
 def _row(run: RunRecord) -> dict[str, Any]:
@@ -313,16 +306,7 @@ def _row(run: RunRecord) -> dict[str, Any]:
     row |= {f"in_force_{name}": value for name, value in (in_force or {}).items()}
     for field, phases in zip(_BY_PHASE, by_phase, strict=True):
         row |= {_phase_column(field, phase): times for phase, times in phases.items()}
-    return {name: _field(value) for name, value in row.items()}
-
-
-def _field(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        texts = [each.replace(";", ",") if isinstance(each, str) else repr(each) for each in value]
-        joined = ";".join(texts)
-        return as_data(joined) if any(isinstance(each, str) for each in value) else joined
-    # Older Pythons leave a bare carriage return unquoted, and then cannot read the row back.
-    return as_data(value) if isinstance(value, str) else value
+    return row
 
 
 def _phase_column(field: str, phase: str) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 _CONTROL = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
@@ -45,6 +49,26 @@ def as_data(text: str) -> str:
     text = plain(text)
     is_formula = text.lstrip().startswith(tuple(_FORMULA)) and not _NUMBER.fullmatch(text)
     return f"'{text}" if is_formula else text
+
+
+def csv_text(keys: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows as CSV under these keys. The items of a list are joined by ``;``, one inside a text is ``,``; what is
+    missing, None or no number is empty."""
+    keys, text = tuple(keys), io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(keys)
+    writer.writerows([_csv_field(row.get(key)) for key in keys] for row in rows)
+    return text.getvalue()
+
+
+def _csv_field(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        joined = ";".join(each.replace(";", ",") if isinstance(each, str) else repr(each) for each in value)
+        return as_data(joined) if any(isinstance(each, str) for each in value) else joined
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    # Older Pythons leave a bare carriage return unquoted, and then cannot read the row back.
+    return as_data(value) if isinstance(value, str) else value
 
 
 def markdown_escape(text: str) -> str:
