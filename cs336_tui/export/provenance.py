@@ -132,7 +132,6 @@ def departures(first: Environment, other: Environment, device: str) -> tuple[str
 
 
 def _device_label(environment: Environment | None, name: str) -> str:
-    """The device's name in words, its memory and compute capability where known."""
     info = environment.device(name) if environment else None
     if info is None:
         return "unknown device"

@@ -99,7 +99,7 @@ def report_drawings(states: Sequence[SessionState]) -> tuple[Drawing, ...]:
 
 
 def report_tables(
-    states: Sequence[SessionState], results: Sequence[Result], wanted: Callable[[CellSpec], bool] = lambda _: True
+    states: Sequence[SessionState], results: Sequence[Result], wanted: _Wanted = lambda _: True
 ) -> Mapping[str, tuple[Table, ...]]:
     """The tables of all reports of these sessions, by the keys of `REPORTS`; a report without tables is left out.
 
@@ -163,22 +163,19 @@ _FROM_CELLS: Mapping[str, Callable[[Sequence[SessionState], Sequence[Result], _W
 }
 
 
-def _predicted(state: SessionState, wanted: Callable[[CellSpec], bool]) -> Iterator[Table]:
+def _predicted(state: SessionState, wanted: _Wanted) -> Iterator[Table]:
     """The needs of the session's cells, judged for its machine's devices where these are known."""
     shown = (prediction for prediction in _predictions(state) if wanted(prediction.spec))
     for device, predictions in grouped(shown, lambda prediction: prediction.spec.device).items():
-        environment = state.environment
-        info = environment.device(device) if environment else None
-        if info is None or environment is None:
+        if not (here := state.environment) or not (info := here.device(device)):
             yield from prediction_tables(predictions)
         else:
-            estimates = judge_all(predictions, target_here(info, environment, state.devices), state)
+            estimates = judge_all(predictions, target_here(info, here, state.devices), state)
             yield estimate_table(estimates)
             yield category_table(estimates)
 
 
 def _of_session(table: Table, title: str) -> Table:
-    """The table, saying of which session it is."""
     return msgspec.structs.replace(
         table,
         caption=f"{table.caption}, session {title}",

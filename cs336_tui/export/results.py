@@ -12,7 +12,6 @@ from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, WHOLE_NUMBERS, num_
 from cs336_tui.analysis.merge import Result, grouped, merge, title_of
 from cs336_tui.analysis.roofline import PeakLookup, RooflinePoint, point_of, why_unknown
 from cs336_tui.config.axis import UserError
-from cs336_tui.events.events import CellFinished
 from cs336_tui.events.peaks import PeakCache
 from cs336_tui.export.footnotes import has_result, machine_marks, results_notes, shows_allocated, shows_rss, status_of
 from cs336_tui.export.formats import render
@@ -64,16 +63,11 @@ class _Row(NamedTuple):
         return self.summary.n if self.summary else 0
 
     @property
-    def finished(self) -> CellFinished | None:
-        return self.result.cell.finished
-
-    @property
     def judgement(self) -> Judgement | None:
         return judgement_of(self.cell, self.result.state)
 
     @property
     def interval(self) -> MeanInterval | None:
-        """Of the mean."""
         return self.judgement.interval if self.judgement else None
 
 
@@ -104,12 +98,7 @@ def _statistic(word: str) -> Column[_Row]:
 
 
 def _peak(title: str, key: str) -> Column[_Row]:
-    return Column(
-        key,
-        f"{title} (GB)",
-        read=lambda row: getattr(row.finished, key) if row.finished else None,
-        show=gigabytes,
-    )
+    return Column(key, f"{title} (GB)", read=lambda row: getattr(row.cell.finished, key, None), show=gigabytes)
 
 
 def _judged(title: str, key: str, read: Callable[[Judgement], str]) -> Column[_Row]:
@@ -144,7 +133,6 @@ def _compile_s(row: _Row) -> float | None:
 
 
 def _known(template: str) -> Callable[[float | None], str]:
-    """A format of known numbers."""
     return lambda value: UNKNOWN if value is None else template.format(value)
 
 
@@ -156,13 +144,12 @@ _DOUBT: Column[_Row] = Column(
     show=lambda doubt: doubt or UNKNOWN,
 )
 """Goes into the data wherever a share of the measured peak does."""
-_threads = SETTINGS["threads"]
 COLUMNS: Mapping[str, Column[_Row]] = {
     **{key: _field(key) for key in FIELDS},
     "params": _field("params")._replace(key="num_params", read=lambda row: num_params(row.result)),
     # As it was asked for; what was in force is a footnote.
     "threads": _field("threads")._replace(
-        read=lambda row: row.cell.spec.threads, text=lambda row: _threads(row.cell.spec)
+        read=lambda row: row.cell.spec.threads, text=lambda row: SETTINGS["threads"](row.cell.spec)
     ),
     "cell": Column("cell", read=lambda row: row.cell.cell, text=lambda row: str(row.cell.cell + 1)),
     "n": Column("n"),
@@ -285,7 +272,7 @@ def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
     results = [row.result for row in rows]
 
     def differs(key: str) -> bool:
-        return len({_threads(result.spec) for result in results}) > 1 if key == "threads" else varies(results, key)
+        return len({result.spec.threads for result in results}) > 1 if key == "threads" else varies(results, key)
 
     several = len({result.source for result in results}) > 1
     cells = [result.cell for result in results]
@@ -309,23 +296,12 @@ NO_RESULTS = "No cell has a result yet."
 
 def results_markdown(state: SessionState) -> str:
     """The results table of a session and its footnotes, as GitHub-flavoured markdown."""
-    table = _results_of_session(state)
-    return render(table, "markdown") if table else f"{NO_RESULTS}\n"
-
-
-def results_rows(state: SessionState) -> str:
-    """A row per cell that is over or has a timed step, in the order in which they were queued; no footnotes."""
-    table = _results_of_session(state)
-    return render(msgspec.structs.replace(table, footnotes=()), "markdown").rstrip() if table else NO_RESULTS
+    try:
+        return render(results_table(results_of(state)), "markdown")
+    except TableError:
+        return f"{NO_RESULTS}\n"
 
 
 def results_of(state: SessionState) -> tuple[Result, ...]:
     """The cells of one session, for what takes those of several."""
     return merge([(title_of(state), state)])
-
-
-def _results_of_session(state: SessionState) -> Table | None:
-    try:
-        return results_table(results_of(state))
-    except TableError:
-        return None

@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from cs336_tui.analysis.merge import Result, merge
 from cs336_tui.analysis.merge import title_of as session_title
 from cs336_tui.analysis.pivot import PivotError, pivot, suggest
@@ -38,7 +40,7 @@ from cs336_tui.export.formats import SUFFIXES, page, render, render_all
 from cs336_tui.export.pivot import pivot_table
 from cs336_tui.export.reference import reference_table
 from cs336_tui.export.reports import LIMIT, report_drawings, report_sections, report_tables
-from cs336_tui.export.results import NO_RESULTS, TableError, results_of, results_rows, results_table
+from cs336_tui.export.results import NO_RESULTS, TableError, results_of, results_table
 from cs336_tui.export.roofline import left_out, roofline_figure
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.texts import bullets, code_block, markdown_escape
@@ -109,11 +111,11 @@ def _environment(state: SessionState) -> Iterator[str]:
 
 
 def _results(state: SessionState) -> str:
-    cells = list(filter(has_result, state.cells.values()))
+    cells, results = list(filter(has_result, state.cells.values())), results_of(state)
     if not cells:
         return NO_RESULTS
-    notes = (*reading_notes(state, cells), *machine_marks(results_of(state)).notes)
-    return f"{results_rows(state)}\n\n{_lines(notes)}"
+    notes = (*reading_notes(state, cells), *machine_marks(results).notes)
+    return render(msgspec.structs.replace(results_table(results), footnotes=notes), "markdown").rstrip()
 
 
 def _trust(state: SessionState) -> str:

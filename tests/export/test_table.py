@@ -6,7 +6,7 @@ from markdown_it import MarkdownIt
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ModelBuilt
-from cs336_tui.export.results import NO_RESULTS, results_markdown, results_rows
+from cs336_tui.export.results import NO_RESULTS, results_markdown
 from cs336_tui.session.state import SessionState
 from tests.samples import (
     ENVIRONMENT,
@@ -47,7 +47,7 @@ def session_of(*specs: CellSpec, ddof: int = 1, **end: object) -> SessionState:
 
 
 def test_a_good_cell_reads_as_measured() -> None:
-    (row,) = rendered_rows(results_rows(session_of(a_spec(), peak_allocated_bytes=3_512_000_000)))
+    (row,) = rendered_rows(results_markdown(session_of(a_spec(), peak_allocated_bytes=3_512_000_000)))
     assert row == {
         "size": "small", "context": "128", "batch": "4", "pass": "forward+backward", "precision": "fp32",
         "device": "cuda:0", "warm-up": "2", "n": "4", "mean (ms)": "153.20", "std (ms)": "0.35",
@@ -95,24 +95,24 @@ def test_cells_cancelled_before_their_first_step_are_counted_not_shown() -> None
     ],
 )
 def test_a_setting_is_a_column_only_where_it_varies(changes, header, values) -> None:
-    assert header not in rendered_rows(results_rows(session_of(a_spec())))[0]
+    assert header not in rendered_rows(results_markdown(session_of(a_spec())))[0]
     assert f"{header} {values[0]}" in results_markdown(session_of(a_spec()))
     varied = session_of(a_spec(), a_spec(**changes))
-    assert [row[header] for row in rendered_rows(results_rows(varied))] == values
+    assert [row[header] for row in rendered_rows(results_markdown(varied))] == values
 
 
 def test_a_custom_size_is_told_by_its_dimensions() -> None:
-    (row,) = rendered_rows(results_rows(session_of(a_spec(size="custom"))))
+    (row,) = rendered_rows(results_markdown(session_of(a_spec(size="custom"))))
     assert row["size"] == "custom 768/3072/12/12"
 
 
 def test_memory_is_peak_rss_where_no_allocator_counts() -> None:
     cpu = session_of(a_spec(device="cpu"), peak_rss_bytes=900_000_000)
-    (row,) = rendered_rows(results_rows(cpu))
+    (row,) = rendered_rows(results_markdown(cpu))
     assert row["peak RSS (GB)"] == "0.900"
     assert "peak allocated (GB)" not in row
     gpu = session_of(a_spec(), peak_rss_bytes=900_000_000, peak_allocated_bytes=1_000_000_000)
-    assert "peak RSS (GB)" not in rendered_rows(results_rows(gpu))[0]
+    assert "peak RSS (GB)" not in rendered_rows(results_markdown(gpu))[0]
 
 
 def test_a_gpu_cell_out_of_memory_is_not_measured_by_its_host_memory() -> None:
@@ -127,7 +127,7 @@ def test_a_gpu_and_a_cpu_in_one_table_never_mix_their_memory() -> None:
         *one_good_cell(specs[0], 0, peak_allocated_bytes=2_000_000_000, peak_rss_bytes=1_000_000_000),
         *one_good_cell(specs[1], 1, peak_rss_bytes=3_000_000_000),
     ]
-    gpu, cpu = rendered_rows(results_rows(state_of(events)))
+    gpu, cpu = rendered_rows(results_markdown(state_of(events)))
     assert (gpu["peak allocated (GB)"], cpu["peak allocated (GB)"]) == ("2.00", "n/a")
     assert (gpu["peak RSS (GB)"], cpu["peak RSS (GB)"]) == ("1.00", "3.00")
 
@@ -143,7 +143,7 @@ def test_the_kind_of_std_is_named() -> None:
     assert "sample standard deviation, n − 1" in results_markdown(session_of(a_spec()))
     population = session_of(a_spec(), ddof=0)
     assert "population standard deviation, n (ddof 0)" in results_markdown(population)
-    assert rendered_rows(results_rows(population))[0]["std (ms)"] == "0.30"
+    assert rendered_rows(results_markdown(population))[0]["std (ms)"] == "0.30"
 
 
 def test_the_footnotes_say_where_the_numbers_come_from() -> None:
@@ -205,7 +205,7 @@ def test_out_of_memory_says_what_could_not_be_allocated_and_the_peak() -> None:
 def test_automatic_counts_say_what_they_came_to() -> None:
     spec = a_spec(warmup_steps=100, warmup_auto=True, measure_steps=1000, steps_auto=0.01)
     state = state_of([*session_start([spec]), *cell_start(0), *steps(0, WARMUP_S, MEASURED_S)])
-    (row,) = rendered_rows(results_rows(state))
+    (row,) = rendered_rows(results_markdown(state))
     assert (row["warm-up"], row["status"]) == ("auto (2)", "unfinished, 6 of at most 1100 steps")
     state.apply(cell_end(0, "failed", error="gone"))
     assert "warm-up auto (2): failed in stage measuring, after 2 of at most 100 warm-up" in results_markdown(state)
