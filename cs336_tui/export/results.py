@@ -59,10 +59,6 @@ class _Row(NamedTuple):
         return self.result.cell
 
     @property
-    def n(self) -> int:
-        return self.summary.n if self.summary else 0
-
-    @property
     def judgement(self) -> Judgement | None:
         return judgement_of(self.cell, self.result.state)
 
@@ -152,7 +148,7 @@ COLUMNS: Mapping[str, Column[_Row]] = {
         read=lambda row: row.cell.spec.threads, text=lambda row: SETTINGS["threads"](row.cell.spec)
     ),
     "cell": Column("cell", read=lambda row: row.cell.cell, text=lambda row: str(row.cell.cell + 1)),
-    "n": Column("n"),
+    "n": Column("n", read=lambda row: row.summary.n if row.summary else 0),
     **{word: _statistic(word) for word in ("mean", "std", "median", "min", "max", "p95")},
     "tokens": Column("tokens_per_s", "tokens/s", read=lambda row: row.cell.tokens_per_s, show=count),
     "memory": _peak("peak allocated", "peak_allocated_bytes"),
@@ -255,16 +251,11 @@ def _work_notes(rows: Sequence[_Row], keys: Sequence[str], *, by_default: bool) 
     if any(key in keys for key in _ENERGY):
         yield ENERGY_NOTE
         for device in dict.fromkeys(row.cell.spec.device for row in rows):
-            whys = [row.energy.why for row in rows if row.cell.spec.device == device and row.n and row.energy.why]
+            whys = [row.energy.why for row in rows if row.cell.spec.device == device and row.summary and row.energy.why]
             for reasons in sorted(grouped(whys, without_numbers).values(), key=len, reverse=True):
                 differ = ", of the first" * (len({*reasons}) > 1)
                 some = f", of {len(reasons)} of {len(whys)} such cells" if len(reasons) < len(whys) else ""
                 yield f"energy unknown on {device}{differ}: {reasons[0]}{some}"
-
-
-def _is_telling(key: str, shown: str) -> bool:
-    """True if a variant's value has to be said; what follows from the model goes without saying."""
-    return shown not in (FIELDS[key].usual, OWN)
 
 
 def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
@@ -279,7 +270,8 @@ def default_columns(rows: Sequence[_Row]) -> tuple[str, ...]:
     return (
         *(key for key in ("session", "machine") if several and differs(key)),
         *_MODEL,
-        *(key for key in VARIANTS if any(_is_telling(key, FIELDS[key].show(result)) for result in results)),
+        # What follows from the model goes without saying.
+        *(key for key in VARIANTS if any(FIELDS[key].show(each) not in (FIELDS[key].usual, OWN) for each in results)),
         *filter(differs, _MAY_VARY),
         *_TIMES,
         *("flops",) * any(row.point for row in rows),

@@ -69,16 +69,17 @@ def summary_markdown(state: SessionState) -> str:
     Reads well at any moment of a session; sections without content are left out.
     """
     reports, cells = dict(report_sections(state)), state.cells.values()
+    trust = verdict_table(results_of(state), caption="")
     limit = reports.pop(LIMIT, "")
     sections = (
         ("Environment", _lines(_environment(state))),
         ("Command", code_block("\n".join(state.commands), "sh") if state.commands else ""),
         ("Results", _results(state)),
-        (TRUST, _trust(state)),
+        (TRUST, render(trust, "markdown").rstrip() if trust.rows else ""),
         (LIMIT, limit),
         ("Phases", _phases(state)),
         *reports.items(),
-        ("Step times", _step_times(state)),
+        ("Step times", "\n\n".join(_times(n, cell, state.ddof) for n, cell in enumerate(cells, 1) if cell.steps_done)),
         ("Failures", "\n\n".join(_failure(cell) for cell in cells if cell.status in FAILED)),
         ("Notices", _lines(notice.text for notice in state.notices)),
     )
@@ -118,12 +119,6 @@ def _results(state: SessionState) -> str:
     return render(msgspec.structs.replace(results_table(results), footnotes=notes), "markdown").rstrip()
 
 
-def _trust(state: SessionState) -> str:
-    """The verdict on every cell with timings, what is wrong with those in doubt, and what could not be observed."""
-    table = verdict_table(results_of(state), caption="")
-    return render(table, "markdown").rstrip() if table.rows else ""
-
-
 def _phases(state: SessionState) -> str:
     """Mean device time of each phase over the measured steps, and the host's time to enqueue a step."""
     cells = [cell for cell in state.cells.values() if cell.phase_times_s]
@@ -146,12 +141,7 @@ def _mean_ms(times_s: Sequence[float]) -> str:
     return milliseconds(found.mean_s, found.std_s)[0]
 
 
-def _step_times(state: SessionState) -> str:
-    cells = enumerate(state.cells.values(), 1)
-    return "\n\n".join(_cell_times(number, cell, state.ddof) for number, cell in cells if cell.steps_done)
-
-
-def _cell_times(number: int, cell: CellState, ddof: int) -> str:
+def _times(number: int, cell: CellState, ddof: int) -> str:
     warmup, measured = cell.warmup_times_s, cell.step_times_s
     top = max(*warmup, *measured, 0.0)
     bars = "│".join(sparkline(times, top, SPARKLINE_BARS) for times in (warmup, measured))
