@@ -25,3 +25,8 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 # Under nohup a hang-up is ignored, in the background Ctrl+C; commands that tests start and signal would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than cores (``-n auto``): tests of whole processes wait for most of their time."""
+    return (os.cpu_count() or 1) + 1
