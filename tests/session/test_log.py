@@ -1,5 +1,6 @@
 """A log keeps every finished step, whatever ends the writer; a damaged one says where."""
 
+import itertools
 import os
 import signal
 import stat
@@ -238,6 +239,8 @@ def test_a_killed_writer_loses_nothing_that_it_had_written(tmp_path: Path) -> No
 
 
 def test_session_names_sort_by_time_and_differ() -> None:
+    for earlier, later in itertools.pairwise(map(new_session_id, (1e9, 1e9 + 0.25, 1e9 + 0.75, 1e9 + 1))):
+        assert earlier < later
     earlier, later = new_session_id(1_000_000_000.0), new_session_id(1_000_000_001.0)
     assert earlier < later
     assert len({new_session_id(0.0) for _ in range(20)}) > 1
