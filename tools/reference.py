@@ -240,7 +240,7 @@ def _type(kind: Any) -> str:
 
 
 def _notes(struct: type) -> Mapping[str, str]:
-    """What stands below each field, by its name; of the structs above, too."""
+    """The docstring below each field, by its name; of the structs above, too."""
     found: dict[str, str] = {}
     for each in reversed([each for each in struct.__mro__ if each.__module__.startswith("cs336_tui")]):
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body

@@ -29,7 +29,7 @@ TABS: dict[ReportKind, tuple[str, ...]] = {"kernels": ("9", "v", "v"), "memory":
 
 
 def is_later(event: object) -> bool:
-    """Whether the event is past the moment shown: six measured steps into the sixth cell."""
+    """True if the event is past the moment shown: six measured steps into the sixth cell."""
     return isinstance(event, StepsTimed) and (event.cell, event.kind, event.first) == (5, "measured", 6)
 
 

@@ -85,7 +85,7 @@ def values(results: Iterable[Result], key: str) -> tuple[str, ...]:
 
 
 def varies(results: Sequence[Result], key: str) -> bool:
-    """Whether the results differ in this field by more than what follows from the model that they are of, or from
+    """True if the results differ in this field by more than what follows from the model that they are of, or from
     there being none."""
     results = _with(results, key)
     if key == "model-args":
@@ -97,9 +97,11 @@ def varies(results: Sequence[Result], key: str) -> bool:
 
 
 def in_common(results: Sequence[Result], key: str) -> str:
-    """What all results show in this field, as far as their model leaves it open: beside a model that decides it itself,
-    ``swiglu-rope (reference)``, beside attention alone ``2026 (language-model)``. Empty where they differ, or where it
-    goes without saying."""
+    """The value that all results show in this field; empty if they differ, or if it goes without saying.
+
+    Beside a model that decides it itself the value is ``swiglu-rope (reference)``, beside attention alone
+    ``2026 (language-model)``.
+    """
     having = _with(results, key)
     taken = values(having, key)
     found = [shown for shown in taken if shown != OWN]

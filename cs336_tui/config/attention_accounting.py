@@ -119,7 +119,7 @@ def _widths(spec: CellSpec) -> tuple[int, int]:
 
 
 def _softmax_stays(spec: CellSpec) -> bool:
-    """Whether autocast keeps a softmax in half precision; on a GPU it computes softmax in float32."""
+    """True if autocast keeps a softmax in half precision; on a GPU it computes softmax in float32."""
     return spec.device == "cpu"
 
 

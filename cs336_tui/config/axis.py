@@ -152,7 +152,7 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_rare(self) -> bool:
-        """Whether presets and commands leave its default out."""
+        """True if presets and commands leave its default out."""
         return self.group == "variants" or self.field == "vocab_size"
 
     @property
@@ -166,7 +166,7 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
         return self.default if self.stand_in is None else self.stand_in
 
     def counts_in(self, cell: Cell) -> bool:
-        """Whether the choice changes anything in a cell."""
+        """True if the choice changes anything in a cell."""
         return self.workload in (None, cell.workload) and self.applies(cell)
 
     def validate(self, value: Any) -> None:

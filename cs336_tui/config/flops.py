@@ -1,4 +1,4 @@
-"""What a step of the reference model, or of attention alone, computes and moves at least, from its dimensions alone.
+"""FLOPs and bytes that a step of the reference model, or of attention alone, needs at least, from its dimensions alone.
 
 Of a model with naive attention the same numbers as a prediction's, which follows the step on tensors without data; this
 needs neither torch nor time.
@@ -78,7 +78,7 @@ def _pairs(spec: CellSpec, all_pairs: bool) -> int:
 
 
 def unread_rows(spec: CellSpec) -> int:
-    """How many rows of the token embedding no token of a step reads, at least."""
+    """Rows of the token embedding that no token of a step reads, at least."""
     return max(spec.vocab_size - spec.tokens_per_step, 0)
 
 

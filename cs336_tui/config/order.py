@@ -52,7 +52,7 @@ _UNPREDICTED = [axis for axis in AXES.values() if "memory" in axis.kinds and "pr
 
 
 def is_as_predicted(spec: CellSpec) -> bool:
-    """Whether predictions of memory cover all choices of the cell."""
+    """True if predictions of memory cover all choices of the cell."""
     return all(getattr(spec, axis.field) == axis.default for axis in _UNPREDICTED)
 
 
@@ -73,7 +73,7 @@ def in_rounds(specs: Sequence[CellSpec], repeats: int) -> tuple[tuple[CellSpec, 
 
 
 def needs_at_least(spec: CellSpec, other: CellSpec) -> bool:
-    """Whether `spec` surely needs as much memory as `other`: it is of the same kind and no dimension is smaller."""
+    """True if `spec` surely needs as much memory as `other`: it is of the same kind and no dimension is smaller."""
 
     def extent(cell: CellSpec) -> tuple[int, ...]:
         return (*msgspec.structs.astuple(cell.dims), cell.context_length, cell.batch_size)
@@ -84,7 +84,7 @@ def needs_at_least(spec: CellSpec, other: CellSpec) -> bool:
 
 
 def brings_as(spec: CellSpec, code: str, other: CellSpec) -> bool:
-    """Whether `spec` uses this code of a user's own as `other` does: from the same folders, a model with the same
+    """True if `spec` uses this code of a user's own as `other` does: from the same folders, a model with the same
     arguments."""
     used = {spec.attention, spec.loss, *([spec.optimizer] if spec.pass_ == "train-step" else [])}
     as_model = spec.model == code and spec.model_args == other.model_args

@@ -205,7 +205,7 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
 
     @property
     def brings_own_code(self) -> bool:
-        """Whether it runs code of the user's."""
+        """True if it runs code of the user's."""
         return any(is_imported(getattr(self, field)) for field, axis in AXES.items() if axis.own)
 
     @property

@@ -41,12 +41,12 @@ _IMPORTED = re.compile(f"{_DOTTED}:{_DOTTED}")
 
 
 def is_imported(name: str) -> bool:
-    """Whether this names a user's own code, as ``package.module:Class``."""
+    """True if this names a user's own code, as ``package.module:Class``."""
     return ":" in name
 
 
 def is_well_formed(name: str) -> bool:
-    """Whether it has the form ``package.module:attribute``; nested attributes have dots."""
+    """True if it has the form ``package.module:attribute``; nested attributes have dots."""
     return _IMPORTED.fullmatch(name) is not None
 
 

@@ -120,7 +120,7 @@ def predictions(asked: Iterable[tuple[CellSpec, tuple[int, int] | None]]) -> Ite
 
 
 def probe() -> Iterator[ProbeReport]:
-    """What torch offers on this machine."""
+    """The devices and settings that torch offers on this machine."""
     forked_after_driver = worker_entry.forked_after_driver()
     try:
         # A driver initialised before the fork is unusable here; the caller asks again in a spawned child.
@@ -132,7 +132,7 @@ def probe() -> Iterator[ProbeReport]:
 
 
 def peak(device: str, precision: Precision, threads: int | None) -> Iterator[PeakAnswer]:
-    """What a device does at best."""
+    """The measured peak of a device."""
     try:
         answer = PeakAnswer(worker_entry.measure_peak(device, precision, threads))
     except Exception as error:

@@ -144,7 +144,7 @@ def _place(
 
 
 def _is_free(row: int, own: int, start: int, length: int, columns: int, taken: set[tuple[int, int]]) -> bool:
-    """Whether a number fits there, apart from all points but that of column `own`."""
+    """True if a number fits there, apart from all points but that of column `own`."""
     if start < 0 or start + length > columns:
         return False
     return not any((row, at) in taken for at in range(start - 1, start + length + 1) if at != own)

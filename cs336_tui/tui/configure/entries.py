@@ -96,7 +96,7 @@ def fields_in(group: str) -> set[str]:
 
 
 def is_shown(field: str, entries: Entries, recent: tuple[RecentModel, ...]) -> bool:
-    """Whether the entry has an effect beside the others, or is not empty."""
+    """True if the entry has an effect beside the others, or is not empty."""
     alone = entries.workload == "attention"
     if field == "recent":
         return bool(recent) and not alone

@@ -52,7 +52,7 @@ class Cells(NamedTuple):
 
     @property
     def is_cut(self) -> bool:
-        """Whether some needs are not predicted."""
+        """True if some needs are not predicted."""
         return len(self.largest) < len(self.needs)
 
     @property

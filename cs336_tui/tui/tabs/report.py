@@ -27,7 +27,7 @@ class About(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What the tabs of reports show."""
+    """The content of the tabs of reports."""
 
     state: SessionState
     spec: CellSpec | None = None

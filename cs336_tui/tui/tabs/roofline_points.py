@@ -234,7 +234,7 @@ def _unsettled(peak: DevicePeak) -> str:
 
 
 def invitation(roofline: Roofline, *, can_measure: bool, width: int) -> list[Line]:
-    """What to do about peaks that are not measured."""
+    """Advice on peaks that are not measured."""
     if roofline.missing and can_measure:
         names = ", ".join(f"{each.device} {each.precision}" for each in roofline.missing)
         seconds = _SECONDS_EACH * len(roofline.missing)

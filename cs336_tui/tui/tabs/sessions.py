@@ -27,7 +27,7 @@ _LONGEST_NOTE = 40
 
 
 class Compared(NamedTuple):
-    """What Compare is about: sessions with their titles, or the two marked cells."""
+    """The subject of Compare: sessions with their titles, or the two marked cells."""
 
     sessions: tuple[Source, ...]
     cells: tuple[tuple[Source, CellState], ...] = ()

@@ -229,7 +229,7 @@ def _rest(cell: CellState, found: Assessment) -> Iterator[tuple[str, str]]:
 
 
 def _limit(found: Assessment) -> Iterator[str]:
-    """What the short row does not say about the limit."""
+    """The facts about the limit that the short row leaves out."""
     limit = found.limit
     if limit is None:
         return

@@ -52,7 +52,7 @@ class CompileError(RuntimeError):
 
 
 class Preparation(NamedTuple):
-    """What was done before the first warm-up step, as in `cs336_tui.events.events.ModelPrepared`."""
+    """The work before the first warm-up step, as in `cs336_tui.events.events.ModelPrepared`."""
 
     compile_s: float | None = None
     graphs: int = 0

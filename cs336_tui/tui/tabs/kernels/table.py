@@ -63,7 +63,7 @@ class Selection(msgspec.Struct, frozen=True):
 
     @property
     def filters(self) -> bool:
-        """Whether some kernels are left out."""
+        """True if some kernels are left out."""
         return self != self.cleared()
 
     def cleared(self) -> Selection:

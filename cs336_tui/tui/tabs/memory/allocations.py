@@ -118,7 +118,7 @@ def _lives(block: MemoryBlock, alike: Sequence[Allocation], report: MemoryReport
 
 
 def saved_page(report: MemoryReport, width: int) -> Page:
-    """What each Transformer block saves for backward: its five largest contributors with their shares."""
+    """Memory that each Transformer block saves for backward: its five largest contributors with their shares."""
     from cs336_tui.analysis.memory import saved_summary
 
     rows = saved_summary(report)
