@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.steady_state import LEAST_COVERAGE, MOST_COVERAGE, autoregression, coverage
 from cs336_tui.stats.intervals import (
@@ -194,3 +196,65 @@ def test_a_level_outside_of_0_to_1_is_refused() -> None:
     for method in (mean_interval, t_interval):
         with pytest.raises(ValueError, match="confidence level"):
             method([1.0, 2.0, 3.0, 4.0], 1.5)
+
+
+@pytest.mark.parametrize(
+    ("p", "df", "expected"),
+    [
+        # NIST/SEMATECH e-Handbook 1.3.6.7.2, there to three decimals; closed forms for 1 and 2 degrees of freedom.
+        (0.975, 1, math.tan(math.pi * 0.475)),
+        (0.995, 1, math.tan(math.pi * 0.495)),
+        (0.975, 2, 0.95 * math.sqrt(2 / (1 - 0.95**2))),
+        (0.90, 2, 0.8 * math.sqrt(2 / (1 - 0.8**2))),
+        (0.9995, 2, 0.999 * math.sqrt(2 / (1 - 0.999**2))),
+    ],
+)
+def test_t_quantiles_are_those_of_closed_forms(p: float, df: float, expected: float) -> None:
+    assert t_quantile(p, df) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("p", "df", "expected"),
+    [
+        (0.975, 3, 3.182), (0.975, 5, 2.571), (0.975, 9, 2.262), (0.975, 10, 2.228), (0.975, 30, 2.042),
+        (0.975, 100, 1.984), (0.95, 9, 1.833), (0.99, 4, 3.747), (0.995, 20, 2.845), (0.999, 7, 4.785),
+    ],
+)  # fmt: skip
+def test_t_quantiles_are_those_of_the_printed_table(p: float, df: float, expected: float) -> None:
+    assert t_quantile(p, df) == pytest.approx(expected, abs=0.0006)
+
+
+def test_t_quantiles_join_where_the_expansion_takes_over() -> None:
+    below, above = t_quantile(0.975, 9_999.999), t_quantile(0.975, 10_000)
+    assert below == pytest.approx(above, rel=1e-9)
+    assert t_quantile(0.975, 1e15) == pytest.approx(1.959963984540054, rel=1e-12)
+
+
+@given(st.floats(0.001, 0.999), st.floats(1, 500))
+def test_t_quantiles_are_symmetric_and_wider_than_the_normal(p: float, df: float) -> None:
+    assert t_quantile(p, df) == pytest.approx(-t_quantile(1 - p, df), rel=1e-6, abs=1e-9)
+    if p > 0.5:
+        assert t_quantile(p, df) >= t_quantile(p, 2 * df) > 0
+
+
+@pytest.mark.parametrize(("p", "df"), [(0.0, 3), (1.0, 3), (0.5, 0), (math.nan, 3)])
+def test_a_quantile_that_does_not_exist_is_refused(p: float, df: float) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        t_quantile(p, df)
+
+
+def test_an_interval_of_a_mean_is_students() -> None:
+    found = t_interval([1.0, 4.0, 2.0, 5.0, 3.0])  # neighbours are unlike
+    assert found is not None
+    half = 2.7764451 * math.sqrt(2.5 / 5)  # t(0.975, 4) from the table to 7 digits
+    assert (found.mean, found.n) == (3.0, 5)
+    assert found.low == pytest.approx(3 - half, rel=1e-7)
+    assert found.high == pytest.approx(3 + half, rel=1e-7)
+
+
+def test_an_interval_needs_two_finite_times() -> None:
+    assert t_interval([1.0]) is None
+    assert t_interval([1.0, math.inf]) is None
+    assert t_interval([0.1, 0.1, 0.1]) is not None
+    with pytest.raises(ValueError, match="level 95"):
+        t_interval([1.0, 2.0], level=95)
