@@ -64,8 +64,7 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def from_line(line: bytes) -> Event:
-    """Inverse of `to_line`, for lines from anywhere; its times and other numbers are within the limits above. Raises
-    `msgspec.MsgspecError` or `UnicodeDecodeError`."""
+    """Inverse of `to_line`, within the limits above. Raises `msgspec.MsgspecError` or `UnicodeDecodeError`."""
     try:
         event = _UNJSON.decode(line)
         problem = _problem(event, line)

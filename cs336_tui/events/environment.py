@@ -67,8 +67,7 @@ class Environment(TorchEnvironment, frozen=True, kw_only=True):
         return next((d for d in self.devices if d.name == name), None)
 
     def resolve(self, devices: tuple[str, ...]) -> tuple[str, ...]:
-        """Device names: ``auto`` becomes the best device here (CUDA, else MPS, else the CPU), ``every`` all of them,
-        the CPU first."""
+        """Device names: ``auto`` is the best here (CUDA, else MPS, else CPU), ``every`` all, the CPU first."""
         order = sorted(self.devices, key=lambda d: ("cuda", "mps", "cpu").index(d.name.partition(":")[0]))
         best = order[0].name if order else "cpu"
         every = tuple(device.name for device in reversed(order)) or (best,)

@@ -1,6 +1,5 @@
-"""The events of a session: the vocabulary of the child's pipe, the session log and every consumer. Times named ``*_s``
-are seconds; ``at`` is Unix time in seconds; sizes are bytes. A cell is numbered within its session. `codec` writes and
-reads them; every event carries the tag ``type``."""
+"""The events of a session, for the child's pipe, the log and every consumer. ``*_s`` are seconds, ``at`` is Unix time
+in seconds, sizes are bytes. A cell is numbered within its session. `codec` writes and reads them, by tag ``type``."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ class EnvironmentRead(_EventBase, frozen=True):
 
 class CellsQueued(_EventBase, frozen=True):
     """Cells that will run, in order, numbered from `first`; `command` repeats them headless. `ddof` holds for all stds
-    of the session from here on. `repeats` is the number of each cell's run of its spec, from 1; empty if each is the
-    first."""
+    from here on. `repeats` is the number of each cell's run of its spec, from 1; empty if all are 1."""
 
     first: int
     specs: tuple[CellSpec, ...]
@@ -122,8 +120,7 @@ class EffectiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     allocator: str | None = None
     """The allocator of the device's memory and its settings."""
     variables: tuple[str, ...] | None = None
-    """Environment variables that change step times (`config.environment_variables`), as ``NAME=value``; None in old
-    logs."""
+    """Those that change step times (`config.environment_variables`), as ``NAME=value``; None in old logs."""
     device_name: str | None = None
     model_revision: str | None = None
     """Revision of an imported model's source; None for the built-in one."""
@@ -214,8 +211,7 @@ class CellsPredicted(_EventBase, frozen=True):
 
 
 class ReportStarted(_EventBase, frozen=True):
-    """A report of a spec begins; reports are numbered within their session. `cell` is the session's cell that it is
-    about, if there is one."""
+    """A report of a spec begins, numbered within its session; `cell` is the session's cell that it is about, if any."""
 
     report: int
     kind: ReportKind
@@ -271,8 +267,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     other_processes: tuple[GpuProcess, ...] | None = None
     """Processes on the GPU that are not this app's; None if PIDs cannot be told apart, as in most containers."""
     processes_age_s: float | None = None
-    """The greatest time between reading `other_processes` and the sample's `at`: a list is read less often than the
-    rest. None without a list, and in old logs."""
+    """Maximum time between reading `other_processes`, which is rarer, and `at`; None without a list, in old logs."""
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -298,8 +293,7 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeviceSampled(_EventBase, frozen=True):
-    """State of the device and host. `gpu` is None without NVML, and has only `uuid` and `name` once lost; `why` says
-    why."""
+    """The device and host. `gpu` is None without NVML, has only `uuid` and `name` once lost; `why` says why."""
 
     host: HostSample
     gpu: GpuSample | None = None

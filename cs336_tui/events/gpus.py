@@ -32,8 +32,7 @@ _CLOCK_REASONS = (
 )  # fmt: skip
 """``nvmlClocksEventReasons`` of nvml.h, by bit, the lowest first."""
 ORDINARY_REASONS = frozenset({"idle", "application clocks", "software power cap", "sync boost", "display clocks"})
-"""Reasons that are settings or ordinary power management. Any other means that heat or power supply fails to keep
-up, and makes a timing suspect."""
+"""Reasons of settings and power management; others mean that heat or power fails, and make a timing suspect."""
 
 
 class UnknownGpu(UserError, ValueError):
@@ -86,8 +85,7 @@ def known_gpus() -> tuple[GpuModel, ...]:
 
 
 def find_gpu(name: str) -> GpuModel:
-    """The GPU of a name such as ``H100``, ``a100-80gb`` or ``NVIDIA H100 80GB HBM3``; of several the most common.
-    Raises `UnknownGpu`."""
+    """The GPU of a name such as ``H100`` or ``NVIDIA H100 80GB HBM3``, the most common. Raises `UnknownGpu`."""
     if found := gpu_of_label(name):
         return found
     raise UnknownGpu(f"GPU {name}: expected one of {', '.join(gpu.name for gpu in known_gpus())}")

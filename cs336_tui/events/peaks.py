@@ -90,8 +90,7 @@ class DevicePeak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     note: str = ""
     """Such as why larger sizes were not tried."""
     disagreement: float | None = None
-    """Share by which the slower of two measurements, some seconds apart, is below the faster: for products or copy, the
-    larger one. None if measured once."""
+    """Share by which the slower of two measurements is below the faster, of products or copy; None if one."""
     uuid: str | None = None
     """A GPU's."""
     others: int | None = None

@@ -1,6 +1,5 @@
-"""Contents of reports on a cell: kernels, memory, dtypes, out of memory; and its prediction. A report is made in a
-child process of its own, never while a cell is timed. Sizes are bytes, ``*_ns`` nanoseconds. `cs336_tui.analysis`
-derives tables from them."""
+"""Contents of reports on a cell: kernels, memory, dtypes, out of memory; and its prediction. A child process of its own
+makes each, never while a cell is timed; `cs336_tui.analysis` derives tables. Sizes are bytes, ``*_ns`` nanoseconds."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ FUSED = "fused"
 
 KernelKind = Literal["matrix multiply", "softmax", "elementwise", "reduction", "copy", "optimizer", "other"]
 KINDS: tuple[str, ...] = get_args(KernelKind)
-"""Kinds of kernels. ``softmax`` is its fused kernel; ``copy`` moves or fills memory; ``optimizer`` are kernels over
-lists of tensors, as only an optimizer's are."""
+"""``softmax`` is its fused kernel; ``copy`` moves or fills memory; ``optimizer`` are kernels over lists of tensors."""
 
 
 WORKSPACE_OP = "cuBLAS workspace"
@@ -57,9 +55,8 @@ class MemoryBlock(msgspec.Struct, frozen=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Memory and FLOPs of a cell, computed on tensors without data, whatever memory a device has. Memory is that of a
-    caching allocator: each allocation rounded up to its unit, without the device's own context. The step is one after
-    warm-up, so that the optimizer's state is there."""
+    """Memory and FLOPs of a cell after warm-up, with the optimizer's state, computed on tensors without data. Memory is
+    that of a caching allocator: each allocation rounded up to its unit, without the device's own context."""
 
     spec: CellSpec
     num_params: int
@@ -174,9 +171,8 @@ class TensorForm(msgspec.Struct, frozen=True):
 
 
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Every allocation of one recorded step, after warm-up. The timeline counts events: the allocations that live when
-    the step begins are born at event 0; block `i` is live at events ``born[i] <= event < died[i]``, to the end when
-    `died` is -1. Blocks are in order of birth."""
+    """Every allocation of one recorded step, after warm-up, in order of birth. The timeline counts events: block `i`
+    lives at events ``born[i] <= event < died[i]``, from 0 if before the step, to the end when `died` is -1."""
 
     spec: CellSpec
     recorder: Literal["CUDA allocator history", "CPU profiler", "tensors"]
@@ -374,8 +370,7 @@ def prediction_key(spec: CellSpec) -> CellSpec:
 
 
 def run_key(spec: CellSpec) -> CellSpec:
-    """The same spec for all cells that need the same and run the same way: of two cells one of which is compiled needs
-    are predicted alike, but what is measured is not."""
+    """The same spec for all cells that need the same and run the same way (compiled or not), so measure alike."""
     return msgspec.structs.replace(prediction_key(spec), **{field: getattr(spec, field) for field in _OF_A_RUN})
 
 

@@ -16,6 +16,7 @@ from cs336_tui.config.spec import CellSpec, Precision, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment, capability_pair
+from cs336_tui.events.peaks import PeakError
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.ab import RoundSetup, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.capabilities import without_impossible
@@ -23,9 +24,9 @@ from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.machine import probe_machine
-from cs336_tui.runner.peak import PeakRequests, Tell
+from cs336_tui.runner.peak import measure_peak
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.queue import CellQueue, WaitingReport
+from cs336_tui.runner.queue import CellQueue, Tell, WaitingPeak, WaitingReport
 from cs336_tui.runner.resume import go_on
 from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.session.log import LogError, LogReader, new_session_id
@@ -68,7 +69,6 @@ class Bench:
         self._recorder = SessionRecorder(session_dir, session or new_session_id(), sink)
         self._scratch = Path(tempfile.mkdtemp(prefix="cs336-tui-"))
         self._launcher = Launcher(self._scratch)
-        self._peaks = PeakRequests(self._launcher)
         self._predictions = SessionPredictions(
             self._launcher, self._recorder, self._capability_of, lambda: self.timeout_s
         )
@@ -185,18 +185,16 @@ class Bench:
         environment.check(spec)
         self._open_log(environment)
         self._predictions.add([spec])
-        self.queue.ask(kind, spec, cell)
+        self.queue.ask(WaitingReport(kind, spec, cell))
 
     def ask_peak(self, device: str, precision: Precision, threads: int | None, tell: Tell) -> None:
-        """Queue the measurement of a device's peak, which `work` makes in a child before the next cell. `tell` is given
-        the peak or a `PeakError`, on another thread."""
-        self._peaks.ask(device, precision, threads, tell)
+        """Queue a device's peak, which `work` measures before the next cell; `tell` is called on another thread."""
+        self.queue.ask(WaitingPeak(device, precision, threads, tell))
         if self._closed:
-            self._peaks.stop()
+            self.queue.cancel()
 
     def predict(self, specs: Sequence[CellSpec]) -> None:
-        """Predict these instead of what was asked before; returns at once. Answers come as `CellsPredicted`. Nothing is
-        predicted while a cell or a report runs."""
+        """Predict these instead of what was asked before, while no cell or report runs; sends `CellsPredicted`."""
         self.start()
         self._predictions.predictor.ask(specs)
 
@@ -205,16 +203,13 @@ class Bench:
         self._predictions.work_out(specs, lambda: len(self.queue) > 0, say)
 
     def predict_afterwards(self, specs: Iterable[CellSpec]) -> None:
-        """Predict cells that have run, in seconds each at most, for the FLOPs beside their times. Does nothing with
-        `in_process`, as there are no children."""
+        """Predict cells that have run, in seconds each at most, for the FLOPs beside their times; not `in_process`."""
         if not self._in_process:
             self._predictions.work_out_afterwards(specs)
 
     def work(self) -> None:
         """Run what waits until nothing does; returns at once when another thread is at it."""
         self._work(self._run_all)
-        while self._peaks and not (self._closed or self.queue.busy):  # asked for when the last cell was just over
-            self._work(self._run_all)
 
     def _work(self, run: Callable[[Environment], None]) -> None:
         if self._closed or not self.queue.claim():
@@ -232,17 +227,22 @@ class Bench:
             raise
 
     def _run_all(self, environment: Environment) -> None:
-        while True:
-            self._peaks.measure_all()  # that wait, before the next cell or report
-            if (taken := self.queue.take()) is None:
-                break
+        while (taken := self.queue.take()) is not None:
             if isinstance(taken, WaitingReport):
                 self._cells.make_report(taken, environment, self.timeout_s)
+                continue
+            if isinstance(taken, WaitingPeak):
+                try:
+                    found = measure_peak(self._launcher, taken.device, taken.precision, taken.threads, stop=self._stop)
+                except PeakError as error:
+                    taken.tell(error)
+                else:
+                    taken.tell(found)
                 continue
             self._cells.run(taken.cell, taken.spec, environment, self.timeout_s)
             ran_out = taken.cell in self._cells.out_of_memory
             if ran_out and self._explain_oom and not self._in_process:
-                self.queue.ask("oom", taken.spec, taken.cell)
+                self.queue.ask(WaitingReport("oom", taken.spec, taken.cell))
             if code := self._cells.unusable.pop(taken.cell, None):
                 self.queue.skip_bringing(code, taken.spec, taken.cell)
             if ran_out and self.skip_after_oom:
@@ -264,10 +264,9 @@ class Bench:
         self._watch.point(None, None)
 
     def resume(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
-        """Go on with the session's log; returns the cells that now wait, in order. Those are the cells without a
-        result, and with `failed` those that failed or were killed. The log's events go to `sink`, or to the sink of all
-        events. Raises `LogError` when the log cannot be read or another process writes it, like `resolve` when this
-        machine cannot run a cell; then the log is unchanged."""
+        """Go on with the session's log, whose events go to `sink`, if given; returns the cells that now wait: those
+        without a result, and with `failed` those that failed or were killed. Raises `LogError` when the log cannot be
+        read or another process writes it, and like `resolve`; then the log is unchanged."""
         environment = self._probe_for_cells()
         with self._opening:
             if self._closed:
@@ -296,7 +295,6 @@ class Bench:
 
     def cancel(self) -> bool:
         """Stop the running cell within 2 s, and run none that waits; False when there was neither."""
-        self._peaks.stop()
         stopped = self.queue.cancel()
         self._predictions.predictor.stop()
         self._was_cancelled |= stopped
@@ -316,7 +314,6 @@ class Bench:
             ending.callback(self._await_running)
             ending.callback(self._predictions.predictor.close)
             ending.callback(self._close_queue)
-            ending.callback(self._peaks.stop)
 
     def _close_queue(self) -> None:
         self._was_cancelled |= self.queue.close()

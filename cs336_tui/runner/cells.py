@@ -32,8 +32,7 @@ _MAY_MATTER = 1 / 4
 
 class CellRunner:
     """Runs one cell or report at a time; without a `launcher` in the calling thread. With `check_fit` a cell on the
-    host that cannot fit by prediction is out of memory without being tried. With `nvtx` steps, phases and parts are
-    marked for external profilers."""
+    host that cannot fit by prediction is not tried. With `nvtx` steps, phases and parts are marked for profilers."""
 
     def __init__(
         self,
@@ -144,9 +143,8 @@ class CellRunner:
 
 
 def why_not_tried(specs: Sequence[CellSpec], device: DeviceInfo, predictor: Predictor, predicted: Predicted) -> str:
-    """The reason why a cell, or two in turns, has no room on the device by prediction; empty if there is room. Empty on
-    CUDA, too: there, unlike on the host, running out of memory does no harm. May block for some seconds for a
-    prediction, which is also given to `predicted`."""
+    """The reason why a cell, or two in turns, has no room on the device by prediction; empty if there is room, and on
+    CUDA, where running out of memory does no harm. May take seconds for a prediction, also given to `predicted`."""
     capacity = None if device.name.startswith("cuda") else device.memory_bytes
     if capacity is None or sum(map(rough_peak_bytes, specs)) < capacity * _MAY_MATTER:
         return ""

@@ -67,8 +67,7 @@ class PeakAnswer(msgspec.Struct, frozen=True):
 
 
 def run_work(events: Connection, commands: Connection, output: str, work: Work) -> NoReturn:
-    """Entry point of a process of cells or of a report: `work` sends its events by the first function that it is given,
-    and asks for a stop by the second."""
+    """Entry point of a process of cells or of a report: `work` is given the means to send and to ask for a stop."""
     _settle(output)
     poll = select.poll()
     poll.register(commands.fileno(), select.POLLIN | select.POLLHUP)

@@ -19,7 +19,7 @@ from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner import child
 from cs336_tui.runner.orphans import end_offspring, end_orphans, offspring_of
-from cs336_tui.runner.pipes import FrameReader, enlarge, last_line
+from cs336_tui.runner.pipes import FrameReader, StopSignal, enlarge, last_line
 from cs336_tui.worker import worker_entry
 
 if TYPE_CHECKING:
@@ -63,15 +63,16 @@ class Child:
     def frames(self) -> FrameReader:
         return FrameReader(self.events.fileno())
 
-    def messages(self, within_s: float | None = None) -> Iterator[bytes]:
-        """Its messages until it is gone: its pipe may be held open by what it started. Raises `TimeoutError`."""
-        frames, sentinel, gone = self.frames(), self.process.sentinel, False
+    def messages(self, within_s: float | None = None, stop: StopSignal | None = None) -> Iterator[bytes]:
+        """Its messages until it is gone or `stop` is set, as others may hold its pipe open. Raises `TimeoutError`."""
+        frames, over = self.frames(), [self.process.sentinel, *([stop.fileno()] if stop else [])]
         end_at = None if within_s is None else time.monotonic() + within_s
+        gone = False
         while not (gone or frames.at_end):
-            ready = wait([self.events, sentinel], None if end_at is None else max(0.0, end_at - time.monotonic()))
+            ready = wait([self.events, *over], None if end_at is None else max(0.0, end_at - time.monotonic()))
             if not ready:
                 raise TimeoutError
-            gone = sentinel in ready
+            gone = any(end in ready for end in over)
             while not frames.at_end and self.events.poll():
                 yield from frames.read()
 

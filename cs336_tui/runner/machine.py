@@ -22,8 +22,7 @@ PROBE_TIMEOUT_S = 120.0
 
 
 def probe_machine(launcher: Launcher | None) -> Environment:
-    """This machine; torch is asked in a child of the launcher's, without one in this process. Makes the launcher spawn
-    if a forked child could not use CUDA."""
+    """This machine. Asks torch in a child, spawned if a fork cannot use CUDA; without a launcher in this process."""
     if launcher is None:
         return read_environment(worker_entry.probe(), start_method="in-process")
     report, slower = _ask_child(launcher), ""

@@ -25,8 +25,7 @@ _TORCHS_OWN = "torch/_inductor/compile_worker"
 
 
 def end_orphans(living: Container[int]) -> list[str]:
-    """Kill the children of the fork server that are not in `living`, and the orphans that these leave; returns names.
-    Takes about 50 µs if nothing was left."""
+    """Kill children of the fork server not in `living`, and their orphans; returns names. Takes 50 µs without any."""
     known: Any = forkserver._forkserver
     server: int | None = known._forkserver_pid
     ended: list[str] = []

@@ -1,5 +1,4 @@
-"""Keeps predictions in memory and on disk, and tells when a user's own files have changed. A user's files are looked
-at, never imported."""
+"""Keeps predictions in memory and on disk until a user's own files change, which are looked at, never imported."""
 
 from __future__ import annotations
 
@@ -41,9 +40,8 @@ _NOT_THE_USERS = frozenset({"site-packages", "dist-packages", "node_modules", "_
 
 
 class PredictionCache:
-    """Predictions in memory and as small files, valid for one torch and one content of the `HASHED` files. A folder
-    that cannot be written or read only means that they are worked out again. A prediction of a user's own code is kept
-    in memory alone, until its files change."""
+    """Predictions in memory and as small files, valid for one torch and one content of the `HASHED` files; those of a
+    user's own code in memory alone, until its files change. A folder that cannot be used holds none."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or platformdirs.user_cache_path("cs336-tui", appauthor=False) / "predictions"
@@ -87,9 +85,8 @@ def hashed_files() -> tuple[Path, ...]:
 
 
 def fingerprint(spec: CellSpec) -> Fingerprint:
-    """Of the Python files below the folders of a spec's own code, and of the installed packages that it names. Leaves
-    out hidden folders, virtual environments and installed packages below those folders. Empty for a spec without own
-    code, or whose code is not found."""
+    """Of the Python files below the folders of a spec's own code and of installed packages that it names. Leaves out
+    hidden folders, virtual environments, installed packages in them. Empty without own code."""
     brought = (spec.model, spec.attention, spec.optimizer, spec.loss, *(name for _, name in spec.annotations))
     names = dict.fromkeys(name.partition(":")[0].partition(".")[0] for name in brought if is_imported(name))
     if not names:

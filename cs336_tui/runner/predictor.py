@@ -55,11 +55,10 @@ class _Job:
 
 
 class Predictor:
-    """Predicts what cells will need. Jobs that a caller waits for (`predict`) come first and are never held back. Jobs
-    that were asked for (`ask`) give way to them, and pause while somebody holds; their results go to `deliver`, and to
-    `give_up` with the reason, on a thread of this object's. `launcher` starts the child processes; `capability_of` a
-    spec is that of its CUDA device; `own_code_within_s` limits a prediction of a user's own code, None for
-    `OWN_CODE_WITHIN_S`. Call `close` at the end."""
+    """Predicts what cells will need. Jobs that a caller waits for (`predict`) come first and are never held back. Those
+    that were asked for (`ask`) pause while somebody holds; their results go to `deliver`, or the reason to `give_up`,
+    on a thread of its own. `capability_of` a spec is that of its CUDA device; `own_code_within_s` limits a prediction
+    of a user's own code, None for `OWN_CODE_WITHIN_S`. Call `close` at the end."""
 
     def __init__(
         self,
@@ -106,9 +105,8 @@ class Predictor:
         *,
         within_s: float | None = None,
     ) -> tuple[Prediction, ...]:
-        """The prediction of each spec; blocks, and calls `on_each` as they become known. Raises `PredictionError`.
-        `within_s` limits a child process, in seconds: all specs of ours share one, each of a user's own code has one,
-        which has a limit in any case."""
+        """The prediction of each spec; blocks, and calls `on_each` with each. Raises `PredictionError`. `within_s`
+        limits a child process, in seconds: our specs share one, each of a user's own code has one, always limited."""
         wanted = {prediction_key(spec): spec for spec in specs}
         answers: SimpleQueue[Prediction | PredictionError] = SimpleQueue()
         jobs = [_Job(spec, answers, within_s) for spec in wanted.values() if self._known(spec) is None]
@@ -225,8 +223,7 @@ class Predictor:
                 self._changed.notify_all()
 
     def _work_off(self, jobs: Sequence[_Job]) -> None:
-        """Predict in one child process; each job leaves the queue with its answer. A child that dies by itself fails
-        the job that it was at; the others are tried again."""
+        """Predict in one child process. If it dies, the job that it was at fails; the later ones stay in the queue."""
         for job in jobs:
             job.files = fingerprint(job.spec)
         left = [job for job in jobs if job.answers or not (job.key in self._hopeless or self._known(job.spec))]

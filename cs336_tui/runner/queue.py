@@ -1,4 +1,4 @@
-"""The queue of cells and reports: changed from any thread, taken from by one."""
+"""The queue of cells, reports and peaks: changed from any thread, taken from by one."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from cs336_tui.config.order import brings_as, needs_at_least
-from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.events import CellFinished, CellRequeued, CellSkipped, CellsQueued, Event, QueueOrdered
+from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.events.reports import ReportKind
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.session.state import SessionState
 
 NOT_STARTED = "not started: the run was stopped"
+STOPPED = "it was stopped"
 
 
 def why_unusable(code: str, cell: int) -> str:
@@ -38,9 +40,21 @@ class WaitingReport(NamedTuple):
     cell: int | None
 
 
+Tell = Callable[[DevicePeak | PeakError], object]
+
+
+class WaitingPeak(NamedTuple):
+    """A device's peak to measure; `tell` is given the result, on the thread that measures or stops."""
+
+    device: str
+    precision: Precision
+    threads: int | None
+    tell: Tell
+
+
 class CellQueue:
-    """Cells that wait, and reports that come before them. `record` is given an event for every change of the cells, in
-    the order of the changes. `stop` is set while the taken cell or report is to be stopped."""
+    """Cells that wait, and reports and peaks that come before them. `record` is given an event for every change of the
+    cells, in the order of the changes. `stop` is set while what was taken is to be stopped."""
 
     def __init__(self, record: Callable[[Sequence[Event]], None], stop: StopSignal) -> None:
         self._record, self._stop = record, stop
@@ -48,8 +62,8 @@ class CellQueue:
         self._changed = threading.Condition(threading.RLock())
         self._specs: dict[int, CellSpec] = {}
         self._waiting: list[int] = []
-        self._asked: list[WaitingReport] = []
-        self._taken: WaitingCell | WaitingReport | None = None
+        self._asked: list[WaitingReport | WaitingPeak] = []
+        self._taken: WaitingCell | WaitingReport | WaitingPeak | None = None
         self.busy = False
         """True while a thread takes cells."""
         self.paused = False
@@ -125,10 +139,9 @@ class CellQueue:
                 self._record([CellRequeued(at=time.time(), cell=cell) for cell in again])
             self._changed.notify_all()
 
-    def ask(self, kind: ReportKind, spec: CellSpec, cell: int | None = None) -> None:
-        """Queue a report before all cells, unless it waits already."""
+    def ask(self, asked: WaitingReport | WaitingPeak) -> None:
+        """Queue a report or a peak before all cells, unless it waits already."""
         with self._changed:
-            asked = WaitingReport(kind, spec, cell)
             if asked not in (*self._asked, self._taken):
                 self._asked.append(asked)
             self._changed.notify_all()
@@ -136,10 +149,10 @@ class CellQueue:
     @property
     def asked(self) -> tuple[WaitingReport, ...]:
         """The reports that wait."""
-        return tuple(self._asked)
+        return tuple(each for each in self._asked if isinstance(each, WaitingReport))
 
     def cancel(self) -> bool:
-        """Stop what runs and cancel what waits; False if there was neither."""
+        """Stop what runs and cancel what waits; False if there was neither, but for peaks."""
         with self._changed:
             forgotten, self._asked = self._asked, []
             cancelled, self._waiting = self._waiting, []
@@ -151,13 +164,17 @@ class CellQueue:
                     self._stop.set()
                 self.paused = False
                 self._changed.notify_all()
-            return bool(cancelled or forgotten) or self._taken is not None
+            stopped = any(not isinstance(each, WaitingPeak | None) for each in (*cancelled, *forgotten, self._taken))
+        for each in forgotten:
+            if isinstance(each, WaitingPeak):
+                each.tell(PeakError(STOPPED))
+        return stopped
 
     def close(self) -> bool:
         """As `cancel`, and nothing runs any more."""
         with self._changed:
             self._closed = True
-            return self.cancel()
+        return self.cancel()
 
     # The side that runs them.
 
@@ -179,8 +196,8 @@ class CellQueue:
             claimed, self.busy = not self.busy, True
             return claimed
 
-    def take(self) -> WaitingCell | WaitingReport | None:
-        """The next report or cell, once the last is over; None when none waits. Blocks while cells are paused."""
+    def take(self) -> WaitingCell | WaitingReport | WaitingPeak | None:
+        """The next report, peak or cell, once the last is over; None when none waits. Blocks while cells are paused."""
         with self._changed:
             self._taken = None
             self._stop.clear()
@@ -202,5 +219,5 @@ class CellQueue:
             self.busy = self.paused = False
 
     def __len__(self) -> int:
-        """The number of cells and reports that wait."""
+        """The number of cells, reports and peaks that wait."""
         return len(self._waiting) + len(self._asked)

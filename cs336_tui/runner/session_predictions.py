@@ -81,8 +81,7 @@ class SessionPredictions:
                 pass  # the cell tells its error when it runs
 
     def work_out_afterwards(self, specs: Iterable[CellSpec]) -> None:
-        """Predict cells that have run, in `AFTERWARDS_WITHIN_S` each; returns when all is known or given up. After one
-        that took too long, others of the same code are given up."""
+        """Predict cells that have run, in `AFTERWARDS_WITHIN_S` each; gives up code that took too long once."""
         too_long: dict[tuple[str, ...], str] = {}
         for spec in _each_need(specs):
             code = (spec.model, spec.attention, spec.optimizer, spec.loss)

@@ -31,9 +31,8 @@ _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal
 
 
 class Supervisor:
-    """Watches the child of one cell, or with `report` of one report; `record` receives its events, the end last. The
-    end is exactly one `CellFinished` or `ReportFinished`. It comes when the process and all that it had started are
-    gone."""
+    """Watches the child of one cell, or with `report` of one report; `record` receives its events, last exactly one
+    `CellFinished` or `ReportFinished`, once the process and all that it had started are gone."""
 
     def __init__(
         self,

@@ -71,8 +71,7 @@ class TimedStep(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A program that runs the cell until it is killed. `steps` reads its steps so far, oldest first. One in a terminal
-    is sent `keys` once it has written `prompt`."""
+    """Runs the cell until it is killed; `steps` reads its steps, oldest first. `prompt` on its terminal gets `keys`."""
 
     name: str
     command: Sequence[str]

@@ -65,8 +65,7 @@ class ProgramRatio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SelftestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of the judged programs and of the control. The control's own judgements say only how quiet the machine is:
-    if it is noisy, no program is judged."""
+    """Rows of the judged programs and of the control. If that is noisy, so is the machine, and none is judged."""
 
     marks: Tolerances
     bare_mean_s: float | None

@@ -1,6 +1,5 @@
-"""Ends process groups when the process that began them is gone. Runs as a script, without this package. Reads process
-group ids from standard input, a line each, until its other end closes. Then it kills the groups, stopped processes too,
-and removes a folder."""
+"""Ends process groups when the process that began them is gone: a script without this package. Reads their ids from
+standard input, a line each, to its end. Then kills them, stopped processes too, and removes a folder."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ _SLICE_S = 0.1
 
 
 def load(path: Path) -> SessionState:
-    """The session of a log, less a torn last line. Damage raises `LogError`; damaged lines of steps and device samples
-    are left out."""
+    """The session of a log, without a torn last line and damaged steps and samples. Other damage raises `LogError`."""
     try:
         file = open_regular(path)  # stays open for the steps, so that the log may be deleted meanwhile
     except OSError as error:

@@ -69,8 +69,7 @@ class SessionLock:
         self._own: Writer | None = None
 
     def acquire(self, *, take_over: bool = False) -> None:
-        """Become the writer. Takes over the lock of a process that has died, with `take_over` any lock. Raises
-        `SessionInUse`, or OSError when the file cannot be made."""
+        """Become the writer, also after one that died; `take_over`: after any. Raises `SessionInUse` or OSError."""
         import psutil
 
         own = Writer(

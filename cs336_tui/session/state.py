@@ -117,8 +117,7 @@ class SessionState:
         return predicted_for(spec, found) if found else None
 
     def report_of(self, kind: ReportKind, spec: CellSpec) -> ReportState | None:
-        """The latest report of a kind on a spec, or on one with the same report: first one that is being made, then one
-        that succeeded."""
+        """The latest report of a kind on a spec or its like: one in the making, else a successful one, else any."""
         key = report_key(spec)
         found = [r for r in self.reports.values() if r.kind == kind and report_key(r.spec) == key]
         running = [r for r in found if r.status is None]

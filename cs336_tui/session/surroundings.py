@@ -20,8 +20,7 @@ class Window(msgspec.Struct):
 
 
 class Surroundings:
-    """Takes the samples of one cell's life in order, with the cell's own GPU; within its window and around. Keeps
-    numbers, not the samples: a cell may run for days."""
+    """Sums up the samples of one cell's life, taken in order, with the cell's own GPU: a cell may run for days."""
 
     def __init__(self, window: Window | None = None) -> None:
         self.window = window or Window()
@@ -94,8 +93,7 @@ class Surroundings:
 
     @property
     def others_after(self) -> dict[int, GpuProcess] | None:
-        """Other processes on the GPU by PID, in the first list after the window that was read since its begin; None
-        without one."""
+        """Other processes by PID in the first list after the window that was read since its begin, if any."""
         began_at, ended_at = self.window.began_at, self.window.ended_at
         if began_at is None or ended_at is None:
             return None

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cs336_tui.events.events import CellFinished, CellStarted
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.queue import NOT_STARTED, CellQueue
+from cs336_tui.runner.queue import NOT_STARTED, CellQueue, WaitingCell
 from tests.watching import PATIENCE_S, Watch, small_spec
 
 
@@ -28,7 +28,7 @@ class Held:
 
     def take(self) -> int | None:
         taken = self.queue.take()
-        return taken.cell if taken else None
+        return taken.cell if isinstance(taken, WaitingCell) else None
 
     @property
     def waiting(self) -> list[int]:

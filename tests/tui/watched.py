@@ -32,9 +32,8 @@ from cs336_tui.events.events import (
 )
 from cs336_tui.events.peaks import DevicePeak, PeakError
 from cs336_tui.events.reports import ReportKind
-from cs336_tui.runner.peak import Tell
 from cs336_tui.runner.pipes import StopSignal
-from cs336_tui.runner.queue import CellQueue, WaitingReport
+from cs336_tui.runner.queue import CellQueue, Tell, WaitingPeak, WaitingReport
 from cs336_tui.session.log import LogReader
 from cs336_tui.session.recorder import Sink
 from cs336_tui.session.state import fold
@@ -71,7 +70,6 @@ class ScriptedBench:
         self.reports = 0
         self.report_ends = ReportFinished(at=START + 2, report=0, status="failed", error="no report was given")
         """How a report ends that is not stopped."""
-        self._peaks: list[tuple[str, Precision, Tell]] = []
         self.peaks_measured: list[tuple[str, Precision]] = []
         self.peak: DevicePeak | PeakError = PeakError("no peak was given")
         """What comes of every peak that is asked for."""
@@ -118,11 +116,10 @@ class ScriptedBench:
     def ask_report(self, kind: ReportKind, spec: CellSpec, cell: int | None = None) -> None:
         if self.refuse:
             raise self.refuse
-        self.queue.ask(kind, spec, cell)
+        self.queue.ask(WaitingReport(kind, spec, cell))
 
     def ask_peak(self, device: str, precision: Precision, threads: int | None, tell: Tell) -> None:
-        del threads
-        self._peaks.append((device, precision, tell))
+        self.queue.ask(WaitingPeak(device, precision, threads, tell))
 
     def predict(self, specs: Sequence[CellSpec]) -> None:
         self.predicted.append(tuple(specs))
@@ -130,13 +127,13 @@ class ScriptedBench:
     def work(self) -> None:
         if not self.queue.claim():
             return
-        while self._peaks:
-            device, precision, tell = self._peaks.pop(0)
-            self.peaks_measured.append((device, precision))
-            while not (self.go_on.is_set() or self._permits.acquire(timeout=0.005)):
-                pass
-            tell(self.peak)
         while (taken := self.queue.take()) is not None:
+            if isinstance(taken, WaitingPeak):
+                self.peaks_measured.append((taken.device, taken.precision))
+                while not (self.go_on.is_set() or self._stop.is_set() or self._permits.acquire(timeout=0.005)):
+                    pass
+                taken.tell(self.peak)
+                continue
             if isinstance(taken, WaitingReport):
                 self._report(taken)
                 continue

@@ -22,8 +22,7 @@ RETRY_S = 10.0
 """Seconds between two attempts to open what did not open or was lost."""
 
 _CANNOT = frozenset({2, 3, 13, 25, 26})
-"""Invalid argument (from a MIG instance), not supported, function not found, struct version, deprecated: this GPU
-or driver will never answer this call."""
+"""Codes after which a call is never made again: invalid argument (MIG), not supported, not found, deprecated."""
 
 _UNKNOWN = 999
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
@@ -164,8 +163,7 @@ def _by_pid(listed: Any) -> dict[int, int | None]:
 
 
 class GpuMonitor:
-    """Follows a GPU: opens it at the first sample, and again `RETRY_S` after a loss. While a call of NVML has not
-    returned, no other is made."""
+    """Follows a GPU: opens it at the first sample, and `RETRY_S` after a loss. Makes one call of NVML at a time."""
 
     def __init__(self) -> None:
         self._uuid: str | None = None

@@ -39,9 +39,8 @@ class HostReader:
 
     def sample(self, child: int | None = None) -> HostSample:
         """The host now; `child` is the PID of the running cell's process. Memory in use is all that is not available
-        without swapping. CPU share, steal and the child's cores are over the time since the last sample, None at first;
-        inside a container, CPU, steal, memory and load are the machine's. A process that the child started counts into
-        its cores once it has ended."""
+        without swapping. CPU share, steal and the child's cores, with those of its own children that have ended, are
+        since the last sample, None at first. In a container, all but the child's are the machine's."""
         memory = psutil.virtual_memory()
         self._follow(child)
         self._read_cores()

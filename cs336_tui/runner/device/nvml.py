@@ -54,8 +54,7 @@ class NvmlUnavailable(Exception):
 
 
 class NvmlSilent(NvmlUnavailable):
-    """NVML has not answered the call `name` in time. `waited` is False if another call was asked for meanwhile, which
-    was not made."""
+    """NVML has not answered the call `name` in time; `waited` is False if another was asked for, and not made."""
 
     def __init__(self, name: str, *, waited: bool) -> None:
         super().__init__(f"NVML has not answered {name} within {ANSWER_S:g} s")
@@ -80,8 +79,7 @@ class NvmlReport(msgspec.Struct, frozen=True):
 
 
 def nvml_report(*, gpus: bool = True) -> NvmlReport:
-    """The driver's version and, with `gpus`, the GPUs. Opens and closes NVML. Listing GPUs may take seconds without
-    persistence mode; each call takes `ANSWER_S` at most."""
+    """The driver's version and, with `gpus`, the GPUs, which may take seconds without persistence mode."""
     driver = None
     try:
         nvml = Nvml()
@@ -113,10 +111,9 @@ class _Api:
 
 class Nvml:
     """NVML, opened at the first call of a function of `api`, which is pynvml. Handles are opaque and die with `close`.
-    Every function is called on a thread of this instance's own and raises `NvmlSilent` when it has not answered within
+    Every function is called on a thread of this instance's own and raises `NvmlSilent` without an answer within
     `ANSWER_S`, `NvmlUnavailable` when NVML cannot be opened, and pynvml's errors otherwise. An opening that takes
-    longer goes on meanwhile. Use an instance from one thread. The constructor raises `NvmlUnavailable` without
-    pynvml."""
+    longer goes on meanwhile. Use it from one thread. The constructor raises `NvmlUnavailable` without pynvml."""
 
     def __init__(self) -> None:
         self._module: Any = import_pynvml()
@@ -165,8 +162,7 @@ class Nvml:
             self._module.nvmlShutdown()
 
     def gpus(self) -> tuple[list[GpuIdentity], list[str]]:
-        """Every GPU that answers, in NVML's order (not CUDA's), each followed by its MIG instances; and a line about
-        each that does not."""
+        """Each GPU that answers, in NVML's order (not CUDA's), then its MIG instances; a line on each other GPU."""
         found: list[GpuIdentity] = []
         lost: list[str] = []
         for index in range(self.api.nvmlDeviceGetCount()):
@@ -287,8 +283,7 @@ class Calls:
         return answer
 
     def end(self, name: str, last: Callable[[], object], limit_s: float) -> None:
-        """Call `last`, ignoring its errors, and end the thread; waits `limit_s` seconds at most, not while a call is
-        stuck. A later `call` starts another thread."""
+        """Call `last`, ignoring errors, and end the thread. Waits `limit_s` seconds at most, 0 if a call is stuck."""
         limit_s = 0.0 if self.is_stuck else limit_s
         call = self._begin(name, last)
         if self._waiting is not None:

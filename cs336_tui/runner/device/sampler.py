@@ -25,9 +25,8 @@ OPENING = "opening NVML"
 
 class DeviceSampler:
     """Samples every `interval_s` seconds while a cell runs, else every `idle_interval_s` (or `interval_s`, if longer),
-    counted from the end of a sample. An interval of 0 is off. `emit` is called on the sampler's thread; its errors are
-    ignored. NVML and psutil are imported and opened on that thread, after a first event without a GPU, as opening NVML
-    may take seconds. An instance cannot be started again."""
+    counted from the end of a sample; 0 is off. `emit` is called on the sampler's thread; its errors are ignored. NVML
+    and psutil are imported and opened on that thread, after a first event without a GPU, as that may take seconds."""
 
     def __init__(
         self, emit: Callable[[DeviceSampled], None], *, interval_s: float = 0.5, idle_interval_s: float = 2.0
@@ -63,16 +62,14 @@ class DeviceSampler:
             self._thread.join(timeout_s)
 
     def watch(self, uuid: str | None, pid: int | None) -> None:
-        """Set the GPU (None: the first that CUDA would show) and the PID of the running cell's process (None: no cell
-        runs). A change is sampled at once."""
+        """Set the GPU (None: CUDA's first) and the PID of the running cell, if any. A change is sampled at once."""
         with self._changed:
             if (uuid, pid) != (self._uuid, self._child):
                 self._uuid, self._child = uuid, pid
                 self._wake()
 
     def sample_soon(self) -> threading.Event:
-        """Take a sample at once, with a fresh list of the GPU's processes. The event is set when the sample was handed
-        on, or if there will be none."""
+        """Sample at once, the GPU's processes too. The event is set when that was handed on, or never will be."""
         handed_on = threading.Event()
         with self._changed:
             if self._stopping or not self._interval_s:
