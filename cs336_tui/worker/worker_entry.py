@@ -1,7 +1,5 @@
-"""The runner's only entry to the code that imports torch: in a child process, or here with ``--in-process``.
-
-Each function imports its module when it is called.
-"""
+"""The runner's only entry to the code that imports torch: in a child process, or here with ``--in-process``. Each
+function imports its module when it is called."""
 
 from __future__ import annotations
 

@@ -155,10 +155,8 @@ class Autocast(TorchFunctionMode):
 
 @cache
 def _keeps_copies_in_inference() -> bool:
-    """True if torch's own autocast keeps its copies of parameters under inference mode, as it did until 2025.
-
-    A kept copy has the parameter's old value. Runs outside the modes that track a step.
-    """
+    """True if torch's own autocast keeps its copies of parameters under inference mode, as it did until 2025. A kept
+    copy has the parameter's old value. Runs outside the modes that track a step."""
     with _disable_current_modes():
         weight = torch.nn.Parameter(torch.zeros(1, 1, device="cpu"))  # a prediction's default device is meta
         one = torch.ones(1, 1, device="cpu")

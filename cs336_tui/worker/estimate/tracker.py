@@ -1,7 +1,5 @@
-"""Tracks memory and FLOPs of a step, operation by operation, on real or meta tensors.
-
-Sees the storages that operations return, not what a kernel takes while it runs (cuBLAS workspace, scratch space).
-"""
+"""Tracks memory and FLOPs of a step, operation by operation, on real or meta tensors. Sees the storages that operations
+return, not what a kernel takes while it runs (cuBLAS workspace, scratch space)."""
 
 from __future__ import annotations
 

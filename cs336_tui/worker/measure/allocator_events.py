@@ -1,7 +1,5 @@
-"""Records an allocator's events in order, with marks between them.
-
-CUDA's caching allocator keeps a history; the CPU's reports each allocation and free to torch's profiler.
-"""
+"""Records an allocator's events in order, with marks between them. CUDA's caching allocator keeps a history; the CPU's
+reports each allocation and free to torch's profiler."""
 
 from __future__ import annotations
 

@@ -24,9 +24,7 @@ _STATUS = Path("/proc/self/status")
 
 class Peaks(NamedTuple):
     """Peak bytes of tensors, of the allocator's reserved memory, and of the process's resident memory; None: unknown.
-
-    `num_alloc_retries` counts how often CUDA's allocator freed its cache and asked again, which costs time.
-    """
+    `num_alloc_retries` counts how often CUDA's allocator freed its cache and asked again, which costs time."""
 
     allocated: int | None
     reserved: int | None
@@ -70,10 +68,8 @@ class PeakMeter:
 
 
 def spilled(peaks: Peaks | None, device: torch.device) -> str | None:
-    """A remark that torch reserved more memory than the CUDA device has; None if it did not, or if unknown.
-
-    A driver that moves memory to the host instead of running out, as on WSL2 and Windows, allows it.
-    """
+    """A remark that torch reserved more memory than the CUDA device has; None if it did not, or if unknown. A driver
+    that moves memory to the host instead of running out, as on WSL2 and Windows, allows it."""
     if peaks is None or peaks.reserved is None:
         return None
     try:

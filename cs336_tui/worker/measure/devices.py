@@ -1,8 +1,5 @@
-"""Devices: clocks, names and GPU identities.
-
-A GPU works off a queue, so a time stamp there is an event in the queue, which can be read once the device has been
-waited for. Times are in seconds.
-"""
+"""Devices: clocks, names and GPU identities. A GPU works off a queue, so a time stamp there is an event in the queue,
+which can be read once the device has been waited for. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -112,10 +109,8 @@ def device_label(device: torch.device) -> str:
 
 
 def nvml_uuid(index: int, properties: Any) -> str | None:
-    """The UUID of CUDA device `index` as NVML spells it: ``GPU-...``, or ``MIG-...`` for a slice of a GPU.
-
-    torch gives the bare UUID, and of a slice the whole GPU's; the slice's own is in ``CUDA_VISIBLE_DEVICES``.
-    """
+    """The UUID of CUDA device `index` as NVML spells it: ``GPU-...``, or ``MIG-...`` for a slice of a GPU. torch gives
+    the bare UUID, and of a slice the whole GPU's; the slice's own is in ``CUDA_VISIBLE_DEVICES``."""
     visible = [entry.strip() for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     if index < len(visible) and visible[index].startswith("MIG-"):
         return visible[index]

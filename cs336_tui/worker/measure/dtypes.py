@@ -1,7 +1,5 @@
-"""The precision report: the accumulation experiment, the course's toy model, and the cell's own model by hooks.
-
-Rows of equal layers are joined.
-"""
+"""The precision report: the accumulation experiment, the course's toy model, and the cell's own model by hooks. Rows of
+equal layers are joined."""
 
 from __future__ import annotations
 

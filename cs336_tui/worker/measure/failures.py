@@ -94,10 +94,8 @@ def failed_allocation(error: BaseException) -> int | None:
 
 
 def outcome_of(error: BaseException) -> tuple[Literal["oom", "failed"], str]:
-    """Status and one line for a cell that ended in `error`, with the user's own frame if there is one.
-
-    Prints a failure's traceback to standard error. SystemExit is a failure: a model may not end the program.
-    """
+    """Status and one line for a cell that ended in `error`, with the user's own frame if there is one. Prints a
+    failure's traceback to standard error. SystemExit is a failure: a model may not end the program."""
     if is_out_of_memory(error):
         said = message_line(_behind(error), _OUT_OF_MEMORY.search)
         return "oom", _ALLOCATOR_PREFIX.sub("", said) or "out of memory"

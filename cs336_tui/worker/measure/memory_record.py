@@ -1,7 +1,5 @@
-"""The memory report: every allocation of one step after warm-up, from the device's allocator or from the tensors.
-
-An allocator's recording is joined with the operations that asked for the memory.
-"""
+"""The memory report: every allocation of one step after warm-up, from the device's allocator or from the tensors. An
+allocator's recording is joined with the operations that asked for the memory."""
 
 from __future__ import annotations
 
@@ -133,10 +131,8 @@ def _recorder(device: torch.device) -> CpuRecorder | CudaRecorder | None:
 
 
 def _cpu_peak(recording: Recording, first: int, claimed_bytes: int) -> int:
-    """The peak of allocated bytes from the step's begin on, summed from the profiler's events.
-
-    The profiler also reports frees of memory that it saw allocated in another recording; these are not counted.
-    """
+    """The peak of allocated bytes from the step's begin on, summed from the profiler's events. The profiler also
+    reports frees of memory that it saw allocated in another recording; these are not counted."""
     live, sizes = [claimed_bytes], dict[int, int]()
     for event in recording.events:
         change = -sizes.pop(event.address, 0)

@@ -38,10 +38,8 @@ CANNOT_BEGIN = "What lives between two steps is more than the device's memory: n
 
 
 def explain_oom(request: ReportRequest, enter: Enter) -> OomReport:
-    """Try the cell again and report what was live when it ran out of memory, or the predicted moment.
-
-    Raises what building and running raise, except for lack of memory.
-    """
+    """Try the cell again and report what was live when it ran out of memory, or the predicted moment. Raises what
+    building and running raise, except for lack of memory."""
     spec = request.spec
     enter("predicting")
     device = configure_torch(spec)
@@ -95,10 +93,8 @@ class _Moment(NamedTuple):
 
 
 def attempt(spec: CellSpec, device: torch.device) -> _Moment | None:
-    """Build the cell and run its first step, of a training step the second too: what was live when memory ran out.
-
-    None if it did not run out. Frees everything.
-    """
+    """Build the cell and run its first step, of a training step the second too: what was live when memory ran out. None
+    if it did not run out. Frees everything."""
     tracker = MemoryTracker(device_type=device.type)
     moment: _Moment | None = None
     step: Step | None = None

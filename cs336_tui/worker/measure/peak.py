@@ -87,10 +87,8 @@ class Timings(NamedTuple):
 
 
 def median_interval(times_s: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the median by order statistics, ranks (n ± 1.96 √n) / 2 (Conover 1999, section 3.2).
-
-    Of fewer than 6 values it is the lowest and the highest, whose confidence is lower.
-    """
+    """The 95 % interval of the median by order statistics, ranks (n ± 1.96 √n) / 2 (Conover 1999, section 3.2). Of
+    fewer than 6 values it is the lowest and the highest, whose confidence is lower."""
     ordered, n = sorted(times_s), len(times_s)
     half = 1.96 * math.sqrt(n) / 2
     low, high = math.floor(n / 2 - half), math.ceil(n / 2 + 1 + half)

@@ -63,10 +63,8 @@ class Preparation(NamedTuple):
 
 @contextmanager
 def fresh_compiler(*modes: Compile) -> Iterator[None]:
-    """Run cells with these modes with empty caches, in memory and on disk, so that compiling takes its full time.
-
-    If the user names a folder for torch's caches (`environment_variables.USERS_CACHE_FOLDER`), it is used as it is.
-    """
+    """Run cells with these modes with empty caches, in memory and on disk, so that compiling takes its full time. If
+    the user names a folder for torch's caches (`environment_variables.USERS_CACHE_FOLDER`), it is used as it is."""
     if set(modes) <= {"off"}:
         yield
         return
@@ -120,11 +118,8 @@ def compile_ahead(step: Step, device: torch.device, mode: Compile, go_on: Callab
 
 
 class Recompilations:
-    """Counts recompilations in steps of a cell.
-
-    With `by_model` the model calls torch.compile itself, so that nothing was compiled ahead: compilation in warm-up is
-    then expected, and only that in measured steps counts.
-    """
+    """Counts recompilations in steps of a cell. With `by_model` the model calls torch.compile itself, so that nothing
+    was compiled ahead: compilation in warm-up is then expected, and only that in measured steps counts."""
 
     def __init__(self, *, by_model: bool = False) -> None:
         self.count = 0

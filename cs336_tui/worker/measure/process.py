@@ -45,10 +45,8 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Make malloc keep memory that a step frees, for the next step. Does nothing with other C libraries.
-
-    glibc may else return it to the system, to be faulted in again page by page: thousands of page faults a step.
-    """
+    """Make malloc keep memory that a step frees, for the next step. Does nothing with other C libraries. glibc may else
+    return it to the system, to be faulted in again page by page: thousands of page faults a step."""
     global _keeps_freed_memory
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     # A malloc that replaces the C library's ignores its mallopt.

@@ -27,10 +27,8 @@ _MAKERS: Mapping[ReportKind, Callable[[ReportRequest, Enter], Report]] = {
 def make_report(
     request: ReportRequest, report: int, emit: Callable[[Event], None], cancelled: Callable[[], bool]
 ) -> None:
-    """Make one report here. Emits a `ReportStage` for each stage and always one `ReportFinished`.
-
-    An error ends the report, not the caller: status ``oom`` or ``failed``, as for a cell.
-    """
+    """Make one report here. Emits a `ReportStage` for each stage and always one `ReportFinished`. An error ends the
+    report, not the caller: status ``oom`` or ``failed``, as for a cell."""
 
     def enter(stage: str) -> None:
         if cancelled():

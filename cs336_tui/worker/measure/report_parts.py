@@ -83,10 +83,8 @@ def predicted(
 def save_file(
     what: str, folder: str | None, parts: tuple[str, ...], suffix: str, save: Callable[[Path], object]
 ) -> tuple[str | None, str]:
-    """Save a file under the first unused name in the folder: its path, or None and a note that says why.
-
-    No file is saved without a folder. A report is complete without its file.
-    """
+    """Save a file under the first unused name in the folder: its path, or None and a note that says why. No file is
+    saved without a folder. A report is complete without its file."""
     if folder is None:
         return None, ""
     stem = re.sub(r"[^\w.+-]+", "-", "-".join(parts))

@@ -208,10 +208,8 @@ _MPS_VARIABLES = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK
 
 
 def read_effective_settings(workload: Workload) -> events.EffectiveSettings:
-    """The settings as torch reports them now; the dtype of the logits is unknown before the first step.
-
-    Never raises: a setting that cannot be read, as after a model mixed two names of it, is unknown.
-    """
+    """The settings as torch reports them now; the dtype of the logits is unknown before the first step. Never raises: a
+    setting that cannot be read, as after a model mixed two names of it, is unknown."""
     model, training = workload.model, workload.training
     device = workload.batch.targets.device
     autocast_dtype = _answer(lambda: effective_autocast(workload.autocast, device.type), UNKNOWN)

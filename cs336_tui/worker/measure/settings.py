@@ -26,10 +26,8 @@ def read_settings() -> Settings:
 
 
 def restore(settings: Settings) -> tuple[str, ...]:
-    """Restore the settings that differ; returns the names of those that could not be set.
-
-    An equal setting is not touched: setting threads, even to the same number, changes how MKL shares out its work.
-    """
+    """Restore the settings that differ; returns the names of those that could not be set. An equal setting is not
+    touched: setting threads, even to the same number, changes how MKL shares out its work."""
     lost: list[str] = []
     for name, setting in _all().items():
         if name not in settings:

@@ -35,10 +35,8 @@ class WindowBroken(Exception):
 
 
 class StepTimer:
-    """Times single steps by the host's clock, from one idle device to the next.
-
-    Neighbouring phases share a boundary; nothing synchronises inside the step.
-    """
+    """Times single steps by the host's clock, from one idle device to the next. Neighbouring phases share a boundary;
+    nothing synchronises inside the step."""
 
     def __init__(self, step: ReadyStep, clock: Clock) -> None:
         self._step = step

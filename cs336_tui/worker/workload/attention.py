@@ -181,10 +181,8 @@ def _wrong_dtype(name: str, spec: CellSpec, dtypes: Iterable[torch.dtype], other
 
 
 def _reason(name: str, form: _Form, device: torch.device) -> str:
-    """torch's reason against this kernel for such queries; empty if it gives none.
-
-    Read while torch chooses: `torch.backends.cuda.can_use_flash_attention` writes to standard error instead.
-    """
+    """torch's reason against this kernel for such queries; empty if it gives none. Read while torch chooses:
+    `torch.backends.cuda.can_use_flash_attention` writes to standard error instead."""
     q = form.queries(device)
     with sdpa_kernel(BACKENDS[name]), warnings.catch_warnings(record=True) as said, suppress(RuntimeError):
         warnings.simplefilter("always")
@@ -193,10 +191,8 @@ def _reason(name: str, form: _Form, device: torch.device) -> str:
 
 
 def first_reason(name: str, warned: Iterable[str]) -> str:
-    """The first reason that torch's warnings give for this kernel, on one line without its place in torch.
-
-    Format of the warnings: "Flash attention kernel not used because:", reasons, the next kernel.
-    """
+    """The first reason that torch's warnings give for this kernel, on one line without its place in torch. Format of
+    the warnings: "Flash attention kernel not used because:", reasons, the next kernel."""
     about = ""
     for text in warned:
         reason = " ".join(text.partition("(Triggered internally")[0].split()).rstrip(".")
@@ -209,9 +205,7 @@ def first_reason(name: str, warned: Iterable[str]) -> str:
 
 def _dims_taken(name: str, function: ImportedAttention, form: _Form, device: torch.device, *, has_heads: bool) -> int:
     """The number of dimensions that a user's function takes, tried on one sequence: the model's first, then the other.
-
-    Raises the function's first error if it takes neither, and ValueError for an output of another shape.
-    """
+    Raises the function's first error if it takes neither, and ValueError for an output of another shape."""
     four = form._replace(shape=(1, 1, *form.shape[2:]), trains=False).queries(device).zero_()
     first, other = (four, four[0]) if has_heads else (four[0], four)
     with torch.no_grad():

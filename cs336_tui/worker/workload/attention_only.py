@@ -1,7 +1,5 @@
-"""The attention workload: queries, keys and values without a head dimension, (B, T, K) each, with gradients.
-
-Letters in shapes: B sequences of T tokens, K the width of a query, a key and a value.
-"""
+"""The attention workload: queries, keys and values without a head dimension, (B, T, K) each, with gradients. Letters in
+shapes: B sequences of T tokens, K the width of a query, a key and a value."""
 
 from __future__ import annotations
 
@@ -17,10 +15,8 @@ from cs336_tui.worker.workload.transformer import Attention, causal_mask
 
 
 class AttentionOnly(nn.Module):
-    """Holds q, k and v as its parameters; ignores its input and returns the output, (B, T, K).
-
-    Parameters are created uninitialised on `device` in `dtype`. `core` computes attention; None materialises scores.
-    """
+    """Holds q, k and v as its parameters; ignores its input and returns the output, (B, T, K). Parameters are created
+    uninitialised on `device` in `dtype`. `core` computes attention; None materialises scores."""
 
     mask: Tensor | None
     """Added to naive scores, (T, T); None where every token sees all, and where something else computes attention."""

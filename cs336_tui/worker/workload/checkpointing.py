@@ -41,10 +41,8 @@ class _Ran(NamedTuple):
 
 
 class _Segment:
-    """Consecutive blocks that are recomputed together.
-
-    All run when the first is called; the others return their input, which must be the first one's output.
-    """
+    """Consecutive blocks that are recomputed together. All run when the first is called; the others return their input,
+    which must be the first one's output."""
 
     def __init__(self, blocks: Sequence[nn.Module], every: int, draws: bool) -> None:
         self.blocks = tuple(blocks)

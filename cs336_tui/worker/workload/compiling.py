@@ -32,9 +32,7 @@ class Compilations(NamedTuple):
 
 def why_cannot_compile(device_type: str) -> str | None:
     """The requirement of torch.compile that is missing for this kind of device, in one line; None if none is known.
-
-    Starts no tool and imports no compiler.
-    """
+    Starts no tool and imports no compiler."""
     try:
         torch.compile(backend="inductor")  # without a model it only checks Python's version
     except RuntimeError as error:
@@ -70,10 +68,8 @@ def compiled(model: nn.Module, mode: Compile, device: torch.device) -> nn.Module
 
 
 def nothing_compiled() -> AbstractContextManager[object]:
-    """A context in which a user's compiled code runs uncompiled, to try it out.
-
-    Else it would be compiled for the trial's sizes, and for any size when the cell's sizes come.
-    """
+    """A context in which a user's compiled code runs uncompiled, to try it out. Else it would be compiled for the
+    trial's sizes, and for any size when the cell's sizes come."""
     if "torch._dynamo" not in sys.modules:  # not imported, which takes a second: nothing was compiled
         return nullcontext()
     return torch.compiler.set_stance("force_eager")

@@ -139,9 +139,7 @@ def captured(step: Step, device: torch.device, cuda: Cuda = torch.cuda) -> Captu
 @contextmanager
 def _workspaces_of_its_own() -> Iterator[None]:
     """Make cuBLAS allocate new workspaces, which a capture puts into the graph's pool, and drop them at the end.
-
-    Existing ones may be cleared, as by torch.compile, and given to others; a replay would go on writing to them.
-    """
+    Existing ones may be cleared, as by torch.compile, and given to others; a replay would go on writing to them."""
     clear: Callable[[], None] = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
     clear()
     try:

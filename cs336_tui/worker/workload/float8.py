@@ -22,10 +22,8 @@ _RESULT = torch.bfloat16
 
 
 def to_float8(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The tensor in this format, stored by rows, as CUDA's scaled products require, and its float32 scale.
-
-    The largest magnitude becomes the largest number of the format.
-    """
+    """The tensor in this format, stored by rows, as CUDA's scaled products require, and its float32 scale. The largest
+    magnitude becomes the largest number of the format."""
     low, high = x.aminmax()
     scale = (torch.maximum(-low, high) / torch.finfo(dtype).max).clamp_min(_LEAST_SCALE)
     return (x / scale).to(dtype, memory_format=torch.contiguous_format), scale.float()
@@ -37,10 +35,8 @@ def scaled_product(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, out: 
 
 
 class _Product(torch.autograd.Function):
-    """x W^T: (M, in), (out, in) -> (M, out), all three products of it in float8.
-
-    Backward reads the float8 copies that forward made: a byte an element, where bfloat16 keeps two.
-    """
+    """x W^T: (M, in), (out, in) -> (M, out), all three products of it in float8. Backward reads the float8 copies that
+    forward made: a byte an element, where bfloat16 keeps two."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -66,10 +62,8 @@ class _Product(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear` with float8 products and a bfloat16 result: (..., in) -> (..., out).
-
-    Pads the rows with zeros to a multiple of 16, and drops them from the result.
-    """
+    """`torch.nn.functional.linear` with float8 products and a bfloat16 result: (..., in) -> (..., out). Pads the rows
+    with zeros to a multiple of 16, and drops them from the result."""
     rows = x.to(_RESULT).flatten(0, -2)
     count = len(rows)
     if count % FLOAT8_MULTIPLE:

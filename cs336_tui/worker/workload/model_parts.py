@@ -27,10 +27,8 @@ _OUTPUT = frozenset("o out output wo c dense".split()) | {""}
 
 
 def part_of_each(model: nn.Module) -> dict[nn.Module, Range]:
-    """The modules that are parts of the model, with their parts; submodules of a part of one kind are left out.
-
-    A shared module has the part of its first place. Unknown modules are left out.
-    """
+    """The modules that are parts of the model, with their parts; submodules of a part of one kind are left out. A
+    shared module has the part of its first place. Unknown modules are left out."""
     found: dict[nn.Module, Range] = {}
     for module, part in _walk(model, set(blocks_of(model)), None):
         found.setdefault(module, part)

@@ -53,10 +53,8 @@ class Training:
 
     @property
     def steps_taken(self) -> int:
-        """Optimizer steps taken, without those that the gradient scaler skipped because of overflow.
-
-        Waits for the device if the optimizer decides there, as a fused one does.
-        """
+        """Optimizer steps taken, without those that the gradient scaler skipped because of overflow. Waits for the
+        device if the optimizer decides there, as a fused one does."""
         if getattr(self.optimizer, "_step_supports_amp_scaling", False):
             counts = (state["step"] for state in self.optimizer.state.values() if "step" in state)
             return int(next(counts, 0))
@@ -174,10 +172,8 @@ class Step:
             raise ImportProblem(told(error)) from error
 
     def check(self) -> None:
-        """Raise `ImportProblem` if the first cleared step gave no logits (B, T, V) or no finite loss.
-
-        Waits for the device, except for the reference model: not to be timed.
-        """
+        """Raise `ImportProblem` if the first cleared step gave no logits (B, T, V) or no finite loss. Waits for the
+        device, except for the reference model: not to be timed."""
         problem = self._logits_problem() or self._loss_problem()
         self._check_against = self._result = None
         if problem:

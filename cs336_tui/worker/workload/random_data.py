@@ -30,10 +30,8 @@ many times the work on a busy machine."""
 
 
 def truncated_normal_(tensor: Tensor, std: float, generator: torch.Generator, *, cut: float = 3.0) -> Tensor:
-    """Fill a contiguous tensor from a normal of mean 0 and `std`, cut at ``cut * std`` on both sides.
-
-    Redraws values outside: exact, and on a CPU many times faster than `torch.nn.init.trunc_normal_`.
-    """
+    """Fill a contiguous tensor from a normal of mean 0 and `std`, cut at ``cut * std`` on both sides. Redraws values
+    outside: exact, and on a CPU many times faster than `torch.nn.init.trunc_normal_`."""
     flat = tensor.detach().view(-1)
     for part in flat.split(_PART) if flat.device.type == "cpu" else (flat,):
         part.normal_(0.0, std, generator=generator)

@@ -254,8 +254,6 @@ def nvtx_range(name: str) -> AbstractContextManager[object]:
 
 
 def emit_ranges(step: Step, model: nn.Module | None, annotations: Sequence[Annotation] = ()) -> None:
-    """Make the step emit NVTX ranges of its phases (``forward``) and, with a model, of its parts (``norms``).
-
-    Backward has its phase only: its kernels belong to no part on the thread that launches them.
-    """
+    """Make the step emit NVTX ranges of its phases (``forward``) and, with a model, of its parts (``norms``). Backward
+    has its phase only: its kernels belong to no part on the thread that launches them."""
     name_step(step, model, lambda name: nvtx_range(name.partition("/")[2]), annotations)

@@ -76,10 +76,8 @@ class RMSNorm(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Rotary position embedding (Su et al. 2021): pair i of a head at position t turns by t * theta^(-2i/K).
-
-    Pairs are neighbours, (0, 1), (2, 3), ..., as in the paper. (B, H, T, K) -> (B, H, T, K), computed in fp32.
-    """
+    """Rotary position embedding (Su et al. 2021): pair i of a head at position t turns by t * theta^(-2i/K). Pairs are
+    neighbours, (0, 1), (2, 3), ..., as in the paper. (B, H, T, K) -> (B, H, T, K), computed in fp32."""
 
     cos: Tensor
     sin: Tensor
@@ -114,10 +112,8 @@ def causal_mask(length: int, **factory: Unpack[Factory]) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Causal multi-head self-attention: (B, T, D) -> (B, T, D).
-
-    `core` computes everything between the projections. Without one the scores are materialised here, with the mask.
-    """
+    """Causal multi-head self-attention: (B, T, D) -> (B, T, D). `core` computes everything between the projections.
+    Without one the scores are materialised here, with the mask."""
 
     METHOD = "naive (scores materialised)"  # The method of `forward` without a core, in words
 

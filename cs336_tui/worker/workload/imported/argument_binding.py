@@ -38,10 +38,8 @@ def values_of(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> dict[
 
 
 def call(name: str, function: Callable[..., Any], values: Mapping[str, object], given: Given = ()) -> Any:
-    """Call the function that `name` names with the `values` that it asks for, and with everything `given`.
-
-    Raises `ImportProblem` for a missing or unknown argument, and what the function itself raises.
-    """
+    """Call the function that `name` names with the `values` that it asks for, and with everything `given`. Raises
+    `ImportProblem` for a missing or unknown argument, and what the function itself raises."""
     parameters = parameters_of(function)
     if parameters is None:
         return function(**{argument: _literal(text) for argument, text in given})
@@ -150,10 +148,8 @@ class _Offer:
         return make(**self.fill(f"{short(name)}'s {kind.__name__}", kind, fields))
 
     def _config_to_make(self, owner: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-        """The dataclass to fill a parameter with; None if there is none to make.
-
-        One with a default is made if it asks for a dimension and for nothing unknown.
-        """
+        """The dataclass to fill a parameter with; None if there is none to make. One with a default is made if it asks
+        for a dimension and for nothing unknown."""
         if parameter.kind in _ANY or parameter.name in self._values or parameter.name in self._texts:
             return None
         kind = _config_class(owner, parameter)
