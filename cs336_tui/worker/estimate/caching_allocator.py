@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, replace
 
-from cs336_tui.worker.estimate.timeline import TrackedTimeline
+from cs336_tui.worker.estimate.tracker import TrackedTimeline
 
 UNIT = 512
 _SMALL = 2**20

@@ -15,10 +15,8 @@ from cs336_tui.config.variants import REFERENCE, is_imported
 from cs336_tui.events.gpus import HOPPER, cublas_workspace_bytes
 from cs336_tui.events.reports import RANGES, WORKSPACE_OP, Prediction, Site, TensorForm, prediction_note
 from cs336_tui.worker.estimate.caching_allocator import as_cached
-from cs336_tui.worker.estimate.fused_attention import MetaAttention
-from cs336_tui.worker.estimate.meta_device import Autocast, MetaKernels, modes_kept_for_recomputation
-from cs336_tui.worker.estimate.timeline import Allocation, TrackedTimeline
-from cs336_tui.worker.estimate.tracker import MemoryTracker
+from cs336_tui.worker.estimate.meta_device import Autocast, MetaAttention, MetaKernels, modes_kept_for_recomputation
+from cs336_tui.worker.estimate.tracker import Allocation, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.model_parts import blocks_of
 from cs336_tui.worker.workload.passes import PHASES, logits_of, prepared_phases

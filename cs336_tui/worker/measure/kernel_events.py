@@ -1,13 +1,19 @@
-"""Launches and their kinds in a profiled step's raw events: GPU kernels, or host operators by self time."""
+"""Launches in a profiled step's raw events (``kineto_results.events()``): GPU kernels, or host operators by self time.
+
+Each has a kind, a phase and a range, of a step that `worker.workload.ranges` named.
+"""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
 
 from cs336_tui.events.reports import NO_RANGE, RANGES, KernelGroup, KernelKind
-from cs336_tui.worker.measure.attribution import RawEvent, attribute, phase_times
+from cs336_tui.worker.workload.ranges import PHASE, RANGE
 
 HOST_INSTEAD = "Shown instead: operators of the host, by the time each took to enqueue its work."
 NO_CUPTI = (
@@ -208,3 +214,162 @@ def operator_kind(name: str) -> KernelKind:
     if bare.startswith(_LIST_OF_TENSORS):
         return "optimizer"
     return _KIND_OF.get(bare, _KIND_OF.get(bare.removesuffix("_"), "other"))
+
+
+ACCUMULATE = "AccumulateGrad"
+_EVALUATE = "autograd::engine::evaluate_function: "
+_UNSEEN = frozenset((
+    "[memory]", "[OutOfMemory]", "profiler::_record_function_enter", "profiler::_record_function_enter_new",
+    "profiler::_record_function_exit", "aten::is_leaf", "aten::output_nr", "aten::_version",
+))  # fmt: skip
+"""Events that torch's own tables leave out; their time counts to the enclosing operator."""
+
+
+class RawEvent(Protocol):
+    """An event of the profiler, as torch's ``_KinetoEvent``. Times in ns."""
+
+    def name(self) -> str: ...
+    def start_ns(self) -> int: ...
+    def end_ns(self) -> int: ...
+    def start_thread_id(self) -> int: ...
+    def end_thread_id(self) -> int: ...
+    def fwd_thread_id(self) -> int: ...
+    def sequence_nr(self) -> int: ...
+    def correlation_id(self) -> int: ...
+    def is_async(self) -> bool: ...
+    def is_user_annotation(self) -> bool: ...
+    def device_type(self) -> object: ...
+    def device_index(self) -> int: ...
+    def device_resource_id(self) -> int: ...
+    def linked_correlation_id(self) -> int: ...
+
+
+@dataclass(slots=True, eq=False)
+class Operator:
+    """One call of an operator or annotation, with its phase, its range and what encloses it on its thread."""
+
+    name: str
+    begin_ns: int
+    end_ns: int
+    thread: int
+    forward_thread: int  # 0 but for autograd's nodes
+    sequence: int
+    correlation: int
+    annotation: bool
+    phase: str  # Empty outside every phase
+    self_ns: int  # Its duration less that of what it called
+    range: str = NO_RANGE
+    node: tuple[int, int] | None = None
+    """Thread and sequence number of the enclosing autograd node, or of the one that passed a gradient to it; None for
+    what a node recomputes, which belongs where forward did it."""
+    caller: Operator | None = None
+    called: int = 0  # Number of its own calls
+    repeats: bool = False
+    """True if it is the only call of an operator of the same name, as when a call is dispatched to another backend.
+    torch's tables count both as one call, and so does that operator's self time."""
+
+
+class PhaseTimes:
+    """The host's time spans of the phases, which do not overlap."""
+
+    def __init__(self, spans: Iterable[tuple[str, int, int]]) -> None:
+        self._spans = sorted(spans, key=lambda span: span[1])
+        self._begins = [begin for _, begin, _ in self._spans]
+
+    def at(self, moment_ns: int) -> str:
+        """The phase at this moment on any thread; empty outside every phase."""
+        place = bisect_right(self._begins, moment_ns) - 1
+        if place < 0 or moment_ns > self._spans[place][2]:
+            return ""
+        return self._spans[place][0]
+
+    def host_ns(self, phases: Sequence[str]) -> int:
+        """From the begin of the first of these to the end of the last."""
+        spans = [span for span in self._spans if span[0] in phases]
+        return max(end for _, _, end in spans) - min(begin for _, begin, _ in spans) if spans else 0
+
+
+def phase_times(events: Iterable[RawEvent]) -> PhaseTimes:
+    return PhaseTimes(
+        (event.name().removeprefix(PHASE), event.start_ns(), event.end_ns())
+        for event in events
+        if event.is_user_annotation() and event.name().startswith(PHASE)
+    )
+
+
+def attribute(events: Iterable[RawEvent], phases: PhaseTimes) -> tuple[Operator, ...]:
+    """Every operator and annotation of the host with its phase, range and self time, by thread, then by begin.
+
+    A backward operator belongs to the range of the forward operator that made its autograd node: both have the same
+    forward thread and sequence number (``torch.autograd.profiler``, "forward-backward correlation"). ``loss``,
+    ``optimizer`` and ``zero_grad`` are ranges too. Operators of backward outside every node belong to ``loss``: they
+    make its gradient. An accumulation of gradients belongs to the node whose gradient completes the sum;
+    a parameter's gradient belongs to the node that computed it.
+    """
+    operators = [each for thread in _by_thread(events, phases).values() for each in _enclosed(thread)]
+    forward_ranges = _forward_ranges(operators)
+    for each in operators:
+        each.range = _range_outside_nodes(each) if each.node is None else forward_ranges.get(each.node, NO_RANGE)
+    return tuple(operators)
+
+
+def _by_thread(events: Iterable[RawEvent], phases: PhaseTimes) -> dict[int, list[Operator]]:
+    """Events of each thread by begin, the longer first."""
+    threads: dict[int, list[Operator]] = defaultdict(list)
+    for event in events:
+        thread = event.start_thread_id()
+        if event.is_async() or thread != event.end_thread_id() or event.name() in _UNSEEN:
+            continue
+        begin, end, forward, sequence = event.start_ns(), event.end_ns(), event.fwd_thread_id(), event.sequence_nr()
+        place = event.correlation_id(), event.is_user_annotation(), phases.at(begin)
+        threads[thread].append(Operator(event.name(), begin, end, thread, forward, sequence, *place, end - begin))
+    for found in threads.values():
+        found.sort(key=lambda each: (each.begin_ns, -each.end_ns))
+    return threads
+
+
+def _enclosed(operators: list[Operator]) -> list[Operator]:
+    """The operators of one thread by begin, each told what encloses it: caller, innermost named range, node."""
+    stack: list[Operator] = []
+    last_node: tuple[int, int] | None = None
+    for each in operators:
+        while stack and (each.begin_ns >= stack[-1].end_ns or each.end_ns > stack[-1].end_ns):
+            stack.pop()
+        if stack:
+            caller = each.caller = stack[-1]
+            each.range, each.node = caller.range, caller.node
+            caller.called += 1
+            caller.self_ns -= each.self_ns
+        if each.annotation and each.name.startswith(RANGE):
+            each.range, each.node = each.name.removeprefix(RANGE), None  # inside a node: a recomputation
+        elif each.forward_thread > 0 and each.sequence >= 0:
+            each.node = last_node = each.forward_thread, each.sequence
+        elif each.name.startswith(_EVALUATE) and ACCUMULATE in each.name:
+            each.node = last_node  # autograd runs it right after the node that made its gradient
+        stack.append(each)
+    for each in reversed(operators):  # the innermost first
+        if each.caller and each.caller.name == each.name and each.caller.called == 1:  # both count as one call
+            each.caller.self_ns += each.self_ns
+            each.caller.called = each.called
+            each.self_ns, each.repeats = 0, True
+    return operators
+
+
+def _forward_ranges(operators: Iterable[Operator]) -> dict[tuple[int, int], str]:
+    """The range of the operator that made each node, by thread and sequence number: the last that began under it."""
+    last: dict[tuple[int, int], Operator] = {}
+    for each in operators:
+        key = each.thread, each.sequence
+        if each.annotation or each.sequence < 0 or each.node is not None:
+            continue
+        if key not in last or each.begin_ns >= last[key].begin_ns:
+            last[key] = each
+    return {key: _range_outside_nodes(each) for key, each in last.items()}
+
+
+def _range_outside_nodes(operator: Operator) -> str:
+    if operator.range:
+        return operator.range
+    if operator.phase == "backward":
+        return "loss"
+    return operator.phase if operator.phase in RANGES else NO_RANGE

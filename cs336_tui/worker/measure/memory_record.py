@@ -14,12 +14,11 @@ from torch.profiler import kineto_available
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, MemoryReport, ReportRequest, SavedBlock, Site
-from cs336_tui.worker.estimate.timeline import Allocation, TrackedTimeline
-from cs336_tui.worker.estimate.tracker import MemoryTracker
+from cs336_tui.worker.estimate.tracker import Allocation, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.measure import report_parts
 from cs336_tui.worker.measure.allocator_events import AllocatorEvent, CpuRecorder, CudaRecorder, Recording
+from cs336_tui.worker.measure.cell_memory import saved_for_backward
 from cs336_tui.worker.measure.failures import is_out_of_memory
-from cs336_tui.worker.measure.saved import saved_for_backward
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.passes import PHASES, Step, prepared_phases
 from cs336_tui.worker.workload.ranges import name_parts

@@ -19,8 +19,7 @@ from torch.nn.modules.module import (
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, OomReport, ReportRequest
-from cs336_tui.worker.estimate.timeline import TrackedTimeline
-from cs336_tui.worker.estimate.tracker import MemoryTracker
+from cs336_tui.worker.estimate.tracker import MemoryTracker, TrackedTimeline
 from cs336_tui.worker.measure.failures import failed_allocation, is_out_of_memory
 from cs336_tui.worker.measure.memory_record import run_phases
 from cs336_tui.worker.measure.report_parts import MOST_WARMUP_STEPS, Enter, joined, rehearsed

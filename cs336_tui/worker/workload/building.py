@@ -12,11 +12,11 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.worker.workload.attention import core_of
 from cs336_tui.worker.workload.attention_only import AttentionOnly, attention_batch, attention_loss
-from cs336_tui.worker.workload.checkpointing import checkpoint_blocks
 from cs336_tui.worker.workload.compiling import compiled, step_opening
 from cs336_tui.worker.workload.float8 import use_float8
 from cs336_tui.worker.workload.imported.components import ImportedModel, import_model, imported_loss, imported_optimizer
-from cs336_tui.worker.workload.imported.revisions import revisions_of
+from cs336_tui.worker.workload.imported.finding import revisions_of
+from cs336_tui.worker.workload.model_parts import checkpoint_blocks
 from cs336_tui.worker.workload.passes import Loss, Step, Training, cross_entropy
 from cs336_tui.worker.workload.precision import RECIPES, Context, autocast_for, configure_device
 from cs336_tui.worker.workload.random_data import Batch, random_batch

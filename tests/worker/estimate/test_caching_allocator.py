@@ -14,7 +14,7 @@ from cs336_tui.events.gpus import cublas_workspace_bytes
 from cs336_tui.events.reports import Site, TensorForm
 from cs336_tui.worker.estimate.caching_allocator import CachingAllocator, as_cached
 from cs336_tui.worker.estimate.predict import workspace_bytes
-from cs336_tui.worker.estimate.timeline import Allocation, TrackedTimeline
+from cs336_tui.worker.estimate.tracker import Allocation, TrackedTimeline
 
 MIB = 2**20
 

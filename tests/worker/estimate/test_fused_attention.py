@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.predicted_peak import cpu_peak
 from cs336_tui.config.spec import PASSES, CellSpec
-from cs336_tui.worker.estimate.fused_attention import MetaAttention
+from cs336_tui.worker.estimate.meta_device import MetaAttention
 from cs336_tui.worker.estimate.predict import predict
 from tests.worker.measure.cells import small_spec
 

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cs336_tui.events.reports import CATEGORIES, TensorForm
-from cs336_tui.worker.estimate.timeline import TrackedTimeline
-from cs336_tui.worker.estimate.tracker import MemoryTracker
+from cs336_tui.worker.estimate.tracker import MemoryTracker, TrackedTimeline
 from cs336_tui.worker.workload.building import Workload, build
 from cs336_tui.worker.workload.ranges import name_parts
 from tests.worker.measure.cells import small_spec

@@ -13,7 +13,7 @@ import torch
 
 from cs336_tui.analysis.memory import Timeline
 from cs336_tui.events.reports import CATEGORIES, RANGES, MemoryReport, ReportRequest, Site, TensorForm
-from cs336_tui.worker.estimate.timeline import Allocation, TrackedTimeline
+from cs336_tui.worker.estimate.tracker import Allocation, TrackedTimeline
 from cs336_tui.worker.measure import memory_record
 from cs336_tui.worker.measure.allocator_events import (
     AllocatorEvent,

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.workload.building import Workload, build
-from cs336_tui.worker.workload.checkpointing import checkpoint_blocks
-from cs336_tui.worker.workload.model_parts import block_list, blocks_of
+from cs336_tui.worker.workload.model_parts import block_list, blocks_of, checkpoint_blocks
 from cs336_tui.worker.workload.transformer import Block
 from tests.worker.measure.cells import small_spec
 
