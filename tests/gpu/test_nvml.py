@@ -14,7 +14,7 @@ import torch
 from cs336_tui.events.gpus import clock_reasons
 from cs336_tui.runner.device.gpu import GpuReader
 from cs336_tui.runner.device.nvml import Nvml, nvml_report
-from cs336_tui.worker.measure.devices import nvml_uuid
+from cs336_tui.worker.measure.probe import nvml_uuid
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

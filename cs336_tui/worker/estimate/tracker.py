@@ -23,12 +23,12 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from cs336_tui.events.reports import CATEGORIES, NO_RANGE, Category, MemoryBlock, PhaseSpan, Site, TensorForm
-from cs336_tui.worker.workload import attention_only, passes, transformer
+from cs336_tui.worker.workload import passes, transformer
 from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.imported.problems import is_users_file
 from cs336_tui.worker.workload.precision import dtype_name
 
-MODEL_FILES = frozenset({transformer.__file__, attention_only.__file__, passes.__file__})
+MODEL_FILES = frozenset({transformer.__file__, passes.__file__})
 """Files of frames, beside a user's own: the innermost frame in one of them is the site of an allocation."""
 PHASE_RANGES = {"loss": "loss", "optimizer": "optimizer", "zero_grad": "zero_grad"}
 """The range of what runs in these phases."""

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from cs336_tui.config.spec import dims_of
-from cs336_tui.worker.workload.random_data import random_batch
+from cs336_tui.worker.workload.passes import random_batch
 from cs336_tui.worker.workload.transformer import Transformer
 
 

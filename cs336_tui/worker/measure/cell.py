@@ -14,12 +14,11 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, Status, StepKind
 from cs336_tui.worker.measure import settings, stopping_rule
 from cs336_tui.worker.measure.cell_memory import PeakMeter, Peaks, before_backward_bytes, spilled
-from cs336_tui.worker.measure.devices import clock_for
 from cs336_tui.worker.measure.failures import Cancelled
 from cs336_tui.worker.measure.preparing import allocates_in_steps, fresh_compiler, prepare
 from cs336_tui.worker.measure.process import RunQueueMeter
 from cs336_tui.worker.measure.reporter import CellReporter
-from cs336_tui.worker.measure.timing import StepTime, StepTimer, WindowBroken, time_window
+from cs336_tui.worker.measure.timing import StepTime, StepTimer, WindowBroken, clock_for, time_window
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.cuda_graph import ReadyStep
 from cs336_tui.worker.workload.imported.problems import is_interrupt

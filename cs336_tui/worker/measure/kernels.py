@@ -12,9 +12,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import FUSED, NO_RANGE, KernelGroup, KernelReport, ReportRequest
 from cs336_tui.worker.measure import report_parts
-from cs336_tui.worker.measure.devices import Clock, clock_for
 from cs336_tui.worker.measure.kernel_events import RawEvent, read_step
 from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
+from cs336_tui.worker.measure.timing import Clock, clock_for
 from cs336_tui.worker.workload.building import build, configure_torch
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_step

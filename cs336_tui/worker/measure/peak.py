@@ -17,9 +17,10 @@ import torch
 
 from cs336_tui.config.spec import Precision, canonical_device
 from cs336_tui.events.peaks import CopyTrial, DevicePeak, MatmulTrial
-from cs336_tui.worker.measure.devices import clock_for, device_label, nvml_uuid
 from cs336_tui.worker.measure.failures import is_out_of_memory
+from cs336_tui.worker.measure.probe import device_label, nvml_uuid
 from cs336_tui.worker.measure.settings import no_garbage_collection, restored_settings
+from cs336_tui.worker.measure.timing import clock_for
 from cs336_tui.worker.workload.float8 import FORMAT
 from cs336_tui.worker.workload.precision import RECIPES, configure_device, dtype_name, effective_matmul, tf32_allowed
 

@@ -25,9 +25,9 @@ from cs336_tui.config.axes import Compile
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported
 from cs336_tui.events.events import Stage, StepKind
-from cs336_tui.worker.measure.devices import clock_for
 from cs336_tui.worker.measure.failures import chain_of, says_out_of_memory
 from cs336_tui.worker.measure.process import environment
+from cs336_tui.worker.measure.timing import clock_for
 from cs336_tui.worker.workload.compiling import break_reasons, captures, compilations, forget_compiled
 from cs336_tui.worker.workload.cuda_graph import WARMUP_STEPS, CapturedStep, ReadyStep, captured
 from cs336_tui.worker.workload.imported.problems import ImportProblem, is_users_file

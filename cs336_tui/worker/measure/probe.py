@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import psutil
 import torch
@@ -14,13 +16,11 @@ from msgspec.structs import replace
 from cs336_tui.config.environment_variables import set_variables, slowing
 from cs336_tui.config.spec import ModelDims, Precision
 from cs336_tui.events.environment import DeviceInfo, TorchEnvironment
-from cs336_tui.worker.measure.devices import device_label, nvml_uuid
 from cs336_tui.worker.workload.attention import attentions_on
 from cs336_tui.worker.workload.building import make_optimizer
 from cs336_tui.worker.workload.compiling import why_cannot_compile
-from cs336_tui.worker.workload.passes import Step, Training
+from cs336_tui.worker.workload.passes import Step, Training, random_batch
 from cs336_tui.worker.workload.precision import RECIPES, autocast_for, tf32_override, why_no_float8
-from cs336_tui.worker.workload.random_data import random_batch
 from cs336_tui.worker.workload.transformer import Transformer
 
 CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
@@ -93,14 +93,16 @@ def _completed(devices: Iterable[DeviceInfo]) -> Iterator[DeviceInfo]:
 
 def _cpu() -> DeviceInfo:
     memory = psutil.virtual_memory().total
-    return DeviceInfo(name="cpu", label=_label("cpu"), precisions=CPU_PRECISIONS, memory_bytes=memory)
+    return DeviceInfo(
+        name="cpu", label=device_label(torch.device("cpu")), precisions=CPU_PRECISIONS, memory_bytes=memory
+    )
 
 
 def _mps() -> DeviceInfo:
     # Metal's precisions depend on the chip, on macOS and on torch.
     precisions = tuple(p for p in RECIPES if works(p, "mps"))
     memory = torch.mps.recommended_max_memory()
-    return DeviceInfo(name="mps", label=_label("mps"), precisions=precisions, memory_bytes=memory)
+    return DeviceInfo(name="mps", label=device_label(torch.device("mps")), precisions=precisions, memory_bytes=memory)
 
 
 def _cuda_devices() -> list[DeviceInfo]:
@@ -132,8 +134,26 @@ def cuda_precisions(capability: tuple[int, int], name: str) -> tuple[Precision, 
     return tuple(precision for precision in offered if precision not in without)
 
 
-def _label(device_type: str) -> str:
-    return device_label(torch.device(device_type))
+def device_label(device: torch.device) -> str:
+    """The device's name; of a CPU the widest instructions that torch uses on it."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    if device.type == "mps":
+        return "Apple GPU (Metal)"
+    capability = torch.backends.cpu.get_cpu_capability()
+    return "CPU" if capability == "DEFAULT" else f"CPU ({capability})"
+
+
+def nvml_uuid(index: int, properties: Any) -> str | None:
+    """The UUID of CUDA device `index` as NVML spells it: ``GPU-...``, or ``MIG-...`` for a slice of a GPU. torch gives
+    the bare UUID, and of a slice the whole GPU's; the slice's own is in ``CUDA_VISIBLE_DEVICES``."""
+    visible = [entry.strip() for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    if index < len(visible) and visible[index].startswith("MIG-"):
+        return visible[index]
+    uuid = str(getattr(properties, "uuid", "") or "")
+    if not uuid:
+        return None
+    return uuid if re.match("GPU-|MIG-", uuid) else f"{'MIG' if ' MIG ' in properties.name else 'GPU'}-{uuid}"
 
 
 def _cudnn() -> str | None:

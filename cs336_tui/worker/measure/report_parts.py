@@ -12,8 +12,8 @@ import torch
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Prediction
-from cs336_tui.worker.measure.devices import device_label
 from cs336_tui.worker.measure.failures import in_one_line
+from cs336_tui.worker.measure.probe import device_label
 from cs336_tui.worker.workload.imported.problems import is_interrupt
 from cs336_tui.worker.workload.passes import Training
 

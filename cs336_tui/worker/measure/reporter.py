@@ -15,9 +15,9 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events import events
 from cs336_tui.stats.summaries import summarize
 from cs336_tui.worker.measure.cell_memory import Peaks
-from cs336_tui.worker.measure.devices import device_label
 from cs336_tui.worker.measure.failures import failed_allocation, outcome_of
 from cs336_tui.worker.measure.preparing import Preparation, Recompilations, why_not_cold
+from cs336_tui.worker.measure.probe import device_label
 from cs336_tui.worker.measure.process import RunQueueDelay, effective_malloc, settings_of, usable_cores
 from cs336_tui.worker.measure.timing import StepTime
 from cs336_tui.worker.workload.building import Workload

@@ -1,15 +1,96 @@
-"""Times steps: each between two synchronisations, or a window of steps between two."""
+"""Times steps: each between two synchronisations, or a window of steps between two. Times are in seconds.
+
+A GPU works off a queue, so a time stamp there is an event in the queue, which can be read once the device has been
+waited for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from math import fsum
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self
 
-from cs336_tui.worker.measure.devices import Clock, Stamp
+import torch
+
 from cs336_tui.worker.workload.cuda_graph import ReadyStep
+
+
+class DeviceEvent(Protocol):
+    """`torch.cuda.Event` or `torch.mps.Event`, made with ``enable_timing=True``."""
+
+    def elapsed_time(self, end_event: DeviceEvent, /) -> float:
+        """Milliseconds on the device from this event to a later one."""
+
+
+class HostStamp:
+    """A time stamp that can be taken repeatedly; `host_s` is the host's clock at the last time."""
+
+    host_s = 0.0
+
+    def take(self) -> None:
+        self.host_s = perf_counter()
+
+    def until(self, later: Self, /) -> float:
+        """Seconds from this stamp to a later one; both were taken and the device was waited for since."""
+        return later.host_s - self.host_s
+
+
+class EventStamp(HostStamp):
+    """An event in the device's queue. Taking it only enqueues it; `host_s` is when the host did."""
+
+    def __init__(self, event: DeviceEvent, record: Callable[[], None]) -> None:
+        self._event = event
+        self._record = record
+
+    def take(self) -> None:
+        self._record()
+        self.host_s = perf_counter()
+
+    def until(self, later: Self, /) -> float:
+        return self._event.elapsed_time(later._event) / 1e3
+
+
+class MetalStamp(EventStamp):
+    """An event in Metal's queue. As the later of two it may be read once per taking: torch before 2.14 hangs else.
+
+    torch stamps it in a callback on the host, so two events close together can come out in the wrong order. torch then
+    raises, and the interval counts as 0.
+    """
+
+    def until(self, later: Self, /) -> float:
+        try:
+            return super().until(later)
+        except RuntimeError:
+            return 0.0
+
+
+class Clock(NamedTuple):
+    """One device's clock: `mark` makes a stamp, `synchronize` waits for all queued work."""
+
+    mark: Callable[[], HostStamp]
+    synchronize: Callable[[], None]
+
+
+def clock_for(device: torch.device) -> Clock:
+    if device.type == "cuda":
+        stream = torch.cuda.current_stream(device)
+
+        def cuda_mark() -> EventStamp:
+            event = torch.cuda.Event(enable_timing=True)
+            return EventStamp(event, partial(event.record, stream))
+
+        return Clock(cuda_mark, partial(torch.cuda.synchronize, device))
+    if device.type == "mps":
+
+        def mps_mark() -> EventStamp:
+            event = torch.mps.Event(enable_timing=True)
+            return MetalStamp(event, event.record)
+
+        return Clock(mps_mark, torch.mps.synchronize)
+    return Clock(HostStamp, lambda: None)  # a CPU's work is done when its call returns
 
 
 class StepTime(NamedTuple):
@@ -67,7 +148,7 @@ def time_window(step: ReadyStep, clock: Clock, count: int, go_on: Callable[[int]
     step before, so the times add up to the window. `go_on` is asked before each step, by its number; at the first False
     the steps so far are returned. Raises `WindowBroken` with them if a step fails and the device still answers.
     """
-    rows: list[list[Stamp]] = []
+    rows: list[list[HostStamp]] = []
     for _ in range(count):
         first = rows[-1][-1] if rows and step.back_to_back else clock.mark()
         rows.append([first, *(clock.mark() for _ in step.phases)])
@@ -95,14 +176,14 @@ def time_window(step: ReadyStep, clock: Clock, count: int, go_on: Callable[[int]
     return _times(rows[:done])
 
 
-def _times(rows: list[list[Stamp]]) -> list[StepTime]:
+def _times(rows: list[list[HostStamp]]) -> list[StepTime]:
     return [StepTime(fsum(phases := _between(marks)), phases, _host(marks)) for marks in rows]
 
 
-def _between(marks: list[Stamp]) -> tuple[float, ...]:
+def _between(marks: list[HostStamp]) -> tuple[float, ...]:
     """Device time of each phase. Asks for no interval twice, which not every device's events allow."""
     return tuple(earlier.until(later) for earlier, later in pairwise(marks))
 
 
-def _host(marks: list[Stamp]) -> tuple[float, ...]:
+def _host(marks: list[HostStamp]) -> tuple[float, ...]:
     return tuple(later.host_s - earlier.host_s for earlier, later in pairwise(marks))

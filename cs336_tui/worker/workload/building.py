@@ -11,16 +11,14 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.worker.workload.attention import core_of
-from cs336_tui.worker.workload.attention_only import AttentionOnly, attention_batch, attention_loss
 from cs336_tui.worker.workload.compiling import compiled, step_opening
 from cs336_tui.worker.workload.float8 import use_float8
 from cs336_tui.worker.workload.imported.components import ImportedModel, import_model, imported_loss, imported_optimizer
 from cs336_tui.worker.workload.imported.finding import revisions_of
 from cs336_tui.worker.workload.model_parts import checkpoint_blocks
-from cs336_tui.worker.workload.passes import Loss, Step, Training, cross_entropy
+from cs336_tui.worker.workload.passes import Batch, Loss, Step, Training, cross_entropy, random_batch
 from cs336_tui.worker.workload.precision import RECIPES, Context, autocast_for, configure_device
-from cs336_tui.worker.workload.random_data import Batch, random_batch
-from cs336_tui.worker.workload.transformer import Transformer
+from cs336_tui.worker.workload.transformer import AttentionOnly, Transformer, attention_loss
 
 
 class Workload(NamedTuple):
@@ -111,9 +109,15 @@ def _make_model(spec: CellSpec, device: torch.device, autocast: Context) -> Impo
 
 
 def _make_batch(spec: CellSpec, device: torch.device) -> Batch:
-    """The batch of a spec whose model brings none."""
+    """The batch of a spec whose model brings none; of attention alone without tokens, its targets the gradient of the
+    output, (B, T, K)."""
     if spec.workload == "attention":
-        return attention_batch(spec, device)
+        like_output = (spec.batch_size, spec.context_length, spec.d_model)
+        gradient = torch.empty(like_output, device=device, dtype=RECIPES[spec.precision].parameters)
+        if device.type != "meta":
+            # Not the model's seed, whose first numbers are the queries.
+            gradient.normal_(generator=torch.Generator(device).manual_seed(spec.seed + 1))
+        return Batch(torch.empty(0, dtype=torch.int64, device=device), gradient)
     if device.type == "meta":
         shape = (spec.batch_size, spec.context_length)
         return Batch(*(torch.zeros(shape, dtype=torch.int64, device=device) for _ in range(2)))

@@ -1,4 +1,4 @@
-"""A step of each pass, divided into named phases, without timing."""
+"""A step of each pass over a batch, divided into named phases, without timing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from cs336_tui.config.spec import Pass
 from cs336_tui.worker.workload.imported.problems import ImportProblem, is_interrupt, place_of, told
 from cs336_tui.worker.workload.precision import Context
-from cs336_tui.worker.workload.random_data import Batch
 
 PHASES: dict[Pass, tuple[str, ...]] = {  # The timed phases of each pass, in the order they run
     "inference": ("forward",),
@@ -28,6 +27,22 @@ PHASES: dict[Pass, tuple[str, ...]] = {  # The timed phases of each pass, in the
 def prepared_phases(pass_: Pass) -> tuple[str, ...]:
     """The phases of a pass, with the untimed forward and loss of `backward`."""
     return PHASES["forward+backward" if pass_ == "backward" else pass_]
+
+
+class Batch(NamedTuple):
+    """Token ids, (B, T) each; a target is the token that follows its input."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+def random_batch(
+    batch_size: int, context_length: int, vocab_size: int, *, device: torch.device | str, seed: int
+) -> Batch:
+    """Uniform tokens; the same seed gives the same batch on the same kind of device."""
+    generator = torch.Generator(device).manual_seed(seed)
+    tokens = torch.randint(vocab_size, (batch_size, context_length + 1), device=device, generator=generator)
+    return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # Output and targets to a number

@@ -1,4 +1,4 @@
-"""The reference Transformer language model.
+"""The reference Transformer language model, and the workload of attention alone.
 
 ``swiglu-rope`` (see `CellSpec.arch`) has rotary embeddings and a SwiGLU of three matrices; ``gelu-learned`` has learned
 positions and a GELU between two matrices. Both are pre-norm, with RMSNorm, no biases and an untied head. Attention
@@ -16,14 +16,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_tui.config.spec import Arch, ModelDims
-from cs336_tui.worker.workload.random_data import truncated_normal_
+from cs336_tui.config.spec import Arch, CellSpec, ModelDims
+from cs336_tui.config.variants import is_imported
 
 if TYPE_CHECKING:  # it imports users' code, which builds on this
     from cs336_tui.worker.workload.attention import AttentionCore
 
 NORM_EPS = 1e-5
 ROPE_THETA = 10_000.0
+
+
+_PART = 1 << 15
+"""Elements drawn at a time on a CPU: few enough for its cache, and for torch not to start its threads, which may cost
+many times the work on a busy machine."""
+
+
+def truncated_normal_(tensor: Tensor, std: float, generator: torch.Generator, *, cut: float = 3.0) -> Tensor:
+    """Fill a contiguous tensor from a normal of mean 0 and `std`, cut at ``cut * std`` on both sides. Redraws values
+    outside: exact, and on a CPU many times faster than `torch.nn.init.trunc_normal_`."""
+    flat = tensor.detach().view(-1)
+    for part in flat.split(_PART) if flat.device.type == "cpu" else (flat,):
+        part.normal_(0.0, std, generator=generator)
+        outside = (part.abs() > cut * std).nonzero().squeeze(1)
+        if outside.numel():
+            part[outside] = truncated_normal_(part.new_empty(outside.numel()), std, generator, cut=cut)
+    return tensor
 
 
 class Factory(TypedDict):
@@ -111,11 +128,29 @@ def causal_mask(length: int, **factory: Unpack[Factory]) -> Tensor:
     return mask.zero_().masked_fill_(position > position[:, None], -math.inf)
 
 
-class Attention(nn.Module):
+class AttentionSteps(nn.Module):
+    """Steps of attention, as methods so that profilers can name each; `core` replaces those that make scores."""
+
+    METHOD = "naive (scores materialised)"  # The method without a core, in words
+    core: AttentionCore | None
+
+    def weigh(self, scores: Tensor) -> Tensor:
+        """Softmax of the scores: (..., T, T) -> (..., T, T)."""
+        return scores.softmax(dim=-1)
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        """Weighted sum of the values: (..., T, T), (..., T, K) -> (..., T, K)."""
+        return weights.type_as(v) @ v
+
+    @property
+    def attention_method(self) -> str:
+        """The attention method in words."""
+        return self.METHOD if self.core is None else self.core.description()
+
+
+class Attention(AttentionSteps):
     """Causal multi-head self-attention: (B, T, D) -> (B, T, D). `core` computes everything between the projections.
     Without one the scores are materialised here, with the mask."""
-
-    METHOD = "naive (scores materialised)"  # The method of `forward` without a core, in words
 
     def __init__(
         self,
@@ -141,8 +176,6 @@ class Attention(nn.Module):
         mixed = self.attend(q, k, v) if mask is None else self.mix(self.weigh(self.score(q, k, mask)), v)
         return self.output(mixed.transpose(1, 2).flatten(2))
 
-    # Separate methods, so that profilers can name each.
-
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention by the core: (B, H, T, K) three times -> (B, H, T, K)."""
         assert self.core is not None
@@ -151,14 +184,6 @@ class Attention(nn.Module):
     def score(self, q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
         """Scaled and masked scores: (B, H, T, K) twice -> (B, H, T, T)."""
         return (q * q.shape[-1] ** -0.5) @ k.mT + mask
-
-    def weigh(self, scores: Tensor) -> Tensor:
-        """Softmax of the scores: (B, H, T, T) -> (B, H, T, T)."""
-        return scores.softmax(dim=-1)
-
-    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
-        """Weighted sum of the values: (B, H, T, T), (B, H, T, K) -> (B, H, T, K)."""
-        return weights.type_as(v) @ v
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, H, T, K)."""
@@ -269,8 +294,8 @@ class Transformer(nn.Module):
     @property
     def attention_method(self) -> str:
         """The layers' attention methods in words."""
-        parts = [module for module in self.modules() if isinstance(module, Attention)]
-        return " + ".join(sorted({part.METHOD if part.core is None else part.core.description() for part in parts}))
+        parts = (module for module in self.modules() if isinstance(module, Attention))
+        return " + ".join(sorted({part.attention_method for part in parts}))
 
     @property
     def num_params(self) -> int:
@@ -280,3 +305,52 @@ class Transformer(nn.Module):
     def num_params_without_head(self) -> int:
         """Parameters without the head, as tables of model sizes count them."""
         return self.num_params - self.head.weight.numel()
+
+
+class AttentionOnly(AttentionSteps):
+    """Holds q, k and v as its parameters; ignores its input and returns the output, (B, T, K). Parameters are created
+    uninitialised on `device` in `dtype`. `core` computes attention; None materialises scores."""
+
+    mask: Tensor | None
+    """Added to naive scores, (T, T); None where every token sees all, and where something else computes attention."""
+
+    def __init__(self, spec: CellSpec, core: AttentionCore | None, *, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        shape = (spec.batch_size, spec.context_length, spec.d_model)
+        self.q, self.k, self.v = (nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) for _ in range(3))
+        self.core = core
+        self._wants_heads = not is_imported(spec.attention)
+        """True adds a dimension of one head, without which torch's kernels are not fused."""
+        masked = self.core is None and spec.causal
+        mask = causal_mask(spec.context_length, device=device, dtype=dtype) if masked else None
+        self.register_buffer("mask", mask, persistent=False)
+        self.register_buffer("core_mask", core.mask if core is not None else None, persistent=False)
+
+    def initialise(self, seed: int) -> None:
+        """Draw q, k and v from a standard normal."""
+        generator = torch.Generator(self.q.device).manual_seed(seed)
+        with torch.no_grad():
+            for parameter in (self.q, self.k, self.v):
+                parameter.normal_(generator=generator)
+
+    def forward(self, _: Tensor) -> Tensor:
+        if self.core is None:
+            return self.mix(self.weigh(self.score(self.q, self.k)), self.v)
+        return self.attend(self.q, self.k, self.v)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention by the core: (B, T, K) three times -> (B, T, K)."""
+        assert self.core is not None
+        if not self._wants_heads:  # a user's function takes the course's shapes
+            return self.core(q, k, v)
+        return self.core(*(x.unsqueeze(1) for x in (q, k, v))).squeeze(1)
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        """Scaled scores, masked if causal: (B, T, K) twice -> (B, T, T)."""
+        scores = (q * q.shape[-1] ** -0.5) @ k.mT
+        return scores if self.mask is None else scores + self.mask
+
+
+def attention_loss(output: Tensor, gradient: Tensor) -> Tensor:
+    """The sum of the output times its gradient."""
+    return (output * gradient).sum()

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from cs336_tui.config.spec import PRECISIONS, canonical_device
-from cs336_tui.worker.measure.devices import nvml_uuid
-from cs336_tui.worker.measure.probe import CPU_PRECISIONS, cuda_precisions, cudnn_name, probe, works
+from cs336_tui.worker.measure.probe import CPU_PRECISIONS, cuda_precisions, cudnn_name, nvml_uuid, probe, works
 from cs336_tui.worker.workload.attention import attentions_on
 from tests.worker.measure.cells import small_spec
 

@@ -10,9 +10,16 @@ import pytest
 import torch
 
 from cs336_tui.events import events as told_of
-from cs336_tui.worker.measure.devices import Clock, EventStamp, HostStamp, MetalStamp
 from cs336_tui.worker.measure.reporter import CellReporter
-from cs336_tui.worker.measure.timing import StepTimer, WindowBroken, time_window
+from cs336_tui.worker.measure.timing import (
+    Clock,
+    EventStamp,
+    HostStamp,
+    MetalStamp,
+    StepTimer,
+    WindowBroken,
+    time_window,
+)
 
 
 class Device:

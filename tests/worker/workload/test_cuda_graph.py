@@ -22,8 +22,7 @@ from cs336_tui.worker.workload.cuda_graph import (
     captured,
     why_no_graph,
 )
-from cs336_tui.worker.workload.passes import Step, Training
-from cs336_tui.worker.workload.random_data import random_batch
+from cs336_tui.worker.workload.passes import Step, Training, random_batch
 from cs336_tui.worker.workload.transformer import Transformer
 
 DEVICE = torch.device("cuda:0")

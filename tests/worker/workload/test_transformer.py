@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cs336_tui.config.spec import ARCHES, Arch, ModelDims, dims_of
-from cs336_tui.worker.workload.random_data import truncated_normal_
 from cs336_tui.worker.workload.transformer import (
     GELU,
     Attention,
@@ -18,6 +17,7 @@ from cs336_tui.worker.workload.transformer import (
     Rotary,
     SwiGLU,
     Transformer,
+    truncated_normal_,
 )
 
 DIMS = ModelDims(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=50)

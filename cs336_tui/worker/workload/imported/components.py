@@ -17,7 +17,7 @@ from cs336_tui.worker.workload.imported import argument_binding as binding
 from cs336_tui.worker.workload.imported import problems
 from cs336_tui.worker.workload.imported.finding import find
 from cs336_tui.worker.workload.imported.problems import ImportProblem, explained, kind_of
-from cs336_tui.worker.workload.random_data import Batch
+from cs336_tui.worker.workload.passes import Batch
 
 
 class ImportedModel(NamedTuple):
