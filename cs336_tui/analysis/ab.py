@@ -15,18 +15,14 @@ from cs336_tui.stats.ratio import LEVEL, MARGIN, Outcome, Ratio, explain, outcom
 from cs336_tui.stats.summaries import Summary
 
 Pairs = tuple[tuple[float, float], ...]
-_Asked = tuple[int, CellSpec, CellSpec]
-"""The session, and what A and B are."""
 _MORE = "take more rounds (--rounds) or steps"
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """One process that timed both, or was to. `pairs` are a step of A and one of B that ran next to one another, in
-    seconds, in order; `ratio` is of these alone. `note` says why a round does not count, and is empty for one that
-    does."""
+    """One process that timed both, or was to. `number` is from 1; `pairs` are neighbouring steps of A and B in seconds,
+    in order, `ratio` is of these alone; `note` says why a round does not count, and is empty for one that does."""
 
     number: int
-    """From 1."""
     began: bool
     a: Summary | None
     b: Summary | None
@@ -36,11 +32,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True):
-    """A against B. `ratio` is of all rounds that count; means and stds of `a` and `b` are over their steps.
-
-    `differs` says what the two do not have in common, ``what: A | B``. `a_judged` and `b_judged` count how many of the
-    rounds each verdict on a number held in; empty where nothing could be judged.
-    """
+    """A against B. `ratio`, and means and stds of `a` and `b`, are of all rounds that count. `differs` says what the
+    two do not have in common, ``what: A | B``. `a_judged` and `b_judged` count rounds in which each verdict held."""
 
     a: Side
     b: Side
@@ -60,10 +53,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def turns_of(results: Sequence[tuple[Result, Result]], *, level: float = LEVEL, margin: float = MARGIN) -> Turns:
-    """Rounds of A and B that were to take turns, one or more. A round counts when both ended well in one process.
-
-    Raises ValueError without any round.
-    """
+    """The result of one round or more; one counts if both ended well in one process. Raises ValueError of none."""
     if not results:
         raise ValueError("no rounds: expected at least one")
     rounds = rounds_found(results, level)
@@ -88,15 +78,12 @@ def turns_of(results: Sequence[tuple[Result, Result]], *, level: float = LEVEL, 
 
 
 def runs_in_turns(results: Sequence[Result]) -> tuple[tuple[tuple[Result, Result], ...], ...]:
-    """The rounds of A and B among cells, in order, those of one pair of specs in one session together.
-
-    A round is two neighbours that one process timed in turns. Where there is one, every two neighbours of these specs
-    are rounds of it that were to be, and `turns_of` says why they do not count.
-    """
+    """The rounds of A and B among cells, in order, those of one pair of specs in one session together: neighbours that
+    one process timed in turns and, where there are any, all others of these specs, which were to be rounds too."""
     pairs = [(a, b) for a, b in pairwise(results) if a.source == b.source and a.cell.cell + 1 == b.cell.cell]
     ran = [both for both in pairs if _took_turns(*both)]
     taken = {_place(side) for both in ran for side in both}
-    found: dict[_Asked, list[tuple[Result, Result]]] = {_asked(*both): [] for both in ran}
+    found: dict[object, list[tuple[Result, Result]]] = {_asked(*both): [] for both in ran}
     for a, b in pairs:
         places = {_place(a), _place(b)}
         if _took_turns(a, b) or (_asked(a, b) in found and not places & taken):
@@ -111,11 +98,11 @@ def rounds_found(results: Sequence[tuple[Result, Result]], level: float = LEVEL)
 
 
 def ratio_of_rounds(rounds: Sequence[Round], level: float = LEVEL) -> Ratio | None:
-    """Of all that count; None where none does."""
+    """The ratio of all rounds that count; None where none does."""
     return paired_ratio([each.pairs for each in rounds if not each.note], level)
 
 
-def _asked(a: Result, b: Result) -> _Asked:
+def _asked(a: Result, b: Result) -> tuple[int, CellSpec, CellSpec]:
     return a.source, a.spec, b.spec
 
 
@@ -168,5 +155,4 @@ def _why_none(rounds: Sequence[Round]) -> str:
 def _judged(side: Sequence[Result]) -> dict[str, int]:
     from cs336_tui.analysis.verdicts import judge  # loads numpy
 
-    judgements = [judge(result.cell) for result in side if result.is_measured]
-    return dict(Counter(name for found in judgements if found for name in found.names))
+    return dict(Counter(name for result in side if (found := judge(result.cell)) for name in found.names))

@@ -19,11 +19,9 @@ COMPARISON_SCHEMA = 1
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of a pair: all runs of a spec in one session or several.
-
-    `cells` are their numbers in their sessions, from 0. `summary` is over the steps of all measured runs, None where
-    none was measured; `note` then says why (OOM, failed, ...).
-    """
+    """One side of a pair: all runs of a spec in one session or several. `cells` are their numbers in their sessions,
+    from 0. `summary` is over the steps of all measured runs; None if none was, and `note` says why (OOM, failed,
+    ...)."""
 
     sessions: tuple[str, ...]
     cells: tuple[int, ...]
@@ -36,10 +34,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True, rename={"outcome": "verdict"}):
-    """Cells of A and of B that did the same; `ratio` is A's mean step time over B's.
-
-    `differs` names what was not the same, as ``precision: fp32 | bf16-mixed``, where that is not so of every pair.
-    """
+    """Cells of A and of B that did the same; `ratio` is A's mean step time over B's. `differs` names what was not the
+    same, as ``precision: fp32 | bf16-mixed``, where that is not so of every pair."""
 
     a: Side
     b: Side
@@ -50,10 +46,8 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True, rename={"outcome": "verdic
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A against B. `notes` say what differs in every pair, ``A | B``; `only_a` and `only_b` have no partner.
-
-    `mixed` says of each side in what its own cells were not made alike.
-    """
+    """A against B. `notes` say what differs in every pair, ``A | B``; `only_a` and `only_b` have no partner; `mixed`
+    says of each side in what its own cells were not made alike."""
 
     schema: int
     a: str
@@ -74,17 +68,15 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare(a: Sequence[Result], b: Sequence[Result], *, margin: float = MARGIN, level: float = LEVEL) -> Comparison:
     """Pair the cells of A with those of B and compare their step times.
 
-    Cells pair that ran the same spec, all repeats of it together. What then is left pairs if it timed the same work:
-    the same dimensions under another name, other numbers of steps, another seed, other threads. Last, where each side
-    has one device, and these differ (a laptop's ``mps`` and a box's ``cuda:0``), devices need not agree; likewise
-    precisions, architectures, warm-ups and ways to synchronise. When each side is one spec, these two pair, whatever
-    they are. All of that is said in `differs` and `notes`.
+    First pair cells of one spec, all repeats together; then those that timed the same work under another name, with
+    other numbers of steps, seeds or threads. Last, where each side has one device and these differ, devices need not
+    agree; likewise precisions, architectures, warm-ups and ways to synchronise. Two sides of one spec each always pair.
+    All of that is said in `differs` and `notes`.
     """
     a_groups, b_groups = (grouped(side, lambda result: result.spec) for side in (a, b))
-    pairs = [
-        _pair(a_groups[x], b_groups[y], margin, level) for x, y in _partners(tuple(a_groups), tuple(b_groups)).items()
-    ]
-    paired_a, paired_b = {pair.a.spec for pair in pairs}, {pair.b.spec for pair in pairs}
+    partners = _partners(tuple(a_groups), tuple(b_groups))
+    pairs = [_pair(a_groups[x], b_groups[y], margin, level) for x, y in partners.items()]
+    paired_b = set(partners.values())
     counted = Counter(line for pair in pairs for line in pair.differs)
     shared = tuple(line for line, number in counted.items() if number == len(pairs))
     return Comparison(
@@ -95,7 +87,7 @@ def compare(a: Sequence[Result], b: Sequence[Result], *, margin: float = MARGIN,
             msgspec.structs.replace(pair, differs=tuple(line for line in pair.differs if line not in shared))
             for pair in pairs
         ),
-        only_a=tuple(side_of(group) for spec, group in a_groups.items() if spec not in paired_a),
+        only_a=tuple(side_of(group) for spec, group in a_groups.items() if spec not in partners),
         only_b=tuple(side_of(group) for spec, group in b_groups.items() if spec not in paired_b),
         notes=shared,
         margin=margin,
@@ -190,13 +182,9 @@ def _of_environment(attribute: str) -> Callable[[Result], str]:
     return lambda result: str(getattr(result.environment, attribute, None) or "unknown")
 
 
-def _of_precision(attribute: str) -> Callable[[Result], str]:
-    return lambda result: str(getattr(result.cell.in_force, attribute) or "none") if result.cell.in_force else _UNREAD
-
-
-def _of_setting(attribute: str) -> Callable[[Result], str]:
-    """One of which None says that it is not known, as in logs of before it was read back."""
-    return lambda result: str(getattr(result.cell.in_force, attribute, None) or _UNREAD)
+def _in_force(attribute: str, absent: str = "none") -> Callable[[Result], str]:
+    """A setting that was read back; `absent` is the meaning of None."""
+    return lambda result: str(getattr(result.cell.in_force, attribute) or absent) if result.cell.in_force else _UNREAD
 
 
 _UNREAD = "not read back"
@@ -208,18 +196,18 @@ _COMPARED: Mapping[str, Callable[[Result], str]] = {
     "device's name": device_label,
     **{name: _of_environment(name) for name in ("torch", "cuda", "cudnn", "driver", "python")},
     "threads": FIELDS["threads"].show,
-    "inter-op threads": _of_setting("interop_threads"),
-    "attention in force": _of_setting("attention"),
-    "compiler in force": _of_setting("compiler"),
-    "model revision": _of_setting("model_revision"),
+    "inter-op threads": _in_force("interop_threads", _UNREAD),
+    "attention in force": _in_force("attention", _UNREAD),
+    "compiler in force": _in_force("compiler", _UNREAD),
+    "model revision": _in_force("model_revision", _UNREAD),
     "model path": lambda result: ", ".join(result.spec.model_path) if result.spec.brings_own_code else _UNREAD,
-    "allocator in force": _of_setting("allocator"),
-    "float32 matmul precision in force": _of_precision("matmul_precision"),
-    "TF32 in force": _of_precision("allow_tf32"),
-    "parameters in force": _of_precision("parameter_dtype"),
-    "autocast in force": _of_precision("autocast_dtype"),
-    "float8 in force": _of_precision("float8"),
-    "logits in force": _of_precision("logits_dtype"),
+    "allocator in force": _in_force("allocator", _UNREAD),
+    "float32 matmul precision in force": _in_force("matmul_precision"),
+    "TF32 in force": _in_force("allow_tf32"),
+    "parameters in force": _in_force("parameter_dtype"),
+    "autocast in force": _in_force("autocast_dtype"),
+    "float8 in force": _in_force("float8"),
+    "logits in force": _in_force("logits_dtype"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -24,9 +24,9 @@ on a CPU, an interpreter that has imported torch was seen to take 0.23 GiB."""
 TIGHT_SHARE = 0.1
 """A fit with less than this share of the peak to spare is tight: a caching allocator reserves more than it hands
 out, and how much more is not predicted."""
-_OTHER_PASSES = "other passes"
+_SAME = "repeats"
 _MOST_NAMED = 3
-"""So many other variants are named."""
+"""The most other variants that are named."""
 NOT_MEASURED = "unknown until a cell of this device and precision was measured"
 
 
@@ -52,11 +52,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def context_bytes(self) -> int:
         return CONTEXT_BYTES[self.kind]
-
-    @property
-    def bandwidth(self) -> float | None:
-        """Bytes per second, as the data sheet states them."""
-        return self.gpu.bandwidth_bytes_per_s if self.gpu else None
 
     def peak_flops(self, precision: Precision) -> float | None:
         """FLOP/s of dense matrix products at best."""
@@ -117,7 +112,8 @@ def _used_on_host(sample: DeviceSampled, cell: int | None) -> int | None:
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell on a target. Times of a step as they are measured; a missing `low_s` or `high_s` is unknown."""
+    """A cell on a target. `low_s` and `high_s` are of a step as it is measured, `run_low_s` and `run_high_s` of all its
+    steps with warm-up and what is not timed; None is unknown. `basis` is that of the times, in words."""
 
     spec: CellSpec
     prediction: Prediction
@@ -132,10 +128,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     low_s: float | None
     high_s: float | None
     run_low_s: float | None
-    """Of all steps of the cell, warm-up and what is not timed included."""
     run_high_s: float | None
     basis: str
-    """The basis of the times, in words."""
     measured: bool
     """True if this very cell was measured."""
     by_others: bool = False
@@ -157,9 +151,6 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{'about ' if one_guess else ''}{time_range(self.low_s, self.high_s)}"
 
 
-_Likeness = tuple[object, ...]
-
-
 class MeasuredCell(NamedTuple):
     """A cell of this session on the target, its mean step and how fast that was."""
 
@@ -168,11 +159,8 @@ class MeasuredCell(NamedTuple):
     flops_per_s: float
 
 
-class Experience(NamedTuple):
-    """Measured cells by what they tell about: the same cell, and cells alike in more or less of what changes speed."""
-
-    same: dict[object, list[MeasuredCell]]
-    alike: dict[_Likeness, list[MeasuredCell]]
+_Known = dict[Hashable, list[MeasuredCell]]
+"""Measured cells by each of their likenesses."""
 
 
 def measured_cells(state: SessionState, target: Target) -> tuple[MeasuredCell, ...]:
@@ -185,25 +173,17 @@ def measured_cells(state: SessionState, target: Target) -> tuple[MeasuredCell, .
     return tuple(found)
 
 
-def _likenesses(spec: CellSpec) -> tuple[tuple[_Likeness, str], ...]:
+def _likenesses(spec: CellSpec) -> tuple[tuple[Hashable, str], ...]:
     """Fields that cells may share with this one, most first, each with the differences that are left, in words.
     A cell tells about none that computes in another precision or on other threads."""
     usual, kind = (spec.precision, spec.threads), variant_kind(spec)
     return (
+        (run_key(spec), _SAME),
         ((*usual, "pass and variant", spec.pass_, kind), ""),
-        ((*usual, "variant", kind), _OTHER_PASSES),
+        ((*usual, "variant", kind), "other passes"),
         ((*usual, "pass", spec.pass_), "other variants"),
         (usual, "other passes and variants"),
     )
-
-
-def _experience(cells: Iterable[MeasuredCell]) -> Experience:
-    found = Experience({}, {})
-    for cell in cells:
-        found.same.setdefault(run_key(cell.spec), []).append(cell)
-        for likeness, _ in _likenesses(cell.spec):
-            found.alike.setdefault(likeness, []).append(cell)
-    return found
 
 
 def _ran_on(cell: CellState, target: Target) -> bool:
@@ -239,8 +219,11 @@ def judge_all(
     state: SessionState | None = None,
     specs: Sequence[CellSpec] | None = None,
 ) -> tuple[Estimate, ...]:
-    """`judge` for many cells."""
-    known = _experience(measured_cells(state, target) if state else ())
+    """The same for many cells."""
+    known: _Known = {}
+    for cell in measured_cells(state, target) if state else ():
+        for likeness, _ in _likenesses(cell.spec):
+            known.setdefault(likeness, []).append(cell)
     wanted = specs or [prediction.spec for prediction in predictions]
     return tuple(_judge(spec, each, target, known) for spec, each in zip(wanted, predictions, strict=True))
 
@@ -270,14 +253,14 @@ def for_target(prediction: Prediction, target: Target) -> Prediction:
     )
 
 
-def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: Experience) -> Estimate:
+def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: _Known) -> Estimate:
     prediction = for_target(prediction, target)
     needed = prediction.peak_bytes + target.context_bytes
     margin = None if target.free_bytes is None else target.free_bytes - needed
     fits = None if margin is None else margin >= 0
-    own = known.same.get(run_key(spec), ())
-    alike, unlike = _nearest(spec, known)
-    low_s, high_s, basis = _measured(own) if own else _step_range(spec, prediction, target, alike, unlike)
+    told = ((known[likeness], unlike) for likeness, unlike in _likenesses(spec) if likeness in known)
+    alike, unlike = next(told, ([], ""))
+    low_s, high_s, basis = _step_range(spec, prediction, target, alike, unlike)
     run = _untimed_too(prediction) * spec.total_steps
     return Estimate(
         spec=spec,
@@ -292,27 +275,14 @@ def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: Experi
         run_low_s=None if low_s is None else low_s * run,
         run_high_s=None if high_s is None else high_s * run,
         basis=basis,
-        measured=bool(own),
-        by_others=bool(not own and alike and unlike not in ("", _OTHER_PASSES)),
+        measured=unlike == _SAME,
+        by_others="variants" in unlike,
     )
 
 
-def _measured(own: Sequence[MeasuredCell]) -> tuple[float, float, str]:
-    means = [cell.step_s for cell in own]
-    return min(means), max(means), f"measured, {counted(len(own), 'run')} of this cell"
-
-
-def _nearest(spec: CellSpec, known: Experience) -> tuple[Sequence[MeasuredCell], str]:
-    """The measured cells most like it, and what they are not alike in, in words; none where nothing tells."""
-    for likeness, unlike in _likenesses(spec):
-        if alike := known.alike.get(likeness):
-            return alike, unlike
-    return (), ""
-
-
 def _named(cells: Sequence[MeasuredCell]) -> str:
-    """Which variants they are, the first few of them."""
-    names = list(dict.fromkeys(map(_variant, (cell.spec for cell in cells))))
+    """The first few of their variants."""
+    names = list(dict.fromkeys(_variant(cell.spec) for cell in cells))
     return "; ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
 
 
@@ -324,8 +294,11 @@ def _variant(spec: CellSpec) -> str:
 def _step_range(
     spec: CellSpec, prediction: Prediction, target: Target, alike: Sequence[MeasuredCell], unlike: str
 ) -> tuple[float | None, float | None, str]:
-    """Seconds of a step, low and high, and what they rest on: as fast as other cells were, or the data sheet."""
+    """Seconds of a step, low and high, and their basis: this cell's, the speed of other cells, or the data sheet."""
     flops, peak = timed_flops(prediction), target.peak_flops(spec.precision)
+    if unlike == _SAME:
+        means = [cell.step_s for cell in alike]
+        return min(means), max(means), f"measured, {counted(len(alike), 'run')} of this cell"
     if alike:
         slowest, fastest = (extreme(cell.flops_per_s for cell in alike) for extreme in (min, max))
         which = f" ({_named(alike)})" if "variants" in unlike else ""
@@ -334,7 +307,7 @@ def _step_range(
         return flops / fastest, flops / slowest, f"from {counted(len(alike), 'measured cell')}{other}: {speeds}"
     if peak is None:
         return None, None, NOT_MEASURED
-    bound = max(flops / peak, prediction.min_bytes_moved / target.bandwidth if target.bandwidth else 0)
+    bound = max(flops / peak, prediction.min_bytes_moved / target.gpu.bandwidth_bytes_per_s if target.gpu else 0)
     whose = "the stated peak" if target.stated_flops is not None else "the data sheet's peak"
     return bound, None, f"at best, by {whose}; no cell was measured yet"
 

@@ -1,9 +1,7 @@
-"""The time that each cell and the rest of a session will take, from the steps timed so far.
-
-A single stall must not be taken for what is to come, so every price is a median: of a cell's steps, of the cells most
-like the one that is priced. What a cell takes beside its steps (start, cold step, stalls) is a mean in which no cell
-counts for more than three times what is usual.
-"""
+"""The time that each cell and the rest of a session will take, from the steps timed so far. A single stall must not be
+taken for what is to come, so every price is a median: of a cell's steps, of the cells most like the one that is priced.
+What a cell takes beside its steps (start, cold step, stalls) is a mean in which no cell counts for more than three
+times what is usual."""
 
 from __future__ import annotations
 

@@ -49,10 +49,8 @@ _OF_MODELS = ("edition", "arch", "vocab")
 
 
 def num_params(result: Result) -> int | None:
-    """Parameters of the model as it was built; for a reference that was not, as its dimensions imply.
-
-    None for a user's own that was not: its dimensions do not tell.
-    """
+    """Parameters of the model as it was built; for a reference that was not, as its dimensions imply. None for a user's
+    own that was not: its dimensions do not tell."""
     return result.cell.num_params or (None if is_imported(result.spec.model) else implied_params(result.spec))
 
 
@@ -97,11 +95,9 @@ def varies(results: Sequence[Result], key: str) -> bool:
 
 
 def in_common(results: Sequence[Result], key: str) -> str:
-    """The value that all results show in this field; empty if they differ, or if it goes without saying.
-
-    Beside a model that decides it itself the value is ``swiglu-rope (reference)``, beside attention alone
-    ``2026 (language-model)``.
-    """
+    """The value that all results show in this field; empty if they differ, or if it goes without saying. Beside a model
+    that decides it itself the value is ``swiglu-rope (reference)``, beside attention alone ``2026
+    (language-model)``."""
     having = _with(results, key)
     taken = values(having, key)
     found = [shown for shown in taken if shown != OWN]
@@ -205,10 +201,8 @@ def _device_order(result: Result) -> tuple[int, int]:
 
 
 def _threads(result: Result) -> int:
-    """torch's intra-op threads as asked for, else as read back, else 0: unknown.
-
-    Of a cell that did not get so far, what its neighbours had, else torch's default: it is of the same sweep.
-    """
+    """torch's intra-op threads as asked for, else as read back, else 0: unknown. Of a cell that did not get so far,
+    what its neighbours had, else torch's default: it is of the same sweep."""
     spec, in_force, environment = result.spec, result.cell.in_force, result.environment
     known = in_force.threads if in_force else result.state.default_threads.get((spec.device, spec.model))
     return spec.threads or known or (environment.threads if environment else None) or 0

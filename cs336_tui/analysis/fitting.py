@@ -91,10 +91,8 @@ def search(
     limit: int | None = None,
     on_try: Callable[[CellSpec, bool], object] = lambda _spec, _fits: None,
 ) -> Fit:
-    """The largest batch or context of this cell, all else as it is, whose need (bytes) is at most `room`.
-
-    `on_try` hears of every one that was looked at and whether it fits.
-    """
+    """The largest batch or context of this cell, all else as it is, whose need (bytes) is at most `room`. `on_try`
+    hears of every one that was looked at and whether it fits."""
     limit = min(limit or LIMIT[by], MAX_COUNT)
     step = min(STEP[by], limit)
     tried: list[CellSpec] = []

@@ -63,9 +63,7 @@ _MARKED = ("machine", "torch", "threads")
 
 class UsualPlaces:
     """The place where most figures of each device were measured, in the fields that are not `named` in the table.
-
-    `figures` gives one result of each. Called with one, says where it ran if that is not the usual place.
-    """
+    `figures` gives one result of each. Called with one, says where it ran if that is not the usual place."""
 
     def __init__(self, figures: Iterable[Result], named: Sequence[str]) -> None:
         self._fields = [key for key in _MARKED if key not in named]

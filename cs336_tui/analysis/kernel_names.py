@@ -25,11 +25,9 @@ _GEMM_PLUMBING = re.compile(
 
 
 def short_name(name: str) -> str:
-    """The short name of a kernel, never empty.
-
-    ``void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, ...>`` is
-    ``vectorized_elementwise CUDAFunctor_add<float>``, ``aten::mm`` is ``mm``; a matrix product keeps dtypes and tile.
-    """
+    """The short name of a kernel, never empty. ``void at::native::vectorized_elementwise_kernel<4,
+    at::native::CUDAFunctor_add<float>, ...>`` is ``vectorized_elementwise CUDAFunctor_add<float>``, ``aten::mm`` is
+    ``mm``; a matrix product keeps dtypes and tile."""
     if name.startswith("autograd::engine::evaluate_function: "):
         return f"evaluate {_last(name.partition(': ')[2])}"
     if name.startswith(("Memcpy", "Memset")):
@@ -46,10 +44,8 @@ def short_name(name: str) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """A function's name and its template arguments: ``a::f<T, U>(int)`` is ``a::f`` and ``T, U``.
-
-    A result's type before it is left out: ``std::enable_if<(2)>(1), void>::type f<T>(int)`` is ``f`` and ``T``.
-    """
+    """A function's name and its template arguments: ``a::f<T, U>(int)`` is ``a::f`` and ``T, U``. A result's type
+    before it is left out: ``std::enable_if<(2)>(1), void>::type f<T>(int)`` is ``f`` and ``T``."""
     name = name.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
     begin, opened, closed, end = 0, 0, len(name), len(name)
     nested: list[str] = []

@@ -1,8 +1,6 @@
-"""A profiled step in figures: rows per kernel, shares per kind, phase and named range, attention's two sides.
-
-Times are ns, shares 0 to 1 of what was selected. A `Phases` is the name of one phase, several names, or None for the
-whole step. Names as people read them are `cs336_tui.analysis.kernel_names`.
-"""
+"""A profiled step in figures: rows per kernel, shares per kind, phase and named range, attention's two sides. Times are
+ns, shares 0 to 1 of what was selected. A `Phases` is the name of one phase, several names, or None for the whole step.
+Names as people read them are `cs336_tui.analysis.kernel_names`."""
 
 from __future__ import annotations
 
@@ -227,10 +225,8 @@ def named_share(report: KernelReport) -> float:
 
 
 def idle_share(report: KernelReport) -> float | None:
-    """The share of the step's span in which the GPU ran nothing; None for operators of a host.
-
-    Profiling slows the host, so that a step which is not profiled is idle no more than this.
-    """
+    """The share of the step's span in which the GPU ran nothing; None for operators of a host. Profiling slows the
+    host, so that a step which is not profiled is idle no more than this."""
     if report.activity == "operators" or not report.span_ns:
         return None
     return 1 - report.busy_ns / report.span_ns

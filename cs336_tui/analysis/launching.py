@@ -42,12 +42,9 @@ class Enqueuing(NamedTuple):
 
 def launching(cell: CellState, idle: float | None = None) -> Finding:
     """True if the host needs nearly the whole step to enqueue it, waiting for room in the device's queue not counted.
-
-    `idle` is the share of a profiled step of the same work in which the GPU ran nothing, where that is known.
-
-    Steps of a window begin while those before them are queued: there the first step tells, and the quickest enqueuing
-    counts. A gradient scaler has the host wait for the backward in every step, so that enqueuing tells nothing there.
-    """
+    `idle` is the share of a profiled step of the same work in which the GPU ran nothing, where that is known. Steps of
+    a window begin while those before them are queued: there the first step tells, and the quickest enqueuing counts. A
+    gradient scaler has the host wait for the backward in every step, so that enqueuing tells nothing there."""
     spec, host_s, times_s = cell.spec, cell.times.host_s, cell.step_times_s
     if spec.device == "cpu":
         return Finding(None, "on cpu the host does the work itself")

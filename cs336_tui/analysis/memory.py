@@ -81,10 +81,8 @@ class Timeline:
         return total
 
     def moments(self, count: int, first: int = 0, end: int | None = None) -> Ints:
-        """For each of `count` equal columns of the events from `first` to `end`, its event with most bytes live.
-
-        With more columns than events neighbouring ones share theirs.
-        """
+        """For each of `count` equal columns of the events from `first` to `end`, its event with most bytes live. With
+        more columns than events neighbouring ones share theirs."""
         end = self.events if end is None else end
         edges = first + (end - first) * np.arange(count + 1, dtype=np.int64) // count
         starts, stops = edges[:-1], np.maximum(edges[1:], edges[:-1] + 1)

@@ -56,11 +56,9 @@ class Result(NamedTuple):
 
 
 def merge(sessions: Sequence[tuple[str, SessionState]]) -> tuple[Result, ...]:
-    """Every cell of every session, given with its title, in order; nothing is dropped and nothing is joined.
-
-    A cell that is in two sessions, or in one of them several times, is there each time. A title that is taken gets a
-    number: ``laptop``, ``laptop (2)``.
-    """
+    """Every cell of every session, given with its title, in order; nothing is dropped and nothing is joined. A cell
+    that is in two sessions, or in one of them several times, is there each time. A title that is taken gets a number:
+    ``laptop``, ``laptop (2)``."""
     titles = _told_apart([title for title, _ in sessions])
     return tuple(
         Result(source, title, state, cell)
@@ -91,10 +89,8 @@ def runs_of(results: Iterable[Result]) -> tuple[tuple[float, ...], ...]:
 
 
 def pooled(results: Iterable[Result], ddof: int) -> Summary | None:
-    """Summary over the steps of all measured results together, None where there is none.
-
-    Of a single one it is known without its steps, which may be in a file still.
-    """
+    """Summary over the steps of all measured results together, None where there is none. Of a single one it is known
+    without its steps, which may be in a file still."""
     found = measured(results)
     if len(found) == 1:
         return found[0].cell.summary(ddof)

@@ -1,9 +1,6 @@
-"""Results as a table of figures: rows by columns of what was chosen, one value in each crossing.
-
-A figure never joins different things. Every choice that varies must be named in rows or columns, only the repeats of
-one spec are pooled, and where a figure would hold cells of several machines, torch versions or sessions, that is an
-error which says so.
-"""
+"""Results as a table of figures: rows by columns of what was chosen, one value in each crossing. A figure never joins
+different things. Every choice that varies must be named in rows or columns, only the repeats of one spec are pooled,
+and where a figure would hold cells of several machines, torch versions or sessions, that is an error which says so."""
 
 from __future__ import annotations
 
@@ -130,12 +127,10 @@ _PREFERRED = ("size", "pass", "precision", "warmup", "device", "context")
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One crossing. `value` is in seconds (mean, std, median), bytes (memory), tokens/s or times (speed-up).
-
-    `std` is that of all `n` steps of all `runs`, in seconds, and is there for mean, std and median. `low` and `high`
-    bound a speed-up's confidence interval. A figure without a value has a `note` instead: OOM, failed, killed, skipped,
-    unfinished, not run, or why a measured one has no such value. `marks` are what a footnote should say of it.
-    """
+    """One crossing. `value` is in seconds (mean, std, median), bytes (memory), tokens/s or times (speed-up). `std` is
+    that of all `n` steps of all `runs`, in seconds, and is there for mean, std and median. `low` and `high` bound a
+    speed-up's confidence interval. A figure without a value has a `note` instead: OOM, failed, killed, skipped,
+    unfinished, not run, or why a measured one has no such value. `marks` are what a footnote should say of it."""
 
     value: float | None = None
     std: float | None = None
@@ -149,11 +144,9 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pivot(msgspec.Struct, frozen=True, kw_only=True):
-    """The table. `rows` and `columns` are field keys; their keys hold what is shown, in natural order.
-
-    `fixed` is what all cells share, by field; `notes` say what differs that neither rows nor columns name. `level` is
-    that of every interval. A crossing of which there is no cell is not in `figures`.
-    """
+    """The table. `rows` and `columns` are field keys; their keys hold what is shown, in natural order. `fixed` is what
+    all cells share, by field; `notes` say what differs that neither rows nor columns name. `level` is that of every
+    interval. A crossing of which there is no cell is not in `figures`."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]

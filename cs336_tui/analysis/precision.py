@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import starmap
 
 import msgspec
 
@@ -19,15 +20,11 @@ _BY = ("size", "context", "batch", "pass", "device", "precision")
 
 
 class SpeedUp(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell in another precision against the same work in fp32.
-
-    `ratio` is fp32's mean step time over the other's, so that above 1 the other is faster; None where a side has not
-    the steps for it. `outcome` is of the other precision: faster, slower, same, ambiguous. Peaks of allocated memory
-    are None where no allocator counts and no memory report was made.
-    """
+    """One cell in another precision, which `spec` and `outcome` are of, against the same work in fp32. `ratio` is
+    fp32's mean step time over the other's; None where a side has too few steps. Peaks of allocated memory are None
+    where no allocator counts and no memory report was made."""
 
     spec: CellSpec
-    """In the other precision."""
     machine: str
     fp32: Side
     other: Side
@@ -48,20 +45,16 @@ class SpeedUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mixed_speedups(results: Sequence[Result]) -> tuple[SpeedUp, ...]:
-    """Every cell that is over in fp32 and in another precision, at least one of them measured.
-
-    Cells belong together that timed the same work in the same way on one machine with one torch; numbers of measured
-    steps, seeds and editions may differ. TF32 is compared with true fp32, never taken for it.
-    """
-    found: list[tuple[Result, SpeedUp]] = []
+    """Every cell that is over in fp32 and in another precision, at least one of them measured. Cells belong together
+    that timed the same work in the same way on one machine with one torch; numbers of measured steps, seeds and
+    editions may differ. TF32 is compared with true fp32, never taken for it."""
+    found: list[tuple[list[Result], list[Result]]] = []
     for cells in grouped((result for result in results if result.cell.is_over), _work).values():
         by_precision = grouped(cells, lambda result: result.spec.precision)
         base = by_precision.pop(BASELINE, [])
-        for other in by_precision.values():
-            if base and (measured(base) or measured(other)):
-                found.append((other[0], _speedup(base, other)))
-    found.sort(key=lambda each: tuple(FIELDS[key].order(each[0]) for key in _BY))
-    return tuple(speedup for _, speedup in found)
+        found += [(base, other) for other in by_precision.values() if base and measured((*base, *other))]
+    found.sort(key=lambda both: tuple(FIELDS[key].order(both[1][0]) for key in _BY))
+    return tuple(starmap(_speedup, found))
 
 
 def _work(result: Result) -> tuple[object, ...]:
@@ -76,19 +69,17 @@ def _work(result: Result) -> tuple[object, ...]:
 
 def _speedup(base: Sequence[Result], other: Sequence[Result]) -> SpeedUp:
     fp32, compared = _side(base), _side(other)
-    fp32_times, times = runs_of(base), runs_of(other)
-    of_times = ratio_of(times, fp32_times)
+    of_times = ratio_of(runs_of(other), runs_of(base))
     missing = [f"{side.spec.precision} has no timing: {side.note}" for side in (fp32, compared) if side.note]
-    names = compared.spec.precision, fp32.spec.precision
     typical = next(iter(measured(other)), other[0])
     return SpeedUp(
         spec=typical.spec,
         machine=machine(typical),
         fp32=fp32,
         other=compared,
-        ratio=ratio_of(fp32_times, times),
+        ratio=ratio_of(runs_of(base), runs_of(other)),
         outcome=outcome(of_times),
-        explanation="; ".join(missing) + "." if missing else explain(of_times, a=names[0], b=names[1]),
+        explanation="; ".join(missing) + "." if missing else explain(of_times, a=typical.spec.precision, b=BASELINE),
     )
 
 

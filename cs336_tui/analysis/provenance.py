@@ -1,60 +1,54 @@
-"""Differences in how results of one table were made: settings in force, versions, machines.
-
-What the spec says is a choice, which tables show; here is what came of it, or lay beside it.
-"""
+"""Differences in how results of one table were made: settings in force, versions, machines. What the spec says is a
+choice, which tables show; here is what came of it, or lay beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 from cs336_tui.analysis.merge import Result, grouped
+from cs336_tui.events.environment import DeviceInfo
 
 NONE = "none"
 """Of several things, that there is not one."""
 
 
 class Aspect(NamedTuple):
-    """One thing in which results may differ.
-
-    `read` gives it in words, None where it is not known. `among` says which results must agree: those for which it
-    gives the same.
-    """
+    """One thing in which results may differ: an attribute of what `of` gives. `among` says which results must agree:
+    those for which it gives the same. `none` is what None means, unless that it is not known."""
 
     name: str
-    read: Callable[[Result], str | None]
+    of: Callable[[Result], object]
+    attribute: str
     among: Callable[[Result], Hashable] = lambda _: None
+    none: str | None = None
+
+    def read(self, result: Result) -> str | None:
+        """It in words; None where it is not known."""
+        if (owner := self.of(result)) is None:
+            return None
+        match getattr(owner, self.attribute):
+            case None:
+                return self.none
+            case bool(is_on):
+                return "on" if is_on else "off"
+            case tuple(several):
+                return " ".join(several) or NONE
+            case value:
+                return str(value)
 
 
-def _in_force(path: str, *, none: str | None = None) -> Callable[[Result], str | None]:
-    """A field of what was read back; `none` is what its None means, unless that it is not known."""
-
-    def read(result: Result) -> str | None:
-        found = result.cell.in_force
-        return None if found is None else _words(getattr(found, path), none)
-
-    return read
+_in_force, _machine, _device = attrgetter("cell.in_force"), attrgetter("environment"), attrgetter("spec.device")
+_own_code = attrgetter("spec.model", "spec.attention", "spec.optimizer", "spec.loss")
+"""Fields that bring code of the user's; a revision is of all of it."""
+_attention = attrgetter("spec.workload", "spec.model", "spec.attention", "spec.precision", "spec.device")
+"""Settings that decide which kernel computes attention; the settings of each are a choice."""
 
 
-def _of_machine(path: str) -> Callable[[Result], str | None]:
-    return lambda result: _words(getattr(result.environment, path, None))
-
-
-def _of_device(path: str) -> Callable[[Result], str | None]:
-    def read(result: Result) -> str | None:
-        device = result.environment.device(result.spec.device) if result.environment else None
-        return _words(getattr(device, path, None))
-
-    return read
-
-
-def _persistence(result: Result) -> str | None:
-    return _words(result.cell.surroundings.persistence_mode)
-
-
-def _device(result: Result) -> str:
-    return result.spec.device
+def _device_info(result: Result) -> DeviceInfo | None:
+    return result.environment.device(result.spec.device) if result.environment else None
 
 
 def _device_type(result: Result) -> str:
@@ -65,81 +59,50 @@ def _precision(result: Result) -> tuple[str, str]:
     return result.spec.precision, _device_type(result)
 
 
-def _own_code(result: Result) -> tuple[str, ...]:
-    """Fields that bring code of the user's; a revision is of all of it."""
-    spec = result.spec
-    return spec.model, spec.attention, spec.optimizer, spec.loss
-
-
-def _attention(result: Result) -> tuple[str, ...]:
-    """Settings that decide which kernel computes attention; the settings of each are a choice."""
-    spec = result.spec
-    return spec.workload, spec.model, spec.attention, spec.precision, spec.device
-
-
-def _words(value: object, none: str | None = None) -> str | None:
-    if value is None:
-        return none
-    if isinstance(value, tuple):
-        return " ".join(value) or NONE
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)
-
-
 SETTINGS_IN_FORCE = (
-    Aspect("threads", _in_force("threads")),
-    Aspect("inter-op threads", _in_force("interop_threads")),
-    Aspect("attention", _in_force("attention"), _attention),
-    Aspect("allocator", _in_force("allocator"), _device_type),
-    Aspect("environment variables", _in_force("variables"), _device_type),
-    Aspect("persistence mode", _persistence, _device),
-    Aspect("compiler", _in_force("compiler"), lambda result: (result.spec.compile, _device_type(result))),
-    Aspect("model revision", _in_force("model_revision"), _own_code),
+    Aspect("threads", _in_force, "threads"),
+    Aspect("inter-op threads", _in_force, "interop_threads"),
+    Aspect("attention", _in_force, "attention", _attention),
+    Aspect("allocator", _in_force, "allocator", _device_type),
+    Aspect("environment variables", _in_force, "variables", _device_type),
+    Aspect("persistence mode", attrgetter("cell.surroundings"), "persistence_mode", _device),
+    Aspect("compiler", _in_force, "compiler", lambda result: (result.spec.compile, _device_type(result))),
+    Aspect("model revision", _in_force, "model_revision", _own_code),
 )
 """Effective settings beside the precision."""
 
 _ALL = (
     *SETTINGS_IN_FORCE,
-    Aspect("float32 matmul precision", _in_force("matmul_precision"), _precision),
-    Aspect("TF32", _in_force("allow_tf32"), _precision),
-    Aspect("parameters", _in_force("parameter_dtype"), _precision),
-    Aspect("autocast", _in_force("autocast_dtype", none="none"), _precision),
-    Aspect("float8", _in_force("float8", none="none"), _precision),
-    Aspect("logits", _in_force("logits_dtype"), _precision),
-    Aspect("host", _of_machine("host")),
-    Aspect("device", _of_device("label"), _device),
-    Aspect("GPU", _of_device("uuid"), lambda result: (_device(result), _of_machine("host")(result))),
-    *(Aspect(name, _of_machine(name.lower())) for name in ("torch", "CUDA", "cuDNN", "driver", "Python")),
-    Aspect("cs336-tui", _of_machine("app")),
+    Aspect("float32 matmul precision", _in_force, "matmul_precision", _precision),
+    Aspect("TF32", _in_force, "allow_tf32", _precision),
+    Aspect("parameters", _in_force, "parameter_dtype", _precision),
+    Aspect("autocast", _in_force, "autocast_dtype", _precision, NONE),
+    Aspect("float8", _in_force, "float8", _precision, NONE),
+    Aspect("logits", _in_force, "logits_dtype", _precision),
+    Aspect("host", _machine, "host"),
+    Aspect("device", _device_info, "label", _device),
+    Aspect("GPU", _device_info, "uuid", lambda result: (_device(result), getattr(result.environment, "host", None))),
+    *(Aspect(name, _machine, name.lower()) for name in ("torch", "CUDA", "cuDNN", "driver", "Python")),
+    Aspect("cs336-tui", _machine, "app"),
 )
-
-_Groups = tuple[tuple[int, ...], ...]
-"""Places of results that agree, those of the first to come first."""
 
 
 def mixed_provenance(results: Sequence[Result]) -> tuple[str, ...]:
     """``mixed provenance: threads 2 (cells 1–3), 4 (cell 4)``: a line for each way in which the results fall apart.
-
-    Empty where they agree. What is not known of a result is taken to agree with everything.
-    """
-    apart: dict[_Groups, list[tuple[str, list[str]]]] = {}
+    Empty where they agree. What is not known of a result is taken to agree with everything."""
+    apart: dict[tuple[tuple[Result, ...], ...], list[tuple[str, list[str]]]] = {}
     for aspect in _ALL:
-        for values in _values(aspect, results):
+        lots: dict[Hashable, dict[str, list[Result]]] = {}
+        for result in results:
+            if (value := aspect.read(result)) is not None:
+                lots.setdefault(aspect.among(result), {}).setdefault(value, []).append(result)
+        for values in lots.values():
             if len(values) > 1:
-                groups = tuple(tuple(places) for places in values.values())
-                apart.setdefault(groups, []).append((aspect.name, list(values)))
+                apart.setdefault(tuple(map(tuple, values.values())), []).append((aspect.name, list(values)))
     return tuple(
-        f"mixed provenance: {_told(named, [_where(results, places) for places in groups])}"
+        f"mixed provenance: {_told(named, [_where(results, cells) for cells in groups])}"
         for groups, named in apart.items()
     )
-
-
-def _values(aspect: Aspect, results: Sequence[Result]) -> Iterator[dict[str, list[int]]]:
-    """For each lot of results that must agree, the values that they show and which of them show it."""
-    lots: dict[Hashable, dict[str, list[int]]] = {}
-    for place, result in enumerate(results):
-        if (value := aspect.read(result)) is not None:
-            lots.setdefault(aspect.among(result), {}).setdefault(value, []).append(place)
-    yield from lots.values()
 
 
 def _told(named: Sequence[tuple[str, Sequence[str]]], where: Sequence[str]) -> str:
@@ -151,17 +114,15 @@ def _told(named: Sequence[tuple[str, Sequence[str]]], where: Sequence[str]) -> s
     return "; ".join(f"{side} ({place})" for side, place in zip(sides, where, strict=True))
 
 
-def _where(results: Sequence[Result], places: Sequence[int]) -> str:
-    """The cells at these places, ``cells 1–3, 5``, after their session's title where there are several; the title
-    alone where it is all of a session's."""
-    sessions = grouped((results[place] for place in places), lambda result: result.source)
-    if len({result.source for result in results}) == 1:
-        return _cells([results[place] for place in places])
+def _where(results: Sequence[Result], cells: Sequence[Result]) -> str:
+    """Some of the results: ``cells 1–3, 5``, after the session's title if there are several sessions; the title alone
+    for all of a session."""
+    counted = Counter(result.source for result in results)
+    if len(counted) == 1:
+        return _cells(cells)
     return ", ".join(
-        found[0].session
-        if len(found) == sum(result.source == source for result in results)
-        else f"{found[0].session}, {_cells(found)}"
-        for source, found in sessions.items()
+        found[0].session if len(found) == counted[source] else f"{found[0].session}, {_cells(found)}"
+        for source, found in grouped(cells, lambda result: result.source).items()
     )
 
 

@@ -1,8 +1,6 @@
 """Reference points: step times that other people published, and one's own, beside a cell of the same model and pass.
-
-They are points to look at, not truth: published "fp32" is sometimes TF32, and some forwards include the loss. So a
-row that differs from the cell in anything says in what.
-"""
+They are points to look at, not truth: published "fp32" is sometimes TF32, and some forwards include the loss. So a row
+that differs from the cell in anything says in what."""
 
 from __future__ import annotations
 
@@ -96,10 +94,8 @@ def own(path: Path | None = None) -> tuple[Published, ...]:
 
 
 def write(rows: Iterable[Published], path: Path) -> None:
-    """Put the rows in place of the file at once, so that a crash leaves the old one or the new one.
-
-    Raises `ReferenceFileError`.
-    """
+    """Put the rows in place of the file at once, so that a crash leaves the old one or the new one. Raises
+    `ReferenceFileError`."""
     draft = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,11 +166,9 @@ _VOCABULARY = 10_000
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A reference point for a cell and what is to be said of it.
-
-    `differences` counts the caveats that change a time: context, batch, precision, warm-up, architecture, vocabulary
-    or synchronisation that differ or are unstated. Another edition and another number of steps change none.
-    """
+    """A reference point for a cell and what is to be said of it. `differences` counts the caveats that change a time:
+    context, batch, precision, warm-up, architecture, vocabulary or synchronisation that differ or are unstated. Another
+    edition and another number of steps change none."""
 
     row: Published
     caveats: tuple[str, ...]
@@ -199,12 +193,10 @@ def matching(
     *,
     inexact_too: bool = False,
 ) -> tuple[Match, ...]:
-    """The reference points for a cell, exact ones first, each with its caveats.
-
-    A row's dimensions and pass must be the cell's; what its size is called need not be (2025's 2.7B is 2026's xl). If
-    no row is exact, those with the fewest differences are given; `inexact_too` gives all in any case. `in_force` is
-    what the cell really ran in, if that is known. `rows` are the published and a person's own unless given.
-    """
+    """The reference points for a cell, exact ones first, each with its caveats. A row's dimensions and pass must be the
+    cell's; what its size is called need not be (2025's 2.7B is 2026's xl). If no row is exact, those with the fewest
+    differences are given; `inexact_too` gives all in any case. `in_force` is what the cell really ran in, if that is
+    known. `rows` are the published and a person's own unless given."""
     rows = (*published(), *own()) if rows is None else rows
     found = [_match(spec, in_force, row) for row in rows if row.pass_ == spec.pass_ and _same_dims(spec, row)]
     if found and not inexact_too:
@@ -228,11 +220,9 @@ def sentence(spec: CellSpec, mean_s: float, matches: Iterable[Match]) -> str:
 
 
 def add_from(results: Iterable[Result], source: str, path: Path | None = None) -> Added:
-    """Keep the measured results as one's own reference points under the title `source`; repeats become one row.
-
-    What the columns of the file cannot say is left out. Raises `ReferenceFileError` when the title is empty or taken,
-    nothing can be kept, or the file cannot be read or written; it is then as it was.
-    """
+    """Keep the measured results as one's own reference points under the title `source`; repeats become one row. What
+    the columns of the file cannot say is left out. Raises `ReferenceFileError` when the title is empty or taken,
+    nothing can be kept, or the file cannot be read or written; it is then as it was."""
     path = path or own_path()
     before = own(path)
     if not source.strip():

@@ -1,8 +1,6 @@
-"""Measured cells against the limits of their device: the roofline model (Williams, Waterman, Patterson 2009).
-
-A step of I operations per byte moved can run at min(peak FLOP/s, I x bandwidth) at best. Two such ceilings are held
-against it: the data sheet's and the one that was measured on the spot. What is not known stays None.
-"""
+"""Measured cells against the limits of their device: the roofline model (Williams, Waterman, Patterson 2009). A step of
+I operations per byte moved can run at min(peak FLOP/s, I x bandwidth) at best. Two such ceilings are held against it:
+the data sheet's and the one that was measured on the spot. What is not known stays None."""
 
 from __future__ import annotations
 
@@ -74,11 +72,9 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One measured cell under its ceilings.
-
-    `bytes_moved` is the least that a step must move, so that the intensity is the most it can be and the bandwidth the
-    least: a cell that bandwidth bounds by it is bound so; one that compute bounds may yet wait for its activations.
-    """
+    """One measured cell under its ceilings. `bytes_moved` is the least that a step must move, so that the intensity is
+    the most it can be and the bandwidth the least: a cell that bandwidth bounds by it is bound so; one that compute
+    bounds may yet wait for its activations."""
 
     result: Result
     device_name: str
@@ -154,12 +150,10 @@ class Work(NamedTuple):
 
 
 def work_of(result: Result) -> Work | None:
-    """By the session's prediction where there is one, else by formula; None of an imported model without one.
-
-    FLOPs are the model's: what activation checkpointing or a fused attention's backward computes again, and products
-    in an optimizer of the user's own, are time spent, not work done. Whether masked pairs of tokens are scored is by
-    the kernel that ran.
-    """
+    """By the session's prediction where there is one, else by formula; None of an imported model without one. FLOPs are
+    the model's: what activation checkpointing or a fused attention's backward computes again, and products in an
+    optimizer of the user's own, are time spent, not work done. Whether masked pairs of tokens are scored is by the
+    kernel that ran."""
     spec, prediction = result.spec, result.state.prediction_of(result.spec)
     by_formula = step_flops(spec, _all_pairs(result))
     if prediction is None:
@@ -221,10 +215,8 @@ def point_of(result: Result, peaks: PeakLookup) -> RooflinePoint | None:
 
 
 def precision_in_force(cell: CellState) -> Precision | None:
-    """The precision in which the cell's matrix products ran, as it was read back and not as it was asked for.
-
-    None for settings that are none of `Precision`; what was asked for where nothing was read back.
-    """
+    """The precision in which the cell's matrix products ran, as it was read back and not as it was asked for. None for
+    settings that are none of `Precision`; what was asked for where nothing was read back."""
     found = cell.in_force
     if found is None:
         return cell.spec.precision

@@ -38,10 +38,8 @@ _TOO_FEW = "too few steps to tell"
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
     """One verdict that was looked for. `holds` is None where it cannot be observed; `evidence` then says why.
-
     `evidence` is one clause with its figures, `advice` what to do about it, both in plain words; advice is there where
-    it holds.
-    """
+    it holds."""
 
     name: VerdictName
     holds: bool | None
@@ -134,11 +132,10 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
 
     `idle` is the share of a profiled step of the same work in which the GPU ran nothing, where that is known.
 
-    The verdicts on the series are `classify`'s, of the measured steps alone. Of them at least one always holds:
-    ``steady`` only where the series is flat, ``too-few-steps`` where it is too short to tell, holds a time that is not
-    above 0, or is so noisy that it fixes the mean no better than to ± 5 %; then flat is not called steady. All others
-    come from the samples of the device and the host within the window, the time in which the cell measured, and from
-    what the cell says of itself; where these do not tell, the verdict is not observable.
+    The verdicts on the series are `classify`'s, of the measured steps alone; at least one holds: ``steady`` only if the
+    series is flat, ``too-few-steps`` if it is too short, has a time that is not above 0, or fixes the mean no better
+    than to ± 5 %; flat is not steady then. All others come from device and host samples of the time in which the cell
+    measured, and from what the cell says of itself; without these, a verdict is not observable.
     """
     times_s = cell.step_times_s
     if cell.finished is None or cell.finished.status != "ok" or not times_s:
@@ -146,10 +143,10 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
     usable = all(0 < time_s < float("inf") for time_s in times_s)
     steadiness = classify(times_s) if usable else None
     interval = mean_interval(times_s) if usable else None
-    warming = _warming(cell, steadiness)
+    needed = _warmup_needed(cell, steadiness)
     return Judgement(
         checks=(
-            *_series_checks(cell, steadiness, interval, warming),
+            *_series_checks(cell, steadiness, interval, needed),
             _check("throttled", _throttled(cell)),
             _check("contended", contention(cell)),
             _check("launch-bound", launching(cell, idle)),
@@ -157,7 +154,7 @@ def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
             _check("slowed-by-settings", _slowed(cell)),
         ),
         notes=(*cell.finished.remarks, *_notes(cell, steadiness)),
-        warmup_advice=_warmup_advice(cell, steadiness, warming),
+        warmup_advice=_warmup_advice(cell, steadiness, needed),
         interval=interval,
         limited=steadiness.limited if steadiness else 0,
     )
@@ -168,7 +165,7 @@ def _check(name: VerdictName, found: Finding) -> Check:
 
 
 def _series_checks(
-    cell: CellState, steadiness: Steadiness | None, interval: MeanInterval | None, warming: _Warming | None
+    cell: CellState, steadiness: Steadiness | None, interval: MeanInterval | None, needed: int | None
 ) -> Iterator[Check]:
     n = len(cell.step_times_s)
     steps = counted(n, "measured step")
@@ -202,7 +199,7 @@ def _series_checks(
             name=verdict.name,
             holds=bool(found),
             evidence=" and ".join(texts) or f"{verdict.otherwise} in {steps}",
-            advice=_series_advice(verdict.name, cell, steadiness, warming) if found else "",
+            advice=_series_advice(verdict.name, cell, steadiness, needed) if found else "",
         )
     if loose:
         assert interval is not None
@@ -222,13 +219,11 @@ def _series_checks(
         yield Check(name="too-few-steps", holds=False, evidence=f"{steps}; {FEWEST} are enough to tell")
 
 
-def _series_advice(name: VerdictName, cell: CellState, steadiness: Steadiness, warming: _Warming | None) -> str:
+def _series_advice(name: VerdictName, cell: CellState, steadiness: Steadiness, needed: int | None) -> str:
     given = len(cell.warmup_times_s)
     match name:
         case "still-warming":
-            assert warming is not None
-            most = given + len(cell.step_times_s)
-            return _more_warmup(cell, f"above {most}" if warming.needed is None else f"to {warming.needed}")
+            return _more_warmup(cell, f"above {given + len(cell.step_times_s)}" if needed is None else f"to {needed}")
         case "drifting":
             if any(finding.name == "drift" and finding.share < 0 for finding in steadiness.findings):
                 return _more_warmup(cell, f"well above {given}")
@@ -253,23 +248,11 @@ def _more_warmup(cell: CellState, number: str) -> str:
     return f"--warmup auto {what}; try --warmup {number.removeprefix('to ')}"
 
 
-class _Warming(NamedTuple):
-    """Measured steps that begin with warm-up."""
-
-    needed: int | None
-    """The number of warm-up steps that would have been enough; None if the steps do not tell."""
-
-
-def _warming(cell: CellState, steadiness: Steadiness | None) -> _Warming | None:
-    """None where the measured steps have no warm-up, or are too few to tell."""
+def _warmup_needed(cell: CellState, steadiness: Steadiness | None) -> int | None:
+    """The number of warm-up steps that would do if the measured ones still have some: as these tell, or more if warm-up
+    and early measured steps together tell more. None if they have none, or do not tell."""
     if steadiness is None or "warm-up" not in steadiness.classes:
         return None
-    return _Warming(_warmup_needed(cell, steadiness))
-
-
-def _warmup_needed(cell: CellState, steadiness: Steadiness) -> int | None:
-    """The number of warm-up steps that would do if the measured ones still have some: as these tell, or more if warm-up
-    and early measured steps together tell more."""
     given = len(cell.warmup_times_s)
     needed = [] if steadiness.warmup_steps is None else [given + steadiness.warmup_steps]
     if given and cell.spec.sync == "each-step":
@@ -278,11 +261,12 @@ def _warmup_needed(cell: CellState, steadiness: Steadiness) -> int | None:
     return max(needed, default=None)
 
 
-def _warmup_advice(cell: CellState, steadiness: Steadiness | None, warming: _Warming | None) -> str:
+def _warmup_advice(cell: CellState, steadiness: Steadiness | None, needed: int | None) -> str:
     """It never says another number than the verdicts on the measured steps do."""
-    if warming is not None:
-        return still_falling(len(cell.warmup_times_s), len(cell.step_times_s), warming.needed)
-    if steadiness is not None and {"slowdown", "drift"} & {*steadiness.classes}:
+    classes = steadiness.classes if steadiness else ()
+    if "warm-up" in classes:
+        return still_falling(len(cell.warmup_times_s), len(cell.step_times_s), needed)
+    if {"slowdown", "drift"} & {*classes}:
         return "not known: the steps drift"
     if cell.spec.sync != "each-step":
         return "not observable: warm-up steps are synchronised one by one, measured ones are not"

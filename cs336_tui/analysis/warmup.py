@@ -19,11 +19,8 @@ _MAD_TO_STD = 1.4826
 
 
 class Trace(NamedTuple):
-    """All steps of one result.
-
-    `first_step_cost` is the cell's first step, warm-up or not, over the median of its measured steps: what being cold
-    costs. `steady_after` is how many steps went by before it was steady (see `steps_until_steady`).
-    """
+    """All steps of one result. `first_step_cost` is the cell's first step, warm-up or not, over the median of its
+    measured steps; `steady_after` is its `steps_until_steady`."""
 
     result: Result
     summary: Summary
@@ -45,7 +42,7 @@ class WarmupGroup(NamedTuple):
 
     title: str
     machine: str
-    results: tuple[Result, ...]
+    results: Sequence[Result]
 
     @property
     def warmups(self) -> tuple[str, ...]:
@@ -60,30 +57,25 @@ class WarmupGroup(NamedTuple):
 
 def warmup_groups(results: Iterable[Result]) -> tuple[WarmupGroup, ...]:
     """The measured cells, grouped by all but their warm-up steps, on one machine with one torch; smallest size first.
-    Automatic warm-up is one more setting, after the fixed ones.
-
-    A group may hold one setting only; `warmups` says.
-    """
+    Automatic warm-up is one more setting, after the fixed ones. A group may hold one setting only; `warmups` says."""
 
     def alike(result: Result) -> tuple[CellSpec, str, str]:
         spec = msgspec.structs.replace(result.spec, warmup_steps=0, warmup_auto=False)
         return spec, machine(result), FIELDS["torch"].show(result)
 
-    groups = grouped(measured(results), alike)
+    def group(cells: Sequence[Result]) -> WarmupGroup:
+        ordered = sorted(cells, key=lambda result: (FIELDS["warmup"].order(result), result.source, result.cell.cell))
+        return WarmupGroup(f"{cells[0].spec.title} · batch {cells[0].spec.batch_size}", machine(cells[0]), ordered)
+
     order = [FIELDS[name].order for name in ("size", "context", "batch", "pass", "precision", "device")]
-    return tuple(
-        _group(sorted(cells, key=lambda result: (FIELDS["warmup"].order(result), result.source, result.cell.cell)))
-        for cells in sorted(groups.values(), key=lambda cells: tuple(rank(cells[0]) for rank in order))
-    )
+    by_size = sorted(measured(results), key=lambda result: tuple(rank(result) for rank in order))
+    return tuple(map(group, grouped(by_size, alike).values()))
 
 
 def steps_until_steady(times_s: Sequence[float], measured_s: Sequence[float]) -> int | None:
-    """The number of steps of `times_s` before all later ones are steady; None when the last one is not.
-
-    Steady is a step within m ± max(3 · 1.4826 · MAD, 0.02 m), where m is the median of `measured_s` and MAD the median
-    absolute deviation from it: three standard deviations of what is normal among the measured steps, and never less
-    than 2 %, which is noise anywhere. Medians, so that a cold step among the measured ones does not hide itself.
-    """
+    """The number of steps of `times_s` before all later ones are steady; None when the last one is not. Steady is a
+    step within m ± max(3 · 1.4826 · MAD, 0.02 m), where m is the median of `measured_s` and MAD the median absolute
+    deviation from it. Medians, so that a cold step among the measured ones does not hide itself."""
     if not times_s or not measured_s:
         return None
     centre = median(measured_s)
@@ -97,11 +89,6 @@ def steps_until_steady(times_s: Sequence[float], measured_s: Sequence[float]) ->
 def array(times_s: Sequence[float], decimals: int) -> str:
     """Times as a text array in ms: ``[812.3, 41.2, 40.9]``."""
     return f"[{', '.join(fixed_milliseconds(time_s, decimals) for time_s in times_s)}]"
-
-
-def _group(cells: Sequence[Result]) -> WarmupGroup:
-    spec = cells[0].spec
-    return WarmupGroup(f"{spec.title} · batch {spec.batch_size}", machine(cells[0]), tuple(cells))
 
 
 def trace(result: Result) -> Trace:
