@@ -10,13 +10,18 @@ from pathlib import Path
 import click
 
 from benchmarks.reporting import publish, spread, table, verdict
-from cs336_tui.analysis.memory import Timeline
+from cs336_tui.analysis.memory import Ints, Timeline
 from cs336_tui.tui.charts.memory_timeline import EventWindow
 from cs336_tui.tui.tabs.memory.timeline import columns_in, timeline_page
 from tests.made_memory import many_events
 
 COLUMNS = 200
 MARKS_MS = {"columns": 1000.0, "moment": 50.0}
+
+
+def columns(timeline: Timeline, *window: int) -> Ints:
+    """Live bytes of every column, (categories, columns)."""
+    return timeline.by_category[:, timeline.moments(COLUMNS, *window)]
 
 
 @click.command()
@@ -27,19 +32,19 @@ def main(events: int, repeats: int, output: Path | None) -> None:
     """Time the timeline's first drawing, a zoomed one, and a moment under the cursor."""
     report = many_events(events)
     timeline = Timeline(report)
-    timeline.columns(COLUMNS)
+    columns(timeline)
     crowded = Timeline(many_events(events, live=events))
-    crowded.columns(COLUMNS)
+    columns(crowded)
     middle, window = report.events // 2, (report.events // 4, report.events // 2)
     whole = EventWindow.whole(report.events, columns_in(200))
     timed: dict[str, tuple[Callable[[], object], float | None]] = {
-        f"construction and {COLUMNS} columns": (lambda: Timeline(report).columns(COLUMNS), MARKS_MS["columns"]),
+        f"construction and {COLUMNS} columns": (lambda: columns(Timeline(report)), MARKS_MS["columns"]),
         "the first picture at 200x40, reading included": (
             lambda: timeline_page(Timeline(report), whole, report.peak_event, 200, 40),
             MARKS_MS["columns"],
         ),
         "another picture at 200x40": (lambda: timeline_page(timeline, whole, middle, 200, 40), None),
-        f"{COLUMNS} columns of a quarter": (lambda: timeline.columns(COLUMNS, *window), None),
+        f"{COLUMNS} columns of a quarter": (lambda: columns(timeline, *window), None),
         "a moment, 5,000 blocks live": (lambda: timeline.at(middle), MARKS_MS["moment"]),
         "a moment, all blocks live": (lambda: crowded.at(crowded.report.peak_event), MARKS_MS["moment"]),
         "live bytes by site": (lambda: timeline.by_site(middle), None),

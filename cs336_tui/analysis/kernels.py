@@ -27,13 +27,13 @@ _TOGETHER = ("attention core", FUSED)
 
 
 class KernelRow(NamedTuple):
-    """Every launch of one kernel, wherever in the selection it was launched from."""
+    """Every launch of one kernel, wherever in the selection it was launched from; `share` is of the selected total.
+    `std_ns` is the sample standard deviation, 0.0 for one launch."""
 
     name: str
     short: str
     kind: KernelKind
     share: float
-    """Of the selected total."""
     total_ns: int
     instances: int
     avg_ns: float
@@ -41,7 +41,6 @@ class KernelRow(NamedTuple):
     min_ns: int
     max_ns: int
     std_ns: float
-    """Sample standard deviation; 0.0 for one launch."""
 
 
 class TimeShare(NamedTuple):
@@ -64,26 +63,22 @@ class RangeShare(NamedTuple):
 
 
 class MatmulShares(NamedTuple):
-    """Matrix multiplication's share of the time of parts of a step; None for a part that the pass does not have."""
+    """Matrix multiplication's share of the time of parts of a step; None for a part that the pass does not have. The
+    loss is in `forward_and_backward`, the optimizer in `full_step`."""
 
     forward: float | None
     forward_and_backward: float | None
-    """Loss included."""
     full_step: float | None
-    """Optimizer included."""
 
 
 class AttentionSplit(NamedTuple):
-    """Inside attention: the matrix products of scores and values against the softmax between them.
-
-    Times of the products are those of their kernels alone, without the scaling and the mask; those of the softmax are
-    its whole range, or, `by_kind`, its kernels alone, where nothing names the attention's parts but kernels tell. Both
-    are None where they cannot be told apart, and `fused` then says whether a fused kernel is why, `unnamed` whether
-    nothing tells. FLOPs are None without a prediction, and of what nothing tells.
+    """Inside attention, in forward or backward: the matrix products of scores and values, and the softmax between them.
+    Times of the products are of their kernels alone, without scaling and mask; those of the softmax of its whole range,
+    or, `by_kind`, of its kernels alone, where only these tell. Both are None if nothing tells them apart: because of a
+    fused kernel (`fused`), or of missing names (`unnamed`). FLOPs are None without a prediction, and if nothing tells.
     """
 
     phase: str
-    """``forward`` or ``backward``."""
     matmul_ns: int | None
     softmax_ns: int | None
     matmul_flops: int | None
@@ -106,11 +101,10 @@ class AttentionSplit(NamedTuple):
 
 
 class TopKernel(NamedTuple):
-    """The kernel that takes the most time, and how often one forward launches it."""
+    """The kernel that takes the most time, and how often one forward launches it, None of a step without a forward."""
 
     row: KernelRow
     per_forward: int | None
-    """None for a step without a forward phase."""
 
 
 def rows(
@@ -154,11 +148,10 @@ def by_range(report: KernelReport) -> tuple[RangeShare, ...]:
 def matmul_shares(report: KernelReport) -> MatmulShares:
     """The shares of matrix multiplication in forward, in forward and backward, and in a full training step."""
     phases = tuple(report.phase_spans_ns)
-    has_forward, has_backward = "forward" in phases, "backward" in phases
     model = tuple(phase for phase in phases if phase not in _OPTIMIZER_PHASES)
     return MatmulShares(
-        forward=_matmul_share(report, "forward") if has_forward else None,
-        forward_and_backward=_matmul_share(report, model) if has_forward and has_backward else None,
+        forward=_matmul_share(report, "forward") if "forward" in phases else None,
+        forward_and_backward=_matmul_share(report, model) if {"forward", "backward"} <= {*phases} else None,
         full_step=_matmul_share(report, None) if "optimizer" in phases else None,
     )
 
@@ -169,7 +162,8 @@ def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
     named = {group.range for group in report.groups}
     predicted = report.prediction
     nameless = named.isdisjoint((*_ATTENTION_MATMULS, "softmax", FUSED))
-    by_kind = nameless and "QKV projections" in named and _has_kinds_of_attention(report)
+    unparted_kinds = {group.kind for group in report.groups if group.range in _UNPARTED}
+    by_kind = nameless and "QKV projections" in named and unparted_kinds >= {MATMUL, "softmax"}
     products_in = _UNPARTED if by_kind else _ATTENTION_MATMULS
     told = by_kind or "softmax" in named
     matmuls_told = told and not named.isdisjoint(products_in)
@@ -179,12 +173,12 @@ def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
             continue
         groups = _in(report, phase)
         products = _total(g for g in groups if g.range in products_in and g.kind == MATMUL)
-        softmax = _total(g for g in groups if (_is_unparted(g, "softmax") if by_kind else g.range == "softmax"))
+        softmaxes = [g for g in groups if (g.range in _UNPARTED and g.kind if by_kind else g.range) == "softmax"]
         found.append(
             AttentionSplit(
                 phase,
                 matmul_ns=products if matmuls_told else None,
-                softmax_ns=softmax if told else None,
+                softmax_ns=_total(softmaxes) if told else None,
                 matmul_flops=sum(predicted.flops_by_range.get(name, (0, 0))[way] for name in products_in)
                 if predicted and counted
                 else None,
@@ -197,14 +191,6 @@ def attention_split(report: KernelReport) -> tuple[AttentionSplit, ...]:
             )
         )
     return tuple(found)
-
-
-def _has_kinds_of_attention(report: KernelReport) -> bool:
-    return all(any(_is_unparted(group, kind) for group in report.groups) for kind in (MATMUL, "softmax"))
-
-
-def _is_unparted(group: KernelGroup, kind: KernelKind) -> bool:
-    return group.range in _UNPARTED and group.kind == kind
 
 
 def top_kernel(report: KernelReport, phase: Phases = None) -> TopKernel | None:
@@ -235,8 +221,7 @@ def idle_share(report: KernelReport) -> float | None:
 def profiled_idle(state: SessionState, spec: CellSpec) -> float | None:
     """`idle_share` of the session's profile of this work; None where there is none or no kernels could be seen."""
     report = state.report_of("kernels", spec)
-    content = report.content if report else None
-    return idle_share(content) if isinstance(content, KernelReport) else None
+    return idle_share(report.content) if report and isinstance(report.content, KernelReport) else None
 
 
 def _row(name: str, groups: Sequence[KernelGroup], whole_ns: int) -> KernelRow:

@@ -21,24 +21,24 @@ TOP_CONTRIBUTORS = 5
 
 
 class Moment(NamedTuple):
-    """The live memory at one event. `by_category` has every category; its sum is `total_bytes`."""
+    """The live memory at one event, the largest block first. `by_category` has every category and adds up to the
+    total."""
 
     event: int
     phase: str
     total_bytes: int
     by_category: dict[Category, int]
     blocks: tuple[MemoryBlock, ...]
-    """Largest first."""
 
 
 class Allocation(NamedTuple):
-    """A block and its life: live at events ``born <= event < died``, to the end of the step when `died` is None."""
+    """A block and its life: live at events ``born <= event < died``, to the end of the step when `died` is None.
+    `phase` is the one in which it was made, empty for one that lived before the step."""
 
     block: MemoryBlock
     born: int
     died: int | None
     phase: str
-    """In which it was made, empty for one that lived before the step."""
 
 
 class SiteBytes(NamedTuple):
@@ -89,11 +89,6 @@ class Timeline:
         found = [start + int(self.live_total[start:stop].argmax()) for start, stop in zip(starts, stops, strict=True)]
         return _ints(found)
 
-    def columns(self, count: int, first: int = 0, end: int | None = None) -> Ints:
-        """Live bytes at each of the `moments`, (categories, count)."""
-        columns: Ints = self.by_category[:, self.moments(count, first, end)]
-        return columns
-
     def phase_at(self, event: int) -> str:
         """The phase that an event belongs to; empty before the first."""
         place = int(np.searchsorted(self._phase_first, event, side="right")) - 1
@@ -102,16 +97,14 @@ class Timeline:
     def at(self, event: int, n: int = 20, min_bytes: int = 0) -> Moment:
         """The live memory at an event, with its `n` largest blocks of at least `min_bytes`."""
         live = self._live(event)
-        by_category: dict[Category, int] = {
-            category: int(found) for category, found in zip(_CATEGORIES, self.by_category[:, event], strict=True)
-        }
-        blocks = tuple(self._block(int(place)) for place in self._largest(live, n, min_bytes))
+        by_category: dict[Category, int] = dict(zip(_CATEGORIES, self.by_category[:, event].tolist(), strict=True))
+        blocks = tuple(map(self._block, self._largest(live, n, min_bytes).tolist()))
         return Moment(event, self.phase_at(event), sum(by_category.values()), by_category, blocks)
 
     def allocations(self, min_bytes: int = 0, n: int | None = None) -> tuple[Allocation, ...]:
         """The `n` largest allocations of the whole step, all when None, of at least `min_bytes`; largest first."""
         places = np.arange(len(self._bytes), dtype=np.int64)
-        return tuple(self._allocation(int(i)) for i in self._largest(places, n, min_bytes))
+        return tuple(map(self._allocation, self._largest(places, n, min_bytes).tolist()))
 
     def by_site(self, event: int) -> tuple[SiteBytes, ...]:
         """Live bytes by frame and range, largest first. What lived before the step has no frame."""
@@ -187,16 +180,15 @@ def alike(allocations: Iterable[Allocation]) -> tuple[AlikeBlocks, ...]:
 
 
 class PhasePeaks(NamedTuple):
-    """Peaks of one report in bytes; None for a phase that its pass does not have."""
+    """Peaks of one report in bytes; None for a phase that its pass does not have. `step` is the peak of the whole
+    recorded step, `allocator` the allocator's own count of it."""
 
     spec: CellSpec
     forward: int | None
     backward: int | None
     optimizer: int | None
     step: int
-    """Over the whole recorded step."""
     allocator: int | None
-    """The allocator's own count of the same."""
     predicted_forward: int | None
     predicted_step: int | None
 
@@ -216,24 +208,15 @@ def _phase_peaks(report: MemoryReport) -> PhasePeaks:
     return PhasePeaks(report.spec, *phases, report.peak_bytes, report.allocator_peak_bytes, *predicted)
 
 
-class Contributor(NamedTuple):
-    """The tensors that one kind of operation of a block saves. `share` is of all that the block saves, 0 to 1."""
-
-    tensor: SavedTensor
-    share: float
-
-
 class SavedRow(NamedTuple):
-    """The tensors that one module saves for backward, or each of several alike ones."""
+    """The tensors that one module saves for backward, or each of `alike` ones, `bytes` each."""
 
     modules: str
     """As ``layers.0``, or ``layers.0 to layers.11, each``."""
     alike: int
-    """The number of modules that it stands for."""
     bytes: int
-    """Of each."""
-    contributors: tuple[Contributor, ...]
-    """The largest, at most five."""
+    contributors: tuple[tuple[SavedTensor, float], ...]
+    """What the five largest kinds of operations save, each with its share of all that the block saves, 0 to 1."""
     rest_bytes: int
     rest_count: int
     """Kinds of operations among the rest."""
@@ -252,7 +235,7 @@ def _saved_row(run: Sequence[SavedBlock]) -> SavedRow:
         modules,
         len(run),
         first.bytes,
-        tuple(Contributor(found, found.bytes / first.bytes if first.bytes else 0.0) for found in top),
+        tuple((found, found.bytes / first.bytes if first.bytes else 0.0) for found in top),
         sum(found.bytes for found in rest),
         len(rest),
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 import msgspec
 
@@ -26,42 +26,26 @@ from cs336_tui.analysis.grouping import PLACES, UsualPlaces, place_notes, shown
 from cs336_tui.analysis.merge import ENDINGS, Result, ddof_of, grouped, measured, pooled, runs_of
 from cs336_tui.stats.ratio import LEVEL, ratio_of
 
-Shown = tuple[str, ...]
-"""The texts of a figure in each of the named fields."""
+Key = tuple[str, ...]
+"""The texts of a row, column or figure in each of its fields."""
 
 
-class Baseline(NamedTuple):
-    """A chosen baseline and, for each figure that has one, the figure that it is compared with."""
-
-    chosen: dict[str, str]
-    of: dict[Shown, Shown]
-
-
-def baseline_of(
-    figures: Iterable[Shown],
-    named: Sequence[str],
-    taken: Mapping[str, Sequence[str]],
-    wanted: Mapping[str, str],
-) -> Baseline:
-    """For each figure the one with the baseline's values and all else the same.
-
-    Where there is none: the one that was asked the same otherwise, as another device is in another machine, and another
-    model has an attention and arguments of its own. `named` are the fields of rows and columns, `taken` what each field
-    takes, `wanted` the baseline as a person names it. Raises `PivotError` for no baseline, one that is not among the
-    figures, and one that fits several.
-    """
-    chosen = _chosen(named, taken, wanted)
+def baseline_of(figures: Iterable[Key], named: Sequence[str], chosen: Mapping[str, str]) -> dict[Key, Key]:
+    """For each figure that has one, the figure with the baseline's values and all else the same. Where there is none:
+    the one that was asked the same otherwise, as another device is in another machine, and another model has an
+    attention and arguments of its own. `named` are the fields of rows and columns, `chosen` the baseline's values.
+    Raises `PivotError` if no figure has them, and if several fit."""
     choices = [key for key in named if FIELDS[key].kind in ("choice", "run") and key not in chosen]
     shows = {figure: dict(zip(named, figure, strict=True)) for figure in figures}
     loose = [key for key in choices if key == _ARGUMENTS or any(fields[key] == OWN for fields in shows.values())]
 
-    def fixed(figure: Shown) -> Shown:
+    def fixed(figure: Key) -> Key:
         return tuple(shows[figure][key] for key in choices if key not in loose)
 
     alike = grouped((figure for figure, fields in shows.items() if fields == fields | chosen), fixed)
     if not alike:
         raise PivotError(f"baseline {in_words(chosen)}: no cell has all of these")
-    found: dict[Shown, Shown] = {}
+    found: dict[Key, Key] = {}
     for figure, fields in shows.items():
         candidates = [
             candidate
@@ -76,7 +60,7 @@ def baseline_of(
                 differ = next(key for key in named if shows[first][key] != shows[second][key])
                 options = ", ".join(dict.fromkeys(shows[candidate][differ] for candidate in candidates))
                 raise PivotError(f"baseline {in_words(chosen)}: fits several; add {differ}, one of {options}")
-    return Baseline(chosen, found)
+    return found
 
 
 _ARGUMENTS = "model-args"
@@ -89,7 +73,8 @@ def _fits(key: str, fields: Mapping[str, str], base: Mapping[str, str]) -> bool:
 
 
 def _chosen(named: Sequence[str], taken: Mapping[str, Sequence[str]], wanted: Mapping[str, str]) -> dict[str, str]:
-    """The baseline as field keys and what they show."""
+    """The baseline that a person wants as field keys and what they show; `named` are the fields of rows and columns,
+    `taken` what each field takes. Raises `PivotError`, also without a baseline."""
     example = f", such as {named[0]}={taken[named[0]][0]}" if named else ""
     if not wanted:
         raise PivotError(f"speed-up needs a baseline{example or ': there is one figure only'}")
@@ -119,9 +104,6 @@ VALUES: Mapping[Value, str] = {
 """The values of a figure and their titles for people."""
 WHOLE_PROCESS = "peak RSS of the whole process"
 """Mark of a memory figure from a device whose memory no allocator counts."""
-
-Key = tuple[str, ...]
-"""The texts of a row or column in each of its fields."""
 
 _PREFERRED = ("size", "pass", "precision", "warmup", "device", "context")
 
@@ -174,10 +156,9 @@ def pivot(
 ) -> Pivot:
     """A table of `value` for rows by columns of fields, named by key or title.
 
-    Repeats of one spec become one figure: mean, median and std are over the steps of all runs together (the runs are
-    equally long, so that the mean is also that of the runs' means); memory is the largest peak of any. A speed-up is
-    the mean time of the `baseline` over that of the figure, so more is faster; `baseline` picks, for each figure, the
-    one that differs from it in these fields alone. Its interval is `ratio_of`'s.
+    Repeats of one spec become one figure: mean, median and std are over the steps of all runs together; memory is the
+    largest peak of any. A speed-up is the mean time of the `baseline` over that of the figure, so more is faster;
+    `baseline` picks, for each figure, the one that differs in these fields alone. Its interval is `ratio_of`'s.
 
     Raises `PivotError` for an unknown value or field, a field named twice or that does not vary, a choice that varies
     and is not named, cells of several places in one figure, no results, and a baseline that is missing or not clear.
@@ -199,9 +180,10 @@ def pivot(
 
     ddof = ddof_of(results)
     usual = UsualPlaces(map(_typical, groups.values()), named)
-    base = baseline_of(groups, named, taken, baseline or {}) if kind == "speedup" else None
+    chosen = _chosen(named, taken, baseline or {}) if kind == "speedup" else None
+    base = baseline_of(groups, named, chosen) if chosen else {}
     figures = {key: _figure(cells, kind, ddof, usual.marks(_typical(cells))) for key, cells in groups.items()}
-    if base:
+    if chosen:
         figures = {key: _speedup(key, figures, groups, base, level) for key in figures}
     split = len(row_keys)
     return Pivot(
@@ -212,7 +194,7 @@ def pivot(
         figures={(key[:split], key[split:]): figure for key, figure in figures.items()},
         fixed={key: text for key in FIELDS if FIELDS[key].kind != "run" and (text := in_common(results, key))},
         value=kind,
-        baseline=base.chosen if base else None,
+        baseline=chosen,
         ddof=ddof,
         level=level,
         notes=tuple(place_notes(results, named)),
@@ -322,15 +304,18 @@ def _figure(cells: Sequence[Result], value: Value, ddof: int, marks: tuple[str, 
 
 
 def _speedup(
-    key: Key, figures: Mapping[Key, Figure], groups: Mapping[Key, Sequence[Result]], base: Baseline, level: float
+    key: Key,
+    figures: Mapping[Key, Figure],
+    groups: Mapping[Key, Sequence[Result]],
+    base: Mapping[Key, Key],
+    level: float,
 ) -> Figure:
     """The figure as its baseline's mean time over its own."""
     found, change = figures[key], msgspec.structs.replace
     if not found.n:
         return found
-    if key not in base.of:
+    if (over := base.get(key)) is None:
         return change(found, note="no baseline")
-    over = base.of[key]
     if over == key:
         return change(found, value=1.0, is_baseline=True)
     if not figures[over].n:

@@ -102,7 +102,7 @@ def write(rows: Iterable[Published], path: Path) -> None:
         with draft.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
             writer.writeheader()
-            writer.writerows(msgspec.to_builtins(row) for row in rows)
+            writer.writerows(map(msgspec.to_builtins, rows))
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
@@ -174,10 +174,6 @@ class Match(msgspec.Struct, frozen=True):
     caveats: tuple[str, ...]
     differences: int
 
-    @property
-    def is_exact(self) -> bool:
-        return self.differences == 0
-
 
 class Added(msgspec.Struct, frozen=True):
     """The result of keeping results: the new rows, and a line for each cell that cannot be one."""
@@ -198,7 +194,11 @@ def matching(
     differences are given; `inexact_too` gives all in any case. `in_force` is what the cell really ran in, if that is
     known. `rows` are the published and a person's own unless given."""
     rows = (*published(), *own()) if rows is None else rows
-    found = [_match(spec, in_force, row) for row in rows if row.pass_ == spec.pass_ and _same_dims(spec, row)]
+    found = []
+    for row in rows:
+        if row.pass_ == spec.pass_ and dims_of(row.size, row.edition, spec.vocab_size) == spec.dims:
+            differences = tuple(_differences(spec, in_force, row))
+            found.append(Match(row, (*differences, *_remarks(spec, row)), len(differences)))
     if found and not inexact_too:
         fewest = min(match.differences for match in found)
         found = [match for match in found if match.differences == fewest]
@@ -280,15 +280,6 @@ def _row(spec: CellSpec, device: str, source: str, cells: Sequence[Result]) -> P
         note=f"{len(cells)} runs" if len(cells) > 1 else "",
         own=True,
     )
-
-
-def _same_dims(spec: CellSpec, row: Published) -> bool:
-    return dims_of(row.size, row.edition, spec.vocab_size) == spec.dims
-
-
-def _match(spec: CellSpec, in_force: EffectiveSettings | None, row: Published) -> Match:
-    differences = tuple(_differences(spec, in_force, row))
-    return Match(row, (*differences, *_remarks(spec, row)), len(differences))
 
 
 def _differences(spec: CellSpec, in_force: EffectiveSettings | None, row: Published) -> Iterator[str]:

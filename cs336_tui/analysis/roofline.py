@@ -61,9 +61,7 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
 
     def bound(self, intensity: float) -> Bound | None:
         """Which side of the ceiling is above this intensity; None where that is unknown."""
-        if self.ridge is None:
-            return None
-        return "compute" if intensity >= self.ridge else "bandwidth"
+        return None if self.ridge is None else "compute" if intensity >= self.ridge else "bandwidth"
 
     def attainable(self, intensity: float) -> float:
         """FLOP/s at best at this intensity, as far as is known."""
@@ -95,7 +93,7 @@ class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def flops_per_s(self) -> float:
-        """Achieved."""
+        """FLOP/s achieved."""
         return self.flops / self.step_s
 
     @property
@@ -142,10 +140,9 @@ def _share(value: float, peak: float | None) -> float | None:
 
 
 class Work(NamedTuple):
-    """The least FLOPs and bytes of a step of a cell."""
+    """The least FLOPs of the timed phases of a step, and the least bytes of a step."""
 
     flops: int
-    """Of the timed phases."""
     bytes_moved: int
 
 
@@ -154,21 +151,17 @@ def work_of(result: Result) -> Work | None:
     the model's: what activation checkpointing or a fused attention's backward computes again, and products in an
     optimizer of the user's own, are time spent, not work done. Whether masked pairs of tokens are scored is by the
     kernel that ran."""
-    spec, prediction = result.spec, result.state.prediction_of(result.spec)
-    by_formula = step_flops(spec, _all_pairs(result))
+    spec, prediction, in_force = result.spec, result.state.prediction_of(result.spec), result.cell.in_force
+    # Where torch was left to choose and came to the kernel that materialises scores, all pairs of tokens are scored.
+    materialised = in_force is not None and (in_force.attention or "").startswith("sdpa: math")
+    by_formula = step_flops(spec, materialised or None)
     if prediction is None:
-        other = result.cell.in_force is not None and result.cell.in_force.model_revision is not None
+        other = in_force is not None and in_force.model_revision is not None
         return None if other or is_imported(spec.model) else Work(by_formula, least_bytes(spec))
     if not is_imported(spec.model) and spec.attention != "naive":
         return Work(by_formula, prediction.min_bytes_moved)
     besides = prediction.recomputed_flops + prediction.flops.get("optimizer", 0)
     return Work(timed_flops(prediction) - besides, prediction.min_bytes_moved)
-
-
-def _all_pairs(result: Result) -> bool | None:
-    """True where torch was left to choose and came to the kernel that materialises scores; else by the choice."""
-    in_force = result.cell.in_force
-    return True if in_force and (in_force.attention or "").startswith("sdpa: math") else None
 
 
 def why_unknown(result: Result) -> str:

@@ -64,7 +64,8 @@ def test_a_column_is_the_highest_moment_of_its_events(report: MemoryReport, coun
     timeline = Timeline(report)
     first = data.draw(st.integers(0, report.events - 1))
     end = data.draw(st.integers(first + 1, report.events))
-    columns, moments = timeline.columns(count, first, end), timeline.moments(count, first, end)
+    moments = timeline.moments(count, first, end)
+    columns = timeline.by_category[:, moments]
     assert columns.shape == (len(CATEGORIES), count)
     assert ((first <= moments) & (moments < end)).all()
     assert columns.sum(axis=0).max() == timeline.live_total[first:end].max()
@@ -150,12 +151,12 @@ def test_peaks_are_those_of_the_phases_and_none_where_a_pass_has_no_such_phase()
 def test_blocks_that_save_the_same_are_one_row_with_the_five_largest() -> None:
     (row,) = saved_summary(a_memory_report(layers=12))
     assert (row.modules, row.alike) == ("layers.0 to layers.11, each", 12)
-    sizes = [found.tensor.bytes for found in row.contributors]
+    sizes = [tensor.bytes for tensor, _ in row.contributors]
     assert len(sizes) == 5
     assert sizes == sorted(sizes, reverse=True)
     assert sum(sizes) + row.rest_bytes == row.bytes
     assert row.rest_count == 2
-    assert row.contributors[0].share == pytest.approx(sizes[0] / row.bytes)
+    assert row.contributors[0][1] == pytest.approx(sizes[0] / row.bytes)
 
 
 def test_a_block_that_saves_more_has_a_row_of_its_own() -> None:
@@ -171,6 +172,6 @@ def test_many_events_are_summed_exactly() -> None:
     report = many_events(20_000, live=300)
     timeline = Timeline(report)
     assert timeline.live_total[-1] == 0
-    assert timeline.columns(200).sum(axis=0).max() == report.peak_bytes
+    assert timeline.live_total[timeline.moments(200)].max() == report.peak_bytes
     event = report.events // 2
     assert timeline.at(event).total_bytes == sum(report.bytes[place] for place in live_blocks(report, event))

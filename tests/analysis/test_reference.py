@@ -63,10 +63,10 @@ def test_every_published_point_is_found_by_a_cell_of_its_own() -> None:
 def test_an_exact_match_comes_alone_and_others_only_where_there_is_none() -> None:
     rows = (a_row(context=256), a_row(mean_ms=16.3, device="B200"), a_row())
     assert [match.row.device for match in matching(here(), rows=rows)] == ["B200", "A100"]
-    assert all(match.is_exact and match.caveats == () for match in matching(here(), rows=rows))
+    assert all(match.differences == 0 and match.caveats == () for match in matching(here(), rows=rows))
     (match,) = matching(here(), rows=rows[:1])
     assert match.caveats == ("context 256 there, 512 here",)
-    assert not match.is_exact
+    assert match.differences
     assert len(matching(here(), rows=rows, inexact_too=True)) == 3
 
 
@@ -92,7 +92,7 @@ def test_what_changes_a_time_is_a_caveat(row: dict[str, object], spec: dict[str,
 
 def test_what_changes_no_time_is_said_too() -> None:
     (match,) = matching(here(measure_steps=20), rows=[a_row(edition="2025", note="batch assumed")])
-    assert match.is_exact
+    assert match.differences == 0
     assert match.caveats == ("edition 2025 there", "10 steps there", "batch assumed")
 
 
@@ -140,7 +140,7 @@ def test_own_points_are_kept_and_matched(tmp_path: Path) -> None:
     assert row == added.rows[0]
     assert (row.source, row.device, row.mean_ms, row.note) == ("my, box", "NVIDIA H100 80GB HBM3", 250.0, "2 runs")
     (match,) = matching(here(), rows=own(path))
-    assert match.is_exact
+    assert match.differences == 0
     assert "250 noted as my, box on NVIDIA H100" in sentence(here(), 0.2, [match])
     add_from(results, "again", path)
     assert [row.source for row in own(path)] == ["my, box", "again"]

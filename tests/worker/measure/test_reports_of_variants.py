@@ -204,7 +204,7 @@ def test_blocks_of_a_user_s_model_save_for_backward(folder: Folder, gpt: str) ->
     report = memory_of(spec_of(folder, gpt))
     (row,) = memory_findings.saved_summary(report)
     assert row.modules == "layers.0 to layers.1, each"
-    nodes = {contributor.tensor.node: contributor.tensor.range for contributor in row.contributors}
+    nodes = {tensor.node: tensor.range for tensor, _ in row.contributors}
     assert "attention core" in nodes.values()
     assert "GeluBackward0" in nodes
 
