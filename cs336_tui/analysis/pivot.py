@@ -30,7 +30,7 @@ Key = tuple[str, ...]
 """The texts of a row, column or figure in each of its fields."""
 
 
-def baseline_of(figures: Iterable[Key], named: Sequence[str], chosen: Mapping[str, str]) -> dict[Key, Key]:
+def baseline_of(figures: Iterable[Key], named: Sequence[str], chosen: dict[str, str]) -> dict[Key, Key]:
     """For each figure that has one, the figure with the baseline's values and all else the same. Where there is none:
     the one that was asked the same otherwise, as another device is in another machine, and another model has an
     attention and arguments of its own. `named` are the fields of rows and columns, `chosen` the baseline's values.
