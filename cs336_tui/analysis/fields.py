@@ -160,7 +160,7 @@ def _choice(key: str) -> Field:
     among = ("yes", "no") if axis.kind is bool else (NO_ARGUMENTS,) if axis.kind is tuple else axis.values
 
     def order(result: Result) -> Any:
-        if axis.kind is int:
+        if axis.is_number:
             return getattr(result.spec, axis.field)
         shown = shown_of(result.spec, key)
         return (among.index(shown), "") if shown in among else (len(among), shown)
@@ -242,8 +242,10 @@ FIELDS: Mapping[str, Field] = {field.key: field for field in _ALL}
 
 VARIANTS = tuple(axis.column for axis in AXES.values() if axis.group == "variants" and axis.column)
 """Fields of what is run and how, which need be said only where it is not as usual."""
-WHOLE_NUMBERS = frozenset(key for key, axis in _OF_COLUMN.items() if axis.kind is int and key != "threads") | {"repeat"}
-"""Fields that are whole numbers."""
+NUMBERS: Mapping[str, Callable[[str], float]] = {
+    k: axis.kind for k, axis in _OF_COLUMN.items() if axis.is_number and k != "threads"
+} | {"repeat": int}
+"""Fields that are numbers, each with its kind."""
 
 
 _BY_BEGINNING = ("device", "machine", "session")

@@ -8,32 +8,30 @@ from typing import Any, TypeVar
 
 import click
 
-from cs336_tui.config.axis import Axis, SpecError
+from cs336_tui.config.axis import NUMBERS, Axis, SpecError
 from cs336_tui.config.spec import AXES
 from cs336_tui.config.sweep import INTERVAL, USUAL_MOST, Auto, Counted, auto_of, share_of, share_words
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class CommaList(click.ParamType[tuple[str | int, ...]]):
-    """``a,b,c`` as a tuple of words, or of whole numbers."""
+class CommaList(click.ParamType[tuple[Any, ...]]):
+    """``a,b,c`` as a tuple of words, or of numbers."""
 
-    def __init__(self, kind: type[str] | type[int]) -> None:
+    def __init__(self, kind: type) -> None:
         self._kind = kind
         self.name = "LIST" if kind is str else "N,..."
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str | int, ...]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         if isinstance(value, tuple):
             return value
         words = [word.strip() for word in str(value).split(",")]
         if not all(words):
             self.fail(f"{value!r}: expected values separated by single commas", param, ctx)
-        if self._kind is str:
-            return tuple(words)
         try:
-            return tuple(int(word) for word in words)
+            return tuple(map(self._kind, words))
         except ValueError:
-            self.fail(f"{value!r}: expected whole numbers separated by commas", param, ctx)
+            self.fail(f"{value!r}: expected {NUMBERS[self._kind][2:]}s separated by commas", param, ctx)
 
 
 class Count(click.ParamType[int | tuple[int, ...] | Auto]):
@@ -89,7 +87,7 @@ class Pair(click.ParamType[tuple[str, str]]):
         return name.strip(), rest.strip()
 
 
-WORDS, NUMBERS = CommaList(str), CommaList(int)
+WORDS = CommaList(str)
 FILE = click.Path(dir_okay=False, path_type=Path)
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
@@ -114,8 +112,7 @@ def _type(axis: Axis) -> Any:
             return Count("measure_steps")
     if axis.kind is tuple:
         return Pair() if axis.widget == "pairs" else click.Path()
-    numbers = axis.kind is int
-    return (NUMBERS if numbers else WORDS) if axis.several else click.INT if numbers else click.STRING
+    return CommaList(axis.kind) if axis.several else axis.kind
 
 
 def _option(axis: Axis) -> Callable[[F], F]:
@@ -140,7 +137,10 @@ _INTERVAL = click.option(
     f"interval, so 2% is ± 1 %. [default: {share_words(INTERVAL)}]",
 )
 _HEAD_DIM = click.option(
-    "--head-dim", "head_dims", type=NUMBERS, help="With --workload attention: widths of queries, keys and values."
+    "--head-dim",
+    "head_dims",
+    type=CommaList(int),
+    help="With --workload attention: widths of queries, keys and values.",
 )
 _PRESET = click.option(
     "--preset", "preset_name", metavar="NAME", help="Start from this preset; other options change it."

@@ -10,6 +10,8 @@ import msgspec
 from cs336_tui.config.variants import is_well_formed, likely_meant
 
 MAX_COUNT = 2**31 - 1
+NUMBERS: dict[type, str] = {int: "a whole number", float: "a number"}
+"""Kinds of choices that are numbers, in words."""
 
 
 class UserError(Exception):
@@ -67,7 +69,7 @@ Widget = Literal["chips", "one", "names", "numbers", "number", "pairs", "pieces"
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
     """One choice: how it is given, kept, shown and told apart.
 
-    `field`, `kind` and `default` come from its field of `Choices`, a text, a whole number or a bool; `values` do for a
+    `field`, `kind` and `default` come from its field of `Choices`, a text, a number or a bool; `values` do for a
     ``Literal``, and are two words for a bool, yes first. Of the rest, a choice gives what is not as usual.
     """
 
@@ -80,8 +82,8 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[str, ...] = ()
     own: str = ""
     """Kind of a user's own value, ``package.module:`` and this; empty if only `values` are allowed."""
-    least: int = 1
-    """Minimum of a whole number."""
+    least: float = 1
+    """Minimum of a number."""
     check: Callable[[Any], None] | None = None
     """Raises `SpecError`; replaces the check against `values`, `own` and `least`."""
     lacks: Callable[[Any, Device], str] | None = None
@@ -143,7 +145,11 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def others(self) -> str:
         """Entry of values beside those that are ticked; empty where there are no others."""
-        return f"other_{self.sweep}" if self.widget == "chips" and (self.own or self.kind is int) else ""
+        return f"other_{self.sweep}" if self.widget == "chips" and (self.own or self.is_number) else ""
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind in NUMBERS
 
     @property
     def key(self) -> str:
@@ -175,9 +181,9 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
             self.check(value)
         elif self.kind is str and self.values and value not in self.values:
             self._refuse(value)
-        elif self.kind is int and value is not None and not self.least <= value <= MAX_COUNT:
+        elif self.is_number and value is not None and not self.least <= value <= MAX_COUNT:
             bound = f"at most {MAX_COUNT}" if value > MAX_COUNT else f"at least {self.least}"
-            raise SpecError(self.name, value, f"expected a whole number, {bound}")
+            raise SpecError(self.name, value, f"expected {NUMBERS[self.kind]}, {bound}")
 
     def _refuse(self, value: str) -> None:
         named = f"expected one of {', '.join(self.values)}"
@@ -209,7 +215,7 @@ def _axis_of(field: str, kind: Any, axis: Axis, default: Any) -> Axis:
     if get_origin(kind) is Literal:
         values, kind = values or get_args(kind), str
     elif not isinstance(kind, type) or get_origin(kind):
-        kind = next((each for each in get_args(kind) if each in (int, float)), tuple)
+        kind = next((each for each in get_args(kind) if each in NUMBERS), tuple)
     elif kind is bool:
         values = values or ("yes", "no")
     option = axis.option or field.rstrip("_").replace("_", "-")
@@ -232,4 +238,4 @@ def _axis_of(field: str, kind: Any, axis: Axis, default: Any) -> Axis:
 def _widget(kind: type, several: bool, has_values: bool) -> Widget:
     if has_values:
         return "chips" if several else "one"
-    return "text" if kind is not int else "numbers" if several else "number"
+    return "text" if kind not in NUMBERS else "numbers" if several else "number"

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import platformdirs
 
+from cs336_tui.config.axis import NUMBERS
 from cs336_tui.config.reading import TomlError, parse_toml, read_text
 from cs336_tui.config.spec import AXES, ModelDims, SpecError
 from cs336_tui.config.sweep import INTERVAL, UNRESOLVED, Auto, Counted, Sweep, auto_of, auto_words, share_of
@@ -37,6 +38,7 @@ _RARE = ("head_dim", *(axis.key for axis in AXES.values() if axis.group == "vari
 """Keys that a file leaves out where they are as usual."""
 _COUNTED: dict[str, Counted] = {"warmup": "warmup_steps", "steps": "measure_steps"}
 """Keys that may hold ``auto``."""
+_KINDS = {str: "a text", bool: "true or false", **NUMBERS}
 
 
 class Preset(msgspec.Struct, frozen=True):
@@ -206,10 +208,11 @@ def _pair(key: str, text: Any) -> tuple[str, str]:
 
 
 def _convert(key: str, value: Any, kind: type) -> Any:
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
         or_auto = ' or "auto"' if key in _COUNTED else ""
-        allowed = {str: "expected a text", int: f"expected a whole number{or_auto}", bool: "expected true or false"}
-        raise SpecError(key, value, allowed[kind])
+        raise SpecError(key, value, f"expected {_KINDS[kind]}{or_auto}")
     return value
 
 

@@ -255,8 +255,8 @@ class CellSpec(axes.Choices, frozen=True, kw_only=True):
 AXES = axes.all_axes(CellSpec)
 """Every choice by its field of a cell."""
 _CHECKS = tuple(
-    (field, frozenset(axis.values), axis.least if axis.kind is int else None, axis.validate)
+    (field, frozenset(axis.values), axis.least if axis.is_number and not axis.check else None, axis.validate)
     for field, axis in AXES.items()
-    if axis.kind is int or (axis.kind is str and axis.values) or axis.check
+    if axis.is_number or (axis.kind is str and axis.values) or axis.check
 )
 """Fields to check, with what is accepted at once; `Axis.validate` decides about the rest."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from cs336_tui.analysis.energy import Energy, energy_of
-from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, WHOLE_NUMBERS, num_params, varies
+from cs336_tui.analysis.fields import FIELDS, NUMBERS, OWN, VARIANTS, num_params, varies
 from cs336_tui.analysis.merge import Result, grouped, merge, title_of
 from cs336_tui.analysis.roofline import PeakLookup, RooflinePoint, point_of, why_unknown
 from cs336_tui.config.axis import UserError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cs336_tui.analysis.verdicts import Judgement
     from cs336_tui.stats.intervals import MeanInterval
 
-LEFT = frozenset(FIELDS) - WHOLE_NUMBERS - {"params"} | {"vocab", "seed"}
+LEFT = frozenset(FIELDS) - NUMBERS.keys() - {"params"} | {"vocab", "seed"}
 """Fields whose columns are set to the left."""
 _MODEL = ("size", "context", "batch", "pass", "precision", "device")
 _MAY_VARY = ("edition", "arch", "vocab", "sync", "seed", "threads", "repeat")
@@ -69,7 +69,10 @@ class _Row(NamedTuple):
 
 def data_value(key: str, shown: str) -> Value:
     """The text of a field as data: numbers as numbers."""
-    return int(shown) if key in WHOLE_NUMBERS and shown.isdigit() else shown
+    try:
+        return NUMBERS[key](shown) if key in NUMBERS else shown
+    except ValueError:  # such as ``auto (12)`` steps
+        return shown
 
 
 def _field(key: str) -> Column[_Row]:

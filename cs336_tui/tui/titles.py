@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from cs336_tui.analysis.fields import FIELDS, OWN, VARIANTS, WHOLE_NUMBERS, shown_of
+from cs336_tui.analysis.fields import FIELDS, NUMBERS, OWN, VARIANTS, shown_of
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import short
 from cs336_tui.export.tables import Column
@@ -57,7 +57,7 @@ def cell_columns(
             return names[shown] if names else shown
 
         title = "ctx" if key == "context" else FIELDS[key].title
-        left = key not in WHOLE_NUMBERS if names else key in _LEFT
+        left = key not in NUMBERS if names else key in _LEFT
         return Column(key, title, left, ranks.get(key, 1 if names else 0), text=text)
 
     columns: list[Column] = []

@@ -80,6 +80,41 @@ def test_a_new_choice_may_be_on_or_off_or_a_number(found: dict[str, Any]) -> Non
     assert re.search(r"--grains INTEGER +Grains of salt\.\s+\[default:\s+7\]", found["help"])
 
 
+def test_a_new_choice_may_be_a_decimal_number(found: dict[str, Any]) -> None:
+    made = found["decimals"]
+    assert made["sweeps"] == [[[2.0, 0.5, 10.0], 0.25, [0.25, 0.75]]] * 5
+    assert made["types"] == ["float"]
+    assert made["whole"] == [2.0]
+    assert "--dose 2.0,0.5,10.0" in made["command"]
+    assert "--heat 0.25" in made["command"]
+    assert re.search(r"dose = \[\s*2.0,\s*0.5,\s*10.0,\s*\]\s*heat = 0.25|heat = 0.25", made["preset"])
+    assert made["title"].endswith(" · 2.0 g")
+    assert made["entries"] == ["2.0,0.5,10.0", "0.25", ["0.25"], "0.75"]
+    assert re.search(r"--dose N,\.\.\. +Dose\. +\[default: 0\.5\]", found["help"])
+    assert re.search(r"--heat FLOAT +Heat of a step\. +\[default: 1\.5\]", found["help"])
+
+
+def test_what_is_no_decimal_number_is_refused(found: dict[str, Any]) -> None:
+    assert found["decimals"]["refused"] == [
+        "dose -0.5: expected a number, at least 0",
+        "dose nan: expected a number, at least 0",
+        "dose inf: expected a number, at most 2147483647",
+        "dose x: expected a number, or several as 1,2,4",
+        "Error: Invalid value for '--dose': '1.5,x': expected numbers separated by commas",
+        "preset mine: dose x: expected a number",
+        "preset mine: heat True: expected a number",
+    ]
+
+
+def test_a_decimal_number_is_a_column_a_pivot_and_a_filter_in_its_order(found: dict[str, Any]) -> None:
+    made = found["decimals"]
+    assert made["logged"] == [2.0, 0.5, 10.0] * 2
+    assert [row["dose"] for row in csv.DictReader(io.StringIO(made["csv"]))] == ["2.0", "0.5", "10.0"] * 2
+    assert [row["dose"] for row in json.loads(made["columns"])["rows"]] == [2.0, 0.5, 10.0] * 2
+    assert re.findall(r"^\| +([0-9.]+) \|", made["pivot"], re.MULTILINE) == ["0.5", "2.0", "10.0"]
+    assert [row["dose"] for row in csv.DictReader(io.StringIO(made["filtered"]))] == ["0.5"] * 2
+
+
 def files_naming(field: str) -> set[str]:
     """Files of the package that spell a choice, but for what acts on it in a cell's process."""
     named = re.compile(rf"\b({field}|{AXES[field].option})\b")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,31 @@ axes.Choices = msgspec.defstruct(
         ("flavour", Annotated[Literal["plain", "salted", "sweet"], FLAVOUR], "plain"),
         ("hot", Annotated[bool, Axis(help="Heat the step", group="variants", said=lambda _: ("hot",))], False),
         ("grains", Annotated[int, Axis(help="Grains of salt", group="more", least=0)], 7),
+        (
+            "dose",
+            Annotated[
+                float,
+                Axis(sweep="doses", several=True, help="Dose", group="variants", least=0, said=lambda x: (f"{x} g",)),
+            ],
+            0.5,
+        ),
+        ("heat", Annotated[float, Axis(help="Heat of a step", group="more", least=0)], 1.5),
+        (
+            "share",
+            Annotated[
+                float,
+                Axis(
+                    sweep="shares",
+                    several=True,
+                    help="Share",
+                    group="variants",
+                    widget="chips",
+                    values=("0.25", "1.0"),
+                    least=0,
+                ),
+            ],
+            1.0,
+        ),
     ],
     bases=(axes.Choices,),
     frozen=True,
@@ -42,10 +68,11 @@ axes.Choices = msgspec.defstruct(
 from click.testing import CliRunner  # noqa: E402  # everything is derived as soon as it is imported
 
 from cs336_tui.analysis.fields import shown_of  # noqa: E402
+from cs336_tui.cli.bench import bench  # noqa: E402
 from cs336_tui.cli.main import cli  # noqa: E402
 from cs336_tui.config.choices import sweep_from, sweep_of  # noqa: E402
 from cs336_tui.config.order import time_kind  # noqa: E402
-from cs336_tui.config.presets import Preset, from_toml, to_toml  # noqa: E402
+from cs336_tui.config.presets import Preset, PresetError, from_toml, to_toml  # noqa: E402
 from cs336_tui.config.spec import SpecError  # noqa: E402
 from cs336_tui.config.sweep import Sweep  # noqa: E402
 from cs336_tui.events.codec import to_line  # noqa: E402
@@ -54,7 +81,7 @@ from cs336_tui.session.log import LogReader  # noqa: E402
 from cs336_tui.tui.configure.form import entries_of, read  # noqa: E402
 from cs336_tui.tui.tabs.cell_detail import asked  # noqa: E402
 from cs336_tui.tui.widgets.entries import Chips  # noqa: E402
-from tests.export.grids import by, grid_events  # noqa: E402
+from tests.export.grids import SMALL, by, grid_events  # noqa: E402
 from tests.samples import ENVIRONMENT, a_spec  # noqa: E402
 from tests.tui.configuring import opened  # noqa: E402
 
@@ -108,6 +135,51 @@ def others() -> list[list[object]]:
     return [[each.hot, each.grains] for each in there if each is not None]
 
 
+def decimals(folder: Path) -> dict[str, Any]:
+    """Choices that are decimal numbers: each way there and back, a log of them, and its tables."""
+    sweep = msgspec.structs.replace(BOTH, flavours=("plain",), doses=(2.0, 0.5, 10.0), heat=0.25, shares=(0.25, 0.75))
+    words = bench.make_context("bench", shlex.split(sweep.command())[2:]).params
+    given = {name: words.get(name) for name in Sweep.__struct_fields__}
+    text = to_toml(Preset("mine", "", sweep))
+    there = [sweep, from_toml("mine", text).sweep, read(entries_of(sweep)).sweep, sweep_of(sweep.cells())]
+    there.append(sweep_from(**given))
+    log = folder / "decimals.jsonl"
+    specs = by((SMALL,), pass_=["forward", "backward"], dose=[2.0, 0.5, 10.0])
+    log.write_bytes(b"".join(map(to_line, grid_events(specs))))
+    export, entries = ("export", str(log)), entries_of(sweep)
+    return {
+        "sweeps": [[each.doses, each.heat, each.shares] for each in there if each is not None],
+        "types": sorted({type(x).__name__ for each in there if each for x in (*each.doses, each.heat, *each.shares)}),
+        "command": sweep.command(),
+        "preset": text,
+        "whole": from_toml("mine", "dose = 2\nheat = 3").sweep.doses,
+        "title": sweep.cells()[0].title,
+        "entries": [entries.dose, entries.heat, entries.share, entries.other_shares],
+        "refused": [
+            refusal(lambda: a_spec(dose=-0.5)),
+            refusal(lambda: a_spec(dose=float("nan"))),
+            refusal(lambda: a_spec(dose=float("inf"))),
+            *map(str, read(entries.with_value("dose", "1.5,x")).problems),
+            CliRunner().invoke(cli, ("bench", "--dose", "1.5,x")).output.splitlines()[-1],
+            refused_preset("dose = [0.5, 'x']"),
+            refused_preset("heat = true"),
+        ],
+        "logged": [spec.dose for event in LogReader(log) for spec in getattr(event, "specs", ())],
+        "csv": output(*export, "--format", "csv"),
+        "columns": output(*export, "--columns", "dose,mean", "--format", "json"),
+        "pivot": output(*export, "--pivot", "dose:pass"),
+        "filtered": output(*export, "--format", "csv", "--where", "dose=0.5"),
+    }
+
+
+def refused_preset(text: str) -> str:
+    try:
+        from_toml("mine", text)
+    except PresetError as error:
+        return str(error)
+    return ""
+
+
 def found(folder: Path) -> dict[str, Any]:
     preset = to_toml(Preset("mine", "", BOTH))
     log = folder / "log.jsonl"
@@ -118,6 +190,7 @@ def found(folder: Path) -> dict[str, Any]:
         "option": sweep_from(flavours=("salted",)).flavours,
         "command": BOTH.command(),
         "others": others(),
+        "decimals": decimals(folder),
         "preset": preset,
         "preset_read": from_toml("mine", preset).sweep.flavours,
         "cells": [cell.flavour for cell in (PLAIN, SALTED)],

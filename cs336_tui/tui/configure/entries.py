@@ -124,7 +124,7 @@ def _unusual(entries: Entries) -> Iterator[str]:
         values = entries.all_of(axis)
         if not axis.said or axis.widget == "pairs" or values == usual.all_of(axis):
             continue
-        if len(values) == 1 and not axis.own and axis.kind is not int:
+        if len(values) == 1 and not axis.own and not axis.is_number:
             yield axis.said(values[0])[0]
         else:
             title = f"{axis.title} " if not axis.own else ""

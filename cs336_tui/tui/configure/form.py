@@ -182,7 +182,7 @@ def _shown(axis: Axis, value: Any) -> dict[str, str | tuple[str, ...]]:
     if axis.widget == "chips":
         words = tuple(map(str, value))
         offered = tuple(word for word in words if word in axis.values) if axis.others else words
-        others = ("," if axis.kind is int else ", ").join(word for word in words if word not in offered)
+        others = ("," if axis.is_number else ", ").join(word for word in words if word not in offered)
         return {axis.field: offered} | ({axis.others: others} if axis.others else {})
     if axis.group == "variants" and axis.widget != "one" and value == axis.sweep_default:
         return {axis.field: ""}
@@ -203,8 +203,9 @@ def _read(axis: Axis, entries: Entries, reader: Reader) -> Any:
         text = entries.text(axis.field)
         return text == axis.values[0] if axis.kind is bool else text
     if axis.widget == "chips":
-        if axis.kind is int:
-            return reader.numbers(axis.field, ",".join((*entries.chosen(axis.field), entries.text(axis.others))))
+        if axis.is_number:
+            text = ",".join((*entries.chosen(axis.field), entries.text(axis.others)))
+            return reader.numbers(axis.field, text, axis.kind)
         return entries.all_of(axis)
     text = entries.text(axis.field)
     if not text.strip() and (axis.group == "variants" or axis.sweep_default is None):
@@ -213,9 +214,9 @@ def _read(axis: Axis, entries: Entries, reader: Reader) -> Any:
         case "names":
             return names_of(text) or axis.sweep_default
         case "numbers":
-            return reader.numbers(axis.field, text)
+            return reader.numbers(axis.field, text, axis.kind)
         case "number":
-            return reader.number(axis.field, text, 1 if axis.default is None else axis.default)
+            return reader.number(axis.field, text, 1 if axis.default is None else axis.default, axis.kind)
         case "pairs":
             return reader.pairs(axis.field, text)
     return text.strip()

@@ -6,16 +6,18 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from cs336_tui.config.axis import NUMBERS
 from cs336_tui.config.spec import ModelDims, SpecError
 from cs336_tui.config.sweep import INTERVAL, Auto, auto_of, share_of
 
 USUAL_STEPS = 10
 """Measured steps in place of those that cannot be read."""
-_WHOLE = "expected a whole number"
-_SEVERAL = f"{_WHOLE}, or several as 1,2,4"
+_WHOLE = f"expected {NUMBERS[int]}"
+_SEVERAL = ", or several as 1,2,4"
 _PAIRS = "expected name=value, several with commas; a value that holds a comma in quotes"
 _OPEN = "a quote or backslash is left open"
 _T = TypeVar("_T")
@@ -48,28 +50,30 @@ class Reader:
             self.add(error)
             return None
 
-    def number(self, field: str, text: str, instead: int) -> int:
-        """A whole number; `instead` when it is none."""
-        value = self.attempt(lambda: _whole(field, text, _WHOLE))
+    def number(self, field: str, text: str, instead: Any, kind: type = int) -> Any:
+        """A number of this kind; `instead` when it is none."""
+        value = self.attempt(lambda: _number(field, text, f"expected {NUMBERS[kind]}", kind))
         return instead if value is None else value
 
     def warmups(self, text: str) -> Auto | tuple[int, ...]:
         """Warm-up steps, one or several, or ``auto`` alone with or without the most."""
-        allowed = f"{_SEVERAL}, or auto alone"
-        found = self.attempt(lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, allowed))
+        more = f"{_SEVERAL}, or auto alone"
+        found = self.attempt(lambda: auto_of("warmup_steps", text) or self.numbers("warmup_steps", text, more=more))
         return (1,) if found is None else found
 
     def steps(self, text: str) -> tuple[int, float | None]:
         """A number of measured steps; or the most of them and the share to which the mean's interval is to narrow."""
         return self.attempt(lambda: _measured_steps(text)) or (USUAL_STEPS, None)
 
-    def numbers(self, field: str, text: str, allowed: str = _SEVERAL) -> tuple[int, ...]:
-        """Whole numbers between commas; 1, which every field allows, if a text is none."""
+    def numbers(self, field: str, text: str, kind: type = int, more: str = _SEVERAL) -> tuple[Any, ...]:
+        """Numbers of this kind between commas; 1, which every field allows, if a text is none."""
         words = text.split(",")
         if not words[-1].strip():
             words.pop()
-        values = self.attempt(lambda: tuple(_whole(field, word, allowed) for word in words))
-        return (1,) if values is None else values
+        values = self.attempt(
+            lambda: tuple(_number(field, word, f"expected {NUMBERS[kind]}{more}", kind) for word in words)
+        )
+        return (kind(1),) if values is None else values
 
     def pieces(self, field: str, text: str) -> tuple[str, ...]:
         """Texts between commas, without those that are empty; quotes and backslashes as a shell reads them."""
@@ -94,7 +98,7 @@ class Reader:
 
     def dims(self, texts: dict[str, str]) -> ModelDims | None:
         """Dimensions of a custom model; None when they are wrong."""
-        values = {field: self.attempt(partial(_whole, field, text, _WHOLE)) for field, text in texts.items()}
+        values = {field: self.attempt(partial(_number, field, text, _WHOLE)) for field, text in texts.items()}
         known = {field: value for field, value in values.items() if value is not None}
         return self.attempt(lambda: ModelDims(**known)) if known.keys() == values.keys() else None
 
@@ -117,11 +121,12 @@ def _measured_steps(text: str) -> tuple[int, float | None]:
     count, _, share = " ".join(text.split()).partition(" ")
     automatic = auto_of("measure_steps", count)
     if automatic is None:
-        return _whole("measure_steps", text, f"{_WHOLE}, or auto, or as auto 2%"), None
+        return _number("measure_steps", text, f"{_WHOLE}, or auto, or as auto 2%"), None
     return automatic.most, share_of(share, "measure_steps") if share else INTERVAL
 
 
-def _whole(field: str, text: str, allowed: str) -> int:
-    if not re.fullmatch(r"-?[0-9]{1,15}", text.strip(), re.ASCII):
-        raise SpecError(field, " ".join(text.split()) or "(empty)", allowed)
-    return int(text)
+def _number(field: str, text: str, allowed: str, kind: type = int) -> Any:
+    with suppress(ValueError):
+        if kind is not int or re.fullmatch(r"-?[0-9]{1,15}", text.strip(), re.ASCII):
+            return kind(text)
+    raise SpecError(field, " ".join(text.split()) or "(empty)", allowed)
