@@ -78,8 +78,11 @@ class Environment(TorchEnvironment, frozen=True, kw_only=True):
 
     def check(self, spec: CellSpec) -> None:
         """Raise `SpecError` when this machine lacks the cell's device or the device one of its choices."""
-        for problem in self.refusals(spec.device, {field: (getattr(spec, field),) for field in AXES}):
+        if problem := self.refusal(spec):
             raise problem
+
+    def refusal(self, spec: CellSpec) -> SpecError | None:
+        return next(self.refusals(spec.device, {field: (getattr(spec, field),) for field in AXES}), None)
 
     def refusals(self, name: str, values: Mapping[str, Iterable[object]]) -> Iterator[SpecError]:
         """Errors for a device that is not here, or for those of these values, by the field of a spec, that it lacks."""

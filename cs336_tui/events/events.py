@@ -25,6 +25,10 @@ class _EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     at: float
 
 
+class _CellEvent(_EventBase, frozen=True):
+    cell: int
+
+
 class SessionStarted(_EventBase, frozen=True):
     """First line of every log."""
 
@@ -71,28 +75,23 @@ class QueueOrdered(_EventBase, frozen=True):
     cells: tuple[int, ...]
 
 
-class CellSkipped(_EventBase, frozen=True):
+class CellSkipped(_CellEvent, frozen=True):
     """A waiting cell will not run."""
 
-    cell: int
     reason: str
 
 
-class CellRequeued(_EventBase, frozen=True):
+class CellRequeued(_CellEvent, frozen=True):
     """A cell that was skipped or is over waits again, last."""
 
-    cell: int
 
-
-class CellStarted(_EventBase, frozen=True):
+class CellStarted(_CellEvent, frozen=True):
     """A cell runs. One that had run before starts anew; its former steps stay in the log."""
 
-    cell: int
     pid: int | None = None
 
 
-class StageChanged(_EventBase, frozen=True):
-    cell: int
+class StageChanged(_CellEvent, frozen=True):
     stage: Stage
 
 
@@ -126,17 +125,15 @@ class EffectiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Revision of an imported model's source; None for the built-in one."""
 
 
-class ModelBuilt(_EventBase, frozen=True):
-    cell: int
+class ModelBuilt(_CellEvent, frozen=True):
     num_params: int
     num_params_without_head: int
     in_force: EffectiveSettings
 
 
-class ModelPrepared(_EventBase, frozen=True):
+class ModelPrepared(_CellEvent, frozen=True):
     """torch.compile or a CUDA graph's capture is done, before the first warm-up step."""
 
-    cell: int
     compile_s: float | None = None
     """From the first call of the compiled model until no call compiled any more."""
     graphs: int = 0
@@ -146,13 +143,12 @@ class ModelPrepared(_EventBase, frozen=True):
     capture_s: float | None = None
 
 
-class StepsTimed(_EventBase, frozen=True):
+class StepsTimed(_CellEvent, frozen=True):
     """One or more consecutive finished steps of one kind, oldest first. `first` counts from 0 within its kind.
     `times_s` is the wall time of a step between two synchronisations (per step of the window in pipelined mode);
     `phases_s` the device time of each phase; `host_s` the host's time to enqueue the step, `host_phases_s` to enqueue
     each of several phases on a device with its own clock. All lists have one length."""
 
-    cell: int
     kind: StepKind
     first: int
     times_s: tuple[float, ...]
@@ -161,10 +157,9 @@ class StepsTimed(_EventBase, frozen=True):
     host_phases_s: dict[str, tuple[float, ...]] = {}
 
 
-class CellFinished(_EventBase, frozen=True):
+class CellFinished(_CellEvent, frozen=True):
     """A cell is over. `stage`, `step` and `phase` are its last unless its status is ``ok``."""
 
-    cell: int
     status: Status
     error: str | None = None
     stage: Stage | None = None
@@ -311,26 +306,7 @@ class SessionEnded(_EventBase, frozen=True):
 
 
 Event = (
-    SessionStarted
-    | SessionResumed
-    | SessionAnnotated
-    | EnvironmentRead
-    | CellsQueued
-    | QueueOrdered
-    | CellSkipped
-    | CellRequeued
-    | CellStarted
-    | StageChanged
-    | ModelBuilt
-    | ModelPrepared
-    | StepsTimed
-    | CellFinished
-    | CellsPredicted
-    | ReportStarted
-    | ReportStage
-    | ReportFinished
-    | ChildOutput
-    | DeviceSampled
-    | Notice
-    | SessionEnded
-)
+    SessionStarted | SessionResumed | SessionAnnotated | EnvironmentRead | CellsQueued | QueueOrdered | CellSkipped
+    | CellRequeued | CellStarted | StageChanged | ModelBuilt | ModelPrepared | StepsTimed | CellFinished
+    | CellsPredicted | ReportStarted | ReportStage | ReportFinished | ChildOutput | DeviceSampled | Notice | SessionEnded
+)  # fmt: skip

@@ -41,7 +41,7 @@ def layout_tables(
         raise TableError(f"layout {layout}: expected one of {', '.join(LAYOUTS)}")
     if not measured(results):
         raise TableError("no cell has measured steps")
-    tried = [result for result in results if result.cell.is_over or result.cell.is_skipped]
+    tried = [result for result in results if result.cell.is_over or result.cell.status == "skipped"]
     tables = LAYOUTS[layout].make(tried, decimals)
     if not tables:
         raise TableError(f"layout {layout}: no cell with pass {' or '.join(_FORWARDS)}")

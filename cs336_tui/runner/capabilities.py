@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.config.spec import AXES, CellSpec, SpecError
+from cs336_tui.config.spec import AXES, SpecError
 from cs336_tui.config.sweep import Sweep
 from cs336_tui.events.environment import Environment
 
@@ -20,12 +20,10 @@ def without_impossible(
 ) -> tuple[Sweep, tuple[str, ...]]:
     """The sweep without the values of these `fields` that no cell can have here, and a line on each. Its devices are
     resolved. A field of which nothing would be left stays, to be refused."""
-    problems = {spec: _problem(spec, environment) for spec in sweep.cells()}
+    problems = {spec: environment.refusal(spec) for spec in sweep.cells()}
     changes: dict[str, Any] = {}
     said: list[str] = []
-    for field in LEFT_OUT:
-        if field not in fields:
-            continue
+    for field in filter(fields.__contains__, LEFT_OUT):
         values: dict[str, SpecError] = {}
         for value in getattr(sweep, LEFT_OUT[field]):
             found = [problem for spec, problem in problems.items() if getattr(spec, field) == value]
@@ -53,11 +51,3 @@ def possible_here(sweep: Sweep, environment: Environment, fields: Collection[str
 def fields_of_preset(preset: str | None, choices: Mapping[str, object]) -> tuple[str, ...]:
     """Fields whose values come from the preset and may be left out, as `choices`, by the sweep's fields, name none."""
     return tuple(field for field, values in LEFT_OUT.items() if preset and not choices.get(values))
-
-
-def _problem(spec: CellSpec, environment: Environment) -> SpecError | None:
-    try:
-        environment.check(spec)
-    except SpecError as error:
-        return error
-    return None

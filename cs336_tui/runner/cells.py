@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from cs336_tui.config.order import rough_peak_bytes
-from cs336_tui.config.spec import CellSpec, SpecError
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellFinished, CellStarted, Event, ReportFinished, ReportStarted, StageChanged
 from cs336_tui.events.reports import Prediction, ReportRequest
@@ -58,10 +58,8 @@ class CellRunner:
     def run(self, cell: int, spec: CellSpec, environment: Environment, timeout_s: float | None) -> None:
         """Run a cell to its end; `timeout_s` limits the life of its child."""
         self.out_of_memory.pop(cell, None)
-        try:
-            environment.check(spec)
-        except SpecError as error:
-            self._fail(cell, str(error))
+        if problem := environment.refusal(spec):
+            self._fail(cell, str(problem))
             return
         if why := self.why_not(environment, spec):
             self.record([CellFinished(at=time.time(), cell=cell, status="oom", error=why)])

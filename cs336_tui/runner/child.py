@@ -118,26 +118,24 @@ def predictions(asked: Iterable[tuple[CellSpec, tuple[int, int] | None]]) -> Ite
         yield answer
 
 
-def probe() -> Iterator[ProbeReport]:
+def probe() -> list[ProbeReport]:
     """The devices and settings that torch offers on this machine."""
     forked_after_driver = worker_entry.forked_after_driver()
     try:
         # A driver initialised before the fork is unusable here; the caller asks again in a spawned child.
-        report = ProbeReport(None if forked_after_driver else worker_entry.probe(), forked_after_driver)
+        return [ProbeReport(None if forked_after_driver else worker_entry.probe(), forked_after_driver)]
     except BaseException as error:
         traceback.print_exc()
-        report = ProbeReport(None, forked_after_driver, f"{type(error).__name__}: {error}")
-    yield report
+        return [ProbeReport(None, forked_after_driver, f"{type(error).__name__}: {error}")]
 
 
-def peak(device: str, precision: Precision, threads: int | None) -> Iterator[PeakAnswer]:
+def peak(device: str, precision: Precision, threads: int | None) -> list[PeakAnswer]:
     """The measured peak of a device."""
     try:
-        answer = PeakAnswer(worker_entry.measure_peak(device, precision, threads))
+        return [PeakAnswer(worker_entry.measure_peak(device, precision, threads))]
     except Exception as error:
         traceback.print_exc()
-        answer = PeakAnswer(None, f"{type(error).__name__}: {error}".splitlines()[0])
-    yield answer
+        return [PeakAnswer(None, f"{type(error).__name__}: {error}".splitlines()[0])]
 
 
 def _settle(output: str) -> None:

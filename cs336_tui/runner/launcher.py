@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
@@ -15,7 +15,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from cs336_tui.config.spec import CellSpec, Precision
+import msgspec
+
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import ReportRequest
 from cs336_tui.runner import child
 from cs336_tui.runner.orphans import end_offspring, end_orphans, offspring_of
@@ -32,6 +34,8 @@ PRELOADED = (worker_entry.PRELOAD, "cs336_tui.cli.main")
 """Modules that the fork server imports; a child imports the program's main one, for an installed script the cli."""
 SERVER_OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
 SERVER_LOG = "server.log"
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+"""Keeps a queue.py in the user's folder from being imported in place of Python's own, in every later child."""
 _SERVER_ENDED = 255
 """The exit code that `multiprocessing.popen_forkserver` makes up when its server has ended."""
 
@@ -86,11 +90,6 @@ class Child:
         self._ended.extend(end_offspring(self._offspring))
 
     @property
-    def has_ended(self) -> bool:
-        """True for a spawned child that has ended; forks of it may hold its sentinel open."""
-        return self.method == "spawn" and self.process.exitcode is not None
-
-    @property
     def may_outlive_its_server(self) -> bool:
         """True if the fork server ended, so that the child's own exit code is not known."""
         return self.method == "forkserver" and self.process.exitcode == _SERVER_ENDED
@@ -123,17 +122,18 @@ class Child:
 
 class Launcher:
     """Starts children whose output goes to files in `output_dir`. macOS spawns, as Metal does not survive a fork; so
-    does a machine where something initialised the CUDA driver in the fork server (`use_spawn`)."""
+    does a machine where something initialised the CUDA driver in the fork server."""
 
     def __init__(self, output_dir: Path) -> None:
         self._output_dir = output_dir
         self.method: StartMethod = "forkserver" if sys.platform == "linux" else "spawn"
+        """Of every later child."""
 
     def prepare(self) -> None:
         """Start multiprocessing's resource tracker; call it before a user interface replaces the standard streams."""
         from multiprocessing import resource_tracker
 
-        _import_from_safe_path()
+        os.environ.update(SAFE_PATH)
         resource_tracker.ensure_running()
 
     def start(self) -> None:
@@ -144,13 +144,9 @@ class Launcher:
             from multiprocessing import forkserver
 
             os.environ[SERVER_OUTPUT_VARIABLE] = str(self._output_dir / SERVER_LOG)
-            _import_from_safe_path()
+            os.environ.update(SAFE_PATH)
             get_context("forkserver").set_forkserver_preload(list(PRELOADED))
             forkserver.ensure_running()
-
-    def use_spawn(self) -> None:
-        """Start every later child in a fresh interpreter."""
-        self.method = "spawn"
 
     def start_cell(self, cell: int, spec: CellSpec, *, nvtx: bool = False) -> Child:
         """Start a process that runs the cell. Raises `StartError` when no process can be made."""
@@ -165,18 +161,9 @@ class Launcher:
         """Start a process that makes a report. Raises like `start_cell`."""
         return self._start(f"report-{report}", child.run_work, partial(worker_entry.make_report, request, report))
 
-    def start_predictions(self, asked: Sequence[tuple[CellSpec, tuple[int, int] | None]]) -> Child:
-        """Start a process that sends a `child.PredictionAnswer` for each spec, on a device of a compute capability.
-        Raises like `start_cell`."""
-        return self._start("predictions", child.run_answers, partial(child.predictions, tuple(asked)))
-
-    def start_peak(self, device: str, precision: Precision, threads: int | None) -> Child:
-        """Start a process that measures a device (`child.PeakAnswer`). Raises like `start_cell`."""
-        return self._start("peak", child.run_answers, partial(child.peak, device, precision, threads))
-
-    def start_probe(self) -> Child:
-        """Start a process that reports what the machine offers (`child.ProbeReport`)."""
-        return self._start("probe", child.run_answers, child.probe)
+    def start_answers(self, name: str, answers: Callable[[], Iterable[msgspec.Struct]]) -> Child:
+        """Start a process that sends `answers`, made by a function of `child`. Raises like `start_cell`."""
+        return self._start(name, child.run_answers, answers)
 
     def _start(self, name: str, target: Callable[..., NoReturn], work: Callable[..., object]) -> Child:
         """Start `target` with its pipes, the path of its output (`name`.log) and `work`."""
@@ -217,8 +204,3 @@ class Launcher:
             child_events.close()
             child_commands.close()
         return Child(process, events, command_pipe, output, self.method)
-
-
-def _import_from_safe_path() -> None:
-    """Keep a queue.py in the user's folder from being imported in place of Python's own, in every later child."""
-    os.environ["PYTHONSAFEPATH"] = "1"

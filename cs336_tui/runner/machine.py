@@ -13,7 +13,7 @@ import msgspec
 
 from cs336_tui import __version__
 from cs336_tui.events.environment import Environment, TorchEnvironment
-from cs336_tui.runner.child import ProbeReport
+from cs336_tui.runner.child import ProbeReport, probe
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import last_line
 from cs336_tui.worker import worker_entry
@@ -27,7 +27,7 @@ def probe_machine(launcher: Launcher | None) -> Environment:
         return read_environment(worker_entry.probe(), start_method="in-process")
     report, slower = _ask_child(launcher), ""
     if report.forked_after_driver:
-        launcher.use_spawn()
+        launcher.method = "spawn"
         slower = "the CUDA driver was initialised in the fork server; children are spawned instead (slower)"
         report = _ask_child(launcher)
     problems = tuple(filter(None, (slower, report.error)))
@@ -36,7 +36,7 @@ def probe_machine(launcher: Launcher | None) -> Environment:
 
 def _ask_child(launcher: Launcher) -> ProbeReport:
     try:
-        child = launcher.start_probe()
+        child = launcher.start_answers("probe", probe)
     except StartError as error:
         return ProbeReport(None, False, str(error))
     with closing(child):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from functools import partial
 
 import msgspec
 
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.peaks import DevicePeak, PeakError
-from cs336_tui.runner.child import PeakAnswer
+from cs336_tui.runner.child import PeakAnswer, peak
 from cs336_tui.runner.launcher import Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import STOPPED
@@ -25,7 +26,7 @@ def measure_peak(
 ) -> DevicePeak:
     """The device's peak in a precision; takes some seconds. Raises `PeakError`, also when `stop` is set meanwhile."""
     try:
-        child = launcher.start_peak(device, precision, threads)
+        child = launcher.start_answers("peak", partial(peak, device, precision, threads))
     except StartError as error:
         raise PeakError(str(error)) from None
     with closing(child):

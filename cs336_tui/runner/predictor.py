@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from cs336_tui.config.axis import UserError
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Prediction, prediction_key
-from cs336_tui.runner.child import PredictionAnswer
+from cs336_tui.runner.child import PredictionAnswer, predictions
 from cs336_tui.runner.launcher import Child, Launcher, StartError
 from cs336_tui.runner.prediction_cache import Capability, Fingerprint, PredictionCache, fingerprint
 
@@ -270,7 +271,8 @@ class Predictor:
         if limit_s is not None and limit_s <= self._too_long.get(first.key, 0.0):
             raise TookTooLong(limit_s, first.spec.title)
         try:
-            child = self._launcher.start_predictions([(job.spec, self._capability_of(job.spec)) for job in jobs])
+            asked = tuple((job.spec, self._capability_of(job.spec)) for job in jobs)
+            child = self._launcher.start_answers("predictions", partial(predictions, asked))
         except StartError as error:
             raise PredictionError(str(error)) from None
         answered = 0

@@ -92,9 +92,12 @@ class Supervisor:
     def _wait(self) -> bool:
         """Wait until there is something to do; True if the process is gone."""
         timeout_ms = max(0.0, (self._escalation[0][0] - time.monotonic()) * 1e3) if self._escalation else None
-        if self._child.method == "spawn":
+        is_spawned = self._child.method == "spawn"  # forks of it may hold its sentinel open
+        if is_spawned:
             timeout_ms = min(SPAWNED_LOOK_S * 1e3, math.inf if timeout_ms is None else timeout_ms)
-        return any(fd == self._sentinel for fd, _ in self._any.poll(timeout_ms)) or self._child.has_ended
+        if any(fd == self._sentinel for fd, _ in self._any.poll(timeout_ms)):
+            return True
+        return is_spawned and self._child.process.exitcode is not None
 
     def _drain(self, *, until_empty: bool) -> None:
         """Record what has arrived. A process that the child started may hold the pipe open, so not to its end."""

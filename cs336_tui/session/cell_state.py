@@ -181,10 +181,6 @@ class CellState:
     def is_over(self) -> bool:
         return self.finished is not None
 
-    @property
-    def is_skipped(self) -> bool:
-        return self.status == "skipped"
-
     def summary(self, ddof: int) -> Summary | None:
         """Summary of the measured steps, None before the first."""
         if known := self._known_summary:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -21,22 +22,19 @@ OUTPUT_LIMIT = 64 * 1024
 """Characters of a cell's output kept in memory; the log has all of it."""
 
 
+@dataclass
 class ReportState:
     """One report; `status` is None while it is being made."""
 
-    def __init__(self, asked: ev.ReportStarted) -> None:
-        self.report = asked.report
-        self.kind: ReportKind = asked.kind
-        self.spec = asked.spec
-        self.cell = asked.cell
-        self.started_at = asked.at
-        self.stage = "starting"
-        self.status: ev.Status | None = None
-        self.error: str | None = None
-        self.content: Report | None = None
-
-    def finish(self, event: ev.ReportFinished) -> None:
-        self.status, self.error, self.content = event.status, event.error, event.content
+    report: int
+    kind: ReportKind
+    spec: CellSpec
+    cell: int | None
+    started_at: float
+    stage: str = "starting"
+    status: ev.Status | None = None
+    error: str | None = None
+    content: Report | None = None
 
 
 class SessionState:
@@ -104,12 +102,12 @@ class SessionState:
     @property
     def steps_done(self) -> int:
         """Finished steps; a finished cell counts in full, so that progress reaches its total."""
-        return sum(c.steps_meant if c.is_over else c.steps_done for c in self.cells.values() if not c.is_skipped)
+        return sum(c.steps_meant if c.is_over else c.steps_done for c in self.cells.values() if c.status != "skipped")
 
     @property
     def steps_total(self) -> int:
         """Steps of all cells that have run or will; an upper bound for automatic counts."""
-        return sum(cell.steps_meant for cell in self.cells.values() if not cell.is_skipped)
+        return sum(cell.steps_meant for cell in self.cells.values() if cell.status != "skipped")
 
     def prediction_of(self, spec: CellSpec) -> Prediction | None:
         """The prediction of this spec, if there is one."""
@@ -175,13 +173,13 @@ class SessionState:
                     self.unpredictable.pop(prediction_key(found.spec), None)
                 self.unpredictable |= dict.fromkeys(map(prediction_key, event.failed), event.why)
             case ev.ReportStarted():
-                self.reports[event.report] = ReportState(event)
+                self.reports[event.report] = ReportState(event.report, event.kind, event.spec, event.cell, event.at)
             case ev.ReportStage():
                 if report := self.reports.get(event.report):
                     report.stage = event.stage
             case ev.ReportFinished():
                 if report := self.reports.get(event.report):
-                    report.finish(event)
+                    report.status, report.error, report.content = event.status, event.error, event.content
             case ev.DeviceSampled():
                 self.devices.append((event, self.current))
                 for cell, stage in self.surrounded:
@@ -200,21 +198,19 @@ class SessionState:
                     self._apply_to_cell(known, event)
 
     def _apply_to_cell(self, cell: CellState, event: ev.Event) -> None:
+        if isinstance(event, ev.CellSkipped | ev.CellRequeued | ev.CellStarted | ev.CellFinished):
+            self.running.pop(cell.cell, None)
+            self.waiting.pop(cell.cell, None)
         match event:
             case ev.CellSkipped():
                 cell.status, cell.skipped_because = "skipped", event.reason
-                self.running.pop(cell.cell, None)
-                self.waiting.pop(cell.cell, None)
             case ev.CellRequeued():
                 cell.start_again()
-                self.running.pop(cell.cell, None)
                 self.waiting[cell.cell] = None
             case ev.CellStarted():
                 cell.start_again()
                 cell.status, cell.stage = "running", "starting"
                 cell.started_at, cell.pid, cell.environment = event.at, event.pid, self.environment
-                self.waiting.pop(cell.cell, None)
-                self.running.pop(cell.cell, None)
                 self._together = {**(self._together if self.running else {}), cell.cell: None}
                 self.running[cell.cell] = None
                 if len(self.running) > 1:
@@ -238,11 +234,9 @@ class SessionState:
                 cell.times.add(event)
             case ev.CellFinished():
                 cell.status, cell.finished = event.status, event
-                self.waiting.pop(cell.cell, None)
                 cell.stage = event.stage or cell.stage
                 if cell.in_force and event.logits_dtype:
                     cell.in_force = msgspec.structs.replace(cell.in_force, logits_dtype=event.logits_dtype)
-                self.running.pop(cell.cell, None)
 
 
 def fold(events: Iterable[ev.Event]) -> SessionState:

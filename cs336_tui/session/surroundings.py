@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import msgspec
 
 from cs336_tui.events.events import DeviceSampled, GpuProcess, GpuSample, HostSample, Stage
@@ -19,55 +21,51 @@ class Window(msgspec.Struct):
     ended_at: float | None = None
 
 
+@dataclass
 class Surroundings:
     """Sums up the samples of one cell's life, taken in order, with the cell's own GPU: a cell may run for days."""
 
-    def __init__(self, window: Window | None = None) -> None:
-        self.window = window or Window()
-        self.samples = 0
-        """Taken within the window."""
-        self.clock_before_mhz: int | None = None
-        """SM clock in the last sample before the window."""
-        self.clock_after_mhz: int | None = None
-        """SM clock in the last sample of the window, else in the first after it."""
-        self.lowest_clock_mhz: int | None = None
-        self.why: str | None = None
-        """The latest sample's reason for missing measurements."""
-        self.persistence_mode: bool | None = None
-        self.reasons_known = 0
-        """Samples of the window with clock-event reasons."""
-        self.reasons: dict[str, int] = {}
-        """Number of samples of the window with each clock-event reason."""
-        self.others_known = 0
-        """Samples of the window with a list of the GPU's other processes that was read within it."""
-        self.others_stale = 0
-        """Samples of the window with a list that was read before it."""
-        self.others: dict[int, GpuProcess] = {}
-        """Other processes seen on the GPU within the window, by PID."""
-        self.load_1m: float | None = None
-        """The highest of the window."""
-        self.cpu_count: int | None = None
-        self.busy_cores: float | None = None
-        """Cores in use by all processes, on average over the window's samples."""
-        self.other_cores: float | None = None
-        """Those of them that the cell's process did not use."""
-        self.other_cores_around: float | None = None
-        """As `other_cores`, in the first sample after the window: since the sample before it."""
-        self.steal: float | None = None
-        """Mean share of all cores' time that the hypervisor gave to others."""
-        self._energies: list[tuple[float, float]] = []
-        """Time (Unix seconds) and energy counter (joules): the first and the last few of the window."""
-        self._after: list[tuple[float, tuple[GpuProcess, ...]]] = []
-        """Reading time (Unix seconds) and lists of the GPU's other processes: the first two after the window, as the
-        first may have been under way at its end."""
-        self._host_known = self._steal_known = 0
-        self._is_past = False
-        """True once a sample after the window was taken."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Surroundings) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    window: Window = field(default_factory=Window)
+    samples: int = 0
+    """Taken within the window."""
+    clock_before_mhz: int | None = None
+    """SM clock in the last sample before the window."""
+    clock_after_mhz: int | None = None
+    """SM clock in the last sample of the window, else in the first after it."""
+    lowest_clock_mhz: int | None = None
+    why: str | None = None
+    """The latest sample's reason for missing measurements."""
+    persistence_mode: bool | None = None
+    reasons_known: int = 0
+    """Samples of the window with clock-event reasons."""
+    reasons: dict[str, int] = field(default_factory=dict)
+    """Number of samples of the window with each clock-event reason."""
+    others_known: int = 0
+    """Samples of the window with a list of the GPU's other processes that was read within it."""
+    others_stale: int = 0
+    """Samples of the window with a list that was read before it."""
+    others: dict[int, GpuProcess] = field(default_factory=dict)
+    """Other processes seen on the GPU within the window, by PID."""
+    load_1m: float | None = None
+    """The highest of the window."""
+    cpu_count: int | None = None
+    busy_cores: float | None = None
+    """Cores in use by all processes, on average over the window's samples."""
+    other_cores: float | None = None
+    """Those of them that the cell's process did not use."""
+    other_cores_around: float | None = None
+    """As `other_cores`, in the first sample after the window: since the sample before it."""
+    steal: float | None = None
+    """Mean share of all cores' time that the hypervisor gave to others."""
+    _energies: list[tuple[float, float]] = field(default_factory=list)
+    """Time (Unix seconds) and energy counter (joules): the first and the last few of the window."""
+    _after: list[tuple[float, tuple[GpuProcess, ...]]] = field(default_factory=list)
+    """Reading time (Unix seconds) and lists of the GPU's other processes: the first two after the window, as the
+    first may have been under way at its end."""
+    _host_known: int = 0
+    _steal_known: int = 0
+    _is_past: bool = False
+    """True once a sample after the window was taken."""
 
     def take(self, sample: DeviceSampled, stage: Stage | None) -> None:
         """Add a sample that was taken at this stage of the cell, None if it was over."""

@@ -17,6 +17,7 @@ import pytest
 
 from cs336_tui.events.events import CellFinished
 from cs336_tui.runner import launcher as launcher_module
+from cs336_tui.runner.child import probe
 from cs336_tui.runner.launcher import PRELOADED, Launcher, StartError
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import Supervisor
@@ -29,7 +30,7 @@ def test_a_cell_runs_in_a_child(tmp_path: Path, spawn: bool):
     launcher = Launcher(tmp_path)
     launcher.prepare()
     if spawn:
-        launcher.use_spawn()
+        launcher.method = "spawn"
     launcher.start()
     child = launcher.start_cell(0, small_spec())
     watch = Watch()
@@ -59,7 +60,7 @@ def test_only_a_fork_server_is_started_and_told_what_to_import(
     monkeypatch.setattr(forkserver, "ensure_running", lambda: told.append("started"))
     launcher = Launcher(tmp_path)
     if spawn:
-        launcher.use_spawn()
+        launcher.method = "spawn"
     launcher.start()
     assert told == ([] if spawn else [list(PRELOADED), "started"])
 
@@ -71,7 +72,7 @@ def test_a_machine_without_room_for_a_process_is_said_to_have_none(tmp_path: Pat
     monkeypatch.setattr(launcher_module, "SERVER_DYING_S", 0)
     monkeypatch.setattr(BaseProcess, "start", no_room)
     with pytest.raises(StartError, match="no child process can be started: Resource temporarily unavailable"):
-        Launcher(tmp_path).start_probe()
+        Launcher(tmp_path).start_answers("probe", probe)
 
 
 def doctor(folder: Path, **env: str) -> str:
@@ -126,6 +127,6 @@ if __name__ == "__main__":
     method = sys.argv.pop(1)
     if method == "spawn":
         made = Launcher.__init__
-        Launcher.__init__ = lambda self, folder: (made(self, folder), self.use_spawn())[0]
+        Launcher.__init__ = lambda self, folder: (made(self, folder), setattr(self, "method", "spawn"))[0]
     main()
 """

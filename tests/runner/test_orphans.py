@@ -230,7 +230,7 @@ def test_nothing_is_left_when_the_app_is_killed(own, tmp_path):
 def test_a_spawned_child_ends_what_it_started_before_it_ends(own, tmp_path):
     launcher = Launcher(tmp_path)
     launcher.prepare()
-    launcher.use_spawn()
+    launcher.method = "spawn"
     cases = {
         "ok": {},
         "failed": {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import cs336_tui
@@ -27,9 +28,9 @@ class Watched(Launcher):
         self.may_start = threading.Event()
         self.may_start.set()
 
-    def start_predictions(self, asked: Sequence[tuple[CellSpec, tuple[int, int] | None]]) -> Child:
+    def start_answers(self, name: str, answers: Callable[[], Iterable[msgspec.Struct]]) -> Child:
         assert self.may_start.wait(PATIENCE_S)
-        child = super().start_predictions(asked)
+        child = super().start_answers(name, answers)
         self.children.append(child)
         if self.kill_next:
             self.kill_next = False
