@@ -240,14 +240,14 @@ def sheet_ceiling(device: DeviceInfo, precision: Precision) -> Ceiling | None:
 
 def measured_ceiling(peak: DevicePeak) -> Ceiling:
     """By what was measured on the spot."""
-    source = f"measured: matrix products of {peak.matmul_size}, torch {peak.torch}"
+    source = f"measured: matrix products of {peak.best.size}, torch {peak.torch}"
     if peak.device == "cpu":
         source += f", {counted(peak.threads, 'thread')}"
     if said := doubt(peak):
         source += f"; {said}"
     few = _DOUBT_OF_CPU if peak.device == "cpu" else _DOUBT_OF_GPU if peak.others == 0 else _UNSEEN_ON_GPU
     return Ceiling(
-        flops_per_s=peak.matmul_flops, bytes_per_s=peak.copy_bytes_per_s, source=source, doubt=few if said else ""
+        flops_per_s=peak.best.flops_per_s, bytes_per_s=peak.copy.bytes_per_s, source=source, doubt=few if said else ""
     )
 
 

@@ -10,8 +10,7 @@ from cs336_tui.config.spec import AXES, CellSpec, SpecError, canonical_device
 
 
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that torch can run on. `name` is torch's (``cpu``, ``mps``, ``cuda:N``); `uuid` is the GPU's in NVML's
-    spelling (``GPU-...``). `memory_bytes` is the device's total memory."""
+    """A device of torch's (``cpu``, ``mps``, ``cuda:N``), with its UUID in NVML's spelling and its total memory."""
 
     name: str
     label: str

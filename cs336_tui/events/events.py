@@ -144,10 +144,9 @@ class ModelPrepared(_CellEvent, frozen=True):
 
 
 class StepsTimed(_CellEvent, frozen=True):
-    """One or more consecutive finished steps of one kind, oldest first. `first` counts from 0 within its kind.
-    `times_s` is the wall time of a step between two synchronisations (per step of the window in pipelined mode);
-    `phases_s` the device time of each phase; `host_s` the host's time to enqueue the step, `host_phases_s` to enqueue
-    each of several phases on a device with its own clock. All lists have one length."""
+    """Consecutive finished steps of one kind, oldest first; `first` counts from 0 within it. `times_s` is the wall time
+    between two synchronisations (per step of the window in pipelined mode), `phases_s` each phase's device time;
+    `host_s` and `host_phases_s` the host's time to enqueue step and phases, on a device with its own clock."""
 
     kind: StepKind
     first: int
@@ -308,5 +307,6 @@ class SessionEnded(_EventBase, frozen=True):
 Event = (
     SessionStarted | SessionResumed | SessionAnnotated | EnvironmentRead | CellsQueued | QueueOrdered | CellSkipped
     | CellRequeued | CellStarted | StageChanged | ModelBuilt | ModelPrepared | StepsTimed | CellFinished
-    | CellsPredicted | ReportStarted | ReportStage | ReportFinished | ChildOutput | DeviceSampled | Notice | SessionEnded
+    | CellsPredicted | ReportStarted | ReportStage | ReportFinished | ChildOutput | DeviceSampled | Notice
+    | SessionEnded
 )  # fmt: skip

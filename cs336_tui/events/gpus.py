@@ -115,8 +115,7 @@ def _words(name: str) -> set[str]:
 
 
 _LARGE_WORKSPACES = {9: (0, 0), 10: (2, 12), 11: (2, 14), 12: (2, 12)}
-"""The first torch that gives cuBLAS 32 MiB, by the major number of the compute capability: Hopper from the beginning,
-Blackwell since pytorch/pytorch#175344, Thor since #189312."""
+"""By major compute capability, the first torch with 32 MiB for cuBLAS; pytorch/pytorch#175344 and #189312."""
 
 
 def cublas_workspace_bytes(capability: tuple[int, int], torch: str) -> int:

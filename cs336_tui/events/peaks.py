@@ -113,20 +113,6 @@ class DevicePeak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         """The trial with the most FLOP/s."""
         return max(self.matmul, key=lambda trial: trial.flops_per_s)
 
-    @property
-    def matmul_flops(self) -> float:
-        """FLOP/s of the best size."""
-        return self.best.flops_per_s
-
-    @property
-    def matmul_size(self) -> int:
-        return self.best.size
-
-    @property
-    def copy_bytes_per_s(self) -> float:
-        """Bytes read and written per second by a large copy."""
-        return self.copy.bytes_per_s
-
 
 class PeakKey(msgspec.Struct, frozen=True, kw_only=True):
     """The scope of a measured peak: one piece of hardware, a precision, a number of threads, a torch."""
@@ -163,8 +149,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class PeakCache:
-    """Measured peaks in memory and as small files in the user's cache folder. Keeps none that was disturbed
-    (`DevicePeak.disturbance`). A folder that cannot be written or read only means that they are measured again."""
+    """Measured peaks in memory and as small files, but for disturbed ones. A folder that cannot be used holds none."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or platformdirs.user_cache_path("cs336-tui", appauthor=False) / "peaks"

@@ -42,7 +42,7 @@ class PeakRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def peak_table(rows: Sequence[PeakRow], caption: str = "Peaks measured on the spot") -> Table:
     """A row a device and precision."""
-    measured = [row.peak.matmul_flops if row.peak else None for row in rows]
+    measured = [row.peak.best.flops_per_s if row.peak else None for row in rows]
     rate = Rate.for_all([*measured, *(flops for row in rows if (flops := _sheet_flops(row)))])
 
     def spread(row: PeakRow, of: Literal["best", "copy"]) -> float:
@@ -55,7 +55,7 @@ def peak_table(rows: Sequence[PeakRow], caption: str = "Peaks measured on the sp
         Column(
             "matmul_flops_per_s",
             f"matmul ({rate.name})",
-            text=lambda row: _marked(rate.show(row.peak.matmul_flops if row.peak else None), spread(row, "best")),
+            text=lambda row: _marked(rate.show(row.peak.best.flops_per_s if row.peak else None), spread(row, "best")),
         ),
         Column("matmul_size", "size"),
         Column("sheet_flops_per_s", f"data sheet ({rate.name})", show=lambda flops: rate.show(flops, UNSTATED)),
@@ -67,7 +67,7 @@ def peak_table(rows: Sequence[PeakRow], caption: str = "Peaks measured on the sp
         Column(
             "copy_bytes_per_s",
             "copy (GB/s)",
-            text=lambda row: _marked(bandwidth(row.peak.copy_bytes_per_s if row.peak else None), spread(row, "copy")),
+            text=lambda row: _marked(bandwidth(row.peak.copy.bytes_per_s if row.peak else None), spread(row, "copy")),
         ),
         Column("sheet_bytes_per_s", "data sheet (GB/s)", show=lambda moved: bandwidth(moved, UNSTATED)),
         Column("at", "measured", left=True, text=lambda row: _when(row.peak)),
@@ -82,7 +82,7 @@ def _sheet_flops(row: PeakRow) -> float | None:
 
 def _share(row: PeakRow) -> float | None:
     flops = _sheet_flops(row)
-    return row.peak.matmul_flops / flops if row.peak and flops else None
+    return row.peak.best.flops_per_s / flops if row.peak and flops else None
 
 
 _TRIAL = ("layout", "median_s", "fastest_s", "timings", "spread")
@@ -94,14 +94,14 @@ def _record(row: PeakRow) -> dict[str, Value]:
         "device": row.device.name,
         "device_name": row.device.label,
         "precision": row.precision,
-        "matmul_flops_per_s": peak.matmul_flops if peak else None,
-        "matmul_size": peak.matmul_size if peak else None,
+        "matmul_flops_per_s": peak.best.flops_per_s if peak else None,
+        "matmul_size": peak.best.size if peak else None,
         **{f"matmul_{name}": value for name, value in attributes(peak.best if peak else None, *_TRIAL).items()},
         "sizes": tuple(float(trial.size) for trial in peak.matmul) if peak else None,
         "sizes_flops_per_s": tuple(trial.flops_per_s for trial in peak.matmul) if peak else None,
         "sheet_flops_per_s": _sheet_flops(row),
         "share_of_sheet": _share(row),
-        "copy_bytes_per_s": peak.copy_bytes_per_s if peak else None,
+        "copy_bytes_per_s": peak.copy.bytes_per_s if peak else None,
         "copy_bytes": peak.copy.bytes if peak else None,
         "copy_spread": peak.copy.spread if peak else None,
         "sheet_bytes_per_s": sheet.bytes_per_s if sheet else None,

@@ -156,8 +156,7 @@ class Bench:
         return resolved
 
     def run(self, specs: Sequence[CellSpec], command: str) -> None:
-        """Run the cells in this order, and whatever else waits; returns when all are over or cancelled. Raises
-        `LogError` when the log cannot be made; then nothing was run."""
+        """Run the cells in order, and whatever waits; returns when all are over. Raises `LogError` if none can run."""
         self.add([(spec, 1) for spec in specs], command)
         self.work()
 
@@ -177,8 +176,7 @@ class Bench:
         self._predictions.add(spec for spec, _ in cells)
 
     def ask_report(self, kind: ReportKind, spec: CellSpec, cell: int | None = None) -> None:
-        """Queue a report, which `work` makes before the next cell; `cell` is the session's cell that it is about.
-        Raises like `add`, and like `resolve` when this machine cannot run the spec."""
+        """Queue a report, made before the next cell, perhaps about `cell`. Raises like `add` and `resolve`."""
         if self._closed:
             return
         environment = self._probe_for_cells()

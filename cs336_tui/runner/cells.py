@@ -160,8 +160,7 @@ def why_not_tried(specs: Sequence[CellSpec], device: DeviceInfo, predictor: Pred
 
 
 def resident_bytes(prediction: Prediction) -> int:
-    """Bytes that a cell holds between two steps: parameters, buffers and the optimizer's state. After a train-step
-    gradients, too, as large as the parameters; every other pass frees its gradients."""
+    """Bytes held between two steps: parameters, buffers, optimizer state; after a train-step gradients, too."""
     held = prediction.by_category
     gradients = held["parameters"] if prediction.spec.pass_ == "train-step" else 0
     return held["parameters"] + gradients + held["optimizer_state"] + held["buffers"]

@@ -170,8 +170,7 @@ def _let_go_of_server() -> None:
 
 
 def _end_a_copy() -> None:
-    """End a copy of the child that a user's code forked and returned from: the work must not be done twice. Copies that
-    work for the child, as those of a data loader do, never come here."""
+    """End a copy that a user's code forked and returned from; those of a data loader never come here."""
     if os.getpid() != _settled_as:
         os._exit(0)
 

@@ -121,8 +121,7 @@ class Child:
 
 
 class Launcher:
-    """Starts children whose output goes to files in `output_dir`. macOS spawns, as Metal does not survive a fork; so
-    does a machine where something initialised the CUDA driver in the fork server."""
+    """Starts children whose output goes to `output_dir`. macOS spawns, as Metal does not survive a fork."""
 
     def __init__(self, output_dir: Path) -> None:
         self._output_dir = output_dir

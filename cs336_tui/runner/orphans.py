@@ -1,6 +1,5 @@
-"""Ends the processes that a child had started and left, so that they do not run beside the next measurement. On Linux
-the fork server adopts every process whose parent has ended (`worker.measure.preload`), so each of its children that is
-not ours was left by one. What a spawned child starts can be seen only while that child lives."""
+"""Ends processes that a child had left, so that they do not run beside the next measurement. On Linux the fork server
+adopts them (`worker.measure.preload`); what a spawned child starts can be seen only while that child lives."""
 
 from __future__ import annotations
 

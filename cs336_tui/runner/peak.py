@@ -17,12 +17,7 @@ from cs336_tui.runner.queue import STOPPED
 
 
 def measure_peak(
-    launcher: Launcher,
-    device: str,
-    precision: Precision,
-    threads: int | None = None,
-    *,
-    stop: StopSignal | None = None,
+    launcher: Launcher, device: str, precision: Precision, threads: int | None = None, *, stop: StopSignal | None = None
 ) -> DevicePeak:
     """The device's peak in a precision; takes some seconds. Raises `PeakError`, also when `stop` is set meanwhile."""
     try:

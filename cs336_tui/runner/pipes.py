@@ -1,6 +1,5 @@
-"""Connects the app and its children: messages on a pipe, a stop signal, the file that a child prints to. A message is
-its length, then its bytes. The child writes each at once, so that a step is safe the moment it is over; the parent
-reads all that has gathered in one system call, so that ten thousand steps a second do not wake it as often."""
+"""Connects the app and its children: messages on a pipe, a stop signal, the file that a child prints to. A child writes
+a message at once, so that a step is safe; the parent reads all that has gathered, so that it wakes less often."""
 
 from __future__ import annotations
 

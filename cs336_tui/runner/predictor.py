@@ -194,8 +194,7 @@ class Predictor:
             self._changed.wait_for(lambda: not any(job in self._running for job in jobs))
 
     def _next(self) -> list[_Job]:
-        """The jobs of one child process, the awaited first; none while there are none or they are held. One of a user's
-        own code has a child of its own: what that does to torch must touch no other prediction."""
+        """The jobs of one child, awaited ones first. A user's own code has one of its own: it may change torch."""
         queue = self._awaited or ([] if self._holds else self._asked)
         if queue and queue[0].spec.brings_own_code:
             return queue[:1]

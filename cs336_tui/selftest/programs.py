@@ -1,5 +1,4 @@
-"""Starts the programs that the self-test compares, and reads their step times. Each runs in a process group of its own,
-can be stopped and continued, and does not outlive the process that began it."""
+"""Starts the self-test's programs, each in a process group that does not outlive us, and reads their step times."""
 
 from __future__ import annotations
 
@@ -9,7 +8,6 @@ import os
 import re
 import select
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -138,19 +136,10 @@ class Group:
         self.written = bytearray()
         """Its last output to its terminal."""
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def let(self, go_on: bool) -> None:
         """Continue or stop all its processes."""
         with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter is what macOS says of zombies
-            os.killpg(self.pid, signal.SIGCONT if go_on else signal.SIGSTOP)
-
-    def send(self, keys: str) -> None:
-        """Type on its terminal."""
-        assert self.terminal is not None
-        os.write(self.terminal, keys.encode())
+            os.killpg(self._process.pid, signal.SIGCONT if go_on else signal.SIGSTOP)
 
     @property
     def ending(self) -> str | None:
@@ -189,9 +178,8 @@ class Group:
 
 
 class Groups:
-    """A context manager that starts programs and ends them all with SIGKILL when it is left. They also end when this
-    process does: before it begins, each writes its group to the pipe of `watcher.py`, a process that kills them once
-    this end of the pipe is closed. `folder` is for their files and is removed with them."""
+    """A context manager that starts programs and kills them when it is left or this process ends: each first writes its
+    group to the pipe of `watcher.py`, which kills them once our end is closed, and removes their `folder`."""
 
     def __enter__(self) -> Groups:
         self.folder = Path(tempfile.mkdtemp(prefix="cs336-tui-selftest-"))
@@ -224,7 +212,7 @@ class Groups:
         if terminal:
             environment |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"}
             ours, theirs = os.openpty()
-            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
+            termios.tcsetwinsize(theirs, (_ROWS, _COLUMNS))
             output, stdin = None, theirs
         else:
             ours, stdin = None, subprocess.DEVNULL

@@ -1,5 +1,4 @@
-"""Judges step times taken in turns: the ratio of each program to the bare script, with intervals, against tolerances.
-Ratios are taken round by round, so that drift affects both sides of each."""
+"""Judges step times taken in turns by each round's ratio to the bare script, which drift does not touch."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ class Tolerances(msgspec.Struct, frozen=True, kw_only=True):
     std: float
 
     def noisy(self, means: Ratio | None, stds: Ratio | None) -> tuple[bool, bool]:
-        """True, for means and for stds, if two equal programs differ by more than the tolerance. Neither of the two is
-        the better one, so a ratio of stds counts upside down, too."""
+        """True, for means and stds, if equal programs differ by more than the tolerance, in either direction."""
         return (
             means is not None and abs(means.ratio - 1) > self.mean,
             stds is not None and abs(math.log(stds.ratio)) > math.log(self.std),

@@ -1,9 +1,9 @@
-"""Lets programs that run the same cell take turns: one runs while the others are stopped, round after round. So drift
-of the machine's speed affects all of them alike. Each round has a random order. All programs are restarted a few times,
-as the layout of memory differs between starts and stays for a process's life."""
+"""Lets programs that run the same cell take turns, one at a time, in rounds of random order, so that drift affects all
+alike. All are restarted a few times, as the layout of memory differs between starts and stays for a process's life."""
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -133,8 +133,8 @@ class _Stage:
         for _ in self._until("timed no step to warm up with"):
             for name in sorted(prompted):
                 program, group = self._programs[name], self._running[name]
-                if program.prompt is not None and program.prompt.search(group.written):
-                    group.send(program.keys)
+                if group.terminal is not None and program.prompt and program.prompt.search(group.written):
+                    os.write(group.terminal, program.keys.encode())
                     prompted.remove(name)
             for name in self._programs.keys() - warm:
                 if len(self._steps(name)) >= WARM_STEPS:

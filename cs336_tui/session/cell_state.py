@@ -51,8 +51,7 @@ class Unread(Protocol):
 
 
 class CellState:
-    """One cell and what is known of it so far. Times in seconds, oldest first. Steps and surroundings may be read at
-    first use (`read_later`); the summary of a finished cell is known before."""
+    """A cell, its times in seconds, oldest first. Steps and surroundings may be read at first use (`read_later`)."""
 
     def __init__(self, cell: int, spec: CellSpec, repeat: int = 1) -> None:
         self.cell = cell

@@ -1,5 +1,4 @@
-"""Reads a session back from its log: all at once (`load`), or at the pace at which it was written (`replay`). A long
-log opens quickly: steps, and the device samples meanwhile, are read when somebody asks for them."""
+"""Reads a session from its log: at once (`load`), steps and samples at first use; or at its own pace (`replay`)."""
 
 from __future__ import annotations
 
@@ -136,9 +135,8 @@ def replay(
     stop: threading.Event | None = None,
     pace: Pace | None = None,
 ) -> None:
-    """Hand the log's events to `sink`, `speed` times as fast as they came; 0 means at once. A `pace` replaces `speed`.
-    Blocks until the end or until `stop` is set. A log whose last line was cut ends with a notice that says so. Raises
-    `LogError` for a log that cannot be read, after the events before the damage."""
+    """Hand the log's events to `sink`, `speed` times as fast as they came, 0 at once; a `pace` replaces it. Blocks
+    until the end or `stop`. A notice ends a log whose last line was cut. Raises `LogError` at damage."""
     stop = stop or threading.Event()
     pace = pace or Pace(speed)
     reader = LogReader(path)

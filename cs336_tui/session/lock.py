@@ -1,7 +1,6 @@
 """Keeps one writer a session: a small file beside the log names its host, PID and start. It is made by exclusive
-creation alone, so that it holds on a network file system too, without file locks and mmap. filelock's SoftFileLock
-(4.2) does not replace it: on NFS it cannot take over the lock of a process that died, and it never takes over an empty
-file, which a process leaves that dies between making and writing it."""
+creation alone, so that it holds on a network file system too. filelock's SoftFileLock (4.2) does not replace it: on NFS
+it cannot take over a dead process's lock, and nowhere the empty file of one that died before writing it."""
 
 from __future__ import annotations
 
@@ -73,10 +72,7 @@ class SessionLock:
         import psutil
 
         own = Writer(
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            since=psutil.Process().create_time(),
-            token=secrets.token_hex(8),
+            host=socket.gethostname(), pid=os.getpid(), since=psutil.Process().create_time(), token=secrets.token_hex(8)
         )
         # Written whole before it gets its name, so that nobody reads half a lock.
         draft = self.path.with_suffix(f".writer-{own.token}")

@@ -22,6 +22,7 @@ from cs336_tui.session.lock import SessionInUse, SessionLock
 
 FILES_SUFFIX = ".files"
 """Ends the name of the folder beside a log that holds what its reports saved: traces and memory snapshots."""
+_LOG = "a session log (JSONL written by cs336-tui)"
 _TAIL_BYTES = 1 << 16
 TORN = "the last line was cut while being written; everything before it is shown"
 DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError)
@@ -66,9 +67,8 @@ def line_prefix(kind: type[msgspec.Struct]) -> bytes:
 
 class SessionLog:
     """Appends events to a session's file, unbuffered, so that a killed app loses no written step. A new log never
-    reuses an existing file; only its owner can read it and the folder made for it. With `resume` an existing one goes
-    on, less a last line that was cut while being written. One process at a time writes a log: `take_over` replaces a
-    writer that is known to be gone. Raises `LogError` when the file cannot be opened."""
+    reuses a file; only its owner can read it and its new folder. `resume` goes on with one, less a cut last line. One
+    process at a time writes it; `take_over` replaces one that is gone. Raises `LogError`."""
 
     def __init__(self, path: Path, *, resume: bool = False, take_over: bool = False) -> None:
         self.path = path
@@ -183,8 +183,7 @@ class SkippedLines(NamedTuple):
 
 
 class LogReader:
-    """The events of a log, oldest first. A last line that was cut while being written (the app was killed) is left out
-    and sets `torn`; any other line that is not an event raises `LogError` naming it."""
+    """The events of a log, oldest first. A last line that was cut sets `torn`; any other damage raises `LogError`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -218,41 +217,34 @@ class LogReader:
                         end += len(line)
                     if not line.strip():
                         continue
+                    if not started:
+                        self._check_schema(line)
                     try:
                         event = from_line(line)
                     except DAMAGE as error:
-                        if started and not line.endswith(b"\n"):
+                        if not started:
+                            raise LogError(f"{self.path}, line {number}: not {_LOG}") from None
+                        if not line.endswith(b"\n"):
                             self.torn = True
                             return
-                        raise self._unreadable(number, line, error, started) from None
-                    if not started:
-                        self._check_first(event, number)
-                        started = True
+                        intact = f"the {number - 1} lines before it are intact"
+                        raise LogError(f"{self.path}, line {number}: damaged ({error}); {intact}") from None
+                    if not (started or isinstance(event, SessionStarted)):
+                        raise LogError(f"{self.path}, line {number}: not the start of {_LOG}")
+                    started = True
                     yield event
         except OSError as error:
             raise LogError(f"{self.path}: {error.strerror}") from None
         if not started:
-            raise LogError(f"{self.path}: empty; expected a session log (JSONL written by cs336-tui)")
+            raise LogError(f"{self.path}: empty; expected {_LOG}")
 
-    def _check_first(self, event: Event, number: int) -> None:
-        if not isinstance(event, SessionStarted):
-            raise LogError(f"{self.path}, line {number}: not the start of a session log (JSONL written by cs336-tui)")
-        if event.schema > SCHEMA:
-            raise self._too_new(event.schema, f" ({event.app})")
-
-    def _too_new(self, schema: int, app: str = "") -> LogError:
-        written = f"{self.path}: schema {schema} was written by a newer cs336-tui{app}"
-        return LogError(f"{written}; this one reads up to {SCHEMA}: upgrade to open it")
-
-    def _unreadable(self, number: int, line: bytes, error: Exception, started: bool) -> LogError:
-        place = f"{self.path}, line {number}"
-        if started:
-            return LogError(f"{place}: damaged ({error}); the {number - 1} lines before it are intact")
+    def _check_schema(self, first: bytes) -> None:
+        """Raises `LogError` for the first line of a log that is too new to be read here."""
         try:
-            header = msgspec.json.decode(line, type=dict)
+            header = msgspec.json.decode(first, type=dict)
         except (*DAMAGE, RecursionError):
-            header = {}
+            return
         schema = header.get("schema")
         if header.get("type") == "SessionStarted" and isinstance(schema, int) and schema > SCHEMA:
-            return self._too_new(schema)
-        return LogError(f"{place}: not a session log (JSONL written by cs336-tui)")
+            written = f"{self.path}: schema {schema} was written by a newer cs336-tui ({header.get('app')})"
+            raise LogError(f"{written}; this one reads up to {SCHEMA}: upgrade to open it")

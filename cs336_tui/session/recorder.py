@@ -16,9 +16,8 @@ Sink = Callable[[Sequence[Event]], None]
 
 
 class SessionRecorder:
-    """Writes events to the session's log and hands them on to `sink`, in one order, from any thread. `open` makes the
-    log file. When a later write fails, or the file was removed, the log goes on with all that came before in the first
-    of `refuges` that takes it; without one the run goes on unsaved. One notice says so, and `problem` keeps it."""
+    """Writes events to the session's log, then to `sink`, in one order, from any thread. If a write fails or the file
+    is gone, the log goes on, whole, in the first of `refuges` that takes it, else nowhere; `problem` says so."""
 
     def __init__(
         self, directory: Path, session: str, sink: Sink, *, refuges: Callable[[Path], Iterable[Path]] | None = None

@@ -1,6 +1,5 @@
-"""Reads one GPU through NVML, field by field, also after it was lost and came back; lists who else uses it. Queries
-take the driver's lock, which the benchmark needs too, so they are few: six at every sample, four every `SLOW_S`
-(temperature, power limit, memory clock, persistence mode), two every `PROCESSES_S` or when asked for."""
+"""Reads one GPU through NVML, field by field, also after it was lost; lists who else uses it. Queries take the driver's
+lock, which the benchmark needs too: six a sample, four every `SLOW_S`, two every `PROCESSES_S` or when asked for."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 class _Query:
-    """The calls that can answer one field, best first. One that cannot on this machine is dropped for good; one
-    without an answer in time is not made again before `not_before` (monotonic seconds)."""
+    """The calls that can answer one field, best first. One that never can is dropped, a silent one paused."""
 
     def __init__(self, *calls: Callable[[], Any]) -> None:
         self.calls = list(calls)
@@ -254,9 +252,8 @@ class OtherProcesses:
         self._names: dict[int, str | None] = {}
 
     def among(self, listed: Mapping[int, int | None], child: int | None) -> tuple[GpuProcess, ...] | None:
-        """The other processes among those that NVML lists (PID to bytes of GPU memory), by PID. `child` counts as own.
-        None if the answer would be a guess: in a container older drivers list the host's PIDs, among which our own
-        cannot be recognised, and newer ones hide the processes outside of it."""
+        """The other processes among those that NVML lists (PID to bytes of GPU memory), by PID; `child` is own. None if
+        that would be a guess: in a container older drivers list the host's PIDs, newer ones hide those outside."""
         self._own = {
             pid: pid == child or (self._own[pid] if pid in self._own else _descends_from_us(pid)) for pid in listed
         }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import psutil
 
@@ -13,6 +14,9 @@ from cs336_tui.events.events import HostSample
 
 _SHORTEST_CPU_WINDOW_S = 0.1
 """The kernel counts CPU time in ticks of 10 ms; shorter windows give noise."""
+
+
+_T = TypeVar("_T")
 
 
 class _CoreTimes(NamedTuple):
@@ -48,7 +52,7 @@ class HostReader:
             cpu=self._cpu,
             memory_used_bytes=memory.total - memory.available,
             memory_total_bytes=memory.total,
-            child_rss_bytes=self._rss(),
+            child_rss_bytes=self._of_child(lambda child: child.memory_info().rss) or None,  # one that has ended has 0
             child_cores=self._child_cores,
             steal=self._steal,
             load_1m=_load(),
@@ -85,17 +89,12 @@ class HostReader:
 
     def _child_cpu_s(self) -> float | None:
         """CPU time of the child and of its own children that have ended."""
-        try:
-            return sum(self._child.cpu_times()[:4]) if self._child else None
-        except psutil.Error:
-            return None
+        return self._of_child(lambda child: sum(child.cpu_times()[:4]))
 
-    def _rss(self) -> int | None:
-        try:
-            # A process that has ended and awaits its parent has none.
-            return self._child.memory_info().rss or None if self._child else None
-        except psutil.Error:
-            return None
+    def _of_child(self, read: Callable[[psutil.Process], _T]) -> _T | None:
+        with suppress(psutil.Error):
+            return read(self._child) if self._child else None
+        return None
 
 
 def _core_times() -> _CoreTimes:

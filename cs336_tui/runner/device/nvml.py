@@ -111,9 +111,8 @@ class _Api:
 
 class Nvml:
     """NVML, opened at the first call of a function of `api`, which is pynvml. Handles are opaque and die with `close`.
-    Every function is called on a thread of this instance's own and raises `NvmlSilent` without an answer within
-    `ANSWER_S`, `NvmlUnavailable` when NVML cannot be opened, and pynvml's errors otherwise. An opening that takes
-    longer goes on meanwhile. Use it from one thread. The constructor raises `NvmlUnavailable` without pynvml."""
+    A function raises `NvmlSilent` without an answer within `ANSWER_S`, `NvmlUnavailable` when NVML cannot be opened,
+    and pynvml's errors. Use it from one thread. The constructor raises `NvmlUnavailable` without pynvml."""
 
     def __init__(self) -> None:
         self._module: Any = import_pynvml()
@@ -224,9 +223,8 @@ class Nvml:
 
 
 def import_pynvml() -> ModuleType:
-    """The module ``pynvml`` of nvidia-ml-py. Raises `NvmlUnavailable` when it is missing or another's. Up to release 11
-    the PyPI package ``pynvml`` put a package of the same name, with old bindings of its own, before it; from 12 on it
-    only prints a warning at import, which would land on the screen."""
+    """nvidia-ml-py's ``pynvml``. Raises `NvmlUnavailable` without it. Up to release 11 the PyPI package ``pynvml`` hid
+    it behind old bindings; from 12 on that only prints a warning at import, which would land on the screen."""
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     try:
         import pynvml
@@ -247,9 +245,8 @@ def why_lost(code: int, text: str) -> str:
 
 
 def first_visible(listed: str | None) -> int | str | None:
-    """The first GPU that a value of ``CUDA_VISIBLE_DEVICES`` names: an index, the beginning of a UUID, or None when the
-    value hides every GPU. `listed` is None when the variable is not set, which hides nothing. The list ends at its
-    first invalid entry (CUDA C++ programming guide, "CUDA environment variables")."""
+    """The first GPU that ``CUDA_VISIBLE_DEVICES`` names: an index, the beginning of a UUID, or None when it hides all.
+    The list ends at its first invalid entry (CUDA C++ programming guide, "CUDA environment variables")."""
     if listed is None:
         return 0
     first = listed.split(",")[0].strip()
@@ -259,8 +256,7 @@ def first_visible(listed: str | None) -> int | str | None:
 
 
 class Calls:
-    """Makes calls one after another on a daemon thread; use it from one thread. While a call does not return, every
-    other one is refused at once, so at most one thread is stuck."""
+    """Makes calls one by one on a daemon thread, for one thread; while one does not return, refuses others."""
 
     def __init__(self, name: str) -> None:
         self._name = name

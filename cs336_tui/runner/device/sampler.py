@@ -84,8 +84,7 @@ class DeviceSampler:
         self.watch(device.uuid if device else None, pid)
 
     def measured(self) -> None:
-        """Sample at once, as the running cell has stopped measuring: a short cell may have had no sample. There is none
-        when measuring begins, as it would disturb the first step of every cell."""
+        """Sample at once after measuring: a short cell may have no sample. One before would disturb its first step."""
         self._sampled_after = self.sample_soon()
 
     def await_sample(self, stop: StopSignal) -> None:
