@@ -82,12 +82,11 @@ def runs_in_turns(results: Sequence[Result]) -> tuple[tuple[tuple[Result, Result
     one process timed in turns and, where there are any, all others of these specs, which were to be rounds too."""
     pairs = [(a, b) for a, b in pairwise(results) if a.source == b.source and a.cell.cell + 1 == b.cell.cell]
     ran = [both for both in pairs if _took_turns(*both)]
-    taken = {_place(side) for both in ran for side in both}
+    taken = {side for both in ran for side in both}
     found: dict[object, list[tuple[Result, Result]]] = {_asked(*both): [] for both in ran}
     for a, b in pairs:
-        places = {_place(a), _place(b)}
-        if _took_turns(a, b) or (_asked(a, b) in found and not places & taken):
-            taken |= places
+        if _took_turns(a, b) or (_asked(a, b) in found and taken.isdisjoint((a, b))):
+            taken |= {a, b}
             found[_asked(a, b)].append((a, b))
     return tuple(tuple(rounds) for rounds in found.values())
 
@@ -104,10 +103,6 @@ def ratio_of_rounds(rounds: Sequence[Round], level: float = LEVEL) -> Ratio | No
 
 def _asked(a: Result, b: Result) -> tuple[int, CellSpec, CellSpec]:
     return a.source, a.spec, b.spec
-
-
-def _place(result: Result) -> tuple[int, int]:
-    return result.source, result.cell.cell
 
 
 def _took_turns(a: Result, b: Result) -> bool:

@@ -15,13 +15,10 @@ from cs336_tui.config.spec import AXES, CellSpec
 from cs336_tui.stats.ratio import LEVEL, MARGIN, Outcome, Ratio, explain, outcome, ratio_of
 from cs336_tui.stats.summaries import Summary
 
-COMPARISON_SCHEMA = 1
-
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One side of a pair: all runs of a spec in one session or several. `cells` are their numbers in their sessions,
-    from 0. `summary` is over the steps of all measured runs; None if none was, and `note` says why (OOM, failed,
-    ...)."""
+    from 0. `summary` is over the steps of all measured runs; without one it is None, and `note` says why."""
 
     sessions: tuple[str, ...]
     cells: tuple[int, ...]
@@ -49,7 +46,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """A against B. `notes` say what differs in every pair, ``A | B``; `only_a` and `only_b` have no partner; `mixed`
     says of each side in what its own cells were not made alike."""
 
-    schema: int
+    schema: int = 1
     a: str
     b: str
     pairs: tuple[Pair, ...]
@@ -66,13 +63,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(a: Sequence[Result], b: Sequence[Result], *, margin: float = MARGIN, level: float = LEVEL) -> Comparison:
-    """Pair the cells of A with those of B and compare their step times.
-
-    First pair cells of one spec, all repeats together; then those that timed the same work under another name, with
-    other numbers of steps, seeds or threads. Last, where each side has one device and these differ, devices need not
-    agree; likewise precisions, architectures, warm-ups and ways to synchronise. Two sides of one spec each always pair.
-    All of that is said in `differs` and `notes`.
-    """
+    """Pair the cells of A with those of B and compare their step times. First pair cells of one spec, all repeats
+    together; then those that timed the same work under another name, with other numbers of steps, seeds or threads.
+    Last, where each side has one device and these differ, devices need not agree; likewise precisions, architectures,
+    warm-ups and ways to synchronise. Two sides of one spec each always pair. `differs` and `notes` say all of that."""
     a_groups, b_groups = (grouped(side, lambda result: result.spec) for side in (a, b))
     partners = _partners(tuple(a_groups), tuple(b_groups))
     pairs = [_pair(a_groups[x], b_groups[y], margin, level) for x, y in partners.items()]
@@ -80,7 +74,6 @@ def compare(a: Sequence[Result], b: Sequence[Result], *, margin: float = MARGIN,
     counted = Counter(line for pair in pairs for line in pair.differs)
     shared = tuple(line for line, number in counted.items() if number == len(pairs))
     return Comparison(
-        schema=COMPARISON_SCHEMA,
         a=_title(a),
         b=_title(b),
         pairs=tuple(

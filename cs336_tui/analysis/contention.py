@@ -6,7 +6,7 @@ from math import fsum
 from typing import NamedTuple
 
 from cs336_tui.session.cell_state import CellState
-from cs336_tui.stats.quantities import fixed_milliseconds, millisecond_decimals
+from cs336_tui.stats.quantities import counted, fixed_milliseconds, millisecond_decimals
 
 
 def unseen(cell: CellState, otherwise: str) -> str:
@@ -22,11 +22,6 @@ def window_s(cell: CellState) -> float:
     assert cell.finished is not None
     known = cell.finished.measured_for_s
     return fsum(cell.step_times_s) if known is None else known
-
-
-def counted(number: int, what: str) -> str:
-    """``1 sample``, ``2 samples``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def percent(share: float) -> str:
@@ -70,9 +65,9 @@ class Finding(NamedTuple):
 
 
 def contention(cell: CellState) -> Finding:
-    """By another process on the GPU, or on the host. It is ruled out only where all of that could be seen. Of the host
-    that takes the cores in use: threads need not wait for one that another process slows without taking it, as a core's
-    sibling does. Waiting, load and steal add to them."""
+    """Use of the GPU or the host's cores by another process; ruled out only where all could be seen. On the host, cores
+    in use decide: a process on a core's sibling slows a thread without making it wait. Waiting, load and steal add to
+    them."""
     waited, cores = _waiting(cell), _cores(cell)
     others = (waited, cores, _steal(cell), _load(cell))
     gpu = _gpu_users(cell)
@@ -110,9 +105,9 @@ def _gpu_users(cell: CellState) -> Finding | None:
 
 
 def _waiting(cell: CellState) -> Finding:
-    """The cell's threads stood ready and had no core. A step waits for its slowest thread, so the one that waited
-    longest counts. Where only the sum over all is known, on a CPU all of torch's threads compute, and the share is that
-    of one of them on average; elsewhere one at a time enqueues, and all waiting is counted as its."""
+    """Wait of the cell's threads for a core. The one that waited longest counts, as a step waits for its slowest
+    thread. If only the sum over all is known, it is shared by torch's threads on a CPU; elsewhere it is one thread's,
+    as one enqueues."""
     assert cell.finished is not None
     longest_s, sum_s, within_s = cell.finished.longest_cpu_wait_s, cell.finished.cpu_wait_s, window_s(cell)
     threads = _threads(cell) if cell.spec.device == "cpu" else 1

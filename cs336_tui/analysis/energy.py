@@ -21,13 +21,9 @@ class Energy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def energy_of(cell: CellState) -> Energy:
-    """Joules of a mean step, from NVML's energy counter (``nvmlDeviceGetTotalEnergyConsumption``).
-
-    Between its first and its last reading within the window, the time in which the cell measured, the counter gives the
-    mean power, and that times the mean step time is the energy of a step. So the power is that of the window as a
-    whole, pauses between steps included, in which the device draws less; and it is the whole GPU's, with its memory,
-    what it draws when idle and whatever other processes had it do. The host's energy is not in it.
-    """
+    """Joules of a mean step, from NVML's energy counter (``nvmlDeviceGetTotalEnergyConsumption``): the mean power
+    between its first and its last reading while the cell measured, times the mean step time. It is of the whole GPU,
+    with its memory, idle draw, other processes, and pauses between steps; without the host."""
     step_s = cell.running.mean if cell.running.n else 0.0
     if not step_s:
         return Energy(why="no step was measured")

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.contention import counted
 from cs336_tui.config.order import variant_kind
 from cs336_tui.config.spec import CellSpec, Precision
 from cs336_tui.events.environment import DeviceInfo, Environment, capability_pair
@@ -16,7 +15,7 @@ from cs336_tui.events.gpus import GpuModel, cublas_workspace_bytes, gpu_of_label
 from cs336_tui.events.reports import WORKSPACE_OP, Prediction, run_key
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
-from cs336_tui.stats.quantities import UNKNOWN, duration, gigabytes, millisecond_decimals
+from cs336_tui.stats.quantities import UNKNOWN, counted, duration, gigabytes, millisecond_decimals
 
 CONTEXT_BYTES = {"cuda": 2**29, "mps": 2**29, "cpu": 2**28}
 """The memory of a torch process besides its tensors. On CUDA, context and loaded kernels are assumed to take 0.5 GiB;
@@ -322,16 +321,12 @@ def _speeds(rates: Sequence[float], peak: float | None) -> str:
 def total_s(estimates: Iterable[Estimate]) -> tuple[float | None, float | None]:
     """Seconds that all steps of these cells take, low and high; cells that do not fit take none. None is unknown."""
     running = [estimate for estimate in estimates if estimate.fits is not False]
-    if not running:
-        return None, None
-    lows = [estimate.run_low_s for estimate in running]
-    highs = [estimate.run_high_s for estimate in running]
-    return _sum(lows), _sum(highs)
+    return _sum([estimate.run_low_s for estimate in running]), _sum([estimate.run_high_s for estimate in running])
 
 
 def _sum(times_s: Sequence[float | None]) -> float | None:
     known = [time_s for time_s in times_s if time_s is not None]
-    return sum(known) if len(known) == len(times_s) else None
+    return sum(known) if known and len(known) == len(times_s) else None
 
 
 def time_range(low_s: float | None, high_s: float | None) -> str:

@@ -1,7 +1,6 @@
-"""The time that each cell and the rest of a session will take, from the steps timed so far. A single stall must not be
-taken for what is to come, so every price is a median: of a cell's steps, of the cells most like the one that is priced.
-What a cell takes beside its steps (start, cold step, stalls) is a mean in which no cell counts for more than three
-times what is usual."""
+"""The time that each cell and the rest of a session will take, from the steps timed so far. Prices are medians, of a
+cell's steps and of the cells most like it, so that a single stall does not count. What a cell takes beside its steps
+(start, cold step, stalls) is a mean in which no cell counts for more than three times the median."""
 
 from __future__ import annotations
 

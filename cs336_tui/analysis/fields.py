@@ -19,13 +19,10 @@ Kind = Literal["choice", "model", "place", "run"]
 
 
 class Field(NamedTuple):
-    """One thing that can differ between results. `order` is a sort key, comparable within the field.
-
-    `kind`: a ``choice`` of what to run; a dimension of the ``model``, which its size implies; the ``place`` where it
-    ran; which ``run`` of its spec it is. `done` shows what an automatic choice came to in this one result, as
-    ``auto (12)``; None where nothing is automatic. Results are told apart by `show`, never by `done`. What shows
-    `usual` need not be said where all results do.
-    """
+    """One thing that can differ between results. `order` is a sort key, comparable within the field. `kind`: a
+    ``choice`` of what to run; a dimension of the ``model``, which its size implies; the ``place`` where it ran; which
+    ``run`` of its spec it is. `done` shows what an automatic choice came to, as ``auto (12)``; None where nothing is
+    automatic. Results are told apart by `show`, never by `done`. `usual` need not be said where all results show it."""
 
     key: str
     title: str
@@ -95,9 +92,8 @@ def varies(results: Sequence[Result], key: str) -> bool:
 
 
 def in_common(results: Sequence[Result], key: str) -> str:
-    """The value that all results show in this field; empty if they differ, or if it goes without saying. Beside a model
-    that decides it itself the value is ``swiglu-rope (reference)``, beside attention alone ``2026
-    (language-model)``."""
+    """The value that all results show in this field; empty if they differ, or if it is the usual one. Beside a model
+    that decides it itself it reads ``swiglu-rope (reference)``, beside attention alone ``2026 (language-model)``."""
     having = _with(results, key)
     taken = values(having, key)
     found = [shown for shown in taken if shown != OWN]

@@ -22,12 +22,9 @@ LIMIT: dict[Dimension, int] = {"batch": 65_536, "context": 131_072}
 
 def largest(need: Callable[[int], int], room: int, *, start: int, limit: int, step: int = 1) -> int | None:
     """The largest multiple of `step` up to `limit` whose need is at most `room`; None when not even one step fits.
-
     `need` must not fall when its argument grows. It is asked from `start` on upwards, at least twice as far each time,
-    until something does not fit. Between what fits and what does not, two guesses are where the parabola through the
-    three nearest known needs meets `room` (Muller 1956), every third is half-way. Memory is close to linear in the
-    batch and to quadratic in the context, so that about six guesses do; the halving bounds their number elsewhere.
-    """
+    until something does not fit. Then two guesses are where the parabola through the three nearest known needs meets
+    `room` (Muller 1956), every third is half-way, which bounds their number; about six do."""
     top = limit // step
     known: dict[int, int] = {}
 

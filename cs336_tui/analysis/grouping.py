@@ -90,10 +90,7 @@ def place_notes(results: Sequence[Result], named: Sequence[str]) -> Iterator[str
     for key in PLACES:
         if key in named or len(values(ran, key)) < 2:
             continue
-        by_device: dict[str, list[Result]] = {device: [] for device in values(ran, "device")}
-        for result in ran:
-            by_device[result.spec.device].append(result)
-        said = {device: ", ".join(values(cells, key)) for device, cells in by_device.items()}
+        said = {device: ", ".join(values(cells, key)) for (device,), cells in groups(ran, ("device",)).items()}
         parts = said.values() if len(said) == 1 else (f"{device}: {shown}" for device, shown in said.items())
         yield f"{FIELDS[key].title} differs: {'; '.join(parts)}"
 

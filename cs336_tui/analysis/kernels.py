@@ -1,6 +1,5 @@
 """A profiled step in figures: rows per kernel, shares per kind, phase and named range, attention's two sides. Times are
-ns, shares 0 to 1 of what was selected. A `Phases` is the name of one phase, several names, or None for the whole step.
-Names as people read them are `cs336_tui.analysis.kernel_names`."""
+ns, shares 0 to 1 of what was selected. A `Phases` is one phase, several, or None for the whole step."""
 
 from __future__ import annotations
 
@@ -74,9 +73,8 @@ class MatmulShares(NamedTuple):
 class AttentionSplit(NamedTuple):
     """Inside attention, in forward or backward: the matrix products of scores and values, and the softmax between them.
     Times of the products are of their kernels alone, without scaling and mask; those of the softmax of its whole range,
-    or, `by_kind`, of its kernels alone, where only these tell. Both are None if nothing tells them apart: because of a
-    fused kernel (`fused`), or of missing names (`unnamed`). FLOPs are None without a prediction, and if nothing tells.
-    """
+    or, `by_kind`, of its kernels alone. Both are None if nothing tells them apart: because of a fused kernel (`fused`),
+    or of missing names (`unnamed`). FLOPs are None without a prediction, and if nothing tells."""
 
     phase: str
     matmul_ns: int | None

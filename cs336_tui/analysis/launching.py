@@ -41,10 +41,9 @@ class Enqueuing(NamedTuple):
 
 
 def launching(cell: CellState, idle: float | None = None) -> Finding:
-    """True if the host needs nearly the whole step to enqueue it, waiting for room in the device's queue not counted.
-    `idle` is the share of a profiled step of the same work in which the GPU ran nothing, where that is known. Steps of
-    a window begin while those before them are queued: there the first step tells, and the quickest enqueuing counts. A
-    gradient scaler has the host wait for the backward in every step, so that enqueuing tells nothing there."""
+    """True if the host needs nearly the whole step to enqueue it, without waiting for room in the device's queue.
+    `idle` is the share of a profiled step of the same work in which the GPU ran nothing, if known. Of steps of a window
+    the first tells, as others begin while steps are queued, and the quickest enqueuing counts."""
     spec, host_s, times_s = cell.spec, cell.times.host_s, cell.step_times_s
     if spec.device == "cpu":
         return Finding(None, "on cpu the host does the work itself")
@@ -91,14 +90,11 @@ def launching(cell: CellState, idle: float | None = None) -> Finding:
 
 
 def enqueuing(phases: Sequence[Phase]) -> Enqueuing:
-    """Bounds of what enqueuing a step takes without waiting, from its phases; the queue is empty before the first.
-
-    The host waits where the queue is full, and then it is ahead of the device by all that the queue holds. Where it was
-    ahead by less than `FULL_S` at the end of a phase, it waited within it for no longer than it was ahead at its
-    beginning. Of a phase at whose end it was further ahead only the most is known: what it took, and half as much again
-    as it would take at the rate of the first such phase, which began with an empty queue. A phase is taken to be of one
-    kind: one that fills the queue and then drains it cannot be told.
-    """
+    """Bounds of what enqueuing a step takes without waiting, from its phases; the queue is empty before the first. The
+    host waits where the queue is full, and is then ahead of the device by all that the queue holds. In a phase at whose
+    end it was ahead by less than `FULL_S`, it waited no longer than it was ahead at its beginning. Of any other only
+    the most is known: what it took, and half as much again as it would take at the rate of the first such phase, which
+    began with an empty queue. A phase that fills the queue and then drains it cannot be told."""
     least_s = most_s = ahead_s = 0.0
     rate: float | None = None
     furthest: tuple[str, float] | None = None

@@ -56,9 +56,8 @@ class Result(NamedTuple):
 
 
 def merge(sessions: Sequence[tuple[str, SessionState]]) -> tuple[Result, ...]:
-    """Every cell of every session, given with its title, in order; nothing is dropped and nothing is joined. A cell
-    that is in two sessions, or in one of them several times, is there each time. A title that is taken gets a number:
-    ``laptop``, ``laptop (2)``."""
+    """Every cell of every session, given with its title, in order; nothing is dropped or joined, also where several
+    sessions have a cell. A title that is taken gets a number: ``laptop``, ``laptop (2)``."""
     titles = _told_apart([title for title, _ in sessions])
     return tuple(
         Result(source, title, state, cell)

@@ -1,6 +1,6 @@
-"""Results as a table of figures: rows by columns of what was chosen, one value in each crossing. A figure never joins
-different things. Every choice that varies must be named in rows or columns, only the repeats of one spec are pooled,
-and where a figure would hold cells of several machines, torch versions or sessions, that is an error which says so."""
+"""Results as a table of figures: rows by columns of what was chosen, one value in each crossing. Every choice that
+varies must be named in rows or columns, only repeats of one spec are pooled, and a figure of several machines, torch
+versions or sessions is an error."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Key = tuple[str, ...]
 
 
 def baseline_of(figures: Iterable[Key], named: Sequence[str], chosen: dict[str, str]) -> dict[Key, Key]:
-    """For each figure that has one, the figure with the baseline's values and all else the same. Where there is none:
-    the one that was asked the same otherwise, as another device is in another machine, and another model has an
-    attention and arguments of its own. `named` are the fields of rows and columns, `chosen` the baseline's values.
-    Raises `PivotError` if no figure has them, and if several fit."""
+    """For each figure that has one, the figure with the baseline's values and all else the same; if there is none, the
+    one asked the same otherwise, as another machine has other devices, and another model an attention and arguments of
+    its own. `named` are the fields of rows and columns, `chosen` the baseline's values. Raises `PivotError` if no
+    figure or several fit."""
     choices = [key for key in named if FIELDS[key].kind in ("choice", "run") and key not in chosen]
     shows = {figure: dict(zip(named, figure, strict=True)) for figure in figures}
     loose = [key for key in choices if key == _ARGUMENTS or any(fields[key] == OWN for fields in shows.values())]
@@ -109,10 +109,10 @@ _PREFERRED = ("size", "pass", "precision", "warmup", "device", "context")
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One crossing. `value` is in seconds (mean, std, median), bytes (memory), tokens/s or times (speed-up). `std` is
-    that of all `n` steps of all `runs`, in seconds, and is there for mean, std and median. `low` and `high` bound a
-    speed-up's confidence interval. A figure without a value has a `note` instead: OOM, failed, killed, skipped,
-    unfinished, not run, or why a measured one has no such value. `marks` are what a footnote should say of it."""
+    """One crossing. `value` is in seconds (mean, std, median), bytes (memory), tokens/s or times (speed-up). `std`, of
+    all `n` steps of all `runs`, is in seconds, for the former three. `low` and `high` bound a speed-up's confidence
+    interval. A figure without a value has a `note`: one of `ENDINGS`, or why there is none. `marks` are for
+    footnotes."""
 
     value: float | None = None
     std: float | None = None
@@ -127,8 +127,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 class Pivot(msgspec.Struct, frozen=True, kw_only=True):
     """The table. `rows` and `columns` are field keys; their keys hold what is shown, in natural order. `fixed` is what
-    all cells share, by field; `notes` say what differs that neither rows nor columns name. `level` is that of every
-    interval. A crossing of which there is no cell is not in `figures`."""
+    all cells share, by field; `notes` say what differs and is not named. A crossing without a cell is not in
+    `figures`."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]

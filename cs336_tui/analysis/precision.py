@@ -45,9 +45,8 @@ class SpeedUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mixed_speedups(results: Sequence[Result]) -> tuple[SpeedUp, ...]:
-    """Every cell that is over in fp32 and in another precision, at least one of them measured. Cells belong together
-    that timed the same work in the same way on one machine with one torch; numbers of measured steps, seeds and
-    editions may differ. TF32 is compared with true fp32, never taken for it."""
+    """Every cell that is over in fp32 and in another precision, at least one of them measured: the same work, done in
+    the same way on one machine with one torch; numbers of measured steps, seeds and editions may differ."""
     found: list[tuple[list[Result], list[Result]]] = []
     for cells in grouped((result for result in results if result.cell.is_over), _work).values():
         by_precision = grouped(cells, lambda result: result.spec.precision)

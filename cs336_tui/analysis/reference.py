@@ -1,6 +1,5 @@
-"""Reference points: step times that other people published, and one's own, beside a cell of the same model and pass.
-They are points to look at, not truth: published "fp32" is sometimes TF32, and some forwards include the loss. So a row
-that differs from the cell in anything says in what."""
+"""Reference points: published and own step times beside a cell of the same model and pass. They are not truth:
+published "fp32" is sometimes TF32, and some forwards include the loss. A row says in what it differs from the cell."""
 
 from __future__ import annotations
 
@@ -190,9 +189,9 @@ def matching(
     inexact_too: bool = False,
 ) -> tuple[Match, ...]:
     """The reference points for a cell, exact ones first, each with its caveats. A row's dimensions and pass must be the
-    cell's; what its size is called need not be (2025's 2.7B is 2026's xl). If no row is exact, those with the fewest
-    differences are given; `inexact_too` gives all in any case. `in_force` is what the cell really ran in, if that is
-    known. `rows` are the published and a person's own unless given."""
+    cell's, not the name of its size. If no row is exact, those with the fewest differences are given; `inexact_too`
+    gives all. `in_force` are the cell's effective settings, if known; `rows` are the published and own ones unless
+    given."""
     rows = (*published(), *own()) if rows is None else rows
     found = []
     for row in rows:
@@ -220,9 +219,9 @@ def sentence(spec: CellSpec, mean_s: float, matches: Iterable[Match]) -> str:
 
 
 def add_from(results: Iterable[Result], source: str, path: Path | None = None) -> Added:
-    """Keep the measured results as one's own reference points under the title `source`; repeats become one row. What
-    the columns of the file cannot say is left out. Raises `ReferenceFileError` when the title is empty or taken,
-    nothing can be kept, or the file cannot be read or written; it is then as it was."""
+    """Keep the measured results as one's own reference points under the title `source`; repeats become one row. Raises
+    `ReferenceFileError` when the title is empty or taken, nothing can be kept, or the file cannot be read or
+    written."""
     path = path or own_path()
     before = own(path)
     if not source.strip():

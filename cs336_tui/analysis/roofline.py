@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.contention import cores, counted
+from cs336_tui.analysis.contention import cores
 from cs336_tui.analysis.estimates import timed_flops
 from cs336_tui.analysis.fields import device_label, machine
 from cs336_tui.analysis.merge import Result, measured
@@ -21,6 +21,7 @@ from cs336_tui.events.gpus import gpu_of_label
 from cs336_tui.events.peaks import BUSY_CORES, WRONG_PEAK, DevicePeak, PeakKey, peak_key
 from cs336_tui.events.reports import prediction_key
 from cs336_tui.session.cell_state import CellState
+from cs336_tui.stats.quantities import counted
 
 Bound = Literal["compute", "bandwidth"]
 
@@ -71,8 +72,7 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
 
 class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
     """One measured cell under its ceilings. `bytes_moved` is the least that a step must move, so that the intensity is
-    the most it can be and the bandwidth the least: a cell that bandwidth bounds by it is bound so; one that compute
-    bounds may yet wait for its activations."""
+    at most and the bandwidth at least so much; what compute bounds by it may yet wait for its activations."""
 
     result: Result
     device_name: str
@@ -148,9 +148,8 @@ class Work(NamedTuple):
 
 def work_of(result: Result) -> Work | None:
     """By the session's prediction where there is one, else by formula; None of an imported model without one. FLOPs are
-    the model's: what activation checkpointing or a fused attention's backward computes again, and products in an
-    optimizer of the user's own, are time spent, not work done. Whether masked pairs of tokens are scored is by the
-    kernel that ran."""
+    the model's, without what checkpointing or a fused backward computes again, and products in a user's own optimizer.
+    Whether masked pairs of tokens are scored is by the kernel that ran."""
     spec, prediction, in_force = result.spec, result.state.prediction_of(result.spec), result.cell.in_force
     # Where torch was left to choose and came to the kernel that materialises scores, all pairs of tokens are scored.
     materialised = in_force is not None and (in_force.attention or "").startswith("sdpa: math")

@@ -7,12 +7,13 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from cs336_tui.analysis.contention import Finding, contention, counted, percent, unseen
+from cs336_tui.analysis.contention import Finding, contention, percent, unseen
 from cs336_tui.analysis.launching import launching
 from cs336_tui.config.environment_variables import slowing
 from cs336_tui.events.gpus import ORDINARY_REASONS
 from cs336_tui.session.cell_state import CellState
 from cs336_tui.stats.intervals import MeanInterval, mean_interval
+from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.steadiness.steady import FEWEST, Class, Steadiness, classify, enough_warmup, still_falling
 
 VerdictName = Literal[
@@ -37,9 +38,8 @@ _TOO_FEW = "too few steps to tell"
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One verdict that was looked for. `holds` is None where it cannot be observed; `evidence` then says why.
-    `evidence` is one clause with its figures, `advice` what to do about it, both in plain words; advice is there where
-    it holds."""
+    """One verdict that was looked for. `holds` is None where it cannot be observed; `evidence`, one clause with its
+    figures, then says why. `advice` says what to do if it holds."""
 
     name: VerdictName
     holds: bool | None
@@ -128,9 +128,8 @@ _SERIES = (
 
 
 def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
-    """The judgement of a cell that ended well and has measured steps; None of any other.
-
-    `idle` is the share of a profiled step of the same work in which the GPU ran nothing, where that is known.
+    """The judgement of a cell that ended well and has measured steps; None of any other. `idle` is the share of a
+    profiled step of the same work in which the GPU ran nothing, if known.
 
     The verdicts on the series are `classify`'s, of the measured steps alone; at least one holds: ``steady`` only if the
     series is flat, ``too-few-steps`` if it is too short, has a time that is not above 0, or fixes the mean no better

@@ -8,13 +8,12 @@ from typing import Literal
 
 import msgspec
 
-from cs336_tui.analysis.contention import counted
 from cs336_tui.analysis.roofline import doubt, sheet_ceiling
 from cs336_tui.config.spec import Precision
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.events.peaks import WRONG_PEAK, DevicePeak
 from cs336_tui.export.tables import Column, Table, Value, attributes
-from cs336_tui.stats.quantities import UNKNOWN, Rate, bandwidth, percent
+from cs336_tui.stats.quantities import UNKNOWN, Rate, bandwidth, counted, percent
 
 UNSTATED = "unknown"
 """A figure that no known data sheet has."""

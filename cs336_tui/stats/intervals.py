@@ -1,6 +1,5 @@
 """Confidence interval of a mean step time whose neighbours are alike, and quantiles of Student's t. Times are modelled
-as a first-order autoregression: each deviates from the mean by r times the deviation of the one before, and by noise.
-Pure Python but for the bootstrap, which loads numpy at its first call."""
+as a first-order autoregression. Pure Python but for the bootstrap, which loads numpy at its first call."""
 
 from __future__ import annotations
 
@@ -71,17 +70,15 @@ class Sample(NamedTuple):
 
 
 def sample_of(times: Sequence[float]) -> Sample:
-    """Mean of times in order and its variance, for correlated neighbours, in the unit of the times.
+    """Mean of times in order and its variance, for correlated neighbours, in the unit of the times. Raises ValueError
+    below 2 times.
 
-    With correlation r of neighbours, n values of variance s² have a mean of variance s² v / n, where
-    v = (1 + r)/(1 - r) - 2 r (1 - rⁿ)/(n (1 - r)²), and squares around their mean that add up to s² (n - v)
-    (Anderson 1971, section 8.2). So n/v values count. r is the larger of two estimates: from the times, and from the
-    times held to 3 robust standard deviations (1.4826 times the median deviation) from their median, since single
-    spikes hide the correlation of the others. From 10 times on it is freed of its bias (1 + 3 r)/n (Marriott and Pope
-    1954); it is raised by half its standard error √((1 - r²)/n), and kept within 0 and 0.95, so that never more than n
-    values count. Equal times have no variance.
-
-    Raises ValueError below 2 times.
+    With correlation r of neighbours, n values of variance s² have a mean of variance s² v / n, where v = (1 + r)/(1 -
+    r) - 2 r (1 - rⁿ)/(n (1 - r)²), and squares around their mean that add up to s² (n - v) (Anderson 1971, section
+    8.2). So n/v values count. r is the larger of two estimates: from the times, and from the times held to 3 robust
+    standard deviations (1.4826 times the median deviation) from their median, since spikes hide correlation. From 10
+    times on it is freed of its bias (1 + 3 r)/n (Marriott and Pope 1954); it is raised by half its standard error √((1
+    - r²)/n), and kept within 0 and 0.95. Equal times have no variance.
     """
     n = len(times)
     if n < 2:
@@ -101,10 +98,9 @@ def sample_of(times: Sequence[float]) -> Sample:
 
 
 def t_interval(times: Sequence[float], level: float = LEVEL) -> MeanInterval | None:
-    """Interval of the mean of times in order: mean ± t(level, n' - 1) · √variance, n' and variance by `sample_of`. As
-    wide as Student's (1908) for uncorrelated neighbours, wider for correlated ones. Quick, and about as good as
-    `mean_interval`'s if times are not skewed. None below 2 times or when one is not finite. Raises ValueError for a
-    level outside of 0 to 1."""
+    """Interval of the mean of times in order: mean ± t(level, n' - 1) · √variance, n' and variance by `sample_of`.
+    Student's (1908) for uncorrelated neighbours; about as good as `mean_interval`'s if times are not skewed. None below
+    2 times or when one is not finite. Raises ValueError for a level outside of 0 to 1."""
     upper = t_tail(level)
     if len(times) < 2 or not all(map(math.isfinite, times)):
         return None
@@ -114,18 +110,15 @@ def t_interval(times: Sequence[float], level: float = LEVEL) -> MeanInterval | N
 
 
 def mean_interval(times: Sequence[float], level: float = LEVEL) -> MeanInterval | None:
-    """Interval of the mean of times in order, by a bootstrap-t of autoregressions like theirs.
+    """Interval of the mean of times in order, by a bootstrap-t of autoregressions like theirs. None below 10 times and
+    when one is not finite; `t_interval`'s for equal times. Raises ValueError for a level outside of 0 to 1.
 
     The residuals of a first-order autoregression are centred, scaled to the series' variance and drawn with
     replacement. They make 1,000 series as long as this one with mean 0 (the sieve bootstrap of Bühlmann 1997, of order
     1), with the estimate of r raised by a whole standard error. Each gives a t: its mean over its standard error, as in
-    `sample_of` but with r from all times. With the 2.5 % and 97.5 % quantiles of t, the 95 % interval is
-    mean - t(97.5 %) · error to mean - t(2.5 %) · error (Efron and Tibshirani 1993, section 12.5). It reaches further up
-    for skewed times, but at most twice as far as `t_interval`'s: a single large spike is missing from some series, and
-    their t says little of the mean. The draws, and so the interval, are the same every time.
-
-    `benchmarks/steady_state.py` simulates its coverage. For equal times it is `t_interval`'s. None below 10 times,
-    which do not show the correlation, and when one is not finite. Raises ValueError for a level outside of 0 to 1.
+    `sample_of` but with r from all times. With the 2.5 % and 97.5 % quantiles of t, the 95 % interval is mean - t(97.5
+    %) · error to mean - t(2.5 %) · error (Efron and Tibshirani 1993, section 12.5), at most twice as far as
+    `t_interval`'s. The draws are the same every time. `benchmarks/steady_state.py` simulates its coverage.
     """
     t_tail(level)
     if len(times) < FEWEST or not all(map(math.isfinite, times)):
@@ -225,11 +218,10 @@ def _inflation(correlation: float, n: int) -> float:
 
 @lru_cache(maxsize=4096)
 def t_quantile(p: float, df: float) -> float:
-    """The `p` quantile of Student's t distribution with `df` degrees of freedom, a whole number or not. Newton's method
-    on the upper tail, from the normal quantile, which lies below the root of a falling, convex function: the steps
-    never overshoot. The tail is I_x(df/2, 1/2) / 2 at x = df / (df + t²) (Abramowitz and Stegun 26.7.1). From 10,000
-    degrees of freedom on: the expansion in 1/df of A&S 26.7.5. Exact to about 10 digits. Raises ValueError for `p`
-    outside of 0 to 1 or `df` not above 0."""
+    """The `p` quantile of Student's t distribution with `df` degrees of freedom, a whole number or not, exact to about
+    10 digits. Newton's method on the upper tail I_x(df/2, 1/2) / 2 at x = df / (df + t²) (Abramowitz and Stegun
+    26.7.1), from the normal quantile, so that no step overshoots. From 10,000 degrees of freedom on: the expansion in
+    1/df of A&S 26.7.5. Raises ValueError for `p` outside of 0 to 1 or `df` not above 0."""
     if not (0 < p < 1 and df > 0):
         raise ValueError(f"t quantile of p {p}, df {df}: expected 0 < p < 1 and df > 0")
     if p < 0.5:

@@ -57,6 +57,11 @@ def count(value: float | None) -> str:
     return f"{value:.{_decimals(value, significant=3)}f}T"
 
 
+def counted(number: int, what: str) -> str:
+    """``1 sample``, ``2 samples``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def duration(time_s: float | None) -> str:
     """A whole number of seconds as a clock shows it: ``0:48``, ``12:03``, ``1:02:03``."""
     if time_s is None:

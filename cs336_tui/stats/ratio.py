@@ -33,9 +33,9 @@ _ROUNDING = 1e-9
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """Mean time of A over mean time of B, with its confidence interval; below 1, A is faster. `method` names the
-    interval's method (`FROM_RUNS`, `FROM_STEPS`, `FROM_PAIRS`, `FROM_ONE_ROUND`); of pairs also how many were held, and
-    whether the interval was widened. Without an interval, `low` and `high` are None and `method` says why."""
+    """Mean time of A over mean time of B, with its confidence interval; below 1, A is faster. `method` is `FROM_RUNS`,
+    `FROM_STEPS`, `FROM_PAIRS` or `FROM_ONE_ROUND`, of pairs also how many were held, and whether the interval was
+    widened; without an interval, `low` and `high` are None and `method` says why."""
 
     ratio: float
     low: float | None
@@ -58,24 +58,20 @@ class Ratio(msgspec.Struct, frozen=True):
 def ratio_of(
     a_runs: Sequence[Sequence[float]], b_runs: Sequence[Sequence[float]], level: float = LEVEL
 ) -> Ratio | None:
-    """Mean time of A over mean time of B. Each side is its runs, each run its measured step times in seconds.
+    """Mean time of A over mean time of B. Each side is its runs, each run its measured step times in seconds. None when
+    a side has fewer than 2 steps, a time is not finite or a mean is not above 0. Raises ValueError for a level outside
+    of 0 to 1.
 
-    With two or more runs on both sides the sample is the runs' means: steps of one process share its luck (memory
-    layout, clocks), so runs differ more than steps within one. Otherwise the sample is all steps of a side in order,
-    and the interval leaves out the variation between runs. Neighbouring steps are alike, so they count for their
-    effective number (`intervals.sample_of`).
+    With two or more runs on both sides the sample is the runs' means, as steps of one process share its luck (memory
+    layout, clocks). Otherwise it is all steps of a side in order, which count for their effective number
+    (`intervals.sample_of`); the interval leaves out the variation between runs.
 
-    With means a and b of variances p and q, the delta method gives log(a/b) the variance u + v, where u = p/a² and
-    v = q/b² (Casella and Berger 2002, section 5.5.4). The interval is a/b · exp(± t · √(u + v)), with Welch and
+    With means a and b of variances p and q, the delta method gives log(a/b) the variance u + v, where u = p/a² and v =
+    q/b² (Casella and Berger 2002, section 5.5.4). The interval is a/b · exp(± t · √(u + v)), with Welch and
     Satterthwaite's degrees of freedom (u + v)² / (u²/(n-1) + v²/(m-1)) (Welch 1947), n and m the runs of each side, or
-    the effective numbers of its steps. From two runs a side it is a little wide: simulated, it holds the true ratio 97
-    times in 100. It is of no width where no value varies, and swapping A and B gives its reciprocal.
-
-    There is no interval if a side of steps has fewer than 10 of them, which do not show how alike neighbours are, or if
-    it would reach further than a factor of 4 to either side.
-
-    None when a side has fewer than 2 steps, a time is not finite or a mean is not above 0. Raises ValueError for a
-    level outside of 0 to 1.
+    the effective numbers of its steps. From two runs a side, simulated, it holds the true ratio 97 times in 100. There
+    is none if a side of steps has fewer than 10 of them, or if it would reach further than a factor of 4 to either
+    side.
     """
     upper = t_tail(level)
     a, b = ([run for run in runs if run] for runs in (a_runs, b_runs))
@@ -102,25 +98,23 @@ def ratio_of(
 
 
 def paired_ratio(rounds: Sequence[Sequence[tuple[float, float]]], level: float = LEVEL) -> Ratio | None:
-    """Time of A over time of B from rounds of pairs, each pair a step of A and its neighbour of B, in seconds.
+    """Time of A over time of B from rounds of pairs, each pair a step of A and its neighbour of B, in seconds. None
+    without a pair, with one round of a single pair, and when a time is not finite or not above 0. Raises ValueError for
+    a level outside of 0 to 1.
 
-    A round is a process of its own. Drift affects both steps of a pair and cancels in the log of their ratio. The first
-    step of a pair should alternate between A and B, so that being second costs both alike.
+    A round is a process of its own; one without pairs does not count. Drift affects both steps of a pair and cancels in
+    the log of their ratio. The first step of a pair should alternate between A and B, so that being second costs both
+    alike.
 
     A round's value is Huber's mean of these logs (1964): each is held to 2 robust standard deviations (1.4826 times the
-    median deviation) from it, so that a single spike moves it little. But a side that is often slow is slower: if more
-    than 5 % of all pairs lie farther than 4 robust deviations from their round's median, the value is the plain mean of
-    the logs, with its variance. The result may not contradict the mean times: if the mean time of A over that of B, of
-    all pairs, lies outside of the interval, the interval is widened to it.
+    median deviation) from it. But if more than 5 % of all pairs lie farther than 4 robust deviations from their round's
+    median, a side is often slow, and the value is the plain mean of the logs, with its variance. If the mean time of A
+    over that of B, of all pairs, lies outside of the interval, the interval is widened to it.
 
-    Pairs of a round share the luck of its process (memory layout), so the interval comes from the rounds: the mean of
-    their values ± t(level, rounds - 1) · std / √rounds. A few rounds may be alike by chance, so it is never narrower
-    than the interval that the pairs alone imply, from the variance of every round's value (Huber 1964) by its effective
-    number of pairs (`intervals.sample_of`). One round has that interval only, without the variation between processes;
-    fewer than 10 pairs have none.
-
-    Rounds without pairs do not count. None without a pair, with one round of a single pair, and when a time is not
-    finite or not above 0. Raises ValueError for a level outside of 0 to 1.
+    Pairs of a round share the luck of its process, so the interval comes from the rounds: the mean of their values ±
+    t(level, rounds - 1) · std / √rounds. It is never narrower than the interval that the pairs alone imply, from the
+    variance of every round's value (Huber 1964) by its effective number of pairs (`intervals.sample_of`). One round has
+    that interval only; fewer than 10 pairs have none.
     """
     upper = t_tail(level)
     taken = [pairs for pairs in rounds if pairs]
@@ -175,7 +169,6 @@ def explain(
     """The outcome and its reason in one sentence; `more` says what would narrow the interval."""
     if ratio is None:
         return f"{a} and {b} cannot be compared: each needs at least 2 measured steps."
-    takes = f"{a} takes {ratio} times as long as {b}"
     if ratio.low is None or ratio.high is None:
         why = ratio.method.removeprefix(_NONE)
         return f"{a} takes {_digits(ratio.ratio)} times as long as {b}: ambiguous, no interval as {why}; {more}."
@@ -189,7 +182,7 @@ def explain(
         "same": f"the same, the whole {interval} is within 1 ± {least}",
         "ambiguous": f"ambiguous, {doubt}; {more}",
     }
-    return f"{takes}: {said[outcome(ratio, margin)]}."
+    return f"{a} takes {ratio} times as long as {b}: {said[outcome(ratio, margin)]}."
 
 
 def around(log_ratio: float, half: float, level: float, method: str) -> Ratio:

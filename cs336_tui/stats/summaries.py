@@ -12,9 +12,8 @@ P95_MINIMUM_N = 20
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of a list of times, in seconds; reads as attributes or as a mapping. `std_s` divides by ``n - ddof``
-    (1: sample standard deviation; 0: numpy's default) and is None if that is not positive. `p95_s` is None below 20
-    samples. All are None if ``n`` is 0."""
+    """Statistics of a list of times, in seconds; reads as attributes or as a mapping. `std_s` divides by ``n - ddof``,
+    and is None if that is not positive. `p95_s` is None below 20 samples, all are None if ``n`` is 0."""
 
     n: int
     mean_s: float | None

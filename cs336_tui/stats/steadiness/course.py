@@ -5,11 +5,9 @@ first-order autoregression. For every correlation of a grid the series and the t
 1954), so that ordinary least squares fit. Each course keeps its best correlation: so a shift is not taken for
 correlation, nor correlation for a shift (Chakar et al. 2017, "A robust approach for estimating change-points in the
 mean of an AR(1) process"). Courses are compared by their penalised likelihood, as changepoints are in PELT (Killick et
-al. 2012). The search is binary segmentation (Scott and Knott 1974), term by term; earlier terms are exchanged if later
-ones leave a better place for them.
-
-The penalties were set on simulated flat, shifted and drifting series (`benchmarks/steady_state.py` with seeds from 1000
-on), for few false alarms in 100 steps.
+al. 2012). The search is binary segmentation (Scott and Knott 1974), term by term; earlier terms may be exchanged. The
+penalties were set on simulated series (`benchmarks/steady_state.py` with seeds from 1000 on), for few false alarms in
+100 steps.
 """
 
 from __future__ import annotations

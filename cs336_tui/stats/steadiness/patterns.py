@@ -1,8 +1,7 @@
 """Finds two levels, waves and evenly spaced levels in a series. A wave is a sum of a few harmonics of one period under
-first-order autoregressive noise, fitted as a course is (`course`): series and harmonics are whitened for every
-correlation of a grid. The penalised likelihoods have one unit, so that a wave, a course and plain correlation can be
-compared. The periods to try come from the periodogram of the whitened series (Fourier frequencies, four times
-oversampled; harmonics added up, as for pulsars by Groth 1975)."""
+first-order autoregressive noise, fitted and penalised as a course is (`course`), so that both can be compared. The
+periods to try come from the periodogram of the whitened series (Fourier frequencies, four times oversampled; harmonics
+added up, as for pulsars by Groth 1975)."""
 
 from __future__ import annotations
 
@@ -77,8 +76,7 @@ class Modes(NamedTuple):
 
 def two_modes(values: Series, least_gap: float) -> Modes | None:
     """The two modes of the values, `least_gap` or more apart; None if there is one. Two normals of one variance, fitted
-    by expectation and maximisation (Dempster et al. 1977) from the split of least squares, are compared with one
-    normal."""
+    by expectation and maximisation (Dempster et al. 1977), are compared with one normal."""
     n = len(values)
     variance = float(values.var())
     if n < 8 or variance <= 0:
@@ -240,10 +238,9 @@ def clock_tick(values: Series) -> float | None:
 
 
 def find_levels(values: Series) -> float | None:
-    """The distance of evenly spaced levels around which values near 1 lie; None without such levels. For a distance g
-    the angles 2π x/g of the values x gather if the values lie near multiples of g (Rayleigh's test, as in Mardia and
-    Jupp 2000, section 6.3). Values at one level gather too, so they must spread over half a distance. A device whose
-    clock moves in large ticks makes such levels."""
+    """The distance of evenly spaced levels around which values near 1 lie, as of a device's clock that moves in large
+    ticks; None without. For a distance g the angles 2π x/g of values x near multiples of g gather (Rayleigh's test, as
+    in Mardia and Jupp 2000, section 6.3). Values at one level gather too, so they must spread over half a distance."""
     seen = values[:MOST_SEEN]
     spread = float(seen.std())
     most = min(MOST_TICK, spread / LEAST_SPREAD)

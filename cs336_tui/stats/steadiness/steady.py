@@ -2,12 +2,12 @@
 
 The names follow Barrett et al. 2017, "Virtual machine warmup blows hot and cold". As there, spikes are limited before
 changepoints are sought (winsorised): a time further than 3.5 robust standard deviations (1.4826 × the median absolute
-deviation) from the running median of 7 is moved to that distance (Hampel's filter; Davies and Gather 1993). So no spike
-makes a changepoint, while a shift keeps its height. Outliers are sought among the times as they are.
+deviation) from the running median of 7 is moved to that distance (Hampel's filter; Davies and Gather 1993). Outliers
+are sought among the times as they are.
 
 `course` separates changes from autocorrelated noise; `patterns` finds modes, waves and levels. A change is reported
-from 1 % of the step time on, and only if noise does not explain it. Simulated, 1 in 100 flat series of 100 steps is
-classified as something else; of 30 steps, 4 in 100 if neighbours correlate by 0.5, and 12 in 100 by 0.8
+from 1 % of the step time on, if noise does not explain it. Simulated, 1 in 100 flat series of 100 steps is classified
+as something else; of 30 steps, 4 in 100 if neighbours correlate by 0.5, and 12 in 100 by 0.8
 (`benchmarks/steady_state.py`).
 """
 
@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.ratio import MARGIN
 from cs336_tui.stats.steadiness.course import SHORTEST, Course, course
 from cs336_tui.stats.steadiness.patterns import Modes, Wave, clock_tick, find_levels, find_wave, teeth, two_modes
@@ -102,7 +103,7 @@ def classify(times_s: Sequence[float]) -> Steadiness:
         raise ValueError("a step time is not a finite number above 0")
     n = len(times)
     if n < FEWEST:
-        text = f"{_steps(n)}: too few to tell, at least {FEWEST} are needed"
+        text = f"{counted(n, 'step')}: too few to tell, at least {FEWEST} are needed"
         few = Finding("too-few", None, 0.0, text)
         return Steadiness(
             n=n, findings=(few,), steady_after=None, warmup_steps=None, noise=None, correlation=None, limited=0
@@ -120,14 +121,14 @@ def enough_warmup(warmup_times_s: Sequence[float], step_times_s: Sequence[float]
         return still_falling(given, len(step_times_s), needed)
     if needed == 0:
         return "no warm-up step was needed"
-    return f"{_steps(needed, 'warm-up ')} {'were just' if needed == given else 'would have been'} enough"
+    return f"{counted(needed, 'warm-up step')} {'were just' if needed == given else 'would have been'} enough"
 
 
 def still_falling(warmup_steps: int, measured_steps: int, needed: int | None) -> str:
     """A phrase: these warm-up steps were too few, and the number `needed`, None if that is not known."""
     if needed is None:
         return f"still falling after {warmup_steps + measured_steps}"
-    return f"still falling after {warmup_steps}; {_steps(needed, 'warm-up ')} would have been enough"
+    return f"still falling after {warmup_steps}; {counted(needed, 'warm-up step')} would have been enough"
 
 
 class _Falls(NamedTuple):
@@ -241,7 +242,7 @@ class _Analysis:
             which = "step is" if after == 1 else f"{after} steps are up to"
             text = f"the first {which} {_percent(share)} slower"
             if not self.warm:
-                text = f"still getting faster after {_steps(self.n)}, by {_percent(share)}"
+                text = f"still getting faster after {counted(self.n, 'step')}, by {_percent(share)}"
             yield Finding("warm-up", 0, share, text)
         if falls.rise >= MARGIN and not self.alternates:
             begin, until = self.cold + falls.rise_after, self.cold + falls.rise_until
@@ -268,11 +269,13 @@ class _Analysis:
         if len(outlying):
             furthest = max(map(float, self.residuals[outlying]), key=abs)
             way, verb = "slower" if furthest > 0 else "faster", "stands" if len(outlying) == 1 else "stand"
-            text = f"{_steps(len(outlying))} {verb} out, by up to {_percent(furthest)} {way}"
+            text = f"{counted(len(outlying), 'step')} {verb} out, by up to {_percent(furthest)} {way}"
             yield Finding("outliers", self.cold + int(outlying[0]), furthest, text)
 
     def flat(self) -> Finding:
-        text = f"flat: no change of 1 % or more shows in {_steps(self.n)}, with {_percent(self.noise)} of noise"
+        text = (
+            f"flat: no change of 1 % or more shows in {counted(self.n, 'step')}, with {_percent(self.noise)} of noise"
+        )
         return Finding("flat", 0, self.noise, text)
 
 
@@ -340,10 +343,6 @@ def _falls(shape: Series) -> _Falls:
     warmup, risen = int(near[0]), np.flatnonzero(shape[rise_after:] >= least * (1 + MARGIN))
     until = rise_after + int(risen[-1]) + 1 if rise >= MARGIN else 0
     return _Falls(warmup, rise, rise_after, until, turns)
-
-
-def _steps(count: int, kind: str = "") -> str:
-    return f"{count} {kind}step{'' if count == 1 else 's'}"
 
 
 def _percent(share: float) -> str:
