@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
 from statistics import fmean, median
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from cs336_tui.config.order import pace, relative_work, time_kind
 from cs336_tui.config.spec import CellSpec
@@ -51,7 +51,6 @@ class Counts(NamedTuple):
         return spec.measure_steps if likely is None else min(likely, spec.measure_steps)
 
 
-T = TypeVar("T")
 Kind = tuple[object, ...]
 """The settings that decide, beside the work, how long a step takes."""
 
@@ -80,18 +79,15 @@ class Cost(NamedTuple):
     @classmethod
     def least(cls, timed: Sequence[Timed]) -> Cost:
         """By the quickest of several. Launches count when a cell shows that they bound it, and not its work."""
-        per_work_s, per_launch_s = (
-            min(each.s / each.work for each in timed),
-            min(each.s / each.launches for each in timed),
-        )
+        per_work_s = min(each.s / each.work for each in timed)
+        per_launch_s = min(each.s / each.launches for each in timed)
         is_bound = any(
             each.s > 1.25 * per_work_s * each.work and each.s < 2 * per_launch_s * each.launches for each in timed
         )
         return cls(per_work_s, per_launch_s if is_bound else 0.0, max(each.work for each in timed))
 
     def fitted_to(self, timed: Sequence[Timed]) -> Cost:
-        """As many times as much as these took: the weighted median, in which the later ones, which come first, weigh
-        more."""
+        """As many times as much as these took: the weighted median, in which earlier ones in the list weigh more."""
         weighed = sorted((each.s / self.of(each.work, each.launches), _FADES**age) for age, each in enumerate(timed))
         half = sum(weight for _, weight in weighed) / 2
         passed = list(accumulate(weight for _, weight in weighed))
@@ -119,11 +115,8 @@ class Prices(NamedTuple):
         step_s, compile_s = self.step_of(spec), self.compiling_of(spec)
         if step_s is None or compile_s is None:
             return None
-        return (
-            self.extra_s
-            + compile_s
-            + self.stalling * step_s * (self.counts.warmup_of(spec) + self.counts.measured_of(spec))
-        )
+        steps = self.counts.warmup_of(spec) + self.counts.measured_of(spec)
+        return self.extra_s + compile_s + self.stalling * step_s * steps
 
     def step_of(self, spec: CellSpec) -> float | None:
         """Seconds of one of its steps."""
@@ -154,7 +147,7 @@ def prices(state: SessionState) -> Prices:
             counts.measured is not None or not measured_wanted
         )
         known = (
-            len(found.any) == RECENT and wanted <= {kind for _, kind in found.alike} and modes <= found.compiling.keys()
+            len(found.any) >= RECENT and wanted <= {kind for _, kind in found.alike} and modes <= found.compiling.keys()
         )
         if counted and known:
             break
@@ -166,11 +159,10 @@ def prices(state: SessionState) -> Prices:
 
 
 class _Found:
-    """Times of cells, the latest first: they are to be added in this order."""
+    """Times of cells, the latest first: they are to be added in this order. `alike` is by pace and kind."""
 
     def __init__(self) -> None:
         self.alike: dict[tuple[Kind, Kind], list[Timed]] = {}
-        """By what is near and by the kind itself."""
         self.near: dict[Kind, list[Timed]] = {}
         self.any: list[Timed] = []
         self.compiling: dict[str, list[float]] = {}
@@ -182,31 +174,32 @@ class _Found:
             return
         compile_s = (cell.prepared.compile_s if cell.prepared else None) or 0.0
         if compile_s:
-            _add(self.compiling.setdefault(cell.spec.compile, []), compile_s)
+            self.compiling.setdefault(cell.spec.compile, []).append(compile_s)
         step_s = _typical_step(cell)
         if step_s is None:
             return
         self.add_step(cell.spec, step_s)
         if cell.finished is not None and cell.status == "ok" and not cell.in_turns:
             steps_s = step_s * cell.steps_done + (cell.running.mean - step_s) * cell.running.n
-            _add(self.stalling, cell.running.mean / step_s if cell.running.n else 1.0)
-            _add(self.extras, max(cell.finished.at - cell.started_at - compile_s - steps_s, 0.0))
+            self.stalling.append(cell.running.mean / step_s if cell.running.n else 1.0)
+            self.extras.append(max(cell.finished.at - cell.started_at - compile_s - steps_s, 0.0))
 
     def add_step(self, spec: CellSpec, step_s: float) -> None:
         timed = Timed(step_s, _work(spec), _launches(spec))
-        _add(self.any, timed)
-        _add(self.alike.setdefault((pace(spec), time_kind(spec)), []), timed)
-        _add(self.near.setdefault(pace(spec), []), timed, 2 * RECENT)
+        self.any.append(timed)
+        self.alike.setdefault((pace(spec), time_kind(spec)), []).append(timed)
+        self.near.setdefault(pace(spec), []).append(timed)
 
     def prices(self, counts: Counts) -> Prices:
-        least = {near: Cost.least(timed) for near, timed in self.near.items()}
+        latest, by_pace = self.any[:RECENT], {near: timed[: 2 * RECENT] for near, timed in self.near.items()}
+        least = {near: Cost.least(timed) for near, timed in by_pace.items()}
         return Prices(
-            alike={kind: least[near].fitted_to(timed) for (near, kind), timed in self.alike.items()},
-            near={near: least[near].fitted_to(timed) for near, timed in self.near.items()},
-            any=Cost.least(self.any).fitted_to(self.any) if self.any else None,
-            compiling=self.compiling,
-            extra_s=_usual_mean(self.extras),
-            stalling=_usual_mean(self.stalling) or 1.0,
+            alike={kind: least[near].fitted_to(timed[:RECENT]) for (near, kind), timed in self.alike.items()},
+            near={near: least[near].fitted_to(timed) for near, timed in by_pace.items()},
+            any=Cost.least(latest).fitted_to(latest) if latest else None,
+            compiling={mode: taken_s[:RECENT] for mode, taken_s in self.compiling.items()},
+            extra_s=_usual_mean(self.extras[:RECENT]),
+            stalling=_usual_mean(self.stalling[:RECENT]) or 1.0,
             counts=counts,
         )
 
@@ -215,11 +208,6 @@ def _usual_mean(values: list[float]) -> float:
     """The mean, but that none counts for more than `_MOST_EXTRA` times the median; 0 of none."""
     most = _MOST_EXTRA * median(values) if values else 0.0
     return fmean(min(value, most) for value in values) if values else 0.0
-
-
-def _add(values: list[T], value: T, most: int = RECENT) -> None:
-    if len(values) < most:
-        values.append(value)
 
 
 def left_of_running_s(state: SessionState, known: Prices) -> float | None:

@@ -184,7 +184,7 @@ def pivot(
     base = baseline_of(groups, named, chosen) if chosen else {}
     figures = {key: _figure(cells, kind, ddof, usual.marks(_typical(cells))) for key, cells in groups.items()}
     if chosen:
-        figures = {key: _speedup(key, figures, groups, base, level) for key in figures}
+        figures = {key: _speedup(key, base.get(key), figures, groups, level) for key in figures}
     split = len(row_keys)
     return Pivot(
         rows=tuple(row_keys),
@@ -282,39 +282,28 @@ def _figure(cells: Sequence[Result], value: Value, ddof: int, marks: tuple[str, 
     if summary is None or not summary.mean_s:
         return Figure(note=min(endings, key=ENDINGS.index, default="no time passed"), marks=marks)
     lost = (f"{number} of {len(cells)} runs: {ending}" for ending, number in endings.items())
-    found = Figure(
-        n=summary.n, runs=len(measured(cells)), marks=(*marks, *lost, *_memory_marks(measured(cells), value))
+    times = {"mean": summary.mean_s, "median": summary.median_s, "std": summary.std_s}
+    peak = max(filter(None, map(_peak, measured(cells))), default=None)
+    values = times | {"tokens": cells[0].spec.tokens_per_step / summary.mean_s, "memory": peak}
+    note = "one step" if summary.std_s is None else ""
+    return Figure(
+        value=values.get(value),
+        std=summary.std_s if value in times else None,
+        n=summary.n,
+        runs=len(measured(cells)),
+        note={"std": note, "memory": "not counted" if peak is None else ""}.get(value, ""),
+        marks=(*marks, *lost, *_memory_marks(measured(cells), value)),
     )
-    change = msgspec.structs.replace
-    match value:
-        case "mean":
-            return change(found, value=summary.mean_s, std=summary.std_s)
-        case "median":
-            return change(found, value=summary.median_s, std=summary.std_s)
-        case "std":
-            note = "one step" if summary.std_s is None else ""
-            return change(found, value=summary.std_s, std=summary.std_s, note=note)
-        case "tokens":
-            return change(found, value=cells[0].spec.tokens_per_step / summary.mean_s)
-        case "memory":
-            peak = max(filter(None, map(_peak, measured(cells))), default=None)
-            return change(found, value=peak, note="not counted" if peak is None else "")
-        case _:
-            return found
 
 
 def _speedup(
-    key: Key,
-    figures: Mapping[Key, Figure],
-    groups: Mapping[Key, Sequence[Result]],
-    base: Mapping[Key, Key],
-    level: float,
+    key: Key, over: Key | None, figures: Mapping[Key, Figure], groups: Mapping[Key, Sequence[Result]], level: float
 ) -> Figure:
-    """The figure as its baseline's mean time over its own."""
+    """The figure as its baseline's mean time over its own; `over` is the key of the baseline."""
     found, change = figures[key], msgspec.structs.replace
     if not found.n:
         return found
-    if (over := base.get(key)) is None:
+    if over is None:
         return change(found, note="no baseline")
     if over == key:
         return change(found, value=1.0, is_baseline=True)
