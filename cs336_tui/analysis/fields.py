@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from cs336_tui.analysis.merge import Result
@@ -178,19 +179,6 @@ def _size_order(result: Result) -> tuple[int, str]:
     return spec.d_model if spec.workload == "attention" else implied_params(spec), spec.size_label
 
 
-def _count(key: str, title: str, order: Callable[[CellSpec], Any], done: Callable[[CellState], str]) -> Field:
-    """A number of steps. Cells of one setting show the same, whatever it came to, so that they can be put together."""
-    words = _WORDS[key]
-    return Field(
-        key,
-        title,
-        "choice",
-        lambda result: words(result.spec),
-        lambda result: order(result.spec),
-        lambda result: done(result.cell),
-    )
-
-
 def _device_order(result: Result) -> tuple[int, int]:
     kind, _, number = result.spec.device.partition(":")
     return ("cpu", "mps", "cuda").index(kind), int(number or 0)
@@ -217,14 +205,17 @@ _DIMENSIONS = tuple(axis.column for axis in AXES.values() if not axis.sweep)
 _BEFORE_VARIANTS = ("vocab", "workload", "causal", "attention", "context", "batch", "pass", "precision")
 _LAST = ("device", "warmup", "steps", "sync", "seed", "threads")
 _OTHERS = tuple(key for key in _OF_COLUMN if key not in (*_FIRST, *_DIMENSIONS, *_BEFORE_VARIANTS, *_LAST))
-_DEVIATING = (
-    Field("size", "size", "choice", lambda result: result.spec.size_label, _size_order),
-    Field("device", "device", "choice", lambda result: result.spec.device, _device_order),
-    _count("warmup", "warm-up", lambda spec: (spec.warmup_auto, spec.warmup_steps), warmup_done),
-    _count("steps", "steps", lambda spec: (spec.steps_auto or 0.0, spec.measure_steps), steps_done),
-    Field("threads", "threads", "place", lambda result: str(_threads(result) or "unknown"), _threads),
-)
-_CHOICES = {key: _choice(key) for key in _OF_COLUMN} | {field.key: field for field in _DEVIATING}
+_DEVIATING: Mapping[str, Mapping[str, Any]] = {
+    "size": {"order": _size_order},
+    "device": {"order": _device_order},
+    "warmup": {"order": attrgetter("spec.warmup_auto", "spec.warmup_steps"), "done": lambda r: warmup_done(r.cell)},
+    "steps": {
+        "order": lambda r: (r.spec.steps_auto or 0.0, r.spec.measure_steps),
+        "done": lambda r: steps_done(r.cell),
+    },
+    "threads": {"kind": "place", "show": lambda result: str(_threads(result) or "unknown"), "order": _threads},
+}
+_CHOICES = {key: _choice(key)._replace(**_DEVIATING.get(key, {})) for key in _OF_COLUMN}
 _ALL = (
     *map(_CHOICES.__getitem__, _FIRST),
     Field("params", "parameters", "model", lambda result: count(num_params(result)), lambda r: num_params(r) or 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import fsum
+from statistics import fmean
 from typing import NamedTuple
 
 from cs336_tui.analysis.contention import Finding, milliseconds, percent
@@ -31,13 +32,12 @@ class Phase(NamedTuple):
 
 
 class Enqueuing(NamedTuple):
-    """Bounds of the host's time to enqueue a step without waiting for the device, in seconds."""
+    """Bounds of the host's time to enqueue a step without waiting for the device, in seconds; `ahead` is the phase at
+    whose end it was ahead the most, if so far that the queue may have been full, and by how much."""
 
     least_s: float
     most_s: float
     ahead: tuple[str, float] | None
-    """The phase at whose end the host was so far ahead, for the most, that the queue may have been full; by how
-    much."""
 
 
 def launching(cell: CellState, idle: float | None = None) -> Finding:
@@ -53,16 +53,16 @@ def launching(cell: CellState, idle: float | None = None) -> Finding:
         return Finding(None, "the gradient scaler has the host wait for the backward in every step")
     if cell.in_force and any(said.startswith(f"{BLOCKING}=") for said in slowing(cell.in_force.variables or ())):
         return Finding(None, f"{BLOCKING} has the host wait for every kernel")
-    mean_s = _mean(times_s)
+    mean_s = fmean(times_s)
     if mean_s <= 0:
         return Finding(None, "the mean step time is not above 0 s")
     each = spec.sync == "each-step"
-    all_s = _mean(host_s) if each else min(host_s)
+    all_s = fmean(host_s) if each else min(host_s)
     text = (
         f"enqueuing takes the host{'' if each else ' at the quickest'} {milliseconds(all_s)} of a step's "
         f"{milliseconds(mean_s)} ({percent(all_s / mean_s)})"
     )
-    if phases_s := [_mean(phase) for phase in cell.phase_times_s.values() if phase]:
+    if phases_s := [fmean(phase) for phase in cell.phase_times_s.values() if phase]:
         text += f", its phases {milliseconds(fsum(phases_s))} on the device"
     holds: bool | None = all_s / mean_s >= LEAST_SHARE
     why = ""
@@ -120,9 +120,5 @@ def _phases(cell: CellState, steps: int) -> list[Phase]:
     count = len(cell.step_times_s)
     if host_s.keys() != device_s.keys() or any(len(each) != count for each in (*host_s.values(), *device_s.values())):
         return []
-    found = [Phase(name, _mean(host_s[name][:steps]), _mean(device_s[name][:steps])) for name in device_s]
+    found = [Phase(name, fmean(host_s[name][:steps]), fmean(device_s[name][:steps])) for name in device_s]
     return found if all(phase.host_s >= 0 and phase.device_s >= 0 for phase in found) else []
-
-
-def _mean(times_s: Sequence[float]) -> float:
-    return fsum(times_s) / len(times_s)
