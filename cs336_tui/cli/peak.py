@@ -59,7 +59,7 @@ def peak_command(
 def _measuring(threads: int | None) -> Iterator[Measure]:
     """Measures in child processes."""
     from cs336_tui.runner.launcher import Launcher
-    from cs336_tui.runner.peak import measure_peak
+    from cs336_tui.runner.machine import measure_peak
 
     with tempfile.TemporaryDirectory(prefix="cs336-tui-") as scratch:
         launcher = Launcher(Path(scratch))

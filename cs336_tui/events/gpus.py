@@ -21,8 +21,7 @@ _MEANT: dict[Precision, str] = {
 """The format of a precision's matrix products; for fp8-mixed of those of the linear layers."""
 _FROM_AMPERE: tuple[Precision, ...] = ("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16")
 _BEFORE_AMPERE: tuple[Precision, ...] = ("fp32", "fp16-mixed")
-_AMPERE = (8, 0)
-"""The first compute capability with TF32, and with bf16 in hardware."""
+_AMPERE = (8, 0)  # the first compute capability with TF32, and with bf16 in hardware
 _TELLS_APART = frozenset(("laptop", "pro"))
 """Words that make another GPU of the same number, so that its name must have them."""
 _SAYS_NOTHING = frozenset(("nvidia", "geforce", "tesla", "gpu", "tensor", "core", "generation"))

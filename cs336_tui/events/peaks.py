@@ -17,10 +17,8 @@ BUSY_CORES = 0.25
 """Cores in use by others from which on a CPU's measurement may be below its peak."""
 WRONG_PEAK = 1.05
 """A measured peak is wrong if a cell achieves more than this share of it."""
-_BUSY_SHARE = 0.05
-"""The share of the used cores below which others do not count."""
-_AGREE = 0.1
-"""Two measurements may differ by this share."""
+_BUSY_SHARE = 0.05  # the share of the used cores below which others do not count
+_AGREE = 0.1  # two measurements may differ by this share
 
 
 class PeakError(Exception):

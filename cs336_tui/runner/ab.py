@@ -88,25 +88,24 @@ def _run_round(
     sides: tuple[WaitingCell, WaitingCell], setup: RoundSetup, *, b_first: bool
 ) -> tuple[CellFinished, CellFinished]:
     a, b = sides
-    for name, side, other in (("A", a, b), ("B", b, a)):
-        if why := setup.refuse(side.spec):
-            not_tried = _ended(other, "failed", f"{name} was not tried")
-            return _record_ends(setup.record, a.cell, _ended(side, "oom", why), not_tried)
+    if why := setup.refuse(a.spec):
+        return _record_ends(setup.record, _ended(a, "oom", why), _ended(b, "failed", "A was not tried"))
+    if why := setup.refuse(b.spec):
+        return _record_ends(setup.record, _ended(a, "failed", "B was not tried"), _ended(b, "oom", why))
     if why := setup.refuse(a.spec, b.spec):
-        return _record_ends(setup.record, a.cell, _ended(a, "oom", why), _ended(b, "oom", why))
+        return _record_ends(setup.record, *(_ended(side, "oom", why) for side in sides))
     started_at = time.time()
     try:
         child = setup.launcher.start_round((a.cell, b.cell), (a.spec, b.spec), b_first=b_first)
     except StartError as error:
-        why = str(error)
-        return _record_ends(setup.record, a.cell, _ended(a, "failed", why), _ended(b, "failed", why))
+        return _record_ends(setup.record, *(_ended(side, "failed", str(error)) for side in sides))
     pid = child.process.pid
     setup.record([CellStarted(at=started_at, cell=side.cell, pid=pid) for side in sides])
     setup.watch(a.spec if b.spec.device == "cpu" else b.spec, pid)
     recorder = _RoundRecorder((a.cell, b.cell), setup.record)
     with closing(child):
         Supervisor(child, a.cell, recorder, setup.stop, setup.timeout_s).run()
-    return _record_ends(setup.record, a.cell, *recorder.endings())
+    return _record_ends(setup.record, *recorder.endings())
 
 
 class _RoundRecorder:
@@ -151,13 +150,13 @@ def _ended(side: WaitingCell, status: Status, why: str) -> CellFinished:
     return CellFinished(at=time.time(), cell=side.cell, status=status, error=why)
 
 
-def _record_ends(record: Record, a: int, *endings: CellFinished) -> tuple[CellFinished, CellFinished]:
-    """Record the two ends, A's first; one out of memory says that there were two models."""
+def _record_ends(record: Record, *endings: CellFinished) -> tuple[CellFinished, CellFinished]:
+    """Record the ends of A and B; one out of memory says that there were two models."""
     first, second = (
         msgspec.structs.replace(end, error=f"{end.error or 'out of memory'} ({BOTH_IN_MEMORY})")
         if end.status == "oom"
         else end
-        for end in sorted(endings, key=lambda end: end.cell != a)
+        for end in endings
     )
     record([first, second])
     return first, second

@@ -23,8 +23,7 @@ from cs336_tui.runner.capabilities import without_impossible
 from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import Launcher, StartError
-from cs336_tui.runner.machine import probe_machine
-from cs336_tui.runner.peak import measure_peak
+from cs336_tui.runner.machine import measure_peak, probe_machine
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.queue import CellQueue, Tell, WaitingPeak, WaitingReport
 from cs336_tui.runner.resume import go_on
@@ -90,7 +89,6 @@ class Bench:
         self._running = threading.Lock()
         self._opening = threading.Lock()
         self._environment: Environment | None = None
-        self._has_begun = False
         self._was_cancelled = False
         self._closed = False
 
@@ -276,7 +274,6 @@ class Bench:
             except (LogError, SpecError):
                 self._recorder.close()
                 raise
-            self._has_begun = True
             self.ddof = state.ddof
             self._cells.reports = max(state.reports, default=-1) + 1
             self._predictions.restore(state)
@@ -332,9 +329,8 @@ class Bench:
 
     def _open_log(self, environment: Environment) -> None:
         with self._opening:
-            if not self._has_begun and not self._closed:
+            if not (self._recorder.is_open or self._closed):
                 self._recorder.open()
-                self._has_begun = True
                 now = time.time()
                 started = ev.SessionStarted(at=now, schema=ev.SCHEMA, session=self.session, app=__version__)
                 self._recorder.record([started, ev.EnvironmentRead(at=now, environment=environment)])

@@ -26,8 +26,7 @@ from cs336_tui.stats.quantities import gigabytes
 from cs336_tui.worker import worker_entry
 
 Predicted = Callable[[Sequence[Prediction]], object]
-_MAY_MATTER = 1 / 4
-"""The share of the memory, by a rough sum, from which on a prediction is made."""
+_MAY_MATTER = 1 / 4  # the share of the memory, by a rough sum, from which on a prediction is made
 
 
 class CellRunner:

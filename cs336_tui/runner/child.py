@@ -31,13 +31,11 @@ from cs336_tui.worker import worker_entry
 
 EXIT_ORPHANED = 71
 _PR_SET_PDEATHSIG = 1
-_PREDICTING_NICENESS = 10
-"""So that a prediction slows nothing else down."""
+_PREDICTING_NICENESS = 10  # so that a prediction slows nothing else down
 
 Work = Callable[[Callable[[Event], None], Callable[[], bool]], None]
 
-_settled_as = 0
-"""The PID of the child; a copy of it that a user's code forked has another."""
+_settled_as = 0  # the PID of the child; a copy of it that a user's code forked has another
 
 IMPOSSIBLE = "no device can hold it"
 """Begins the reason why a cell that is too large for any device cannot be predicted."""

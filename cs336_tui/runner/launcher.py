@@ -36,8 +36,7 @@ SERVER_OUTPUT_VARIABLE = "CS336_TUI_SERVER_OUTPUT"
 SERVER_LOG = "server.log"
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 """Keeps a queue.py in the user's folder from being imported in place of Python's own, in every later child."""
-_SERVER_ENDED = 255
-"""The exit code that `multiprocessing.popen_forkserver` makes up when its server has ended."""
+_SERVER_ENDED = 255  # the exit code that `multiprocessing.popen_forkserver` makes up when its server has ended.
 
 
 class StartError(OSError):
@@ -46,8 +45,7 @@ class StartError(OSError):
 
 _knowing = threading.Lock()
 """Held while a child is started, until its PID is known, and while unknown processes are ended."""
-_living: set[int] = set()
-"""The children of this process, all of one fork server."""
+_living: set[int] = set()  # the children of this process, all of one fork server
 
 
 @dataclass(frozen=True)
@@ -61,15 +59,11 @@ class Child:
     method: StartMethod
     _offspring: list[psutil.Process] = field(default_factory=list)
     """Processes that a spawned child had started when it was sent a signal."""
-    _ended: list[str] = field(default_factory=list)
-    """Names of those that were ended."""
-
-    def frames(self) -> FrameReader:
-        return FrameReader(self.events.fileno())
+    _ended: list[str] = field(default_factory=list)  # names of those that were ended
 
     def messages(self, within_s: float | None = None, stop: StopSignal | None = None) -> Iterator[bytes]:
         """Its messages until it is gone or `stop` is set, as others may hold its pipe open. Raises `TimeoutError`."""
-        frames, over = self.frames(), [self.process.sentinel, *([stop.fileno()] if stop else [])]
+        frames, over = FrameReader(self.events.fileno()), [self.process.sentinel, *([stop.fileno()] if stop else [])]
         end_at = None if within_s is None else time.monotonic() + within_s
         gone = False
         while not (gone or frames.at_end):

@@ -17,8 +17,7 @@ from cs336_tui.events.events import CellFinished, Event, Notice, ReportFinished
 if TYPE_CHECKING:
     import psutil
 
-_GIVE_UP_S = 2.0
-"""Seconds to wait for the end of killed processes; one that waits for a device may not end."""
+_GIVE_UP_S = 2.0  # seconds to wait for the end of killed processes; one that waits for a device may not end
 _TORCHS_OWN = "torch/_inductor/compile_worker"
 """In the command line of the workers in which torch compiles; they are ended without a word."""
 

@@ -32,10 +32,8 @@ HASHED = ("worker/estimate/**/*.py", "worker/workload/**/*.py", "events/reports.
 """Patterns of the package's files that a prediction depends on: a file of the cache holds for one content of them."""
 KEPT_S = 1.0
 """Seconds for which a fingerprint is not taken again, so that a sweep of many cells looks once."""
-_MOST_FILES = 1000
-"""Python files of a folder that count; of more, the first."""
-_MOST_ENTRIES = 20_000
-"""Entries of a folder that are gone through: it may be somebody's home."""
+_MOST_FILES = 1000  # Python files of a folder that count; of more, the first
+_MOST_ENTRIES = 20_000  # entries of a folder that are gone through: it may be somebody's home
 _NOT_THE_USERS = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
 
 

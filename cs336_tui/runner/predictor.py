@@ -77,15 +77,12 @@ class Predictor:
         self._changed = threading.Condition()
         self._awaited: list[_Job] = []
         self._asked: list[_Job] = []
-        self._new: list[_Job] = []
-        """Jobs just asked for: those that are known are delivered at once, even while held."""
+        self._new: list[_Job] = []  # jobs just asked for: those that are known are delivered at once, even while held
         self._holds = 0
         self._running: list[_Job] = []
         """The jobs of the child process that is being started, works or is being cleared away."""
-        self._interrupted = False
-        """True if that child is to end; its unanswered jobs stay in the queue."""
-        self._child: Child | None = None
-        """That child while it may be killed."""
+        self._interrupted = False  # True if that child is to end; its unanswered jobs stay in the queue
+        self._child: Child | None = None  # that child while it may be killed
         self._hopeless: set[tuple[CellSpec, Fingerprint]] = set()
         self._too_long: dict[tuple[CellSpec, Fingerprint], float] = {}
         """Seconds within which a prediction of a user's own code was not made."""

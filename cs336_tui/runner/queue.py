@@ -74,8 +74,6 @@ class CellQueue:
             self._specs = {number: cell.spec for number, cell in state.cells.items()}
             self._waiting = list(state.waiting)
 
-    # What waits.
-
     def add(
         self, cells: Sequence[tuple[CellSpec, int]], *, command: str | None = None, ddof: int = 1
     ) -> tuple[int, ...]:
@@ -175,8 +173,6 @@ class CellQueue:
         with self._changed:
             self._closed = True
         return self.cancel()
-
-    # The side that runs them.
 
     def pause(self, paused: bool = True) -> None:
         """Pause the waiting cells once the current one is over, or let them go on."""

@@ -34,12 +34,9 @@ class SessionPredictions:
         )
         self._cells: set[CellSpec] = set()
         """The session's cells, by `prediction_key`; only their predictions go into its log."""
-        self._told: set[CellSpec] = set()
-        """Those of them whose predictions are there."""
-        self._failed: dict[CellSpec, str] = {}
-        """Reasons of failed predictions, by `prediction_key`."""
-        self._said: set[str] = set()
-        """Reasons that notices have told."""
+        self._told: set[CellSpec] = set()  # those of them whose predictions are there
+        self._failed: dict[CellSpec, str] = {}  # reasons of failed predictions, by `prediction_key`
+        self._said: set[str] = set()  # reasons that notices have told
 
     def add(self, specs: Iterable[CellSpec]) -> None:
         """Add cells to the session; known predictions of them are told."""

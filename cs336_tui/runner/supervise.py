@@ -15,7 +15,7 @@ from cs336_tui.events import events as ev
 from cs336_tui.events.codec import coalesce, unpack
 from cs336_tui.runner.launcher import Child
 from cs336_tui.runner.orphans import remark_on_orphans
-from cs336_tui.runner.pipes import OutputTail, StopSignal
+from cs336_tui.runner.pipes import FrameReader, OutputTail, StopSignal
 
 PACE_S = 0.05
 """Seconds between two looks at a busy child, so that they take no time from its measurement."""
@@ -46,7 +46,7 @@ class Supervisor:
     ) -> None:
         self._child, self._cell, self._report, self._record, self._stop = child, cell, report, record, stop
         self._pid = child.process.pid
-        self._frames = child.frames()
+        self._frames = FrameReader(child.events.fileno())
         self._ends: list[ev.CellFinished | ev.ReportFinished] = []
         """The ends that the child told: two for two cells in turns."""
         self._stage: ev.Stage = "starting"
@@ -68,8 +68,7 @@ class Supervisor:
             self._urgent.register(urgent, select.POLLIN)
         self._any.register(child.events.fileno(), select.POLLIN)
         self._events.register(child.events.fileno(), select.POLLIN)
-        self._listening = True
-        """True until the child's pipe is at its end."""
+        self._listening = True  # True until the child's pipe is at its end
 
     def run(self) -> None:
         """Block until the process is gone; its end was recorded then."""

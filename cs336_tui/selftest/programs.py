@@ -28,13 +28,11 @@ KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_
 """Makes glibc's malloc keep freed memory, as in a cell's process."""
 SAMPLING_S = 0.5
 _ENDLESS = 1_000_000
-_READY_TO_RUN = rb"torch \d"
-"""The app shows this once it knows the machine."""
+_READY_TO_RUN = rb"torch \d"  # the app shows this once it knows the machine
 _ROWS, _COLUMNS = 40, 120
 _KEPT_BYTES = 1 << 16
 _CONTROL = re.compile(r"\x1b[\[\]PX^_][^a-zA-Z\x07]*[a-zA-Z\x07]|\x1b.|[\x00-\x08\x0b-\x1f\x7f]")
-_ENDS_IN_S = 10.0
-"""Seconds for the end of a killed process."""
+_ENDS_IN_S = 10.0  # seconds for the end of a killed process
 
 
 class SelftestError(Exception):

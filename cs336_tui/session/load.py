@@ -16,8 +16,7 @@ from cs336_tui.session.log import DAMAGE, TORN, LogError, LogReader, SkippedLine
 from cs336_tui.session.state import DEVICE_HISTORY, SessionState
 
 _STEPS, _SAMPLE = line_prefix(StepsTimed), line_prefix(DeviceSampled)
-_LONG = (_STEPS, _SAMPLE)
-"""The lines that make a log long: steps and device samples."""
+_LONG = (_STEPS, _SAMPLE)  # the lines that make a log long: steps and device samples
 LONGEST_PAUSE_S = 2.0
 """A longer pause between runs is cut to this."""
 _SLICE_S = 0.1

@@ -72,8 +72,7 @@ class SessionLog:
 
     def __init__(self, path: Path, *, resume: bool = False, take_over: bool = False) -> None:
         self.path = path
-        self._absolute = path.absolute()
-        """Its path also after a model in this process has changed the working folder."""
+        self._absolute = path.absolute()  # its path also after a model in this process has changed the working folder
         self._lock = SessionLock(self._absolute)
         try:
             if not resume:
@@ -98,8 +97,7 @@ class SessionLog:
             except (LogError, OSError) as error:
                 self.close()
                 raise error if isinstance(error, LogError) else LogError(f"{path}: {error.strerror}") from None
-        self._end = self._file.tell()
-        """End of the last whole write, in bytes."""
+        self._end = self._file.tell()  # end of the last whole write, in bytes
 
     def _mend(self) -> None:
         """Cut the file after its last whole event."""
@@ -149,8 +147,8 @@ class SessionLog:
         if opened.st_size < self._end:
             raise LogLost(self.path, "another program has shortened it")
 
-    def copied_to(self, path: Path) -> SessionLog:
-        """A new log with the whole writes of this one. Raises `LogError`."""
+    def copied_to(self, path: Path, more: Iterable[Event]) -> SessionLog:
+        """A new log with the whole writes of this one, and more events. Raises `LogError`."""
         copy = SessionLog(path)
         try:
             while copy._end < self._end:
@@ -158,6 +156,7 @@ class SessionLog:
                 if not data:
                     raise LogLost(self.path, "its beginning is gone")
                 copy._end += os.write(copy._file.fileno(), data)
+            copy.write(more)
         except BaseException as error:
             copy.close()
             path.unlink(missing_ok=True)

@@ -59,18 +59,9 @@ class SessionRecorder:
         for folder in self._refuges(self._directory):
             text = f"session log {log.path}: {lost.reason}; all of it and what follows is in {folder / log.path.name}"
             notice = Notice(at=time.time(), text=text)
-            try:
-                copy = log.copied_to(folder / log.path.name)
-            except LogError:
-                continue
-            try:
-                copy.write([*events, notice])
-            except LogLost:
-                copy.close()
-                copy.path.unlink(missing_ok=True)
-                continue
-            self._log, self._directory = copy, folder
-            break
+            with contextlib.suppress(LogError):
+                self._log, self._directory = log.copied_to(folder / log.path.name, [*events, notice]), folder
+                break
         else:
             notice = Notice(at=time.time(), text=str(lost))
         self.problem = notice.text

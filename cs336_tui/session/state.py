@@ -57,8 +57,7 @@ class SessionState:
         """Cells that will run, as ordered keys."""
         self.running: dict[int, None] = {}
         """The cells that run, as keys in the order of their starts; several if they take turns."""
-        self._together: dict[int, None] = {}
-        """The cells started since none ran, as ordered keys."""
+        self._together: dict[int, None] = {}  # the cells started since none ran, as ordered keys
         self.default_threads: dict[tuple[str, str], int] = {}
         """torch's default intra-op threads as last read back, by device and model."""
         self.predictions: dict[CellSpec, Prediction] = {}

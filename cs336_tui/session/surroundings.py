@@ -10,8 +10,7 @@ from cs336_tui.events.events import DeviceSampled, GpuProcess, GpuSample, HostSa
 
 AFTER_S = 2.0
 """Seconds after the window within which a list of the GPU's processes still counts."""
-_LAST = 8
-"""Energy readings kept beside the first: the last may come after the window, before its end is known."""
+_LAST = 8  # energy readings kept beside the first: the last may come after the window, before its end is known
 
 
 class Window(msgspec.Struct):
@@ -64,8 +63,7 @@ class Surroundings:
     first may have been under way at its end."""
     _host_known: int = 0
     _steal_known: int = 0
-    _is_past: bool = False
-    """True once a sample after the window was taken."""
+    _is_past: bool = False  # True once a sample after the window was taken
 
     def take(self, sample: DeviceSampled, stage: Stage | None) -> None:
         """Add a sample that was taken at this stage of the cell, None if it was over."""

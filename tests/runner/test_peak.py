@@ -9,7 +9,7 @@ import pytest
 
 from cs336_tui.events.peaks import PeakError
 from cs336_tui.runner.launcher import Launcher
-from cs336_tui.runner.peak import measure_peak, with_others
+from cs336_tui.runner.machine import measure_peak, with_others
 from tests.made_peaks import made_peak
 from tests.runner.device.conftest import install_nvml, nvml_library
 from tests.runner.device.fake_nvml import FakeNvmlLibrary

@@ -24,8 +24,7 @@ _CANNOT = frozenset({2, 3, 13, 25, 26})
 """Codes after which a call is never made again: invalid argument (MIG), not supported, not found, deprecated."""
 
 _UNKNOWN = 999
-_FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""Inode of the machine's own PID namespace (PROC_PID_INIT_INO of Linux's proc_ns.h)."""
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # inode of the machine's own PID namespace (PROC_PID_INIT_INO of Linux's proc_ns.h).
 
 
 class _Query:

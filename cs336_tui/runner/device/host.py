@@ -12,8 +12,7 @@ import psutil
 
 from cs336_tui.events.events import HostSample
 
-_SHORTEST_CPU_WINDOW_S = 0.1
-"""The kernel counts CPU time in ticks of 10 ms; shorter windows give noise."""
+_SHORTEST_CPU_WINDOW_S = 0.1  # the kernel counts CPU time in ticks of 10 ms; shorter windows give noise
 
 
 _T = TypeVar("_T")

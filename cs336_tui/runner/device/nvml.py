@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, TypeVar
@@ -41,8 +41,7 @@ LOST = {
 
 _NO_GPU = "no GPU on this machine"
 
-_UNKNOWN_TO_NVML = (2, 6)
-"""Invalid argument, not found: the codes for a UUID or an index that no GPU has."""
+_UNKNOWN_TO_NVML = (2, 6)  # invalid argument, not found: the codes for a UUID or an index that no GPU has
 
 
 T = TypeVar("T")
@@ -82,16 +81,14 @@ def nvml_report(*, gpus: bool = True) -> NvmlReport:
     """The driver's version and, with `gpus`, the GPUs, which may take seconds without persistence mode."""
     driver = None
     try:
-        nvml = Nvml()
-        try:
+        with closing(Nvml()) as nvml:
             with suppress(nvml.api.NVMLError):
                 driver = str(nvml.api.nvmlSystemGetDriverVersion())
-            found, lost = nvml.gpus() if gpus else ([], [])
+            try:
+                found, lost = nvml.gpus() if gpus else ([], [])
+            except nvml.api.NVMLError as error:
+                return NvmlReport(driver, why=f"NVML lists no GPUs: {error} (NVML error {error.value})")
             return NvmlReport(driver, tuple(found), _NO_GPU if gpus and not found and not lost else None, tuple(lost))
-        except nvml.api.NVMLError as error:
-            return NvmlReport(driver, why=f"NVML lists no GPUs: {error} (NVML error {error.value})")
-        finally:
-            nvml.close()
     except NvmlUnavailable as error:
         return NvmlReport(driver, why=str(error))
 

@@ -40,8 +40,7 @@ class DeviceSampler:
         self._child: int | None = None
         self._changed = threading.Condition()
         self._woken = self._stopping = False
-        self._awaited: list[threading.Event] = []
-        """Set once a sample that begins from now on was handed on."""
+        self._awaited: list[threading.Event] = []  # set once a sample that begins from now on was handed on
         self._sampled_after: threading.Event | None = None
         """Set once the device was sampled after the running cell stopped measuring."""
         self._thread = threading.Thread(target=self._run, name="device-sampler", daemon=True)
