@@ -1,5 +1,4 @@
-"""Writes and reads events: msgpack on a child's pipe, one JSON object a line in the session log. `from_line` is the
-only way in for lines from anywhere: what it returns can be computed with."""
+"""Writes and reads events: msgpack on a child's pipe, in a log JSON lines, which `from_line` checks."""
 
 from __future__ import annotations
 

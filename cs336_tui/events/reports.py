@@ -66,8 +66,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     flops_by_range: dict[str, tuple[int, int]]
     """Forward and backward FLOPs of the matrix products of each named range."""
     softmax_flops: tuple[int, int] | None
-    """Of the attention's softmax, forward and backward, 5 and 4 operations an element. None for a user's own model with
-    its own number of layers or heads."""
+    """Of attention's softmax, forward and backward: 5 and 4 an element; None for a user's model of its own shape."""
     min_bytes_moved: int
     """Bytes that a step must read and write: parameters, gradients, optimizer state once each way, as its pass asks."""
     peak_bytes: int

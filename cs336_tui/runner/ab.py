@@ -6,14 +6,14 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import NamedTuple
 
 import msgspec
 
 from cs336_tui.config.spec import CellSpec, SpecError
+from cs336_tui.events.environment import Environment
 from cs336_tui.events.events import CellFinished, CellStarted, Event, Stage, StageChanged, Status, StepsTimed
-from cs336_tui.runner.launcher import Launcher, StartError
-from cs336_tui.runner.pipes import StopSignal
+from cs336_tui.runner.cells import CellRunner
+from cs336_tui.runner.launcher import StartError
 from cs336_tui.runner.queue import CellQueue, WaitingCell, unstarted
 from cs336_tui.runner.supervise import Supervisor
 
@@ -46,20 +46,7 @@ def rounds_of(a: CellSpec, b: CellSpec, rounds: int) -> tuple[tuple[CellSpec, in
     return tuple((spec, number) for number in range(1, rounds + 1) for spec in (a, b))
 
 
-class RoundSetup(NamedTuple):
-    """The means to run rounds. `watch` is given the spec and the PID of each round's process; `refuse` gives the reason
-    not to try one spec, or two at once, empty if there is none; `round_over` is called after each round."""
-
-    launcher: Launcher
-    record: Record
-    watch: Callable[[CellSpec, int | None], object]
-    refuse: Callable[..., str]
-    round_over: Callable[[], object]
-    stop: StopSignal
-    timeout_s: float | None = None
-
-
-def run_rounds(queue: CellQueue, setup: RoundSetup) -> None:
+def run_rounds(queue: CellQueue, cells: CellRunner, environment: Environment, timeout_s: float | None = None) -> None:
     """Run the waiting cells two by two, the first of them A, each two as a round, until none waits. A and B begin
     alternately. When one ran out of memory, or a user's own code could not be built, the waiting rounds are skipped."""
     for number in itertools.count():
@@ -68,10 +55,10 @@ def run_rounds(queue: CellQueue, setup: RoundSetup) -> None:
             return
         b = queue.take()
         if not isinstance(b, WaitingCell):  # stopped between the two
-            setup.record([unstarted(a.cell)])
+            cells.record([unstarted(a.cell)])
             return
-        endings = _run_round((a, b), setup, b_first=number % 2 == 1)
-        setup.round_over()
+        endings = _run_round(a, b, cells, environment, timeout_s, number % 2 == 1)
+        cells.watch.await_sample(cells.stop)
         reason = ""
         if names := [name for name, ending in zip("AB", endings, strict=True) if ending.status == "oom"]:
             reason = f"{' and '.join(names)} ran out of memory in round {number + 1}"
@@ -85,27 +72,27 @@ def run_rounds(queue: CellQueue, setup: RoundSetup) -> None:
 
 
 def _run_round(
-    sides: tuple[WaitingCell, WaitingCell], setup: RoundSetup, *, b_first: bool
+    a: WaitingCell, b: WaitingCell, cells: CellRunner, environment: Environment, timeout_s: float | None, b_first: bool
 ) -> tuple[CellFinished, CellFinished]:
-    a, b = sides
-    if why := setup.refuse(a.spec):
-        return _record_ends(setup.record, _ended(a, "oom", why), _ended(b, "failed", "A was not tried"))
-    if why := setup.refuse(b.spec):
-        return _record_ends(setup.record, _ended(a, "failed", "B was not tried"), _ended(b, "oom", why))
-    if why := setup.refuse(a.spec, b.spec):
-        return _record_ends(setup.record, *(_ended(side, "oom", why) for side in sides))
+    if why := cells.why_not(environment, a.spec):
+        return _record_ends(cells.record, _ended(a, "oom", why), _ended(b, "failed", "A was not tried"))
+    if why := cells.why_not(environment, b.spec):
+        return _record_ends(cells.record, _ended(a, "failed", "B was not tried"), _ended(b, "oom", why))
+    if why := cells.why_not(environment, a.spec, b.spec):
+        return _record_ends(cells.record, *(_ended(side, "oom", why) for side in (a, b)))
     started_at = time.time()
+    assert cells.launcher is not None, "two cells in turns have a process"
     try:
-        child = setup.launcher.start_round((a.cell, b.cell), (a.spec, b.spec), b_first=b_first)
+        child = cells.launcher.start_round((a.cell, b.cell), (a.spec, b.spec), b_first=b_first)
     except StartError as error:
-        return _record_ends(setup.record, *(_ended(side, "failed", str(error)) for side in sides))
+        return _record_ends(cells.record, *(_ended(side, "failed", str(error)) for side in (a, b)))
     pid = child.process.pid
-    setup.record([CellStarted(at=started_at, cell=side.cell, pid=pid) for side in sides])
-    setup.watch(a.spec if b.spec.device == "cpu" else b.spec, pid)
-    recorder = _RoundRecorder((a.cell, b.cell), setup.record)
+    cells.record([CellStarted(at=started_at, cell=side.cell, pid=pid) for side in (a, b)])
+    cells.watch.point(environment.device((a if b.spec.device == "cpu" else b).spec.device), pid)
+    recorder = _RoundRecorder((a.cell, b.cell), cells.record)
     with closing(child):
-        Supervisor(child, a.cell, recorder, setup.stop, setup.timeout_s).run()
-    return _record_ends(setup.record, *recorder.endings())
+        Supervisor(child, a.cell, recorder, cells.stop, timeout_s).run()
+    return _record_ends(cells.record, *recorder.endings())
 
 
 class _RoundRecorder:

@@ -18,7 +18,7 @@ from cs336_tui.events import events as ev
 from cs336_tui.events.environment import Environment, capability_pair
 from cs336_tui.events.peaks import PeakError
 from cs336_tui.events.reports import ReportKind
-from cs336_tui.runner.ab import RoundSetup, check_sides, rounds_of, run_rounds
+from cs336_tui.runner.ab import check_sides, rounds_of, run_rounds
 from cs336_tui.runner.capabilities import without_impossible
 from cs336_tui.runner.cells import CellRunner
 from cs336_tui.runner.device.sampler import DeviceSampler
@@ -159,11 +159,10 @@ class Bench:
         self.work()
 
     def run_ab(self, a: CellSpec, b: CellSpec, rounds: int, command: str) -> None:
-        """Run two cells in turns, a fresh process a round; returns when all rounds are over or cancelled. Raises like
-        `run`, and `SpecError` for cells that cannot take turns."""
+        """Run two cells in turns, a fresh process a round. Raises like `run`, and `SpecError` if they cannot."""
         check_sides(a, b)
         self.add(rounds_of(a, b, rounds), command)
-        self._work(self._run_rounds)
+        self._work(lambda environment: run_rounds(self.queue, self._cells, environment, self.timeout_s))
 
     def add(self, cells: Sequence[tuple[CellSpec, int]], command: str | None = None) -> None:
         """Queue cells, each with the number of the run of its spec, from 1. Raises like `run`."""
@@ -216,6 +215,7 @@ class Bench:
                 self._predictions.predictor.hold()
                 try:
                     run(environment)
+                    self._watch.point(None, None)
                 finally:
                     self._predictions.predictor.go_on()
         except BaseException:
@@ -244,20 +244,6 @@ class Bench:
             if ran_out and self.skip_after_oom:
                 reason = f"cell {taken.cell + 1} ran out of memory, and this one needs at least as much"
                 self.queue.skip_larger(taken.spec, reason)
-        self._watch.point(None, None)
-
-    def _run_rounds(self, environment: Environment) -> None:
-        setup = RoundSetup(
-            launcher=self._launcher,
-            record=self._cells.record,
-            watch=lambda spec, pid: self._watch.point(environment.device(spec.device), pid),
-            refuse=lambda *specs: self._cells.why_not(environment, *specs),
-            round_over=lambda: self._watch.await_sample(self._stop),
-            stop=self._stop,
-            timeout_s=self.timeout_s,
-        )
-        run_rounds(self.queue, setup)
-        self._watch.point(None, None)
 
     def resume(self, sink: Sink | None = None, *, failed: bool = False, take_over: bool = False) -> tuple[int, ...]:
         """Go on with the session's log, whose events go to `sink`, if given; returns the cells that now wait: those

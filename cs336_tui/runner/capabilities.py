@@ -18,8 +18,7 @@ LEFT_OUT = {axis.field: axis.sweep for axis in AXES.values() if axis.lacks}
 def without_impossible(
     sweep: Sweep, environment: Environment, fields: Collection[str] = tuple(LEFT_OUT)
 ) -> tuple[Sweep, tuple[str, ...]]:
-    """The sweep without the values of these `fields` that no cell can have here, and a line on each. Its devices are
-    resolved. A field of which nothing would be left stays, to be refused."""
+    """The sweep, its devices resolved, without values of these `fields` that no cell can have here; and why."""
     problems = {spec: environment.refusal(spec) for spec in sweep.cells()}
     changes: dict[str, Any] = {}
     said: list[str] = []
@@ -38,8 +37,7 @@ def without_impossible(
 
 
 def possible_here(sweep: Sweep, environment: Environment, fields: Collection[str]) -> tuple[Sweep, tuple[str, ...]]:
-    """The sweep, its devices named as they were, without those values of these fields that no cell of it can have
-    here, and a line for each that says why. What is wrong otherwise stays, to be shown where it was entered."""
+    """As `without_impossible`, with its devices named as they were; what is wrong otherwise stays, to be shown."""
     try:
         resolved = sweep.with_devices(environment.resolve(sweep.devices))
         found, said = without_impossible(resolved, environment, fields)

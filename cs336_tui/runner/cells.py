@@ -44,8 +44,8 @@ class CellRunner:
         check_fit: bool,
         nvtx: bool,
     ) -> None:
-        self._launcher, self._recorder, self._watch = launcher, recorder, watch
-        self._predictions, self._stop = predictions, stop
+        self.launcher, self._recorder, self.watch = launcher, recorder, watch
+        self._predictions, self.stop = predictions, stop
         self._check_fit, self._nvtx = check_fit, nvtx
         self.out_of_memory: dict[int, CellFinished] = {}
         """The ends of cells that ran out of memory and have not begun anew."""
@@ -63,13 +63,22 @@ class CellRunner:
         if why := self.why_not(environment, spec):
             self.record([CellFinished(at=time.time(), cell=cell, status="oom", error=why)])
             return
-        if self._launcher is None:
-            self._recorder.record([CellStarted(at=time.time(), cell=cell)])
-            self._watch.point(environment.device(spec.device), os.getpid())
-            worker_entry.run_cell(spec, cell, lambda event: self.record([event]), self._stop.is_set, nvtx=self._nvtx)
+        device, started_at = environment.device(spec.device), time.time()
+        if self.launcher is None:
+            self._recorder.record([CellStarted(at=started_at, cell=cell)])
+            self.watch.point(device, os.getpid())
+            worker_entry.run_cell(spec, cell, lambda event: self.record([event]), self.stop.is_set, nvtx=self._nvtx)
         else:
-            self._run_child(self._launcher, cell, spec, environment, timeout_s)
-        self._watch.await_sample(self._stop)
+            try:
+                child = self.launcher.start_cell(cell, spec, nvtx=self._nvtx)
+            except StartError as error:
+                self._fail(cell, str(error))
+                return
+            self._recorder.record([CellStarted(at=started_at, cell=cell, pid=child.process.pid)])
+            self.watch.point(device, child.process.pid)
+            with closing(child):
+                Supervisor(child, cell, self.record, self.stop, timeout_s).run()
+        self.watch.await_sample(self.stop)
 
     def record(self, events: Sequence[Event]) -> None:
         self._recorder.record(events)
@@ -79,7 +88,7 @@ class CellRunner:
             if isinstance(event, CellFinished) and event.unusable:
                 self.unusable[event.cell] = event.unusable
             if isinstance(event, StageChanged) and event.stage == "finishing":
-                self._watch.measured()
+                self.watch.measured()
 
     def why_not(self, environment: Environment, *specs: CellSpec) -> str:
         """The reason not to try a cell, or two that take turns in one process; empty if there is none."""
@@ -108,32 +117,18 @@ class CellRunner:
             record([started, ReportFinished(at=time.time(), report=number, status="oom", error=why)])
             return
         record([started])
-        if self._launcher is None:
-            self._watch.point(device, os.getpid())
-            worker_entry.make_report(request, number, lambda event: record([event]), self._stop.is_set)
+        if self.launcher is None:
+            self.watch.point(device, os.getpid())
+            worker_entry.make_report(request, number, lambda event: record([event]), self.stop.is_set)
             return
         try:
-            child = self._launcher.start_report(number, request)
+            child = self.launcher.start_report(number, request)
         except StartError as error:
             record([ReportFinished(at=time.time(), report=number, status="failed", error=str(error))])
             return
-        self._watch.point(device, child.process.pid)
+        self.watch.point(device, child.process.pid)
         with closing(child):
-            Supervisor(child, None, record, self._stop, timeout_s, report=number).run()
-
-    def _run_child(
-        self, launcher: Launcher, cell: int, spec: CellSpec, environment: Environment, timeout_s: float | None
-    ) -> None:
-        started_at = time.time()
-        try:
-            child = launcher.start_cell(cell, spec, nvtx=self._nvtx)
-        except StartError as error:
-            self._fail(cell, str(error))
-            return
-        self._recorder.record([CellStarted(at=started_at, cell=cell, pid=child.process.pid)])
-        self._watch.point(environment.device(spec.device), child.process.pid)
-        with closing(child):
-            Supervisor(child, cell, self.record, self._stop, timeout_s).run()
+            Supervisor(child, None, record, self.stop, timeout_s, report=number).run()
 
     def _fail(self, cell: int, error: str) -> None:
         self._recorder.record([CellFinished(at=time.time(), cell=cell, status="failed", error=error)])

@@ -181,8 +181,7 @@ def kernel_oom_kills() -> int | None:
 
 
 def explain_exit(exitcode: int | None, oom_kills: int | None) -> tuple[ev.Status, str]:
-    """Status and one-line error of a child that ended with `exitcode` before it reported a result. A negative exit code
-    is the signal that ended it. `oom_kills` counts the kernel's out-of-memory kills meanwhile, None if unknown."""
+    """Status and one-line error of a child without a result; `oom_kills` are the kernel's meanwhile, if known."""
     if exitcode is None or exitcode >= 0:
         return "failed", f"the process ended with exit code {exitcode} before reporting a result; see its output"
     try:

@@ -79,8 +79,7 @@ class Program(NamedTuple):
 
 
 def programs_of(work: SelftestCell, folder: Path, *, keep_memory: bool = False) -> tuple[Program, ...]:
-    """A bare script, the same again as a control, `bench` with device sampling and without, and the app with it. With
-    `keep_memory` the bare scripts keep freed memory too."""
+    """A bare script and its control (`keep_memory`: both keep freed memory), `bench` sampling and not, the app."""
     python = (sys.executable, "-P", "-m")  # the user's folder may have files named like Python's own
     cell = [*work.words, "--warmup", "0"]
 
@@ -203,8 +202,7 @@ class Groups:
     def start(
         self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None, *, terminal: bool = False
     ) -> Group:
-        """Start a program with its output in a file in `folder`, or on a terminal of its own. `env` is added to this
-        process's environment; temporary files go to `folder`."""
+        """Start a program with `env` added; its output goes to a file in `folder`, or to a terminal of its own."""
         environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
         environment |= {"TMPDIR": str(self.folder)} | dict(env or {})
         if terminal:

@@ -80,8 +80,7 @@ class TurnsProgress(NamedTuple):
 def take_turns(
     make: MakePrograms, plan: Plan, say: Callable[[TurnsProgress], object], *, patience_s: float = PATIENCE_S
 ) -> Taken:
-    """Start the programs and give them turns by the plan; no program is left behind. Raises `SelftestError` when a
-    program ends or does not warm up."""
+    """Start the programs, give them turns by the plan, end them. Raises `SelftestError` if one cannot go on."""
     starts: list[tuple[Round, ...]] = []
     turn_s: float | None = None
     start_s = START_S
@@ -167,8 +166,7 @@ class _Stage:
         return begin, end
 
     def all_steps(self) -> dict[str, list[TimedStep]]:
-        """The steps of every program until now. All go on until each has told a later step: those left in a pipe when
-        its reader was stopped come first."""
+        """The steps of every program until now, once each has told a later one: a pipe may hold back the last."""
         released = time.time()
         for group in self._running.values():
             group.let(True)

@@ -120,8 +120,7 @@ class CellState:
         self.surroundings.take(self._own_part(sample), stage)
 
     def _own_part(self, sample: ev.DeviceSampled) -> ev.DeviceSampled:
-        """The sample, without its GPU if that is not the cell's; `why` says so for a cell on a GPU. If a UUID is not
-        known, the GPU is the cell's if the cell runs on the machine's only CUDA device."""
+        """The sample, without a GPU that is not the cell's or may not be, unless it is the only one; `why` says so."""
         gpu, device = sample.gpu, self.spec.device
         if gpu is None:
             return sample

@@ -88,8 +88,7 @@ class SessionState:
 
     @property
     def surrounded(self) -> tuple[tuple[CellState, ev.Stage | None], ...]:
-        """The cells that a device sample taken now describes, each with its stage: those that run, and those that are
-        over (None) and ran last or beside one that still runs."""
+        """The running cells with their stages, and those over (None) that ran last or beside one that runs."""
         cells = [self.cells[number] for number in self._together if number in self.cells]
         running = [(cell, cell.stage) for cell in cells if cell.cell in self.running]
         return (*running, *((cell, None) for cell in cells if cell.is_over))

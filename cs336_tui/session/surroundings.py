@@ -59,8 +59,7 @@ class Surroundings:
     _energies: list[tuple[float, float]] = field(default_factory=list)
     """Time (Unix seconds) and energy counter (joules): the first and the last few of the window."""
     _after: list[tuple[float, tuple[GpuProcess, ...]]] = field(default_factory=list)
-    """Reading time (Unix seconds) and lists of the GPU's other processes: the first two after the window, as the
-    first may have been under way at its end."""
+    """Reading times (Unix seconds) and lists of other processes, the first two after the window or at its end."""
     _host_known: int = 0
     _steal_known: int = 0
     _is_past: bool = False  # True once a sample after the window was taken

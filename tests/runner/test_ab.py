@@ -12,21 +12,25 @@ from pathlib import Path
 import pytest
 
 from cs336_tui.config.spec import CellSpec, SpecError
-from cs336_tui.events.environment import DeviceInfo
+from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import CellsQueued, CellStarted, DeviceSampled, StepsTimed
 from cs336_tui.events.reports import Prediction
-from cs336_tui.runner.ab import BOTH_IN_MEMORY, RoundSetup, check_sides, rounds_of, run_rounds
+from cs336_tui.runner.ab import BOTH_IN_MEMORY, check_sides, rounds_of, run_rounds
 from cs336_tui.runner.bench import Bench
-from cs336_tui.runner.cells import in_turns_bytes, resident_bytes, why_not_tried
+from cs336_tui.runner.cells import CellRunner, in_turns_bytes, resident_bytes, why_not_tried
+from cs336_tui.runner.device.sampler import DeviceSampler
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.prediction_cache import PredictionCache
 from cs336_tui.runner.predictor import Predictor
 from cs336_tui.runner.queue import CellQueue
+from cs336_tui.runner.session_predictions import SessionPredictions
 from cs336_tui.session.load import load
 from cs336_tui.session.log import LogReader
+from cs336_tui.session.recorder import SessionRecorder
 from cs336_tui.session.state import SessionState, fold
 from tests.made_predictions import made_prediction
+from tests.samples import ENVIRONMENT
 from tests.watching import PATIENCE_S, Watch, ample_timeout_s, endless_spec, is_gone, small_spec
 
 WIDER = {"d_ff": 96}
@@ -234,18 +238,18 @@ def test_two_that_fit_alone_but_not_together_are_refused(predictor: Predictor) -
 
 
 def test_a_round_that_is_refused_is_said_of_both_and_starts_no_process(tmp_path: Path) -> None:
-    watch, stop = Watch(), StopSignal()
-    queue = CellQueue(watch, stop)
+    class Refusing(CellRunner):
+        def why_not(self, environment: Environment, *specs: CellSpec) -> str:
+            del environment
+            return f"no room for {specs[0].d_ff} and {specs[1].d_ff}" if len(specs) == 2 else ""
+
+    watch, stop, launcher = Watch(), StopSignal(), Launcher(tmp_path)
+    recorder, sampler = SessionRecorder(tmp_path, "s", watch), DeviceSampler(lambda _: None, interval_s=0)
+    queue = CellQueue(recorder.record, stop)
     queue.add(rounds_of(small_spec(), small_spec(**WIDER), 3))
-    setup = RoundSetup(
-        launcher=Launcher(tmp_path),
-        record=watch,
-        watch=lambda *_: None,
-        refuse=lambda *specs: f"no room for {specs[0].d_ff} and {specs[1].d_ff}" if len(specs) == 2 else "",
-        round_over=lambda: None,
-        stop=stop,
-    )
-    run_rounds(queue, setup)
+    predictions = SessionPredictions(launcher, recorder, lambda _: None)
+    cells = Refusing(launcher, recorder, sampler, predictions, stop, check_fit=True, nvtx=False)
+    run_rounds(queue, cells, ENVIRONMENT)
     stop.close()
     assert statuses(watch.state) == ["oom", "oom", *["skipped"] * 4]
     errors = {cell.finished.error for cell in watch.state.cells.values() if cell.finished}

@@ -92,10 +92,9 @@ class GpuReader:
         )
 
     def sample(self, now: float, child: int | None = None, *, fresh: bool = False) -> GpuSample:
-        """The GPU at `now` (monotonic seconds); `child` is the PID of the running cell's process; `fresh` reads the
-        list of processes anew. Memory in use is NVML's v2 if the driver has it, without the driver's own reserve. Power
-        is the average over the last second on Ampere and later (but for A100), else the instant. Raises `GpuLost`, and
-        `NvmlSilent` while NVML answers nothing."""
+        """The GPU at `now` (monotonic seconds); `child` is the running cell's PID; `fresh` reads the processes anew.
+        Memory is NVML's v2, if there, without the driver's reserve; power the average of a second from Ampere on (but
+        for A100), else the instant. Raises `GpuLost`, and `NvmlSilent` while NVML answers nothing."""
         self._now, self.why = now, None
         self._answered = self._unknown = False
         memory = self._read(self._memory)
@@ -187,8 +186,7 @@ class GpuMonitor:
     def sample(
         self, now: float, child: int | None = None, *, fresh: bool = False
     ) -> tuple[GpuSample | None, str | None]:
-        """The GPU at `now`, and why it or some of its measurements are missing; arguments as of `GpuReader.sample`.
-        None without a GPU; a lost one keeps its identity only. Takes no longer than `nvml.ANSWER_S`."""
+        """The GPU, if any, and why it or a part is missing, as `GpuReader.sample`, in `nvml.ANSWER_S` at most."""
         try:
             self._nvml = self._nvml or Nvml()
             with self._nvml.in_time():
