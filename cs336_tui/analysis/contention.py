@@ -43,8 +43,7 @@ def cores(number: float) -> str:
 
 
 LEAST_WAIT = 0.05
-"""Share of the window for which a thread of the cell stood ready and had no core; a step is about as much too long.
-The chores of a quiet machine and this app's own take less; one busy process on the same core takes half of it."""
+"""Share of the window for which a thread of the cell waited for a core: more than a quiet machine and this app take."""
 LEAST_OTHERS = 0.25
 """Cores that others use while none is free: more than this app and its sampling take."""
 ALL_CORES = 0.95
@@ -158,8 +157,7 @@ def _steal(cell: CellState) -> Finding:
 
 
 def _load(cell: CellState) -> Finding:
-    """Runnable processes over the last minute, the cell's own threads among them: it takes more than these and the
-    cores to blame others."""
+    """Runnable processes over the last minute: blamed if more than the cores and the cell's own threads together."""
     around = cell.surroundings
     if around.load_1m is None or not around.cpu_count:
         return Finding(None, "")

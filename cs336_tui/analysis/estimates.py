@@ -21,8 +21,7 @@ CONTEXT_BYTES = {"cuda": 2**29, "mps": 2**29, "cpu": 2**28}
 """The memory of a torch process besides its tensors. On CUDA, context and loaded kernels are assumed to take 0.5 GiB;
 on a CPU, an interpreter that has imported torch was seen to take 0.23 GiB."""
 TIGHT_SHARE = 0.1
-"""A fit with less than this share of the peak to spare is tight: a caching allocator reserves more than it hands
-out, and how much more is not predicted."""
+"""A fit with less than this share of the peak to spare is tight, as allocators reserve more than they hand out."""
 _SAME = "repeats"
 _MOST_NAMED = 3
 """The most other variants that are named."""
@@ -280,7 +279,6 @@ def _judge(spec: CellSpec, prediction: Prediction, target: Target, known: _Known
 
 
 def _named(cells: Sequence[MeasuredCell]) -> str:
-    """The first few of their variants."""
     names = list(dict.fromkeys(_variant(cell.spec) for cell in cells))
     return "; ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
 

@@ -21,8 +21,7 @@ RECENT = 9
 """So many of the latest cells of a kind tell the price of one."""
 _RECENT_STEPS = 31
 _BEND = 0.85
-"""If launches bound small cells, larger ones than any that was timed use the device better: their steps are taken to
-grow with this power of the work."""
+"""Power of the work with which steps grow beyond the largest timed, if launches bound small ones."""
 _FADES = 0.8
 """By which a cell's weight is multiplied for each later one of its kind."""
 _MOST_EXTRA = 3.0
@@ -64,8 +63,7 @@ class Timed(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """The time of a step: so many seconds a unit of work, or a launch, whichever is more. No step of more work than
-    `most_work` was timed."""
+    """The larger of seconds by work and by launches; no step of more work than `most_work` was timed."""
 
     per_work_s: float
     per_launch_s: float
@@ -248,8 +246,7 @@ def _left_of_compiling_s(cell: CellState, known: Prices, now: float | None) -> f
 
 
 def ends_s(state: SessionState, known: Prices, added: Sequence[CellSpec] = ()) -> list[float | None]:
-    """Seconds until the running cell is done, then each of the waiting ones, then what would be added; None where
-    nobody can tell."""
+    """Seconds until the running cell is done, then each waiting one, then what would be added; None is unknown."""
     ends = [left_of_running_s(state, known)]
     for spec in chain((state.cells[number].spec for number in state.waiting), added):
         needs, before = known.of(spec), ends[-1]

@@ -39,16 +39,14 @@ class Field(NamedTuple):
 
 
 OWN = "own"
-"""What a field shows of a user's model that decides it itself: its attention and architecture, and whose sizes these
-are where its dimensions were given raw."""
+"""Shown where a user's model decides: its attention and architecture, and its size if its dimensions were given raw."""
 NO_ARGUMENTS = "none"
 _OF_MODELS = ("edition", "arch", "vocab")
 """Fields that attention alone does not have."""
 
 
 def num_params(result: Result) -> int | None:
-    """Parameters of the model as it was built; for a reference that was not, as its dimensions imply. None for a user's
-    own that was not: its dimensions do not tell."""
+    """Parameters of the model as built, else of a reference as its dimensions imply; None of a user's own not built."""
     return result.cell.num_params or (None if is_imported(result.spec.model) else implied_params(result.spec))
 
 
@@ -81,8 +79,7 @@ def values(results: Iterable[Result], key: str) -> tuple[str, ...]:
 
 
 def varies(results: Sequence[Result], key: str) -> bool:
-    """True if the results differ in this field by more than what follows from the model that they are of, or from
-    there being none."""
+    """True if results that have this field differ in it by more than what follows from their model."""
     results = _with(results, key)
     if key == "model-args":
         by_model: dict[str, set[str]] = {}
@@ -128,8 +125,7 @@ def warmup_done(cell: CellState) -> str:
 
 
 def steps_done(cell: CellState) -> str:
-    """The number of measured steps as asked for; where it is automatic, with how many were really done, once the cell
-    is over: ``auto (140)``."""
+    """The number of measured steps; if automatic, with those done once the cell is over: ``auto (140)``."""
     words = steps_words(cell.spec.measure_steps, cell.spec.steps_auto)
     return f"{words} ({cell.running.n})" if cell.spec.steps_auto is not None and cell.is_over else words
 

@@ -76,7 +76,6 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """The next larger one, which does not fit; None where the limit ended the search."""
     limit: int
     predictions: int
-    """The number of predictions that were made."""
 
 
 def search(

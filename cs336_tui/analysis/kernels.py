@@ -26,8 +26,7 @@ _TOGETHER = ("attention core", FUSED)
 
 
 class KernelRow(NamedTuple):
-    """Every launch of one kernel, wherever in the selection it was launched from; `share` is of the selected total.
-    `std_ns` is the sample standard deviation, 0.0 for one launch."""
+    """Every launch of one kernel; `share` is of what was selected, `std_ns` a sample's, 0.0 for one launch."""
 
     name: str
     short: str
@@ -130,8 +129,7 @@ def by_phase(report: KernelReport) -> tuple[TimeShare, ...]:
 
 
 def by_range(report: KernelReport) -> tuple[RangeShare, ...]:
-    """A share per named range that occurs, in the order of `RANGES`; ``FUSED`` comes after them, and what has none
-    last, as ``NO_RANGE``."""
+    """A share per named range that occurs, in the order of `RANGES`, then of ``FUSED``, then of ``NO_RANGE``."""
     whole = _total(report.groups)
     gathered = grouped(report.groups, lambda group: group.range)
     found = []

@@ -113,8 +113,7 @@ def enqueuing(phases: Sequence[Phase]) -> Enqueuing:
 
 
 def _phases(cell: CellState, steps: int) -> list[Phase]:
-    """Means over the first `steps` steps; none where it was not recorded how long the host took for each, or what was
-    recorded cannot be."""
+    """Means over the first `steps` steps; none where the host's time of a phase was not recorded, or is below 0."""
     device_s = cell.phase_times_s
     host_s = cell.times.host_phases_s or (dict.fromkeys(device_s, cell.times.host_s) if len(device_s) == 1 else {})
     count = len(cell.step_times_s)

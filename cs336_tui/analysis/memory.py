@@ -17,12 +17,10 @@ from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, MemoryRe
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 TOP_CONTRIBUTORS = 5
-"""Of what a block saves for backward."""
 
 
 class Moment(NamedTuple):
-    """The live memory at one event, the largest block first. `by_category` has every category and adds up to the
-    total."""
+    """The live memory at one event, in bytes, the largest block first; `by_category` has every category."""
 
     event: int
     phase: str

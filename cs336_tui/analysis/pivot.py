@@ -202,8 +202,7 @@ def pivot(
 
 
 def varying(results: Sequence[Result]) -> tuple[str, ...]:
-    """Keys of the fields that differ between the results, so that they can be pivoted on; not those that only follow
-    from the model."""
+    """Keys of the fields that differ between results and can be pivoted on; not what only follows from the model."""
     return tuple(key for key in FIELDS if varies(results, key))
 
 

@@ -1,5 +1,4 @@
-"""Differences in how results of one table were made: settings in force, versions, machines. What the spec says is a
-choice, which tables show; here is what came of it, or lay beside it."""
+"""Differences in how results of one table were made, beside their specs: settings in force, versions, machines."""
 
 from __future__ import annotations
 

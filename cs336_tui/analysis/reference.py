@@ -93,8 +93,7 @@ def own(path: Path | None = None) -> tuple[Published, ...]:
 
 
 def write(rows: Iterable[Published], path: Path) -> None:
-    """Put the rows in place of the file at once, so that a crash leaves the old one or the new one. Raises
-    `ReferenceFileError`."""
+    """Replace the file at once, so that a crash leaves the old one or the new one. Raises `ReferenceFileError`."""
     draft = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -71,18 +71,16 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One measured cell under its ceilings. `bytes_moved` is the least that a step must move, so that the intensity is
-    at most and the bandwidth at least so much; what compute bounds by it may yet wait for its activations."""
+    """One measured cell under its ceilings. `flops` are of the timed phases, `step_s` is the mean of measured steps.
+    `bytes_moved` is the least of a step, so that the intensity is at most and the bandwidth at least so much."""
 
     result: Result
     device_name: str
     precision: Precision | None
     """In force, read back; None where what was read back is none of ours."""
     flops: int
-    """Of the timed phases of a step."""
     bytes_moved: int
     step_s: float
-    """Mean of the measured steps."""
     sheet: Ceiling | None
     measured: Ceiling | None
 

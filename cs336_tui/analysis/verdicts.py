@@ -27,8 +27,7 @@ DESCRIBING: tuple[VerdictName, ...] = ("steady", "launch-bound")
 EARLY = 1000
 """The measured steps that advice on warm-up looks at, from the first on: what comes later says nothing of it."""
 LOOSE = 0.05
-"""A mean whose confidence interval reaches this share of it to either side comes from too few steps, where that is so
-also for steps that are independent."""
+"""A mean known no better than to ± this share, also if its steps are independent, comes from too few of them."""
 HIDING = 0.05
 """Steps that may hide a lasting change of this share are not called steady."""
 OPEN = 0.5
@@ -98,8 +97,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """One sentence that explains the verdicts that hold, each with its evidence and what to do; doubts come first,
-        and beside one it is not told that the steps are steady."""
+        """The verdicts that hold, each with its evidence and advice, doubts first; beside one, no ``steady``."""
         told = [check for check in self._doubts_first if not (self.is_doubted and check.name == "steady")]
         return "; ".join(f"{check.name}: {check.explained}" for check in told) + "."
 

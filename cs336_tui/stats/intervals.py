@@ -241,8 +241,7 @@ def t_quantile(p: float, df: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float, y: float) -> float:
-    """The regularised incomplete beta function I_x(a, b); y = 1 - x is given so that no digits are lost. By its
-    continued fraction if that converges fast, else from the other tail."""
+    """The regularised incomplete beta function I_x(a, b); y = 1 - x is given so that no digits are lost."""
     if x <= 0 or y <= 0:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):

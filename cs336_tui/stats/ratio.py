@@ -200,7 +200,6 @@ def without_interval(log_ratio: float, level: float, why: str) -> Ratio:
 
 
 def _digits(value: float) -> str:
-    """Four significant digits."""
     return f"{value:#.4g}".rstrip(".")
 
 

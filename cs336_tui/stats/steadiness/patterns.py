@@ -31,8 +31,7 @@ LEAST_SEPARATION = 2.5
 LEAST_GAIN = 2.8
 """Of twice the log likelihood over one normal, in units of log n, for two parameters more; larger for small samples."""
 DEEPEST_VALLEY = 0.7
-"""The most values in the middle between the modes, over the mean of those at the modes, in windows of one width.
-Flat-topped and skewed distributions gain likelihood from two normals too, but have no valley."""
+"""The most values in the middle between the modes, over the mean of those at the modes, in windows of one width."""
 LEAST_PERIOD, LEAST_PERIODS = 3.0, 2.5
 """The shortest period in steps, and the fewest periods of a series."""
 FEWEST = 12

@@ -96,8 +96,7 @@ class Steadiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def classify(times_s: Sequence[float]) -> Steadiness:
-    """Classify step times in order, in seconds: measured ones, or warm-up and measured together. Raises ValueError when
-    a time is not finite or not above 0."""
+    """Classify step times in order, in seconds. Raises ValueError when a time is not finite or not above 0."""
     times = np.asarray(times_s, dtype=float)
     if not (np.isfinite(times) & (times > 0)).all():
         raise ValueError("a step time is not a finite number above 0")
