@@ -136,18 +136,13 @@ def prices(state: SessionState) -> Prices:
         ahead.append(running.spec)
     wanted = set(map(time_kind, ahead))
     modes = {spec.compile for spec in ahead} - {"off"}
-    warmup_wanted = any(spec.warmup_auto for spec in ahead)
-    measured_wanted = any(spec.steps_auto is not None for spec in ahead)
+    asked = any(spec.warmup_auto for spec in ahead), any(spec.steps_auto is not None for spec in ahead)
     found = _Found()
     counts = Counts()
     for cell in reversed(state.cells.values()):
-        counted = (counts.warmup is not None or not warmup_wanted) and (
-            counts.measured is not None or not measured_wanted
-        )
-        known = (
-            len(found.any) >= RECENT and wanted <= {kind for _, kind in found.alike} and modes <= found.compiling.keys()
-        )
-        if counted and known:
+        counted = all(count is not None or not is_asked for count, is_asked in zip(counts, asked, strict=True))
+        kinds = {kind for _, kind in found.alike}
+        if counted and len(found.any) >= RECENT and wanted <= kinds and modes <= found.compiling.keys():
             break
         counts = _with_counts_of(cell, counts)
         found.learn(cell)

@@ -130,14 +130,10 @@ def by_phase(report: KernelReport) -> tuple[TimeShare, ...]:
 
 def by_range(report: KernelReport) -> tuple[RangeShare, ...]:
     """A share per named range that occurs, in the order of `RANGES`, then of ``FUSED``, then of ``NO_RANGE``."""
-    whole = _total(report.groups)
-    gathered = grouped(report.groups, lambda group: group.range)
     found = []
-    for name in (*RANGES, FUSED, NO_RANGE):
-        if groups := gathered.get(name):
-            backward = _total(group for group in groups if group.backward)
-            total = _total(groups)
-            found.append(RangeShare(name, _of(total, whole), total - backward, backward, _instances(groups)))
+    for name, share, total, instances in _shares(report.groups, lambda group: group.range, (*RANGES, FUSED, NO_RANGE)):
+        backward = _total(group for group in report.groups if group.range == name and group.backward)
+        found.append(RangeShare(name, share, total - backward, backward, instances))
     return tuple(found)
 
 
@@ -254,8 +250,7 @@ def _matmul_share(report: KernelReport, phase: Phases) -> float:
 def _shares(
     groups: Sequence[KernelGroup], name_of: Callable[[KernelGroup], str], order: Sequence[str]
 ) -> tuple[TimeShare, ...]:
-    whole = _total(groups)
-    gathered = grouped(groups, name_of)
+    whole, gathered = _total(groups), grouped(groups, name_of)
     return tuple(
         TimeShare(name, _of(_total(gathered[name]), whole), _total(gathered[name]), _instances(gathered[name]))
         for name in order

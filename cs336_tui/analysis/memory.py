@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, MemoryReport, SavedBlock, SavedTensor
+from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, MemoryReport, SavedTensor
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -222,18 +222,11 @@ class SavedRow(NamedTuple):
 
 def saved_summary(report: MemoryReport) -> tuple[SavedRow, ...]:
     """The tensors that each Transformer block saves for backward; neighbours that save the same are one row."""
-    return tuple(_saved_row(list(run)) for _, run in groupby(report.saved, lambda block: block.contributors))
-
-
-def _saved_row(run: Sequence[SavedBlock]) -> SavedRow:
-    first = run[0]
-    modules = first.module if len(run) == 1 else f"{first.module} to {run[-1].module}, each"
-    top, rest = first.contributors[:TOP_CONTRIBUTORS], first.contributors[TOP_CONTRIBUTORS:]
-    return SavedRow(
-        modules,
-        len(run),
-        first.bytes,
-        tuple((found, found.bytes / first.bytes if first.bytes else 0.0) for found in top),
-        sum(found.bytes for found in rest),
-        len(rest),
-    )
+    rows = []
+    for found, blocks in groupby(report.saved, lambda block: block.contributors):
+        first, *others = blocks
+        modules = f"{first.module} to {others[-1].module}, each" if others else first.module
+        top = tuple((each, each.bytes / first.bytes if first.bytes else 0.0) for each in found[:TOP_CONTRIBUTORS])
+        rest = [each.bytes for each in found[TOP_CONTRIBUTORS:]]
+        rows.append(SavedRow(modules, len(others) + 1, first.bytes, top, sum(rest), len(rest)))
+    return tuple(rows)
