@@ -1,4 +1,4 @@
-"""`cs336-tui ab` of a cell against itself, and against itself with 3 % more work: how often it says they differ."""
+"""False and true alarms of `cs336-tui ab`: a cell against itself, and against itself with 3 % more work."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from cs336_tui.config.flops import step_flops
 
 COMMAND = str(Path(sys.executable).with_name("cs336-tui"))
 DIMS: dict[str, Any] = {"d_model": 64, "d_ff": 256, "num_heads": 2, "vocab_size": 256}
-"""Of layers so thin that one more of them is a small share of the work, and a share of the time about as large."""
+"""Thin layers: one more is a small share of the work and of the time."""
 LAYERS, MORE_LAYERS = 32, 33
 CONTEXT = 64
 MOST_DIFFERENT, LEAST_SLOWER = 2 / 40, 0.9
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What one run of `ab` said, and how long it took."""
+    """Result of one run of `ab`, and its duration."""
 
     case: str
     verdict: str
     ratio: float
     half_width: float
-    """Of the interval of the ratio."""
+    """Half the width of the ratio's interval."""
     took_s: float
 
 
 def flops(layers: int) -> int:
-    """Of one step."""
+    """FLOPs of one step."""
     choices: dict[str, Any] = {"contexts": (CONTEXT,), "batches": (1,), "passes": ("forward",), "devices": ("cpu",)}
     sweep = sweep_from(**DIMS, num_layers=layers, **choices)
     return step_flops(sweep.cells()[0])
 
 
 def ask(case: str, a_layers: int, words: Iterable[str]) -> Answer:
-    """Run `ab` with that many layers in A."""
+    """Run `ab` with this number of layers in A."""
     dims = [word for name, value in DIMS.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     shared = [*dims, "--context", str(CONTEXT), "--batch", "1", "--pass", "forward"]
     sides = ["--a", f"--num-layers {a_layers}", "--b", f"--num-layers {LAYERS}"]

@@ -20,9 +20,9 @@ REFERENCES = {
     "same operations": "--model benchmarks.reference_as_course:reference",
     "as it is": "--model reference",
 }
-"""What the course's model is compared with. The reference as it is computes the same by fewer operations."""
+"""Models that the course's is compared with. The unchanged reference computes the same with fewer operations."""
 MARK = 0.05
-"""How far a step of the course's model may be from one of the reference that does the same operations."""
+"""Largest accepted difference of a step from the reference's with the same operations, as a share."""
 QUICK = "--d-model 32 --d-ff 64 --num-layers 2 --num-heads 2 --vocab-size 100 --context 16 --warmup 1".split()
 
 
@@ -43,7 +43,7 @@ def ask(pass_: str, reference: str, shared: list[str], folders: tuple[Path, ...]
 
 
 def judged(low: float, high: float) -> str:
-    """Against the mark: met where the whole interval is within it, missed where it is wholly outside."""
+    """Verdict against the mark: met if the whole interval is within it, missed if it is wholly outside."""
     if low >= 1 - MARK and high <= 1 + MARK:
         return "met"
     return "MISSED" if low > 1 + MARK or high < 1 - MARK else "open: the interval holds the mark, run more rounds"

@@ -1,4 +1,4 @@
-"""Creating the reference model of 3.4 billion parameters: on the meta device, and on a GPU where there is one.
+"""Time to create the reference model of 3.4 billion parameters on the meta device, and on a GPU if there is one.
 
 Each creation is in a process of its own, which has imported torch and, on a GPU, made a CUDA context.
 """

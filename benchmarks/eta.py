@@ -1,4 +1,4 @@
-"""How good the time that is left is foretold: simulated sweeps with stalls, against what they really took.
+"""Accuracy of the predicted remaining time, on simulated sweeps with stalls.
 
     python -m benchmarks.eta --seeds 100
 
@@ -27,7 +27,7 @@ from cs336_tui.stats.summaries import summarize
 
 CELLS = 30
 FROM = 0.25
-"""The share of the sweep's time and of its cells from which on the foretold time is judged."""
+"""Share of the sweep's time and of its cells from which on predicted times are judged."""
 UNTIL = 0.95
 
 
@@ -35,11 +35,11 @@ class Step(NamedTuple):
     cell: int
     number: int
     share: float
-    """Of the sweep that is over, by cells."""
+    """Share of the sweep that is over, by cells."""
 
 
 class Trouble(NamedTuple):
-    """What goes wrong: seconds added to a step of a usual length, and by how much it slows everything down."""
+    """A disturbance: seconds added to a step of a usual length, and a factor by which everything slows down."""
 
     stall_s: Callable[[Step, float], float] = lambda _step, _usual_s: 0.0
     slowdown: Callable[[Step], float] = lambda _step: 1.0
@@ -125,14 +125,14 @@ def a_sweep(draw: random.Random, order: Order) -> tuple[CellSpec, ...]:
 
 
 def step_s(spec: CellSpec) -> float:
-    """Of an imaginary GPU: 40 TFLOP/s, a fifth slower with an optimizer, and 8 ms at least for 12 layers."""
+    """Step time on an imaginary GPU: 40 TFLOP/s, a fifth slower with an optimizer, at least 8 ms for 12 layers."""
     slower = 1.25 if spec.pass_ == "train-step" else 1.0
     floor = 0.008 * spec.num_layers / 12 * (1 if spec.pass_ == "forward" else 3)
     return max(relative_work(spec) / 40e12 * slower, floor)
 
 
 def events_of(specs: tuple[CellSpec, ...], trouble: Trouble, draw: random.Random) -> Iterator[tuple[Event, float]]:
-    """What happens, each event with the seconds of unforeseeable stalls until then."""
+    """Events of the sweep, each with the seconds of unforeseeable stalls until then."""
     at = stalled_s = 0.0
     yield CellsQueued(at=at, first=0, specs=specs, command="bench", ddof=1), stalled_s
     for cell, spec in enumerate(specs):
@@ -158,7 +158,7 @@ def events_of(specs: tuple[CellSpec, ...], trouble: Trouble, draw: random.Random
 
 
 def factors(specs: tuple[CellSpec, ...], trouble: Trouble, draw: random.Random) -> list[float]:
-    """By how much what was foretold is off, at least 1, at each event that is judged."""
+    """Ratios of predicted to real remaining time or the reverse, at least 1, at each event that is judged."""
     told: list[tuple[float, float, float | None]] = []
     state = SessionState()
     happened = list(events_of(specs, trouble, draw))
@@ -177,7 +177,7 @@ def factors(specs: tuple[CellSpec, ...], trouble: Trouble, draw: random.Random) 
 
 
 def judge(kind: Callable[[random.Random, float], Trouble], order: Order, seed: int) -> list[float]:
-    """By how much what was foretold of one sweep is off, at each event that is judged."""
+    """The `factors` of one simulated sweep."""
     draw = random.Random(seed)
     specs = a_sweep(draw, order)
     whole_s = sum(1.5 + spec.total_steps * step_s(spec) for spec in specs)

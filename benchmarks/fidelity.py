@@ -1,4 +1,4 @@
-"""Fidelity: `cs336-tui selftest` with cases of one's own, several of them in one report.
+"""Fidelity: `cs336-tui selftest` with several chosen cases in one report.
 
 What is run, and what the ratios are, is said in `cs336_tui/selftest/`. Whether glibc's malloc gives a step's memory
 back and faults it in again differs from one start of a bare script to the next. A cell's process always keeps it

@@ -1,4 +1,4 @@
-"""Thousands of generated flags, presets, themes and logs: every answer is short, quick and clean."""
+"""Fuzz test of generated flags, presets, themes and logs: every answer must be short, quick and clean."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from benchmarks.reporting import app, publish, table
 SLOWEST_S = 2.0
 GIVE_UP_S = 10.0
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What no command may write: control characters but newline and tab."""
+"""Control characters that no command may write: all but newline and tab."""
 LONGEST_REFUSAL = 4000
 
 
 class Answer(NamedTuple):
-    """What a command line came to. `raised` is a traceback, empty where there was none."""
+    """Result of a command line. `raised` is a traceback, empty if there was none."""
 
     words: tuple[str, ...]
     code: int
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
     raised: str = ""
 
     def faults(self) -> list[str]:
-        """What is wrong with it; nothing, if it is as it should be."""
+        """Faults of the answer; empty if there are none."""
         found = ["traceback"] if self.raised or "Traceback (most recent" in self.err else []
         found += ["slow"] if self.took_s > SLOWEST_S else []
         found += ["control characters"] if RAW.search(self.out + self.err) else []
@@ -53,7 +53,7 @@ class Answer(NamedTuple):
 
 @contextlib.contextmanager
 def _captured(fd: int, name: str) -> Iterator[Callable[[], str]]:
-    """What leaves this process by a file descriptor, which is that of a standard stream."""
+    """Output of this process on the file descriptor of a standard stream."""
     before, stream = os.dup(fd), getattr(sys, name)
     kept = tempfile.TemporaryFile()  # noqa: SIM115  # closed below
     stream.flush()
@@ -69,7 +69,7 @@ def _captured(fd: int, name: str) -> Iterator[Callable[[], str]]:
 
 
 class _TooLong(BaseException):
-    """An answer is not waited for any longer."""
+    """Raised when an answer takes longer than `GIVE_UP_S`."""
 
 
 def _too_long(*_: object) -> None:
@@ -77,7 +77,7 @@ def _too_long(*_: object) -> None:
 
 
 def ask(words: Sequence[str]) -> Answer:
-    """What the command says to these words, in this process."""
+    """Run the command with these words in this process."""
     from cs336_tui.cli.main import main
 
     raised, code = "", 0
@@ -100,7 +100,7 @@ def ask(words: Sequence[str]) -> Answer:
 
 
 def ask_a_process(words: Sequence[str]) -> Answer:
-    """What the command says to these words, in a process of its own; its start is not counted as the answer's."""
+    """Run the command with these words in its own process, whose start is not counted in the time."""
     began = time.perf_counter()
     ended = subprocess.run([*app(), *words], capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
     took_s = max(time.perf_counter() - began - START_S, 0.0)
@@ -114,7 +114,7 @@ START_S = 1.0
 
 @contextlib.contextmanager
 def a_home() -> Iterator[Path]:
-    """A user's folders of their own, with nothing in them, the current folder among them."""
+    """Empty user folders, the current folder among them."""
     with tempfile.TemporaryDirectory() as name:
         home, before, folder = Path(name), dict(os.environ), Path.cwd()
         os.environ |= {"HOME": name, "XDG_CONFIG_HOME": f"{name}/config", "XDG_DATA_HOME": f"{name}/data"}
@@ -132,7 +132,7 @@ def a_home() -> Iterator[Path]:
 
 
 def logs(count: int, seed: int) -> Iterator[Answer]:
-    """Ask in several ways about each of so many logs, a good one beside it."""
+    """Read each of `count` bad logs in several ways, a good log beside it."""
     base = hostile.base_log()
     good = b"".join(hostile.line(each) for each in base)
     for number in range(count):
@@ -149,7 +149,7 @@ def logs(count: int, seed: int) -> Iterator[Answer]:
 
 
 def presets(count: int, seed: int) -> Iterator[Answer]:
-    """List the presets with each of so many bad ones among them, a good one beside it; show and run it."""
+    """List the presets with each of `count` bad ones beside a good one; show and run the bad one."""
     for number in range(count):
         chance = random.Random(f"{seed} preset {number}")
         with a_home() as home:
@@ -165,7 +165,7 @@ def presets(count: int, seed: int) -> Iterator[Answer]:
 
 
 def themes(count: int, seed: int) -> Iterator[Answer]:
-    """Load so many bad themes, a good one beside each."""
+    """Load `count` bad themes, a good one beside each."""
     from cs336_tui.tui.themes import bundled, load_user
 
     assert bundled("cs336-dark") is not None
@@ -188,7 +188,7 @@ def themes(count: int, seed: int) -> Iterator[Answer]:
 
 
 def flags(count: int, seed: int) -> Iterator[Answer]:
-    """So many command lines, two good sessions beside them."""
+    """Run `count` command lines with two good sessions at hand."""
     good = b"".join(hostile.line(each) for each in hostile.base_log())
     with a_home() as home:
         folder = home / "data/cs336-tui/sessions"
@@ -204,14 +204,14 @@ KINDS = {"flags": flags, "presets": presets, "themes": themes, "logs": logs}
 
 
 def processes(count: int, seed: int) -> Iterator[Answer]:
-    """So many command lines, each in a process of its own, which also starts and ends as users have it."""
+    """Run `count` command lines, each in its own process, started and ended as by a user."""
     with a_home():
         for number in range(count):
             yield ask_a_process(hostile.some_flags((), random.Random(f"{seed} process {number}")))
 
 
 class Tally:
-    """What a kind of input came to; every fault is told once."""
+    """Results of one kind of input; every fault is printed once."""
 
     def __init__(self, kind: str) -> None:
         self.kind, self.answers, self.slowest_s = kind, 0, 0.0

@@ -1,5 +1,4 @@
-"""Tens of thousands of keys, clicks, pastes and resizes into the app in a real pty: it never crashes and always gives
-the terminal back."""
+"""Fuzz test of the app in a real pty: keys, clicks, pastes and resizes must not crash it or alter the terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ TAKEN_AND_RESTORED = (
     (b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?1000h", b"\x1b[?1000l"), (b"\x1b[?2004h", b"\x1b[?2004l"),
     (b"\x1b[?25l", b"\x1b[?25h"), (b"\x1b[>", b"\x1b[<u"),
 )  # fmt: skip
-"""What takes a terminal and gives it back: its screen, the mouse, bracketed paste, the cursor, its key codes."""
+"""Control sequences that change a terminal and restore it: screen, mouse, bracketed paste, cursor, key codes."""
 _SIZES = ((120, 40), (80, 24), (200, 60), (40, 12), (20, 5), (10, 3), (1, 1), (300, 10), (5, 90), (109, 30))
 _PLAIN = b"1234567890pilrsbecw?:tnxkvfgmoad/+-= \t\t\t\r\r\r\x1b\x1b\x7f\x10"
 _NAMED = (
@@ -46,7 +45,7 @@ _ODD = (
 
 
 def an_input(chance: random.Random) -> bytes | tuple[int, int]:
-    """Bytes of a key, click, paste or of nothing known; or a size (columns, rows)."""
+    """Bytes of a key, a click, a paste or random ones; or a size (columns, rows)."""
     kind = chance.random()
     if kind < 0.5:
         return bytes([chance.choice(_PLAIN)])
@@ -101,7 +100,7 @@ main()
 
 
 class Played(NamedTuple):
-    """What became of a seed's inputs: how many the app took, how often it was started, what was wrong."""
+    """Result of a seed's inputs: inputs that the app took, starts of the app, problem."""
 
     inputs: int
     starts: int
@@ -122,7 +121,7 @@ def an_app(home: Path, words: list[str]) -> Iterator[Terminal]:
 
 
 def send(terminal: Terminal, what: bytes | tuple[int, int]) -> None:
-    """Put it into the terminal; nothing happens where the app has ended."""
+    """Send an input to the terminal; does nothing if the app has ended."""
     with contextlib.suppress(OSError):
         if isinstance(what, tuple):
             terminal.resize(*what)
@@ -131,7 +130,7 @@ def send(terminal: Terminal, what: bytes | tuple[int, int]) -> None:
 
 
 def taken(terminal: Terminal) -> None:
-    """Wait until the app has answered all that it was sent: with what it writes when a window's size changes."""
+    """Wait until the app has handled all inputs, which its answer to a change of size shows."""
     size = terminal.process.getwinsize()
     send(terminal, (size[1] + 1 if size[1] < 250 else 100, size[0]))
     before = terminal.bytes_written
@@ -141,7 +140,7 @@ def taken(terminal: Terminal) -> None:
 
 
 def problem_of(terminal: Terminal, home: Path) -> str:
-    """What is wrong about an app that has ended; empty when nothing is."""
+    """Problem of an app that has ended; empty if there is none."""
     raw = bytes(terminal.raw)
     if terminal.process.exitstatus != 0:
         why = home / "crash.txt"
@@ -157,7 +156,7 @@ def problem_of(terminal: Terminal, home: Path) -> str:
 
 
 def play(words: list[str], count: int, seed: str, log: bytes, batch: int) -> Played:
-    """Send so many inputs to the app, `batch` at a time without waiting; start it again when they quit it."""
+    """Send `count` inputs to the app, `batch` at a time without waiting; restart it when an input quits it."""
     chance, done, starts, began = random.Random(seed), 0, 0, time.monotonic()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         home = Path(name)
@@ -200,7 +199,7 @@ def replayed(count: int, seed: str, batch: int) -> Played:
 
 
 def live(count: int, seed: str, batch: int) -> Played:
-    """Inputs into an app that runs cells when told so."""
+    """Inputs into an app that can run cells."""
     return play(LIVE, count, seed, good_log(), batch)
 
 

@@ -1,4 +1,4 @@
-"""Everything that needs a CUDA GPU, in one command: GPU tests and benchmarks, what tells most first, into one report.
+"""Tests and benchmarks that need a CUDA GPU, in one command and one report, the most telling first.
 
 Parts that do not fit into the budget are named at the end, with the command that runs them. What a part has said is in
 the report as soon as it says it, so that a run that is cut off loses nothing.
@@ -23,11 +23,11 @@ from benchmarks.reporting import machine, table
 
 ROOT = Path(__file__).resolve().parent.parent
 LEAST_S = 30.0
-"""Tests that have less than this are not begun: importing torch and reaching the GPU takes a part of it."""
+"""Least time for tests to begin, which includes importing torch and reaching the GPU."""
 GRACE_S = 10.0
 """Before a part's end it is interrupted, so that pytest still sums up what it has."""
 LINGER_S = 2.0
-"""How long to listen to what a part has left behind, such as compilers that wait for work."""
+"""Time to read output of processes that a part has left behind, such as idle compilers."""
 _PYTEST = [
     "-m", "pytest", "-v", "-rs", "--tb=short", "--timeout", "180", "-p", "no:cacheprovider",
     "-o", "addopts=",  # plugins that the settings name, and these tests do without, need not be installed
@@ -124,7 +124,7 @@ def main(names: tuple[str, ...], output: Path, budget: float, timeout: float) ->
 
 
 def _run(part: Part, output: Path, limit_s: float) -> Done:
-    """Run one part and have all that it says in the report; of one that reports itself only if it did not end well."""
+    """Run one part and append its output to the report; if it reports itself, only after a failure."""
     own = ["--output", str(output.resolve())] if part.reports_itself else []
     with output.open("a") as report:
 
@@ -185,7 +185,7 @@ def run(command: Sequence[str], limit_s: float, tell: Callable[[str], None]) -> 
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    """To the process and all that it started, as far as these are still of its session's first group."""
+    """Send a signal to the process and to those it started in its process group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
 

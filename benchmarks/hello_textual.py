@@ -1,4 +1,4 @@
-"""The smallest Textual app: what start-up is compared with."""
+"""The smallest Textual app, against which start-up is compared."""
 
 from textual.app import App, ComposeResult
 from textual.widgets import Static

@@ -1,4 +1,4 @@
-"""Generated inputs that nobody should have to trust: session logs, presets, themes and flags."""
+"""Generated untrusted inputs: session logs, presets, themes and flags."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUMBERS: tuple[Any, ...] = (
     0, -1, 1, 2, 7, 10**9, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 10**30, 10**400, 0.0, -0.0, -1.5, 5e-324,
     2.2e-308, 1e-200, 1e-30, 1e15, 1e18, 1e19, 1e80, 1e155, 1e300, 1.7e308, -1e308, 253402300800, -62135596801,
 )  # fmt: skip
-"""Numbers at the edges of what types, clocks and arithmetic bear."""
+"""Numbers at the limits of types, clocks and arithmetic."""
 TEXTS = (
     "", " ", "\x1b[2J\x1b[H", "\x1b]0;owned\x07", "\x1b]52;c;cm0gLXJm\x07", "\x1bP$q\x1b\\", "\x9b31m", "\x9d0;t\x9c",
     "a\x00b", "\x7f\x08\x08", "two\nlines\r\nthree\rfour", "tab\there", "\u2028\u2029\x85", "=1+1",
@@ -35,7 +35,7 @@ TEXTS = (
     "cuda:99999999999",
     "auto", "auto:9999999999999", "NaN", "nan", "inf", "-0", "1e999", "1_000", "١٢٣", "fp32", "tiny", "=".join("ab"),
 )  # fmt: skip
-"""Texts that mean something to a terminal, a spreadsheet, markup, a shell or a parser."""
+"""Texts with a meaning to a terminal, a spreadsheet, markup, a shell or a parser."""
 
 
 def base_log() -> list[dict[str, Any]]:
@@ -75,7 +75,7 @@ def a_place(value: Any, chance: random.Random) -> tuple[Any, ...]:
 
 
 def put(value: Any, path: Sequence[Any], change: Callable[[Any], Any]) -> Any:
-    """The JSON value with what stands at `path` changed."""
+    """The JSON value with the value at `path` changed."""
     if not path:
         return change(value)
     copy = value.copy()
@@ -84,7 +84,7 @@ def put(value: Any, path: Sequence[Any], change: Callable[[Any], Any]) -> Any:
 
 
 def spoilt(value: Any, chance: random.Random) -> Any:
-    """Another value, mostly of the same type, so that it comes past the types to what computes with it."""
+    """Another value, mostly of the same type, so that it passes the type checks and reaches computations."""
     if chance.random() < 0.03:
         return chance.choice([None, True, chance.choice(NUMBERS), chance.choice(TEXTS), [], {}, [[]], {"": []}])
     match value:
@@ -231,7 +231,7 @@ _VALUES = (
 
 
 def some_flags(logs: Sequence[str], chance: random.Random) -> list[str]:
-    """A command line that starts no cell: what runs something has at least one value that nothing can be run with."""
+    """A command line that starts no cell: a command that runs cells gets at least one impossible value."""
 
     def value() -> str:
         found = chance.choice([*TEXTS, *_VALUES, *map(str, NUMBERS)])

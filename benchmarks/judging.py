@@ -1,4 +1,4 @@
-"""How long a cell's judgement takes: mark, 1 s for 10,000 measured steps. It is made off the UI's thread."""
+"""Time to judge a cell: mark, 1 s for 10,000 measured steps. Judging runs off the UI's thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARK_S = 1.0
 WARMUP = 5
 NOISE, CORRELATION = 0.01, 0.5
 SHIFTED = "flat between 8 shifts"
-"""The most that the search for changes looks for."""
+"""The series with the most changes that the search looks for."""
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""What is wrong with the log of a session whose processes were killed, and that was resumed."""
+"""Checks of the log of a session whose processes were killed and that was resumed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cs336_tui.session.log import LogReader
 from cs336_tui.session.store import load
 
 CELLS, WARMUP, STEPS = 6, 1, 4000
-"""Of every session that is killed."""
+"""Counts of every session that is killed."""
 
 
 def wrong_in(log: Path, before: bytes) -> Iterator[str]:
-    """What is wrong with the log of a session that was resumed to its end."""
+    """Faults in the log of a session that was resumed to its end."""
     if not log.read_bytes().startswith(before):
         yield "a line that was whole before the kill is not where it was"
     state = load(log)
@@ -44,7 +44,7 @@ def wrong_in(log: Path, before: bytes) -> Iterator[str]:
 
 
 def steps_of(log: Path, pid: int) -> int:
-    """How many steps of this process the log has."""
+    """Number of steps of this process in the log."""
     owner, count = 0, 0
     for event in LogReader(log):
         match event:
@@ -56,7 +56,7 @@ def steps_of(log: Path, pid: int) -> int:
 
 
 def lost_steps(log: Path, counts: Path) -> Iterator[str]:
-    """Steps that a killed child had finished and the log lacks: when a forward begins, the step before was told."""
+    """Finished steps of a killed child that the log lacks: a forward begins after the step before was sent."""
     events = list(LogReader(log))
     done = {event.cell for event in events if isinstance(event, CellFinished) and event.status == "ok"}
     started = [event for event in events if isinstance(event, CellStarted)]

@@ -55,15 +55,15 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass
 class Tally:
-    """What kills came to."""
+    """Results of the kills."""
 
     kills: Counter[str] = field(default_factory=Counter)
-    """By signal; only those that found alive what they were for, and of a child or a server those that cost a cell."""
+    """Kills by signal; only those of a live process, and for a child or a server only those that cost a cell."""
     left: Counter[int] = field(default_factory=Counter)
-    """By how many cells had no result then."""
+    """Kills by the number of cells left without a result."""
     wrong: list[str] = field(default_factory=list)
     slowest_end_s: float = 0.0
-    """The longest that a process outlived the one that was killed."""
+    """Longest time that a process outlived the killed one."""
 
 
 class Folder:
@@ -75,7 +75,7 @@ class Folder:
         (path / "counted_lm.py").write_text(MODEL)
 
     def words(self) -> list[str]:
-        """The choices of the sweep, as flags."""
+        """The sweep as flags of the command line."""
         sizes = (
             "--d-model 32 --d-ff 64 --num-layers 1 --num-heads 2 --vocab-size 64 --context 8 --threads 1 --device cpu"
         )
@@ -85,7 +85,7 @@ class Folder:
         return [*sizes.split(), *sweep.split(), *model]
 
     def specs(self) -> list[CellSpec]:
-        """The same as cells."""
+        """The cells of the sweep."""
         return [_spec(self.path, batch + 1) for batch in range(CELLS)]
 
     @property
@@ -101,7 +101,7 @@ class Folder:
             bench.close()
 
     def resume(self, before: bytes, *, failed: bool = False) -> None:
-        """Go on with the session to its end and look through the log, which began with `before`."""
+        """Resume the session to its end and check the log, which began with `before`."""
         log = self.log
         if log is None or b'"CellsQueued"' not in before:
             return  # killed before there was a cell to run
@@ -132,7 +132,7 @@ def _bench(sink: Callable[[Sequence[Event]], None], folder: Path, session: str |
 
 
 def left_over(mark: str) -> list[psutil.Process]:
-    """Processes that were started here and are none of this program's own."""
+    """Processes that were started here, without this program, its fork server and resource tracker."""
     server: Any = forkserver._forkserver
     tracker: Any = resource_tracker._resource_tracker
     own = {os.getpid(), server._forkserver_pid, tracker._pid}
@@ -145,7 +145,7 @@ def left_over(mark: str) -> list[psutil.Process]:
 
 
 def expect_all_gone(tally: Tally, mark: str) -> None:
-    """Wait for the end of whatever a killed process had started."""
+    """Wait until all processes that a killed process had started have ended."""
     began = time.monotonic()
     while (left := left_over(mark)) and time.monotonic() - began < GONE_WITHIN_S:
         time.sleep(0.02)  # not waited for: some are children of this process, whose end others are to hear of
@@ -244,8 +244,8 @@ def killed_command(folder: Folder, chance: random.Random, words: Sequence[str]) 
 
 
 def kill_apps(tally: Tally, chance: random.Random, kills: int) -> None:
-    """The app in a terminal, killed at a random moment by signals in turn; after those that it hears the terminal must
-    be as it was."""
+    """The app in a terminal, killed at random moments by each signal in turn. After a signal that can be handled the
+    terminal must be as before."""
     while tally.kills.total() < kills:
         with marked_folder() as path:
             folder = Folder(path, tally)
@@ -278,7 +278,7 @@ def press_run(terminal: Terminal) -> None:
 
 
 def not_restored(terminal: Terminal, number: signal.Signals) -> Iterator[str]:
-    """What an app that has ended leaves of itself in the terminal."""
+    """Traces that an ended app leaves in the terminal."""
     terminal.wait()
     raw = bytes(terminal.raw)
     if raw.rfind(b"\x1b[?1049h") > raw.rfind(b"\x1b[?1049l"):
@@ -339,7 +339,7 @@ KINDS: dict[str, Callable[[Tally, random.Random, int], None]] = {
 
 
 def killed(kind: str, kills: int, seed: int) -> Tally:
-    """At least so many kills of one of `KINDS`."""
+    """Kill processes of one of `KINDS` at least `kills` times."""
     tally = Tally()
     KINDS[kind](tally, random.Random(f"{kind} {seed}"), kills)
     return tally

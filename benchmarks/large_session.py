@@ -129,9 +129,9 @@ def exporting_s(log: Path, env: dict[str, str]) -> float:
 
 
 async def scrolling_ms(log: Path, tab: str, size: tuple[int, int], keys: int) -> tuple[list[float], list[float]]:
-    """For each of so many keys in a tab: for how long the event loop was held up at most, and its processor time.
+    """Longest delay of the event loop and processor time of each of `keys` keys in a tab, in milliseconds.
 
-    Milliseconds. The first includes what else runs on the machine, and so is what a person feels on it.
+    The delay includes other work on the machine, as a user feels it.
     """
     from cs336_tui.tui.app import Cs336App
     from cs336_tui.tui.widgets.rows import Rows

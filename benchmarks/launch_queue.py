@@ -1,4 +1,4 @@
-"""A host that enqueues a training step through a launch queue of limited length, and what is judged of it.
+"""A model of a host that launches a training step through a bounded queue, and the verdicts on it.
 
     python -m benchmarks.launch_queue [--queue 1024] [--launch-us 6] [--random 2000]
 
@@ -27,25 +27,25 @@ from cs336_tui.events.events import StepsTimed
 from cs336_tui.session.cell_state import CellState
 
 LATENCY_S = 5e-6
-"""From a launch to the kernel's begin on an idle device."""
+"""Time from a launch to the kernel's begin on an idle device."""
 
 
 class Launch(NamedTuple):
-    """Seconds: what launching a kernel takes the host, and running it the device."""
+    """Seconds of one kernel: launching it on the host and running it on the device."""
 
     host_s: float
     device_s: float
 
 
 class Simulated(NamedTuple):
-    """What a step's clocks show, in seconds by phase, and what they do not."""
+    """Times of a step in seconds: those that clocks show, by phase, and those that they do not."""
 
     host_s: Mapping[str, float]
-    """Waiting for room in the queue included."""
+    """Time of the host by phase, with its waits for room in the queue."""
     device_s: Mapping[str, float]
     step_s: float
     enqueuing_s: float
-    """Of the whole step, waiting not included."""
+    """Time of the host in the whole step, without its waits."""
 
     @property
     def is_bound(self) -> bool:
@@ -77,7 +77,7 @@ def simulate(phases: Mapping[str, Sequence[Launch]], queue: int = 1024) -> Simul
 
 
 def judged(found: Simulated, *, steps: int = 5) -> Finding:
-    """The verdict on a cell whose steps are all as this one."""
+    """The verdict on a cell whose steps all equal this one."""
     cell = CellState(0, _SPEC)
     cell.times.add(
         StepsTimed(
@@ -170,7 +170,7 @@ def random_step(dice: random.Random, *, alike: bool) -> dict[str, list[Launch]]:
     """A step of random launches. Where phases are `alike`, forward, loss and backward are of one kind."""
 
     def kind() -> tuple[float, float]:
-        """What a launch takes the host, 2.5 to 20 us, and its kernel the device, 1.5 to 500 us."""
+        """Seconds of a launch on the host, 2.5 to 20 us, and of its kernel on the device, 1.5 to 500 us."""
         return math.exp(dice.uniform(-12.9, -10.8)), math.exp(dice.uniform(-13.4, -7.6))
 
     def launches(launch_s: float, kernel_s: float) -> list[Launch]:
@@ -193,7 +193,7 @@ def random_step(dice: random.Random, *, alike: bool) -> dict[str, list[Launch]]:
 
 
 def _judge_random(count: int, queue: int) -> int:
-    """Judge so many random steps of either sort and print how they fared; how many verdicts were wrong."""
+    """Judge `count` random steps of each sort and print the results; returns the number of wrong verdicts."""
     wrong = 0
     for alike in (True, False):
         dice = random.Random(count)

@@ -1,4 +1,4 @@
-"""How long a memory report of 1,000,000 events takes to be read, drawn from and asked: mark, 1 s to 200 columns."""
+"""Time to read, draw and query a memory report of 1,000,000 events: mark, 1 s for 200 columns."""
 
 from __future__ import annotations
 

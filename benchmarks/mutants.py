@@ -144,7 +144,7 @@ def find(wanted: Sequence[Mutant]) -> Iterator[tuple[Place | None, str]]:
         line.set_seq2(mutant.before)
 
         def likeness(place: Place, mutant: Mutant = mutant) -> float:
-            """From 0 to 1.23; a line that is the same in a function of another name has 1."""
+            """Likeness of two lines, 0 to 1.23; the same line in a function of another name has 1."""
             has, name = place.mutant, mutant.function.rpartition(".")[2]
             line.set_seq1(has.before)
             ratio = line.ratio() if line.real_quick_ratio() > 0.6 and line.quick_ratio() > 0.6 else 0.0
@@ -266,8 +266,8 @@ def sample(listed: Path) -> None:
 def run(listed: Path, coverage: Path, log: Path, out: Path, jobs: int, seconds: float) -> None:
     """Try each mutant that is found in this tree with the tests that run its line, in copies of the tree.
 
-    OUT is gone on from, if it is there: what survived meets more tests with more --seconds. The data of --coverage and
-    the log of --durations come from one run of the whole suite:
+    An existing OUT is continued: survivors are tried with more tests if --seconds is larger. The data of --coverage
+    and the log of --durations come from one run of the whole suite:
 
     COVERAGE_FILE=data python -m pytest -n 2 --dist loadfile --durations=0 --durations-min=0 --cov=cs336_tui
     --cov-context=test --cov-report= | tee log

@@ -1,4 +1,4 @@
-"""The reference Transformer as plain PyTorch has it: torch.nn's own modules and functions, one after another.
+"""The reference Transformer in plain PyTorch: modules and functions of torch.nn, one after another.
 
 The same mathematics as `cs336_tui.worker.workload.transformer` of arch ``swiglu-rope`` with its naive attention.
 """

@@ -23,7 +23,7 @@ MARK = 1.03
 
 
 def compare(words: list[str]) -> list[dict[str, Any]]:
-    """Rows of the table of `ab`: one a round, and one of all."""
+    """Rows of the table of `ab`: one for each round and one for all."""
     root = str(Path(__file__).parent.parent)
     sides = ["--a", "--model reference", "--b", f"--model {PLAIN}", "--model-path", root]
     with tempfile.TemporaryDirectory() as home:
@@ -37,7 +37,7 @@ def compare(words: list[str]) -> list[dict[str, Any]]:
 
 
 def judged(low: float, high: float) -> str:
-    """Against the mark: met where the whole interval is below it, missed where it is wholly above."""
+    """Verdict against the mark: met if the whole interval is below it, missed if it is wholly above."""
     return "met" if high <= MARK else "MISSED" if low > MARK else "open: the interval holds the mark, run more rounds"
 
 

@@ -25,7 +25,7 @@ WARMUP_STEPS = 2
 
 
 class Measured(NamedTuple):
-    """Bytes, or how the cell ended without them."""
+    """Bytes, or the status of a cell that ended without them."""
 
     peak_bytes: int | None
     ended: str
@@ -79,7 +79,7 @@ def cpu_peak(spec: CellSpec) -> int:
 
 
 def measure(spec: CellSpec) -> Measured:
-    """The peak of a cell's steps after warm-up; in a process of its own."""
+    """Peak of a cell's steps after warm-up, in a separate process."""
     if not spec.device.startswith("cuda"):
         return Measured(cpu_peak(spec), "ok")
     from cs336_tui.events.events import CellFinished, Event
@@ -93,14 +93,14 @@ def measure(spec: CellSpec) -> Measured:
 
 
 def capability(device: str) -> tuple[int, int] | None:
-    """Of the GPU; in a process of its own. None off CUDA."""
+    """Compute capability of the GPU, read in a separate process. None off CUDA."""
     import torch
 
     return torch.cuda.get_device_capability(device) if device.startswith("cuda") else None
 
 
 def predict_timed(spec: CellSpec, capability: tuple[int, int] | None) -> tuple[int, float]:
-    """Predicted peak, and how many seconds it took once everything is imported; in a process of its own."""
+    """Predicted peak and the seconds it took after all imports, in a separate process."""
     from cs336_tui.worker.estimate.predict import predict
 
     started = time.perf_counter()

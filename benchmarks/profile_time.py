@@ -1,4 +1,4 @@
-"""From asking for a cell's kernels to the table on hand: the child process, its profiled step, the report, the rows."""
+"""Time from the request for a kernel report to its table: child process, profiled step, report, rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every benchmark script says of itself: the machine, medians, ratios, the mark that was set."""
+"""Report parts that all benchmarks share: the machine, medians, ratios, verdicts against marks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import click
 
 
 def machine() -> str:
-    """One line on where the figures were taken."""
+    """One line on the machine of the figures."""
     from cs336_tui.runner.machine import processor_name, usable_cpus
 
     return f"{processor_name()}, {usable_cpus()} cores, {platform.system()}, Python {platform.python_version()}"
 
 
 def app() -> list[str]:
-    """The command that starts the app: the installed one beside Python, or the module where the package only lies."""
+    """The command that starts the app: the installed one beside Python, or the module if there is none."""
     script = Path(sys.executable).with_name("cs336-tui")
     return [str(script)] if script.exists() else [sys.executable, "-m", "cs336_tui"]
 
@@ -36,7 +36,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def verdict(value: float, low: float, high: float) -> str:
-    """Whether a figure met the mark that was set for it."""
+    """Verdict on a figure against its mark."""
     return "met" if low <= value <= high else "MISSED"
 
 

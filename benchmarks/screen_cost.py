@@ -1,4 +1,4 @@
-"""What the screen costs: bytes written to a 120x40 terminal, processor share and memory of the user interface's
+"""Cost of the screen: bytes written to a 120x40 terminal, processor share and memory of the user interface's
 process, during a run of steps of about 50 ms and idle."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STEP_S = 0.05
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one stretch of time: bytes a second, share of a core, resident bytes."""
+    """Cost over a stretch of time: bytes a second, share of a core, resident bytes."""
 
     bytes_per_s: float
     cpu: float

@@ -1,4 +1,4 @@
-"""Start-up: exec to the first painted frame in a 120x40 pty, beside a hello-world Textual app, pair by pair."""
+"""Start-up: time from exec to the first painted frame in a 120x40 pty, paired with a hello-world Textual app."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Step times of known truth: how often `steadiness.steady` names it, how often an interval holds the true mean or
-ratio, and how often interleaved runs of two sides are told apart."""
+"""Accuracy on step times of known truth: classes by `steadiness.steady`, coverage of intervals of the mean and of
+ratios, and detection of differences between interleaved runs."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ TRUTHS: dict[str, frozenset[str]] = {
     "drift": frozenset({"slowdown", "drift"}),
     "bimodal": frozenset({"bimodal"}),
 }
-"""What holds of each kind of series. A drift is a slowdown too; a throttle that might as well be gradual is both."""
+"""True classes of each kind of series. A drift is a slowdown too; a throttle that might as well be gradual is both."""
 NOISES = (0.005, 0.01, 0.02)
 CORRELATIONS = (0.0, 0.5)
 STEP_S = 0.05
 LEAST_RIGHT, MOST_FALSE = 0.95, 0.02
 LEAST_COVERAGE, MOST_COVERAGE = 0.92, 0.98
 MARKED_STEPS = 100
-"""The number of steps for which that mark is set."""
+"""Number of steps to which the mark of coverage applies."""
 INTERVAL_CORRELATIONS = (0.0, 0.3, 0.5, 0.7)
 INTERVAL_NOISES = ("normal", "lognormal", "spikes of 5 deviations", "spikes of 25 deviations")
 PAIRS_LUCK = (0.0, 0.005, 0.01, 0.015)
@@ -85,14 +85,14 @@ def synthetic(condition: Condition, seed: int, steps: int = 100) -> Series:
 
 
 def found(condition: Condition, seeds: Sequence[int]) -> Counter[frozenset[str]]:
-    """Which classes were said to hold, and of how many series."""
+    """Number of series by the set of classes found."""
     return Counter(frozenset(classify(synthetic(condition, seed).tolist()).classes) for seed in seeds)
 
 
 def is_right(truth: str, classes: frozenset[str]) -> bool:
-    """All that holds and nothing else. A throttle may be called gradual besides: in 100 steps with 2 % of correlated
-    noise, a ramp of 6 % and the step most like it are 2.5 standard deviations apart, so that no method tells them apart
-    in 95 %."""
+    """True if exactly the true classes were found. A throttle may be called gradual besides: in 100 steps with 2 % of
+    correlated noise, a ramp of 6 % and the step most like it are 2.5 standard deviations apart, so that no method tells
+    them apart in 95 %."""
     expected = TRUTHS[truth]
     return classes == expected or (truth == "warm-up, throttle" and classes == expected | {"drift"})
 
@@ -123,7 +123,7 @@ def confusion(results: Mapping[Condition, Counter[frozenset[str]]]) -> str:
 
 
 def shares(results: Mapping[Condition, Counter[frozenset[str]]]) -> str:
-    """How often the class was right under each condition, as a markdown table."""
+    """Share of right classes under each condition, as a markdown table."""
     rows = []
     for truth in TRUTHS:
         of_truth = {condition: counts for condition, counts in results.items() if condition.truth == truth}
@@ -166,7 +166,7 @@ def coverage(
 
 
 def holds(found: Ratio, ratio: float) -> bool:
-    """Whether the interval holds this ratio; one that is not given holds every ratio."""
+    """True if the interval holds this ratio; a missing interval holds every ratio."""
     return found.low is None or found.high is None or found.low <= ratio <= found.high
 
 
@@ -194,7 +194,7 @@ def interleaved(
 
 
 def pairs_told_apart(series: int) -> str:
-    """How often 5 rounds of 20 pairs are called different, as a markdown table."""
+    """Share of comparisons of 5 rounds of 20 pairs that are called different, as a markdown table."""
     rows = []
     for noise in (0.02, 0.05):
         for luck in PAIRS_LUCK:
@@ -212,7 +212,7 @@ def pairs_told_apart(series: int) -> str:
 
 
 def bootstrap_coverage(correlation: float, steps: int, series: int, resamples: int = 400) -> float:
-    """The same of the percentile interval of a circular block bootstrap. Blocks are (6 n r²/(1-r²)²)^(1/3) long, the
+    """Coverage of the percentile interval of a circular block bootstrap. Blocks are (6 n r²/(1-r²)²)^(1/3) long, the
     best for a first-order autoregression (Politis and White 2004), r estimated."""
     rng = np.random.default_rng([1, steps, round(correlation * 100)])
     held = 0
@@ -229,7 +229,7 @@ def bootstrap_coverage(correlation: float, steps: int, series: int, resamples: i
 
 
 def held_means(series: int) -> str:
-    """How often intervals of the mean hold it, by steps, noise and method, as a markdown table."""
+    """Coverage of intervals of the mean by steps, noise and method, as a markdown table."""
     methods = {"bootstrap-t": mean_interval, "t, effective n": t_interval}
     rows = []
     for steps in (10, 30, MARKED_STEPS, 1000):
@@ -248,7 +248,7 @@ def _within(held: Sequence[float], steps: int) -> str:
 
 
 def held_ratios(series: int) -> str:
-    """How often intervals of the ratio of two runs hold it, as a markdown table."""
+    """Coverage of intervals of the ratio of two runs, as a markdown table."""
     rows = [
         [str(steps), *(f"{ratio_coverage(r, steps, series):.3f}" for r in INTERVAL_CORRELATIONS)]
         for steps in (10, 30, MARKED_STEPS)
@@ -257,7 +257,7 @@ def held_ratios(series: int) -> str:
 
 
 def ratios_said(series: int) -> str:
-    """How often two runs of 1 % noise are called faster or slower, as a markdown table."""
+    """Share of pairs of runs with 1 % noise that are called faster or slower, as a markdown table."""
     rows = []
     for steps in (10, 30, MARKED_STEPS):
         for correlation in (0.0, 0.3, 0.6):

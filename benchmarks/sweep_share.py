@@ -1,4 +1,4 @@
-"""How much of a CPU sweep's wall time is spent in warm-up and measured steps."""
+"""Share of a CPU sweep's wall time that is spent in warm-up and measured steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEAST = 0.85
 @click.option("--steps", default=10, show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), help="Append the result to this file.")
 def main(warmup: int, steps: int, output: Path | None) -> None:
-    """The wall time is that of the whole command, from its start to its end, torch's loading included."""
+    """Measure the share. The wall time is that of the whole command, with the import of torch."""
     words = f"{SWEEP} --warmup {warmup} --steps {steps}".split()
     with tempfile.TemporaryDirectory() as home:
         begin = time.monotonic()

@@ -26,7 +26,7 @@ STEPS = (10, 30, 100, 1000)
 LEAST_ACCEPTABLE, MOST_FALSE, MOST_HIDDEN = 0.95, 0.02, 0.05
 TOO_FEW = frozenset({"too-few-steps"})
 LARGE = 0.05
-"""A change of this share of the step time may not be called steady."""
+"""Smallest change, as a share of the step time, that may not be called steady."""
 
 
 class Kind(NamedTuple):
@@ -35,13 +35,13 @@ class Kind(NamedTuple):
     make: Callable[[np.random.Generator, int], Series]
     """Step times without noise, around 1, from a generator and the number of steps."""
     accepted: frozenset[str]
-    """Verdicts of which one must be there, and beside which no other doubt may stand but `allowed`."""
+    """Verdicts of which one must be given. Beside it no other doubt may stand but those in `allowed`."""
     allowed: frozenset[str] = frozenset()
     correlated: bool = False
     noise: tuple[float, float] = (0.002, 0.015)
     """The standard deviation is drawn from this range."""
     read: Callable[[Series, np.random.Generator], Series] = lambda times, _: times
-    """The clock."""
+    """The clock: makes the times that are read from the true ones."""
 
 
 def _flat(_: np.random.Generator, steps: int) -> Series:
@@ -68,7 +68,7 @@ def _ramp(rng: np.random.Generator, steps: int) -> Series:
 
 
 def _period(rng: np.random.Generator, steps: int) -> float:
-    """From 6 steps to a third of the series, at most 60; where that is not possible, about the series' length."""
+    """A period from 6 steps to a third of the series, at most 60; if impossible, about the series' length."""
     most = min(steps / 3, 60.0)
     return rng.uniform(6, most) if most > 6 else rng.uniform(5, 12)
 
@@ -96,7 +96,7 @@ def _spikes(rng: np.random.Generator, steps: int) -> Series:
 
 
 def _quantised(rng: np.random.Generator, steps: int) -> Series:
-    """Levels of a device's clock, three or four of them."""
+    """Three or four levels of a device's clock."""
     times: Series = 1 + rng.uniform(0.02, 0.05) * rng.integers(0, rng.integers(3, 5), steps)
     return times
 
@@ -154,7 +154,7 @@ def said(times_s: Sequence[float]) -> frozenset[str]:
 
 
 def is_acceptable(name: str, case: Case, verdicts: frozenset[str]) -> bool:
-    """Whether the verdicts are right.
+    """True if the verdicts are right.
 
     Below 30 steps: no alarm on a flat series, and no steady one where there is a change of 5 % or more. From 30 on: one
     of the kind's verdicts and no other doubt; of 30 steps also that they are too few, and of an oscillation with so few
@@ -170,7 +170,7 @@ def is_acceptable(name: str, case: Case, verdicts: frozenset[str]) -> bool:
 
 
 def is_hidden(case: Case, verdicts: frozenset[str]) -> bool:
-    """Whether a large change is called steady."""
+    """True if a large change is called steady."""
     return case.change >= LARGE and "steady" in verdicts
 
 

@@ -1,4 +1,4 @@
-"""What a fresh interpreter loads."""
+"""Packages that a fresh interpreter loads."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ def python(code: str) -> "subprocess.CompletedProcess[str]":
 
 
 def loaded_with(modules: Iterable[str], *suspects: str) -> set[str]:
-    """Which of the suspected packages a fresh interpreter has loaded after importing `modules`."""
+    """Those of the suspected packages that a fresh interpreter has loaded after importing `modules`."""
     # The answer goes through a descriptor of its own: a module may redirect standard output.
     code = f"""
 import importlib, os, sys

@@ -1,4 +1,4 @@
-"""Small kernel reports with plausible names and times, for tests of what shows them."""
+"""Small kernel reports with plausible names and times, for tests of their views."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FUSED_ADAM = (
     "(at::native::ADAM_MODE)1, false>, float const*, double, double, double, double, double, bool, float const*, "
     "float const*>(at::native::(anonymous namespace)::FusedOptimizerTensorListMetadata<4>, bool)"
 )
-"""As torch 2.6 names it."""
+"""Name of torch 2.6's kernel."""
 GEMV = (
     "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, float, float, float, false, true, "
     "false, false, 7, false, cublasGemvParamsEx<int, float const, float const, float, float> >(int)"
@@ -57,7 +57,7 @@ _PHASE_ORDER = ("zero_grad", "forward", "loss", "backward", "optimizer")
 def a_group(
     name: str, kind: KernelKind, phase: str, range_: str, durations_us: tuple[float, ...], *, backward: bool = False
 ) -> KernelGroup:
-    """A group of launches that took this long, in µs."""
+    """A group of launches with these durations in µs."""
     return KernelGroup(name, kind, phase, range_, backward, tuple(round(us * 1000) for us in durations_us))
 
 

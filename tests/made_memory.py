@@ -1,4 +1,4 @@
-"""Memory reports, made up but plausible, for tests of what reads them."""
+"""Memory reports, made up but plausible, for tests of their readers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Allocation(NamedTuple):
 
 
 class MemoryMaker:
-    """A report made event by event: what is allocated before the first `phase` lives when the step begins."""
+    """A report made event by event: blocks allocated before the first `phase` live when the step begins."""
 
     def __init__(self) -> None:
         self.events = 1

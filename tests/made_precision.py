@@ -1,4 +1,4 @@
-"""A precision report, made up but plausible, for tests of what consumes one."""
+"""A precision report, made up but plausible, for tests of its consumers."""
 
 from __future__ import annotations
 

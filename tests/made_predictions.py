@@ -1,4 +1,4 @@
-"""Predictions of cells, made up but plausible, for tests of what puts them before people."""
+"""Predictions of cells, made up but plausible, for tests of their views."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cs336_tui.events.reports import MemoryBlock, Prediction, Site
 
 MIB = 2**20
 _PARAMETERS = 500 * MIB
-"""Of every made prediction, and as much for gradients; twice as much for the optimizer's state."""
+"""Bytes of parameters in every made prediction; gradients have as many, the optimizer's state twice as many."""
 PER_TOKEN = MIB
-"""Of activations, for each token of the batch."""
+"""Bytes of activations for each token of the batch."""
 
 
 def made_prediction(spec: CellSpec, **changes: Any) -> Prediction:

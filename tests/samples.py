@@ -1,4 +1,4 @@
-"""Sessions as events, made up but plausible, for tests of what consumes them."""
+"""Sessions as events, made up but plausible, for tests of their consumers."""
 
 from __future__ import annotations
 

@@ -68,12 +68,12 @@ def some(values: st.SearchStrategy, max_size: int = 3) -> st.SearchStrategy:
 
 
 imported = st.sampled_from(["my.model:LM", "course.nn:Transformer.of", "x:y", "repo.optim:AdamW"])
-"""Names of a person's own code."""
+"""Names of a user's own code."""
 words = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=12)
 folders = words.map("/{}".format).filter(lambda folder: str(Path(folder)) == folder)
-"""As a sweep holds them: whole, and without a slash at the end."""
+"""Folders as a sweep holds them: absolute, without a slash at the end."""
 _NAMES = ("models", "attentions", "optimizers")
-"""Fields of a sweep that may name them."""
+"""Fields of a sweep that may name a user's own code."""
 _arguments = names.map(str.strip).filter(lambda name: name and "." not in name and not variants.option_of(name))
 pairs = st.lists(st.tuples(_arguments, texts.map(str.strip)), max_size=2).map(tuple)
 
@@ -113,7 +113,7 @@ def sweeps(draw: st.DrawFn, workloads: Sequence[str] = axes.WORKLOADS) -> Sweep:
 
 @st.composite
 def _attention(draw: st.DrawFn) -> dict[str, Any]:
-    """What attention alone is made of."""
+    """Fields of a sweep of attention alone."""
     return {
         "workload": "attention",
         "head_dims": draw(some(counts)),
@@ -124,7 +124,7 @@ def _attention(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def _models(draw: st.DrawFn, edition: str) -> dict[str, Any]:
-    """What a language model is made of; one of a person's own brings its attention."""
+    """Fields of a sweep of language models; a user's own model brings its attention."""
     own = draw(st.booleans())
     return {
         "sizes": draw(some(st.sampled_from(size_names(edition)))),
@@ -245,7 +245,7 @@ any_event = st.one_of(
 
 @st.composite
 def automatic_sweeps(draw: st.DrawFn) -> Sweep:
-    """Sweeps with an automatic count or two."""
+    """Sweeps with one or two automatic counts."""
     changes: dict[str, Any] = {}
     which = draw(st.sampled_from(["warm-up", "steps", "both"]))
     if which != "steps":

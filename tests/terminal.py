@@ -122,7 +122,7 @@ class Terminal:
         self._reads.set()
 
     def takes_lines(self) -> bool:
-        """Whether the terminal shows what is typed and hands it on line by line, as at a shell's prompt."""
+        """True if the terminal echoes typed keys and hands them on line by line, as at a shell's prompt."""
         modes = termios.tcgetattr(self.process.fd)[3]
         return bool(modes & termios.ECHO and modes & termios.ICANON)
 

@@ -1,4 +1,4 @@
-"""The rules of the house: torch stays in child processes, textual in the user interface, data flows one way."""
+"""Architecture: torch stays in child processes, Textual in the user interface, imports go one way."""
 
 import pkgutil
 from collections import defaultdict

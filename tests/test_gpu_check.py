@@ -1,4 +1,4 @@
-"""The one command for a GPU machine: it asks its parts for nothing that they do not know, and keeps to its time."""
+"""`benchmarks.gpu_check`: its parts know every option that they get, and it keeps to its time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_there_are_benchmarks_to_run() -> None:
 
 
 def test_the_app_is_started_where_no_command_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine that is lent has the repository and the packages, and no environment of ours."""
+    """A borrowed machine has the repository and its packages, but no installed command."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
     assert app() == [str(tmp_path / "python3"), "-m", "cs336_tui"]
     (tmp_path / "cs336-tui").touch()

@@ -1,4 +1,4 @@
-"""Where a path stands in place of a name and the file is there, what to write is told exactly."""
+"""A path given in place of a model's name: the message says the exact name to write."""
 
 from __future__ import annotations
 

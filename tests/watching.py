@@ -14,7 +14,7 @@ from cs336_tui.session.cell_state import CellState
 from cs336_tui.session.state import SessionState
 
 PATIENCE_S = 60.0
-"""Far longer than anything should take; a test that reaches it fails."""
+"""Time limit of every wait. Far longer than anything should take; a test that reaches it fails."""
 
 
 class Watch:
@@ -48,7 +48,7 @@ class Watch:
 
 
 def small_spec(**changes: Any) -> CellSpec:
-    """A model so small that a step takes about a millisecond anywhere."""
+    """A model whose step takes about a millisecond on any machine."""
     fields: dict[str, Any] = {
         "size": "custom",
         "edition": "2026",
@@ -71,19 +71,19 @@ def small_spec(**changes: Any) -> CellSpec:
 
 
 def endless_spec(**changes: Any) -> CellSpec:
-    """A cell that is still running whenever a test gets round to disturbing it."""
+    """A cell that runs far longer than a test needs to disturb it."""
     return small_spec(**({"measure_steps": 10_000_000} | changes))
 
 
 def ample_timeout_s(ended: CellState, at_least: float) -> float:
-    """Seconds that a small cell keeps within on a machine as busy as when this one ran to its end."""
+    """Time limit of a small cell on this machine under its present load: many times the run time of this one."""
     assert ended.finished is not None
     assert ended.started_at is not None
     return round(max(at_least, 20 * (ended.finished.at - ended.started_at)), 1)
 
 
 def is_gone(pid: int) -> bool:
-    """Whether no process of that pid is left, zombies aside."""
+    """True if no process of that pid is left; a zombie counts as gone."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -43,11 +43,11 @@ FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 _MADE = "<!-- Written from the code by `python -m tools.reference`, which `make docs` runs. -->"
 _SIMPLE = {str: "text", Path: "text", int: "integer", float: "number", bool: "true or false", NoneType: "null"}
 _SHARED_BY = 3
-"""An option that so many commands have, with the same words, is described once."""
+"""An option that at least this many commands share, with the same help, is described once."""
 
 
 def main() -> None:
-    """Writes every page that is not as it should be."""
+    """Writes every page that is out of date."""
     FOLDER.mkdir(exist_ok=True)
     for name, text in pages().items():
         path = FOLDER / name
@@ -63,7 +63,7 @@ def pages() -> Mapping[str, str]:
 
 
 def commands() -> Mapping[str, click.Command]:
-    """Every command by what is typed, the app itself as ``cs336-tui``."""
+    """Every command by its typed name, the app itself as ``cs336-tui``."""
     found: dict[str, click.Command] = {}
     waiting: list[tuple[str, click.Command]] = [("cs336-tui", cli)]
     while waiting:
@@ -167,7 +167,7 @@ def _keys() -> Iterator[str]:
 
 
 def _examples() -> Iterator[tuple[str, str, Any]]:
-    """Documents that are no struct: their title, what prints them, and one of each, made as the tests make them."""
+    """Documents that are no struct: title, command, and an example made as in the tests."""
     spec = a_spec()
     target = named_target(find_gpu("H100 80GB"))
     prediction = made_prediction(spec)
@@ -185,7 +185,7 @@ def _examples() -> Iterator[tuple[str, str, Any]]:
 
 
 def _outline(value: Any, path: str = "") -> Iterator[str]:
-    """Each key of a document by its path, ``estimates[].fits``; what structs hold is told elsewhere."""
+    """Each key of a document by its path, ``estimates[].fits``; fields of structs are left out."""
     if isinstance(value, dict) and value and not path.endswith(("spec", "prediction")):
         for key, inner in value.items():
             yield from _outline(inner, f"{path}.{key}" if path else str(key))

@@ -25,7 +25,7 @@ DEMO_LOG = ROOT / "tests" / "data" / "demo-session.jsonl"
 SCREENSHOT = ROOT / "docs" / "screenshot.svg"
 SIZE = (120, 40)
 TABS: dict[ReportKind, tuple[str, ...]] = {"kernels": ("9", "v", "v"), "memory": ("0",)}
-"""Reports, and the keys that lead to what is shown of each."""
+"""Keys that lead to the view of each report."""
 
 
 def is_later(event: object) -> bool:

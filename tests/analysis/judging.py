@@ -1,4 +1,4 @@
-"""Cells with given step times and device samples, and what is judged of them."""
+"""Cells with given step times and device samples, and their verdicts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.samples import START, a_spec, cell_end, cell_start, session_start, st
 QUIET = HostSample(cpu=0.5, cpu_count=4, child_cores=1.9, load_1m=2.0, steal=0.0)
 GPU = GpuSample(sm_clock_mhz=1980, clock_reasons=(), energy_j=0.0, other_processes=())
 AT = START + 11
-"""When a made cell begins to measure."""
+"""Time at which a made cell begins to measure."""
 
 
 def sample(host: HostSample = QUIET, gpu: GpuSample | None = GPU, at: float = AT, why: str | None = None) -> Event:

@@ -1,4 +1,4 @@
-"""A cell that its GPU's clocks, its host's launches or its allocator hold up."""
+"""Verdicts on cells slowed down by GPU clocks, by launches or by the allocator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two sessions against each other: which cells pair, what is said of them."""
+"""Comparison of two sessions: pairs of cells and their verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cell that others hold up: on its GPU, on its cores, on its host."""
+"""Contention: other processes on the cell's GPU, cores and host."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_whoever_took_the_gpu_or_the_cores_is_named(more: dict[str, Any], said: 
 
 
 def _with_threads(event: Event, threads: int = 4) -> Event:
-    """Sample cells say 32 threads of themselves."""
+    """The event with this number of threads in force; sample cells have 32."""
     if hasattr(event, "in_force"):
         return msgspec.structs.replace(event, in_force=msgspec.structs.replace(event.in_force, threads=threads))
     return event

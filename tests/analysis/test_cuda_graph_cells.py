@@ -1,4 +1,4 @@
-"""What replaying a step as one CUDA graph shows of a cell: how much of its time was launching."""
+"""Launch time of a cell, from its replay as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_pivot_by_cuda_graph_shows_what_launching_cost() -> None:
 
 
 def launch_bound(host_share: float, **spec: Any) -> tuple[str, str]:
-    """What the verdict rests on, and what it advises."""
+    """Evidence and advice of the launch-bound verdict."""
     judgement = judge(a_cell(STEPS, spec={"device": "cuda:0", **spec}, host_share=host_share), idle=0.6)
     assert judgement is not None
     (check,) = (check for check in judgement.checks if check.name == "launch-bound")

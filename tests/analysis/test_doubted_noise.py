@@ -1,4 +1,4 @@
-"""A judgement where noise, a gradient scaler or a profile decides what can be told."""
+"""Verdicts on noise, and how a gradient scaler or a profile limits them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Energy of a step from the counter's readings within the window, and why it is unknown where it is."""
+"""Energy per step from the counter's readings within the window, or the reason why it is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a prediction means on a device: whether it fits, how long it takes, and what that rests on."""
+"""Estimates from a prediction on a device: fit, time, and the basis of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What measured cells of other variants tell of how long a cell takes, and that they are of others."""
+"""Estimated times of a cell from measured cells of other variants, with a note that says so."""
 
 from __future__ import annotations
 

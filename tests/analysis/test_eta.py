@@ -1,4 +1,4 @@
-"""The time that is left, from the steps timed so far."""
+"""Remaining time, from the steps timed so far."""
 
 from collections.abc import Iterable
 from typing import Any

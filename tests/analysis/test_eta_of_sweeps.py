@@ -1,4 +1,4 @@
-"""The time that is left of whole sweeps in which steps stall, starts are slow, and machines change."""
+"""Remaining time of whole sweeps with stalled steps, slow starts and changing machines."""
 
 from __future__ import annotations
 

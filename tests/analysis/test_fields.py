@@ -1,4 +1,4 @@
-"""Automatic counts among the fields: shown with what they came to, told apart by what was asked for."""
+"""Fields of automatic step counts: shown with the count reached, told apart by the setting."""
 
 from __future__ import annotations
 

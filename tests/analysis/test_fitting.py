@@ -1,4 +1,4 @@
-"""The largest batch or context that fits, and with how few questions it is found."""
+"""Search for the largest batch or context that fits, and its number of predictions."""
 
 from __future__ import annotations
 

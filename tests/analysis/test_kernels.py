@@ -1,4 +1,4 @@
-"""What is made of a kernel report: rows, shares, attention's two sides, the top kernel, short names."""
+"""Analysis of a kernel report: rows, shares, attention's two sides, the top kernel, short names."""
 
 from __future__ import annotations
 

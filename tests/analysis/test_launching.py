@@ -1,4 +1,4 @@
-"""`launch-bound` against a model of the driver's launch queue: it is never said of a step in which the host waits."""
+"""Verdict `launch-bound` against a model of the driver's launch queue: never given if the host waits."""
 
 from __future__ import annotations
 

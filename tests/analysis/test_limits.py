@@ -1,4 +1,4 @@
-"""What one cell achieved, against its ceilings."""
+"""Achieved rates of one cell against its ceilings."""
 
 from __future__ import annotations
 

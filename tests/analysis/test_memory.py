@@ -1,4 +1,4 @@
-"""What can be asked of a memory report: any moment, the largest allocations, peaks, what blocks save."""
+"""Queries of a memory report: any moment, the largest allocations, peaks, tensors that blocks save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of one's own beside the reference: what follows from it is no difference, and it is always named."""
+"""A user's own model beside the reference in tables: implied settings are no difference, and it is always named."""
 
 from __future__ import annotations
 

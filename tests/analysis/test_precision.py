@@ -1,4 +1,4 @@
-"""What other precisions buy, from the cells of a session."""
+"""Speed-up and memory saved by other precisions, from the cells of a session."""
 
 from __future__ import annotations
 

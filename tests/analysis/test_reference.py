@@ -1,4 +1,4 @@
-"""Reference points: the published ones are read as they are, matched by what was run, and never silently."""
+"""Reference points: published figures are read unchanged, matched by settings, and always marked."""
 
 from __future__ import annotations
 

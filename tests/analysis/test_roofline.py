@@ -1,4 +1,4 @@
-"""How close cells come to their ceilings, by numbers that can be checked by hand."""
+"""Roofline: achieved rates of cells against their ceilings, with numbers that can be checked by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def found(state: SessionState, peaks: dict[PeakKey, DevicePeak] | None = None) -
 
 
 def point(spec: CellSpec | None = None, peaks: dict[PeakKey, DevicePeak] | None = None, **more: Any) -> RooflinePoint:
-    """That of one cell with steps of 0.1 s."""
+    """The roofline point of one cell with steps of 0.1 s."""
     (only,) = found(predicted(Cell(spec or a_spec(), [0.1, 0.1]), **more), peaks)
     return only
 

@@ -1,4 +1,4 @@
-"""Attention that is one module with its products and its softmax written out in it: told by the kinds of kernels."""
+"""Attention written out within one module: its parts are told by the kinds of kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells of different variants side by side: told apart in tables, paired by what they share, never taken for alike."""
+"""Cells of different variants: told apart in tables, paired by shared settings, never merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each verdict holds where it should, says why, and is never given where it cannot be known."""
+"""Verdicts: given if they hold, with a reason, and never without evidence."""
 
 from __future__ import annotations
 

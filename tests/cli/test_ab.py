@@ -1,4 +1,4 @@
-"""`cs336-tui ab`, as scripts call it, and what each side's words mean."""
+"""`cs336-tui ab` as scripts call it, and the choices of each side."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Begin = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Begin]:
-    """Starts the command; what it started is gone after the test."""
+    """Starts the command, which is ended after the test with all its processes."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*words: str) -> subprocess.Popen[str]:
@@ -109,7 +109,7 @@ def test_a_side_that_cannot_be_built_exits_with_1(begin: Begin):
 
 
 def own(text: str) -> dict[str, Any]:
-    """What the words of a side choose."""
+    """Choices that the words of one side stand for."""
     return SideChoices().convert(text, None, None)
 
 

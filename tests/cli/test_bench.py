@@ -65,7 +65,7 @@ def test_json_has_the_fields_that_scripts_rely_on(tmp_path: Path):
 
 
 def test_automatic_counts_end_by_themselves_and_say_why(tmp_path: Path):
-    """Steps of about a millisecond: warming up is looked at from 10 on, measuring has a ceiling of 40."""
+    """Steps of about a millisecond: warm-up is checked from 10 steps on, measuring ends at 40."""
     words = [*SMALL, *"--pass forward --warmup auto:30 --steps auto:40 --interval 20% --format json".split()]
     done = call_bench(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -166,7 +166,7 @@ class Background:
         self.family = self._once_measuring()
 
     def _once_measuring(self) -> list[psutil.Process]:
-        """Wait for the log to hold measured steps (the log is the event here); all processes of the run."""
+        """Wait until the log holds measured steps; returns all processes of the run."""
         while self.process.poll() is None:
             if any(b'"kind":"measured"' in log.read_bytes() for log in self.sessions.glob("*.jsonl")):
                 return psutil.Process(self.process.pid).children(recursive=True)

@@ -1,4 +1,4 @@
-"""What `doctor` says of the NVIDIA driver, over the real pynvml and a replaced library."""
+"""`cs336-tui doctor` on the NVIDIA driver, with the real pynvml over a replaced library."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def test_what_cannot_be_fitted_is_one_line(options: dict[str, Any], said: str) -
 
 
 def test_what_was_found_is_run_if_asked(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """On a CPU, where nothing larger is tried; of the smallest size with the real predictor and bench."""
+    """The smallest size on a CPU, with the real predictor and bench."""
     code = fit(gpu=None, confirm=True, limit=2, devices=("cpu",), sizes=("tiny",), contexts=(16,), passes=("forward",),
                session_dir=tmp_path, predictor=None)  # fmt: skip
     found = the_fit(capfd.readouterr().out)
@@ -270,7 +270,7 @@ def test_this_machine_has_a_cpu_with_memory() -> None:
 
 
 def test_a_gpu_that_is_not_here_is_predicted_for() -> None:
-    """With the real predictor, in a child process."""
+    """The real predictor in a child process."""
     spec: CellSpec = sweep_from(devices=("cuda",)).cells()[0]
     with predicting(AskedCells((spec,), {})) as predictor:
         (prediction,) = predictor.predict([spec])

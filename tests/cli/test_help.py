@@ -1,4 +1,4 @@
-"""What help says of a command's choices is what the command does."""
+"""Help lists the choices that a command really takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cs336_tui.export.writeups import LAYOUTS
 
 
 def help_of(command: str) -> str:
-    """As one line, so that wrapping does not matter."""
+    """Help of a command as one line, without its line breaks."""
     done = CliRunner().invoke(cli, [command, "--help"])
     assert done.exit_code == 0
     return " ".join(done.output.split())

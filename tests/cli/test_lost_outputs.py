@@ -1,4 +1,4 @@
-"""What cannot be written is said, makes the exit code 1, and is printed instead; no stream takes a command down."""
+"""Output that cannot be written is reported, printed instead and ends in exit code 1; no broken stream is a crash."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FILE_LIMIT = 20_000
 
 
 def limited(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The command where no file may grow past `FILE_LIMIT` bytes, as if the disk were full by then."""
+    """The command with files limited to `FILE_LIMIT` bytes, as on a full disk."""
     return subprocess.run(
         [COMMAND, *words],
         cwd=cwd,
@@ -220,7 +220,7 @@ def test_a_fork_server_that_is_killed_each_time_is_named(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kilobytes", [400_000, 550_000])
 def test_with_too_little_memory_for_torch_the_reason_is_one_line(kilobytes: int, tmp_path: Path) -> None:
-    """With the one its import fails, with the other perhaps the server itself."""
+    """With the first limit torch's import fails, with the second perhaps the fork server itself."""
     words = shlex.join([*MANY_STEPS, "--session-dir", "s"])
     done = on_streams(f"ulimit -v {kilobytes}; cs336-tui bench {words}", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
@@ -231,7 +231,7 @@ ENDLESS = [*MANY_STEPS, "--steps", "10000000", "--session-dir", "s"]
 
 
 def once_measuring(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Wait until measured steps are logged; the log is the event here."""
+    """Wait until measured steps are logged."""
     give_up_at = time.monotonic() + PATIENCE_S
     while not any(b'"kind":"measured"' in log.read_bytes() for log in folder.glob("*.jsonl")):
         assert process.poll() is None

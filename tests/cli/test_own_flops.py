@@ -1,4 +1,4 @@
-"""FLOPs of a user's own model, from `bench` and `ab` to exports: predicted after the last cell, or why not."""
+"""FLOPs of a user's own model in `bench`, `ab` and exports: predicted after the last cell, or the reason why not."""
 
 from __future__ import annotations
 

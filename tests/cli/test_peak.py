@@ -19,7 +19,7 @@ from tests.samples import ENVIRONMENT
 
 
 class Measuring:
-    """Makes peaks up, each better than the one before, and remembers for what."""
+    """Returns made-up peaks, each better than the last, and keeps the requests."""
 
     def __init__(self, failing: tuple[str, ...] = ()) -> None:
         self.asked: list[tuple[str, str]] = []

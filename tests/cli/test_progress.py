@@ -1,4 +1,4 @@
-"""What a terminal shows below a headless run."""
+"""The progress line below a headless run in a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the report commands take: every part that a report may have, and nothing that they would ignore."""
+"""Options of the report commands: every part of a report can be chosen, and no option is ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No text of a log, a name, a device, a preset or a command line reaches a terminal as anything but text."""
+"""Text of logs, names, devices, presets and command lines reaches a terminal as plain text only."""
 
 from __future__ import annotations
 

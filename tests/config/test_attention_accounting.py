@@ -1,4 +1,4 @@
-"""What attention alone holds before its backward, by hand: held against sums that were done apart, and a prediction."""
+"""Bytes that attention alone keeps for its backward, against sums made by hand and a prediction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cs336_tui.worker.estimate.predict import predict
 from tests.attention_cells import attention_spec
 
 WORKSPACES = 64 * 2**20
-"""Of cuBLAS on Hopper: 32 MiB for each of the two threads that multiply."""
+"""Bytes of cuBLAS's workspaces on Hopper: 32 MiB for each of the two threads that multiply."""
 
 
 def accounted(spec: CellSpec) -> int:
@@ -51,6 +51,6 @@ def test_of_a_users_function_nobody_knows() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed", "fp16-mixed"])
 @pytest.mark.parametrize("causal", [True, False])
 def test_on_a_gpu_it_is_what_a_prediction_holds(precision: str, causal: bool) -> None:
-    """Followed operation by operation, with CUDA's autocast, whose softmax is another than the CPU's."""
+    """The prediction follows each operation under CUDA's autocast, whose softmax differs from the CPU's."""
     spec = attention_spec(precision=precision, causal=causal, device="cuda:0", context_length=256, d_model=16)
     assert predict(spec).forward_end_bytes - WORKSPACES == accounted(spec)

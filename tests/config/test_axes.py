@@ -26,7 +26,7 @@ VALUES = ["plain", "salted", "sweet"]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Where a choice appears that is declared in a process of its own, before anything is derived."""
+    """Places in which a new choice appears, declared in a fresh process before anything is derived."""
     words = (sys.executable, "-m", "tests.config.throw_away_axis", str(tmp_path_factory.mktemp("axis")))
     result = subprocess.run(words, capture_output=True, text=True, cwd=PACKAGE.parent, timeout=100, check=False)
     assert result.returncode == 0, result.stderr
@@ -116,7 +116,7 @@ def test_a_decimal_number_is_a_column_a_pivot_and_a_filter_in_its_order(found: d
 
 
 def files_naming(field: str) -> set[str]:
-    """Files of the package that spell a choice, but for what acts on it in a cell's process."""
+    """Files of the package that spell a choice, without those that act on it in a cell's process."""
     named = re.compile(rf"\b({field}|{AXES[field].option})\b")
     sources = (path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
     return {name for name in sources if not name.startswith("worker/") and named.search((PACKAGE / name).read_text())}
@@ -134,7 +134,7 @@ def test_every_choice_is_in_the_cell_the_sweep_and_the_form() -> None:
 
 
 def test_rules_look_at_no_choice_but_those_they_name() -> None:
-    """Asked of cells of which only the named choices are known, each rule answers."""
+    """Each rule answers for a cell of which only the choices that the rule names are known."""
     always = {"workload", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size"}
     for rule in RULES:
         for cell in (an_odd_cell("language-model"), an_odd_cell("attention")):
@@ -144,7 +144,7 @@ def test_rules_look_at_no_choice_but_those_they_name() -> None:
 
 
 def an_odd_cell(workload: str) -> Choices:
-    """One with as much against it as can be."""
+    """A cell that breaks as many rules as one cell can."""
     return Choices(
         size="odd", edition="2026", arch="swiglu-rope", d_model=9, d_ff=9, num_layers=1, num_heads=3, vocab_size=1,
         context_length=1, batch_size=1, pass_="train-step", precision="fp16-mixed", device="cuda:0", sync="pipelined",

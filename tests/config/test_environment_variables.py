@@ -106,7 +106,7 @@ def test_a_cell_records_what_is_set_when_it_runs(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_machine_is_asked_for_those_that_make_steps_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that doctor names them, and a run before its first cell."""
+    """`doctor` names them, and so does a run before its first cell."""
     monkeypatch.setenv("MKL_VERBOSE", "1")
     assert "MKL_VERBOSE=1 is set: a library logs its calls, so that steps are slower; unset it" in probe().problems
     monkeypatch.setenv("MKL_VERBOSE", "0")

@@ -1,4 +1,4 @@
-"""FLOPs and bytes by formula, held against those of a step that is followed operation by operation."""
+"""FLOPs and bytes by formula, against a count of every operation of a step."""
 
 from __future__ import annotations
 

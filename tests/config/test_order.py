@@ -1,4 +1,4 @@
-"""In which order cells run: something useful first, and nothing that cannot fit."""
+"""Order of cells: useful results come first, and cells that cannot fit are left out."""
 
 from __future__ import annotations
 

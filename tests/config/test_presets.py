@@ -1,4 +1,4 @@
-"""Presets are data: what comes with the product is as the handouts say, and a person's own are read as kindly."""
+"""Presets: the bundled ones match the handouts, and a person's own are read in the same way."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXPECTED = {
     "8gb": 8,
     "devices": 10,
 }
-"""How many cells each has, `every` device counted as one."""
+"""Number of cells by preset, `every` device counted as one."""
 
 
 def test_every_edition_has_its_presets() -> None:

@@ -1,4 +1,4 @@
-"""The models that were run lately, and the file in which they are kept."""
+"""Recently run models and the file that keeps them."""
 
 from __future__ import annotations
 

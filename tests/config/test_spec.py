@@ -1,4 +1,4 @@
-"""No invalid cell can exist, and each refusal is one line that names the value and what is allowed."""
+"""Cell specs refuse every invalid value in one line that names the value and what is allowed."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Choices and their product: every problem is told before anything runs."""
+"""Sweeps: choices, their product into cells, and problems reported before anything runs."""
 
 import shlex
 from typing import Any
@@ -127,7 +127,7 @@ REPEATED = {"--model-arg": "model_args", "--annotate": "annotations", "--model-p
 
 
 def parsed(command: str) -> Sweep:
-    """The sweep that the words of a command line say, by the documented flags alone."""
+    """The sweep of a command line, parsed with the documented flags alone."""
     program, verb, *words = shlex.split(command)
     assert (program, verb) == ("cs336-tui", "bench")
     fields: dict[str, Any] = {}
@@ -155,7 +155,7 @@ def test_the_command_runs_the_same_cells_again(sweep: Sweep) -> None:
 
 
 def said(words: list[str]) -> Sweep:
-    """The sweep that the flags themselves make of these words."""
+    """The sweep of a command line, parsed by the command's own flags."""
     found: list[Sweep] = []
 
     @click.command()

@@ -1,4 +1,4 @@
-"""Variants of a cell: choices by flag and by file, what contradicts what, and how a cell is called."""
+"""Variants of a cell: choices by flag and by file, contradictions, and cell names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWN = "mine.model:Net"
 @choice_options
 @click.command()
 def cli_choices(**options: Any) -> None:
-    """Stands for the commands that take choices."""
+    """A command with the flags of all commands that take choices."""
 
 
 def chosen(line: str) -> Sweep:

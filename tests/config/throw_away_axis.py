@@ -104,7 +104,7 @@ def refusal(make: Callable[[], object]) -> str:
 
 
 async def form() -> dict[str, Any]:
-    """What its entry offers, what ticking a value makes of the sweep, and what is said of it."""
+    """Values that the form's entry offers, the sweep after ticking one, and the messages about it."""
     async with opened((80, 60)) as hand:
         await hand.unfold("variants")
         chips = hand.entry("flavour", Chips)

@@ -1,4 +1,4 @@
-"""The documentation is about this program: its links lead somewhere, its commands, options and files exist."""
+"""Documentation: links lead somewhere; commands, options and files exist."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMMANDS = reference.commands()
 OTHERS_OPTIONS = {"--help", "--target"} | {
     option for path in (ROOT / "benchmarks").glob("*.py") for option in re.findall(r'"(--[a-z-]+)', path.read_text())
 }
-"""Of every command, of pip, and of the scripts that measure this program."""
+"""Options of every command, of pip and of the benchmark scripts."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The installed `cs336-tui` in a real terminal: choose, run, watch, export; and what happens when it is cut off."""
+"""The installed `cs336-tui` in a real terminal: choose, run, watch, export, and lose the terminal."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_closing_the_terminal_ends_everything_and_keeps_every_step(start):
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_closing_the_terminal_ends_the_app_under_make(tmp_path):
-    """There the terminal's session is make's, and no signal reaches the app."""
+    """Under make the terminal's session is make's, and no signal reaches the app."""
     command = shlex.join([COMMAND, "--session-dir", str(tmp_path / "sessions")])
     (tmp_path / "Makefile").write_text(f"run:\n\t@exec {command}\n")
     env = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}

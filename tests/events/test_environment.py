@@ -1,4 +1,4 @@
-"""A machine's devices decide which cells it can run."""
+"""Devices of a machine and the cells that it can run."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""The vocabulary survives the pipe and the log, and gathering steps loses none."""
+"""Events survive the pipe and the log, and gathering steps loses none."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""GPUs by name: forgiving, never guessing."""
+"""GPUs by name: spelling is free, an ambiguous name is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured peaks: what they come to, and for what they are kept."""
+"""Measured peaks: their rates, and the device and settings that they are kept for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rounds of two cells in turns come to, and how it is written."""
+"""Results of interleaved rounds of two cells, and their table."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.samples import a_spec, cell_end, cell_start, session_start, state_of,
 A = a_spec(measure_steps=20)
 B = a_spec(measure_steps=20, precision="tf32")
 NOISE = [1 + 0.002 * math.sin(17.0 * step) for step in range(20)]
-"""So little that a few rounds tell a percent."""
+"""Noise so small that a few rounds resolve one percent."""
 
 
 class Both:
-    """One round: how A and B went. Both ran in one process unless `apart`."""
+    """Outcomes of A and B in one round. Both ran in one process unless `apart`."""
 
     def __init__(self, a_s: Sequence[float], b_s: Sequence[float], *, apart: bool = False, **ends: Any) -> None:
         self.times = (a_s, b_s)

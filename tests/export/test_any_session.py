@@ -1,4 +1,4 @@
-"""Whatever a session holds, its tables are made and rendered, and no cell is left out of the results."""
+"""Tables of any session are made and rendered, and the results leave no cell out."""
 
 from hypothesis import given
 from hypothesis import strategies as st

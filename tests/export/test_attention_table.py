@@ -1,4 +1,4 @@
-"""Attention alone: methods stand side by side, memory beside what was to be expected, and nothing is hidden."""
+"""Table of attention alone: methods side by side, measured beside expected memory, no cell left out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def specs(**axes: Iterable[Any]) -> list[CellSpec]:
 
 
 def ran(cells: list[CellSpec], *, oom: Iterable[int] = (), held: int | None = 3 * MIB) -> tuple[Result, ...]:
-    """Cells as they would be in a log; those of a pass with a backward told what they held."""
+    """Cells as in a log; those with a backward report the memory they held."""
     events = session_start(cells)
     for number, spec in enumerate(cells):
         events += cell_start(number)

@@ -1,4 +1,4 @@
-"""Steps as they are written beside torch.compile's: which stand beside which, and what is said of compiling."""
+"""Table of eager steps beside compiled ones: pairs of cells, and notes on compiling."""
 
 from __future__ import annotations
 

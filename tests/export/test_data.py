@@ -1,4 +1,4 @@
-"""JSON and CSV hold every finished cell, raw times included, and nothing that a parser would choke on."""
+"""JSON and CSV hold every finished cell with its raw times, and any parser reads them."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Text that LaTeX and markdown would take for markup is set as itself."""
+"""Text that LaTeX and markdown would take for markup is escaped."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Figures are files that others can read, the same each time, and absent where there is nothing to draw."""
+"""Figures: valid files, the same each time, absent if there is nothing to draw."""
 
 import os
 import subprocess
@@ -125,7 +125,7 @@ def test_names_that_are_long_leave_room_for_what_is_drawn() -> None:
 def test_any_name_is_drawn_as_it_is_written_and_matplotlib_says_nothing(
     recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Half a formula would end in an error, and no font at hand has the last letter."""
+    """Names with half a formula, which is an error to matplotlib, and with a letter that no font has."""
     figure = step_times(merged(grid(by([SMALL]))))
     assert isinstance(figure, Drawing)
     assert "$a_{$" in texts(figure._replace(title="cost $a_{$ 机"))

@@ -1,4 +1,4 @@
-"""An export is whole or not there, and never in another file's place unasked."""
+"""Export files: written whole or not at all, and never over another file unasked."""
 
 import os
 import stat

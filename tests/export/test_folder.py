@@ -1,4 +1,4 @@
-"""The summary folder: complete, linked, alone in a browser, and never in another folder's place."""
+"""The summary folder: complete, linked, readable offline in a browser, never over another folder."""
 
 import re
 import xml.etree.ElementTree as ET

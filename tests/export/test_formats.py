@@ -1,4 +1,4 @@
-"""One table in six formats: whole, escaped, and readable by what reads the format."""
+"""One table in every format: whole, escaped, and accepted by the format's readers."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Predictions of several sessions in one export say whose they are."""
+"""Predictions of several sessions in one export name their sessions."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""What speaks against a measured peak goes wherever a share of it does."""
+"""Caveats of a measured peak stand wherever a share of that peak is shown."""
 
 from __future__ import annotations
 

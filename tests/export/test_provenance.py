@@ -1,4 +1,4 @@
-"""What stands under a table about where its numbers come from, and that a table says when it mixes."""
+"""Notes under a table: the origin of its numbers, and a warning if it mixes unlike cells."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_values_with_commas_stay_apart() -> None:
 
 
 def test_what_a_choice_entails_is_no_mixture() -> None:
-    """Two precisions in one table are what the table is about; that one of them was not itself would be a mixture."""
+    """Two precisions in one table are its subject; a precision that was not in force would be a mixture."""
     state = session_of(cell(TIMES), cell(TIMES, precision="bf16-mixed"), cell(TIMES, device="cpu"))
     for number, changes in enumerate(
         ({"allocator": "native"}, {"allocator": "native", "autocast_dtype": "bfloat16"}, {"allocator": "malloc"})
@@ -256,6 +256,6 @@ def test_persistence_mode_is_said_and_may_be_mixed() -> None:
 
 
 def test_logs_of_before_still_decode_to_unknown() -> None:
-    """What an older log lacks is not known, rather than some default."""
+    """Fields that an older log lacks are unknown and have no default value."""
     old = msgspec.convert({"matmul_precision": "highest"}, EffectiveSettings)
     assert (old.attention, old.allocator, old.interop_threads, old.model_revision) == (None,) * 4

@@ -1,4 +1,4 @@
-"""Cells under their ceilings, and measured peaks, as tables and as a figure."""
+"""Roofline and measured peaks, as tables and as a figure."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_rates_have_the_unit_of_the_largest() -> None:
 
 
 def of_own_models(why: str = "") -> tuple[tuple[RooflinePoint, ...], tuple[str, ...]]:
-    """Of a cell of the reference and one of a model that was not predicted: what is shown and what is left out."""
+    """The table and figure of a cell of the reference and of one of a model without prediction."""
     own = a_spec(model="mine:GPT", model_path=("/somewhere",))
     state = session_of(Cell(a_spec(), [0.1]), Cell(own, [0.1]))
     if why:

@@ -1,4 +1,4 @@
-"""The CSV of a pivot or a layout says what its cells are, so that those of two models can stand in one file."""
+"""The CSV of a pivot or a layout names the settings of its cells, so that two models can share a file."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The session summary: whole, readable at any moment, and only measurements."""
+"""The session summary: complete, readable at any moment, measurements only."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What is said under a table of how far its numbers can be trusted."""
+"""Notes under a table on how far its numbers can be trusted."""
 
 from __future__ import annotations
 

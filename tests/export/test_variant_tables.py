@@ -1,4 +1,4 @@
-"""The tables of activation checkpointing and of optimizers, on made sessions."""
+"""Tables of activation checkpointing and of optimizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The five kinds of table of published write-ups come out as they are there."""
+"""Layouts: the five kinds of table of published write-ups."""
 
 import csv
 import io

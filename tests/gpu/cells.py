@@ -1,4 +1,4 @@
-"""Cells on a CUDA GPU, and what they and their profiles must be."""
+"""Cells on a CUDA GPU, and checks of them and of their profiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cs336_tui.worker.measure.probe import probe
 from tests.worker.measure.cells import Report, small_spec
 
 LAYERS = 4
-"""Of `shallow_spec`."""
+"""Layers of `shallow_spec`."""
 
 
 @cache
@@ -54,7 +54,7 @@ def gpu_spec(**changes: Any) -> CellSpec:
 
 
 def shallow_spec(**changes: Any) -> CellSpec:
-    """As wide as `gpu_spec` with fewer layers, for what takes its time over each operator."""
+    """A cell as wide as `gpu_spec` with fewer layers, for tests whose time grows with the operators."""
     return gpu_spec(**({"num_layers": LAYERS} | changes))
 
 

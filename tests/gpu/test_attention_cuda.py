@@ -1,4 +1,4 @@
-"""torch's fused attention on a real CUDA GPU: right, named truly, refused with a reason, and predicted."""
+"""Torch's fused attention on a real CUDA GPU: results, reported kernel, reasons of refusals, predictions."""
 
 from __future__ import annotations
 

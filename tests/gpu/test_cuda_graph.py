@@ -1,5 +1,5 @@
-"""A step as one CUDA graph on a real GPU: it computes what the step does, asks next to nothing of the host, and what
-cannot be captured is told in one line."""
+"""A step as one CUDA graph on a real GPU: same results, little host time, and one line on a model that cannot be
+captured."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def forget_workspaces() -> None:
 
 
 def graph_spec(**changes: object) -> CellSpec:
-    """Of many small kernels, which a GPU runs sooner than a host launches them."""
+    """A cell of many small kernels, which a GPU runs faster than a host launches them."""
     fields = {
         "d_model": 128,
         "d_ff": 256,
@@ -97,7 +97,7 @@ def test_replays_train_the_model_as_steps_do(precision: str) -> None:
         return [parameter.detach().clone() for parameter in workload.model.parameters()]
 
     def apart(a: list[Tensor], b: list[Tensor]) -> float:
-        """By the Euclidean norm: single parameters without a gradient go where rounding sends them."""
+        """Distance by the Euclidean norm: single parameters without a gradient differ by rounding."""
         return sum(float((x.float() - y.float()).square().sum()) for x, y in zip(a, b, strict=True)) ** 0.5
 
     written = parameters(WARMUP_STEPS + replays, capture=False)
@@ -163,7 +163,7 @@ def test_a_step_that_waits_for_the_device_is_refused_in_one_line_and_poisons_not
 
 
 def test_a_graph_bears_that_others_clear_the_workspaces_of_matrix_products() -> None:
-    """As torch.compile does where it captures graphs: in `ab` it may do so between two replays."""
+    """torch.compile clears them when it captures graphs, which in `ab` may happen between two replays."""
     spec = graph_spec(pass_="forward+backward", precision=low_precision())
     workload = build(spec, DEVICE)
     step = workload.step(spec)

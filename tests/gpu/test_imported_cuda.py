@@ -1,4 +1,4 @@
-"""A user's own model on a real CUDA GPU: every pass and precision, made where it runs, its skipped steps counted."""
+"""A user's own model on a real CUDA GPU: every pass and precision, creation on the device, skipped steps."""
 
 from __future__ import annotations
 

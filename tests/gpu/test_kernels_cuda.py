@@ -1,4 +1,4 @@
-"""Kernels of a profiled step on a real CUDA GPU: what is counted, where it belongs, what it adds up to."""
+"""Kernels of a profiled step on a real CUDA GPU: counts, ranges and sums of times."""
 
 from __future__ import annotations
 

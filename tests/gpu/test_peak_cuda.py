@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 LITTLE_POWER = ("T4 ", "L4 ", "RTX 4070 Laptop ")
-"""GPUs of 70 W and the like, which hold the clock that their data sheet's peak is of for moments only."""
+"""GPUs of about 70 W, which hold the clock of their data sheet's peak only for moments."""
 
 
 def measured(precision: Precision) -> DevicePeak:
@@ -24,8 +24,8 @@ def measured(precision: Precision) -> DevicePeak:
 
 
 def plausible_shares(gpu: GpuModel) -> tuple[float, float]:
-    """Of the data sheet's peak. It is of the boost clock, above which a card that has power to spare goes on its own:
-    an RTX 4090 at 3.0 GHz instead of 2.52 does 1.19 of it."""
+    """Plausible shares of the data sheet's peak. That peak is of the boost clock, which a card with power to spare
+    exceeds: an RTX 4090 at 3.0 GHz instead of 2.52 reaches 1.19."""
     return 0.2 if gpu.name.startswith(LITTLE_POWER) else 0.4, 1.2 if gpu.name.startswith("RTX") else 1.1
 
 

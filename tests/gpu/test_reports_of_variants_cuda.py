@@ -45,7 +45,7 @@ def test_a_user_s_model_needs_what_was_predicted(tmp_path: Path, changes: dict[s
 
 
 def test_recomputed_kernels_keep_their_parts() -> None:
-    """Backward runs on a thread of its own, whose operators must find the range they are computed again in."""
+    """Operators recomputed on backward's thread belong to the range of their forward."""
     report = profiled(shallow_spec(pass_="train-step", checkpoint=1))
     assert named_share(report) >= 0.98
     assert all(split.softmax_ns for split in attention_split(report))

@@ -1,4 +1,4 @@
-"""Two cells in turns in real children, run by a real bench: what the log holds, and whatever happens to a round."""
+"""Two cells in turns, run by a real bench in real children: the log, and rounds that are disturbed."""
 
 from __future__ import annotations
 

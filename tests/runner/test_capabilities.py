@@ -1,4 +1,4 @@
-"""A preset with one thing that a machine lacks still runs as far as it can; what was asked for by name is refused."""
+"""Choices that a machine cannot run: left out of a preset, refused if asked for by name."""
 
 from __future__ import annotations
 

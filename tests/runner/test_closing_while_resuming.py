@@ -1,4 +1,4 @@
-"""A session that is closed while it is being resumed: its log has all of it, in order, and nobody writes it now."""
+"""A session closed while it is being resumed: its log is complete, in order and no longer being written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each cell compiles from empty caches, or in the folder that the user names; as a user runs it."""
+"""Caches of torch.compile: each cell starts with empty ones, or uses the folder that the user names."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ class Telling(nn.Module):
 
 
 def found_by_cells(folder: Path, *options: str, users: Path | None = None) -> list[dict[str, Any]]:
-    """What each cell of one run found (and whatever else made its model), two as written and two compiled, in an
-    environment that holds nothing of torch.compile's but the folder that the user names."""
+    """Caches that each cell of one run found when its model was made: two eager cells and two compiled ones.
+
+    The environment holds no setting of torch.compile but the folder that the user names.
+    """
     (folder / "telling_model.py").write_text(TELLING)
     kept = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
     with tempfile.TemporaryDirectory() as short:  # the path of a socket in it may have 107 bytes

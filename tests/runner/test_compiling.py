@@ -1,4 +1,4 @@
-"""A child that is ended while torch.compile works in it leaves no compiler behind."""
+"""A child ended during torch.compile leaves no compiler process behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real children, really disturbed: whatever happens to one, its steps are kept and the next cell runs."""
+"""Disturbed children: the steps of a killed, hung or crashed child are kept and the next cell runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bench whose folder of temporary files is cleared away, as systems do with what is old, runs cells all the same."""
+"""A bench whose temporary folder is deleted, as systems do with old files, still runs cells."""
 
 from __future__ import annotations
 

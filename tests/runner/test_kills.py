@@ -1,4 +1,4 @@
-"""One run of each kind of `python -m benchmarks.kills`, and a check that it would notice a loss."""
+"""One run of each kind of `python -m benchmarks.kills`, and a check that it detects a lost step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Children that are spawned, as on macOS and where a fork cannot be used, run cells like forked ones."""
+"""Launching children: spawned ones, as on macOS, run cells like forked ones."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ SHADOWING = "json _json queue profile multiprocessing pickle platform runpy sele
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "as a module"])
 def test_no_process_imports_files_of_the_users_folder_in_place_of_pythons_own(tmp_path: Path, method: str):
-    """Not the app, nor the fork server, its resource tracker, the children, or what these start."""
+    """Neither the app, the fork server, its resource tracker, the children nor their child processes."""
     for name in [*SHADOWING.split(), "click", "torch", "psutil", "sitecustomize"]:
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write({name!r} + '\\n')\n")
     started = [sys.executable, "-m", "cs336_tui"] if method == "as a module" else [sys.executable, "-c", BENCH, method]

@@ -1,4 +1,4 @@
-"""Models that behave badly, in real children: whatever they do, the cell beside them is as it is without them."""
+"""Misbehaving models in real children: the next cell gives the same result as without them."""
 
 from __future__ import annotations
 

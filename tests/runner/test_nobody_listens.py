@@ -1,4 +1,4 @@
-"""A watcher that fails, as one whose terminal or pipe has gone does: closing gives everything back all the same."""
+"""A watcher that fails, as one without its terminal or pipe: closing the bench still frees everything."""
 
 from __future__ import annotations
 

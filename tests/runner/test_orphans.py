@@ -1,4 +1,4 @@
-"""A user's processes end with their cell, however that ends, and a copy of the child does not count as one."""
+"""A user's processes end with their cell, however it ends, and a copy of the child is not counted as one."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Own:
         return small_spec(model="mine:LM", model_path=(str(self.path),), **changes)
 
     def pids(self) -> list[int]:
-        """Those that were started, each at least once asked for."""
+        """Pids of the processes started so far."""
         pids = [int(line) for line in self._pids.read_text().split()]
         assert pids
         return pids

@@ -1,4 +1,4 @@
-"""Peaks come from real children."""
+"""Peaks measured in real children."""
 
 from __future__ import annotations
 

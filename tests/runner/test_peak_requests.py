@@ -1,4 +1,4 @@
-"""Peaks that wait for their turn among cells: real children."""
+"""Peak measurements queued among cells, in real children."""
 
 from __future__ import annotations
 

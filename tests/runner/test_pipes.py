@@ -1,4 +1,4 @@
-"""Messages survive any way in which a pipe cuts them up."""
+"""Messages are read whole, however a pipe splits them."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Predictions of a user's own code: worked out in children, never kept on disk, and anew when a file has changed."""
+"""Predictions of a user's own code: made in children, never kept on disk, and made again after a file has changed."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_what_a_model_does_to_torch_touches_no_other_prediction(predictor: Predi
 
 
 def test_the_note_is_of_the_cell_that_is_asked_for(predictor: Predictor) -> None:
-    """torch.compile changes nothing in what is predicted, so that one prediction is of both."""
+    """One prediction serves eager and compiled cells, since torch.compile changes nothing in it."""
     plain, compiled = small_spec(), small_spec(compile="default")
     assert prediction_key(plain) == prediction_key(compiled)
     one, other = predictor.predict([plain, compiled])

@@ -1,4 +1,4 @@
-"""Predictions come from real children: kept once known, never worked out while held, and survived by the others."""
+"""Predictor with real child processes: caching, waiting while held, and children that fail."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Watched(Launcher):
 
 
 class Delivered:
-    """What was delivered, to be waited for."""
+    """Keeps the predictions that were delivered and lets a test wait for them."""
 
     def __init__(self) -> None:
         self.found: list[Prediction] = []
@@ -51,7 +51,7 @@ class Delivered:
             self._came.notify_all()
 
     def wait_for(self, count: int) -> list[int]:
-        """The context lengths of the first `count` that came."""
+        """Context lengths of the first `count` predictions delivered."""
         with self._came:
             assert self._came.wait_for(lambda: len(self.found) >= count, PATIENCE_S), self.found
             return [prediction.spec.context_length for prediction in self.found[:count]]
@@ -72,7 +72,7 @@ def delivered() -> Delivered:
 
 @pytest.fixture
 def abandoned() -> list[int]:
-    """The context lengths of what was given up."""
+    """Context lengths of the predictions that were given up."""
     return []
 
 

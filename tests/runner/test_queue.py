@@ -1,4 +1,4 @@
-"""Changes of the queue take effect and are told, from whatever thread they come."""
+"""Queue of cells: changes take effect and are reported, from any thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.watching import PATIENCE_S, Watch, small_spec
 
 
 class Held:
-    """A queue, what it told, and its stop signal."""
+    """A queue, its events and its stop signal."""
 
     def __init__(self) -> None:
         self.watch, self.stop = Watch(), StopSignal()
@@ -126,7 +126,7 @@ def test_one_takes_at_a_time_and_the_next_may_when_nothing_waits(held: Held) -> 
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Whatever is done in whatever order: what was told folds into just what the queue holds, and no cell is lost."""
+    """Any changes in any order: the events fold into the queue's content, and no cell is lost."""
 
     def __init__(self) -> None:
         super().__init__()

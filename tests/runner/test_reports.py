@@ -1,4 +1,4 @@
-"""Reports are made in real children between cells, and whatever happens to one is told."""
+"""Reports made in real children between cells, and messages about those that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session that was broken off goes on: exactly the cells without a result run, into the same log."""
+"""Resuming a session: exactly the cells without a result run, into the same log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code of a user's own that cannot be used: one cell finds out, and those that need it are skipped."""
+"""A user's own code that cannot be used: one cell fails, and the others that need it are skipped."""
 
 from __future__ import annotations
 

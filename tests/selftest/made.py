@@ -1,4 +1,4 @@
-"""Step times of a self-test whose truth is known."""
+"""Step times of a self-test with known ratios."""
 
 from __future__ import annotations
 

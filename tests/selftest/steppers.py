@@ -1,4 +1,4 @@
-"""Programs that only tell of steps, for tests of what starts, stops and ends programs. Run one to have turns taken."""
+"""Programs that only report steps, for tests of taking turns. Run as a script, it has programs take turns."""
 
 from __future__ import annotations
 

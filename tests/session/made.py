@@ -1,4 +1,4 @@
-"""Sessions made of cells with given step times, for tests of what puts results side by side."""
+"""Sessions of cells with given step times, for tests of comparisons and tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER_GPU = msgspec.structs.replace(
 
 
 class Cell(NamedTuple):
-    """A cell and how it went; `status` None: it never started. `on`: the machine, where it is not the session's."""
+    """A cell and its outcome; `status` None: it never started. `on`: its machine, if not the session's."""
 
     spec: CellSpec
     measured_s: Sequence[float] = ()

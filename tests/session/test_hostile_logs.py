@@ -1,4 +1,4 @@
-"""A log from anywhere: each command answers in one line about it and shows the others."""
+"""Untrusted logs: each command reports a bad one in one line and shows the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that is opened at once tells what it tells event by event."""
+"""A log loaded at once gives the same state as one read event by event."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def write(path: Path, events: list[Event]) -> Path:
 
 
 def seen(state: SessionState) -> list[object]:
-    """What a person could see of a session."""
+    """All values of a session that are shown to a person."""
     cells = [
         (
             number, cell.spec, cell.status, cell.skipped_because, cell.stage, cell.environment, cell.num_params,
@@ -97,7 +97,7 @@ def test_an_ordinary_session(tmp_path: Path) -> None:
 
 
 def of_running_cells(events: list[Event]) -> list[Event]:
-    """The same without steps of cells that do not run, which no run records."""
+    """The events without steps of cells that do not run; no real run records such steps."""
     state, kept = SessionState(), []
     for event in events:
         if not isinstance(event, StepsTimed) or event.cell in state.running:

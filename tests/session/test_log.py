@@ -1,4 +1,4 @@
-"""A log keeps every finished step, whatever ends the writer; a damaged one says where."""
+"""Session logs: every finished step survives the writer's end, and damage is reported with its line."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Recorded events are in the log before anybody sees them, in one order, from any thread."""
+"""Recorder: events are logged before they are shown, in one order, from any thread."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The session as a fold over events: live and replayed are one."""
+"""Session state as a fold over events: the same live and replayed."""
 
 from pathlib import Path
 

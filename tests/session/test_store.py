@@ -1,4 +1,4 @@
-"""The sessions in a folder, as a person finds, names and deletes them."""
+"""Sessions in a folder: finding, naming and deleting them."""
 
 from __future__ import annotations
 

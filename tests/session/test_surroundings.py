@@ -1,4 +1,4 @@
-"""The summary of the samples that were taken while a cell measured."""
+"""Summary of the samples taken while a cell measured."""
 
 from __future__ import annotations
 

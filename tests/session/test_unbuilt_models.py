@@ -1,4 +1,4 @@
-"""Parameters of a user's model that could not be made: what its dimensions would mean for the reference is not told."""
+"""Parameters of a user's model that was not built: unknown, not those of a reference with its dimensions."""
 
 from __future__ import annotations
 

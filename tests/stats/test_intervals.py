@@ -1,4 +1,4 @@
-"""Intervals of the mean of autocorrelated times: how often they hold it, and what they are made of."""
+"""Intervals of the mean of autocorrelated times: coverage and parts."""
 
 from __future__ import annotations
 

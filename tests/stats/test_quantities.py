@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formatting of numbers with units."""
 
 import pytest
 from hypothesis import given

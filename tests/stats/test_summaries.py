@@ -1,4 +1,4 @@
-"""Summaries against numpy, and what they promise of any list of times."""
+"""Summaries against numpy, and their properties for any list of times."""
 
 import numpy as np
 import pytest

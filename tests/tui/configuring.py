@@ -1,4 +1,4 @@
-"""The configure pane alone on a screen, and the hand that uses it."""
+"""The Configure pane alone on a screen, and a driver for it."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ HERE = Environment(
 )
 """A machine with a CPU and a GPU."""
 MOST_ROUNDS = 50
-"""Far more than a key sets off."""
+"""Limit of rounds of messages, far more than one key causes."""
 NARROW, WIDE = (30, 24), (80, 20)
 TYPED = {
     "comma": ",", "minus": "-", "full_stop": ".", "space": " ", "left_square_bracket": "[", "colon": ":",
     "percent_sign": "%",
 }  # fmt: skip
-"""What the keys that are named type."""
+"""Character typed by each named key."""
 
 
 class Host(App[None]):
-    """A screen that is all configure pane, and remembers what it asked for."""
+    """An app with the Configure pane alone, which keeps the messages of the pane."""
 
     CSS = "Container { height: 1fr; }"
 
@@ -79,13 +79,13 @@ class Host(App[None]):
 
 
 class Hand:
-    """What a person does with the pane, and what they see."""
+    """Drives the pane by keyboard and mouse, and reads its screen."""
 
     def __init__(self, host: Host, pilot: Pilot[None]) -> None:
         self.host, self.pane, self.pilot = host, host.pane, pilot
 
     async def press(self, *keys: str) -> None:
-        """Press keys, each when all that the one before set off has happened."""
+        """Press keys, each after all effects of the one before."""
         for key in keys:
             self.host.post_message(events.Key(key, TYPED.get(key, key if len(key) == 1 else None)))
             await self.settle()
@@ -102,12 +102,12 @@ class Hand:
         raise AssertionError(f"messages go on after {MOST_ROUNDS} rounds")
 
     def messages_wait(self) -> bool:
-        """Whether a message waits to be handled, in a queue or looked at already."""
+        """True if a message waits in a queue or is held by a message pump."""
         pumps = (self.host, *self.host.screen.walk_children(with_self=True))
         return any(pump.message_queue_size > 0 or pump._pending_message is not None for pump in pumps)
 
     def drawing_waits(self) -> bool:
-        """Whether an animation, a layout, a scroll, a repaint or a call after one is still to come."""
+        """True if an animation, layout, scroll, repaint or a call after a refresh is still to come."""
         screen = self.host.screen
         pumps = (self.host, *screen.walk_children(with_self=True))
         return bool(
@@ -152,7 +152,7 @@ class Hand:
         await self.pilot.pause()
 
     def seen(self, widget: Widget | None = None) -> str:
-        """What the terminal shows of a widget, or of everything."""
+        """Visible text of a widget, by default of the whole screen."""
         region = widget.region if widget else self.host.screen.region
         visible = region.intersection(self.host.screen.region)
         strips = self.host.screen._compositor.render_strips()
@@ -180,6 +180,6 @@ async def opened(size: tuple[int, int] = WIDE, *, here: bool = True, **options: 
 
 
 def reachable(hand: Hand) -> list[Widget]:
-    """What takes the focus and is shown."""
+    """Visible widgets that take the focus."""
     widgets = (widget for widget in hand.pane.query("*") if widget.focusable)
     return [widget for widget in widgets if all(each.display for each in widget.ancestors_with_self)]

@@ -1,4 +1,4 @@
-"""Sessions in a folder, under names of their own, for tests of what looks through it."""
+"""Named sessions in a folder, for tests of the session list."""
 
 from __future__ import annotations
 

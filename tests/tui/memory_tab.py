@@ -1,4 +1,4 @@
-"""The Memory tab alone on a screen, and what it is about."""
+"""The Memory tab alone on a screen, and its subjects."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.made_memory import MB, a_memory_report, an_oom_report
 from tests.samples import MEASURED_S, START, a_spec, cell_end, cell_start, session_start, state_of, steps
 
 COMPACT, PANEL, LARGE = (80, 20), (118, 12), (198, 22)
-"""Rooms of the tab in terminals of 80x24, 120x40 and 200x60."""
+"""Sizes of the tab in terminals of 80x24, 120x40 and 200x60."""
 SPEC = a_spec(pass_="train-step")
 
 
 class Tab(App[None]):
-    """Nothing but the tab, repainted when it says that its room is another."""
+    """An app with the tab alone, repainted when its size changes."""
 
     def __init__(self, subject: Subject) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Tab(App[None]):
         self.stepped.append(message.by)
 
     async def about(self, pilot: Pilot[None], subject: Subject) -> str:
-        """Turn to another subject; what is shown then."""
+        """Show another subject; returns the tab's text."""
         self.subject = subject
         self.paint()
         await pilot.pause()

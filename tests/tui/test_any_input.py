@@ -1,4 +1,4 @@
-"""Whatever is typed, clicked or pasted, and whenever, the app goes on and gives the terminal back."""
+"""Any keys, clicks and pastes at any time: the app goes on and restores the terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.tui.watched import SMALL, WIDE, Benches, comes, log_of, screen_text, 
 
 
 def heard(data: str) -> list[str]:
-    """Keys, clicks and sizes that a parser makes of what a terminal sent."""
+    """Keys, clicks and sizes parsed from a terminal's bytes."""
     return [
         message.key if isinstance(message, events.Key) else type(message).__name__ for message in Parser().feed(data)
     ]

@@ -1,4 +1,4 @@
-"""The app from outside: keys in, screen out."""
+"""The app as a user sees it: keys in, screen out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the configure pane offers and what is chosen with it, by keyboard."""
+"""Choices of the Configure pane, made by keyboard."""
 
 from __future__ import annotations
 

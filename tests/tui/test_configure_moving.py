@@ -1,4 +1,4 @@
-"""Moving about the configure pane: focus, scrolling, its buttons and the sizes it is given."""
+"""Configure pane: focus, scrolling, buttons and terminal sizes."""
 
 from __future__ import annotations
 

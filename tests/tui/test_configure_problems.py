@@ -1,4 +1,4 @@
-"""What cannot be run is explained in the configure pane: at its entry and beside Run."""
+"""Problems of a sweep are explained in the Configure pane: at the entry and beside Run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in an empty pane is read to its end, however narrow the pane is."""
+"""Text of an empty pane can be read to its end at any width."""
 
 from __future__ import annotations
 

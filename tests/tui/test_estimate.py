@@ -1,4 +1,4 @@
-"""The Estimate tab and Configure's summary: what is predicted before anything runs."""
+"""Predictions shown before a run: the Estimate tab and Configure's summary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GB = 10**9
 
 
 def sized(spec: CellSpec) -> Prediction:
-    """10 GB, more with the context, and 90 GB where it trains at 256."""
+    """A prediction of 10 GB, more for longer contexts, and 90 GB for a train step at context 256."""
     peak = 90 * GB if (spec.context_length, spec.pass_) == (256, "train-step") else 10 * GB + spec.context_length
     return resized(made_prediction(spec), peak)
 
@@ -36,7 +36,7 @@ def resized(prediction: Prediction, peak: int) -> Prediction:
 
 
 def answer(app: Cs336App, bench: Benches, made: Callable[[CellSpec], Prediction] = made_prediction) -> None:
-    """What was asked for last is predicted."""
+    """Deliver predictions of the cells that were asked for last."""
     app.sink([CellsPredicted(at=START, predictions=tuple(made(spec) for spec in bench.predicted[-1]))])
 
 

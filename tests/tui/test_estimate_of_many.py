@@ -1,4 +1,4 @@
-"""Estimates of a sweep whose cells are many, or run in more than one way: what they stand for, and what is left out."""
+"""Estimates of sweeps with many cells or several variants: cells shown and cells left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the form's entries mean: for anything that can be typed, a sweep or what is wrong."""
+"""Entries of the form become a sweep or a list of problems, whatever is typed."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_a_sweep_shown_in_the_form_reads_as_itself(sweep: Sweep, options: RunOpt
 
 
 def shown_in_the_form(sweep: Sweep) -> Sweep:
-    """The same sweep as the form gives it: what is offered as a choice first, nothing of what its workload has not,
-    and the folder in which a person's own code is looked for."""
+    """The sweep as the form returns it: offered choices first, no choice of another workload, and the folder of the
+    user's code."""
     plain = Sweep()
 
     def offered_first(values: tuple[Any, ...], offered: tuple[str, ...]) -> tuple[Any, ...]:

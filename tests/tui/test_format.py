@@ -1,4 +1,4 @@
-"""Words and figures of the screen."""
+"""Formatting of texts and numbers on the screen."""
 
 import pytest
 

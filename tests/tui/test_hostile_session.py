@@ -1,4 +1,4 @@
-"""What a log, a name or a device is called reaches no terminal as anything but text."""
+"""Hostile names of logs, cells and devices reach the terminal as plain text only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVIL = "\x1b]0;owned\x07\x9b31m\x1b[7m\x1b[3J\x1bP$q\x1b\\A\x08\x05B\r\nC"
 
 
 def evil_session() -> list[Event]:
-    """A session in which every text from outside drives a terminal."""
+    """A session in which every text from outside has terminal control sequences."""
     devices = tuple(msgspec.structs.replace(device, label=f"GPU {EVIL}") for device in ENVIRONMENT.devices)
     environment = msgspec.structs.replace(ENVIRONMENT, host=f"host {EVIL}", driver=f"driver {EVIL}", devices=devices)
     events: list[Event] = []

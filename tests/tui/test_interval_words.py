@@ -1,4 +1,4 @@
-"""Intervals are written in one way, and a width that was asked for is not taken for its half."""
+"""Intervals are written in one way, and a requested width is not confused with half of it."""
 
 from pathlib import Path
 

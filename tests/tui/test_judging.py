@@ -1,4 +1,4 @@
-"""Verdicts on the screen: worked out off its thread, when nothing is being timed, for what is in sight."""
+"""Verdicts on the screen: computed on another thread, while nothing is timed, for visible cells only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DRIFTING_S = [0.1 * (1 + 0.004 * step) for step in range(30)]
 
 
 class Watched(App[None]):
-    """Judges for nobody, and counts what it found."""
+    """An app that only judges cells and counts its assessments."""
 
     def __init__(self, folder: Path, busy: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Watched(App[None]):
 
 
 async def judged(folder: Path, state: SessionState, number: int = 0) -> Assessment:
-    """What is found out about a cell, by way of the thread."""
+    """The assessment of a cell, worked out on the thread."""
     app, cell = Watched(folder), state.cells[number]
     async with app.run_test() as pilot:
         await comes(pilot, lambda: app.judging.of(state, cell))

@@ -1,4 +1,4 @@
-"""The Kernels tab: its four views, sorting, filters, search, and what stands in place of a report."""
+"""The Kernels tab: its four views, sorting, filters, search, and its text without a report."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from tests.made_kernels import (
 from tests.samples import a_spec
 
 COMPACT, WIDE, LOWER_PANEL = (78, 21), (198, 20), (118, 8)
-"""The pane's own room: at 80x24, at 200x60, and below the panes of 120x40."""
+"""Sizes of the pane: at 80x24, at 200x60, and below the panes of 120x40."""
 
 
 class OnePane(App[None]):
-    """Nothing but the tab; what it shows may be changed."""
+    """An app with the tab alone; its report can be changed."""
 
     def __init__(self, subject: Subject) -> None:
         super().__init__()

@@ -1,5 +1,4 @@
-"""What a preset asks for and this machine cannot run is left out of the form and told; what a person asks for by name
-is refused."""
+"""Choices that this machine cannot run: left out and reported if a preset asks for them, refused if a person does."""
 
 from __future__ import annotations
 

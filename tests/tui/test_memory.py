@@ -1,4 +1,4 @@
-"""The Memory tab: its views, its levels, and what stands in place of a record, in the rooms that the app has for it."""
+"""The Memory tab at each of its sizes: views, levels, and its text without a record."""
 
 from __future__ import annotations
 

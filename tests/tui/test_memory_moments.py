@@ -1,4 +1,4 @@
-"""The timeline of the Memory tab: its cursor, its zoom, and what is told of a moment."""
+"""The timeline of the Memory tab: cursor, zoom, and details of a moment."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Peaks and estimates of variants stand apart: one that is compiled needs what was predicted of it as it is written,
-but what was measured of it is its own."""
+"""Peaks and estimates of variants: a compiled cell has its eager cell's prediction but a measurement of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory timeline as characters, and which events of a record are in sight."""
+"""Memory timeline drawn in characters, and the events in sight."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def drawn(picture: Picture, width: int = 40, height: int = 10) -> list[str]:
 
 
 def column_of(rows: list[str], place: int) -> str:
-    """What one column shows, topmost first, without the axis."""
+    """Characters of one column, topmost first, without the axis."""
     return "".join(row[10 + place] for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""The Memory tab of a cell that ran out of memory: why it did, seen or predicted."""
+"""The Memory tab of a cell that ran out of memory: the recorded or predicted cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saving the choices as a preset."""
+"""Saving choices as a preset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the panes say about a session."""
+"""Texts of the panes for a given session."""
 
 import msgspec
 import pytest

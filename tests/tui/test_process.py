@@ -1,4 +1,4 @@
-"""The app as a process in a real pty: how it ends, and what it leaves alone."""
+"""The app as a process in a real pty: its end, and state that it does not touch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue on the screen: what will run, in which order, and the keys that change it."""
+"""The queue on the screen: waiting cells, their order, and the keys that change it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def bench() -> Benches:
 
 
 def order(app: Cs336App) -> list[int]:
-    """The waiting cells, numbered as people see them."""
+    """Numbers of the waiting cells as shown."""
     return [cell + 1 for cell in app.live.state.waiting]
 
 

@@ -1,4 +1,4 @@
-"""Watching a log again."""
+"""Replaying a log."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 class CountedStop(threading.Event):
-    """Nobody's stop, which tells when a replay has waited for it a third time: two slices of its wait are over."""
+    """A stop signal that is never set. It reports a replay's third wait, when two slices of the wait are over."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a replay's Configure pane shows is what was run."""
+"""The Configure pane of a replay shows the choices of the run."""
 
 from __future__ import annotations
 

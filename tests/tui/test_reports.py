@@ -1,4 +1,4 @@
-"""Asking for reports: which cell they are about, who waits for whom, and how the end is told."""
+"""Requests for reports: their cell, waiting and end."""
 
 from __future__ import annotations
 

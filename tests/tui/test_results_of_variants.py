@@ -1,4 +1,4 @@
-"""In the smallest window the results table still tells cells apart that differ in several variants."""
+"""The results table tells cells of several variants apart, even in the smallest window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody who presses Run before the machine has been read is told what is waited for."""
+"""Run pressed before the machine has been read: a message says what is awaited."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tui.watched import SMALL, WIDE, ScriptedBench, until
 
 
 class SlowBench(ScriptedBench):
-    """Reads its machine when it is let."""
+    """A bench that reads its machine when a test allows it."""
 
     def __init__(self, sink: Sink, log: Path | None = None) -> None:
         super().__init__(sink, log)

@@ -1,4 +1,4 @@
-"""The sessions of a folder on the screen: looked at, named, compared, resumed, deleted."""
+"""The Sessions tab: opening, naming, comparing, resuming and deleting sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole screen at several sizes, from a replayed log: neither clock nor machine show in it."""
+"""Snapshots of the whole screen at several sizes, from a replayed log, independent of clock and machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The row of tabs: the open one and its neighbours are always in sight, and all can be reached."""
+"""The tab bar: the open tab and its neighbours are always visible, and every tab can be reached."""
 
 from __future__ import annotations
 

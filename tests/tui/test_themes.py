@@ -1,4 +1,4 @@
-"""Themes: the bundled ones are readable and complete, a person's own are checked and never break the app."""
+"""Themes: the bundled ones are readable and complete, a user's own are checked and never break the app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What partial updates leave on a terminal is what a full one would."""
+"""Partial updates leave the same screen as a full update."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shown(terminal: pyte.Screen) -> list[list[tuple[str, str, str]]]:
 
 
 def meant(app: Cs336App) -> list[list[tuple[str, str, str]]]:
-    """The same of what the app wants to show."""
+    """Character, foreground and background of every cell that the app wants to show."""
 
     def cells(segment: Segment) -> list[tuple[str, str, str]]:
         style = segment.style

@@ -1,4 +1,4 @@
-"""Models of one's own and how a model is run, on the screen: chosen, folded away, run, read."""
+"""A user's own models and variants on the screen: choosing, folding, running, reading results."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ SMALL = (80, 24)
 
 
 class ScriptedBench:
-    """Stands where the real bench stands, with a real queue, starts no process, and takes its time: each cell ends
-    when `go_on` is set or `finish_one` is called. `outcomes` says how cells end, ok unless named."""
+    """Replaces the real bench: a real queue and no process. Each cell ends when `go_on` is set or `finish_one` is
+    called. `outcomes` holds the status of cells that do not end ok."""
 
     def __init__(self, sink: Sink, log: Path | None = None, environment: Environment = ENVIRONMENT) -> None:
         self.sink, self.environment = sink, environment
@@ -63,16 +63,16 @@ class ScriptedBench:
         self.commands: list[str] = []
         self.outcomes: dict[int, Status] = {}
         self.may_stop = threading.Event()
-        """Set unless a stop is to take its time."""
+        """Cleared by a test in which a stop is slow."""
         self.may_stop.set()
         self.predicted: list[tuple[CellSpec, ...]] = []
-        """What was asked to be predicted, each time."""
+        """Cells of each request for predictions."""
         self.reports = 0
         self.report_ends = ReportFinished(at=START + 2, report=0, status="failed", error="no report was given")
-        """How a report ends that is not stopped."""
+        """Last event of a report that is not stopped."""
         self.peaks_measured: list[tuple[str, Precision]] = []
         self.peak: DevicePeak | PeakError = PeakError("no peak was given")
-        """What comes of every peak that is asked for."""
+        """Result of every peak measurement asked for."""
         self._permits = threading.Semaphore(0)
         self._stop = StopSignal()
         self.queue = CellQueue(sink, self._stop)
@@ -190,7 +190,7 @@ def a_step(cell: int, time_s: float, first: int = 0, kind: str = "measured") -> 
 
 
 def demo(until: Callable[[Event], bool] | None = None) -> list[Event]:
-    """The demo session's events, up to the first one that satisfies `until`, it included."""
+    """Events of the demo session up to and including the first that satisfies `until`."""
     events: list[Event] = []
     for event in LogReader(DEMO_LOG):
         events.append(event)
@@ -211,7 +211,7 @@ def log_of(events: Iterable[Event], folder: Path) -> Path:
 
 
 def screen_text(app: Cs336App) -> str:
-    """What the terminal shows, rows joined by newlines."""
+    """Text of the terminal's screen, rows joined by newlines."""
     return "\n".join("".join(s.text for s in strip) for strip in app.screen._compositor.render_strips())
 
 

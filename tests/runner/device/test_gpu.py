@@ -1,4 +1,4 @@
-"""Reading one GPU field by field, and following it through loss and return."""
+"""Reading the fields of one GPU, and its loss and return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cell that is over before a sample is due is sampled once more: real benches on the CPU, by a stand-in of a GPU."""
+"""A cell shorter than the sampling interval is sampled after its end: real benches on the CPU, with a stand-in GPU."""
 
 from __future__ import annotations
 

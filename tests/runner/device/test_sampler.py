@@ -1,4 +1,4 @@
-"""The sampling thread: its pace, its end, and what it survives."""
+"""The sampling thread: interval, end, and failures that it survives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVML that does not answer: a call that blocks in the library under the real pynvml, and in a real shared library."""
+"""NVML calls that block: in a stand-in library under the real pynvml, and in a real shared library."""
 
 from __future__ import annotations
 

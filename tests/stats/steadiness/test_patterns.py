@@ -1,4 +1,4 @@
-"""Periods and levels: what is found of them, how exactly, and what is not taken for one."""
+"""Periods and levels in step times: detection, accuracy and false alarms."""
 
 from __future__ import annotations
 

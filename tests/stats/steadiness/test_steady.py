@@ -1,4 +1,4 @@
-"""Steadiness of step times: series of known truth, what is said of them, and how much warm-up is enough."""
+"""Steadiness of step times: classes of series of known truth, and the warm-up needed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from benchmarks.steady_state import (
 from cs336_tui.stats.steadiness.steady import classify, enough_warmup, limit_spikes
 
 SEEDS = range(40)
-"""Of the 200 that `python -m benchmarks.steady_state` takes."""
+"""A part of the 200 seeds of `python -m benchmarks.steady_state`."""
 
 
 def times(steps: int, noise: float = 0.01, seed: int = 0) -> np.ndarray:

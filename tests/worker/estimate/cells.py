@@ -1,4 +1,4 @@
-"""Cells whose needs are predicted: of named sizes, and small ones of any kind."""
+"""Cells for predictions: of named sizes, and small ones of any kind."""
 
 from __future__ import annotations
 

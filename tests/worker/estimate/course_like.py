@@ -1,5 +1,5 @@
-"""A Transformer whose operations are those of the course's own model, as its memory snapshots show them: contractions
-by einsum, norm, rotation, softmax, SiLU and loss written out. Another wording of it is in no package that is here."""
+"""A Transformer with the operations of the course's own model, as its memory snapshots show them: contractions by
+einsum; norm, rotation, softmax, SiLU and loss written out. No installed package has such a model."""
 
 from __future__ import annotations
 

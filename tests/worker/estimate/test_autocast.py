@@ -1,4 +1,4 @@
-"""Casts of autocast on tensors that torch itself never casts, held against torch's own on a CPU."""
+"""Autocast of tensors that torch itself never casts, against torch's own on a CPU."""
 
 from __future__ import annotations
 

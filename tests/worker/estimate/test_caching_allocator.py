@@ -1,4 +1,4 @@
-"""Torch's caching allocator on paper: which block a request gets, and how large it is."""
+"""Model of torch's caching allocator: the block that a request gets, and its size."""
 
 from __future__ import annotations
 

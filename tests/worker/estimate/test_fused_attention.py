@@ -1,4 +1,4 @@
-"""What a step with fused attention is predicted to keep, held against what torch really allocates."""
+"""Predicted memory of a step with fused attention, against torch's allocations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GPU = "cuda:0"
 
 
 def wide_spec(**changes: object) -> CellSpec:
-    """With sequences so long that scores outweigh everything."""
+    """A cell whose sequences are so long that the attention scores take most of the memory."""
     return small_spec(**{"d_model": 32, "num_heads": 2, "context_length": 256, **changes})
 
 
@@ -33,7 +33,7 @@ class Operations(TorchDispatchMode):
 
 
 def kernel_of(device_type: str, capability: tuple[int, int] = (9, 0), **options: object) -> str:
-    """The fused kernel that runs for these on a device; ``math`` where none does."""
+    """The fused kernel that a device runs for these inputs; ``math`` if none."""
     tensor = {"dtype": torch.bfloat16, "shape": (2, 2, 8, 16), "mask": None, "grouped": False} | options
     shape = tensor["shape"]
     q = torch.empty(shape, dtype=tensor["dtype"], device="meta", requires_grad=True)

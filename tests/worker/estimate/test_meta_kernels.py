@@ -1,4 +1,4 @@
-"""Results of operations on meta tensors: the same whether worked out or remembered."""
+"""Results of operations on meta tensors: the same computed and cached."""
 
 from __future__ import annotations
 

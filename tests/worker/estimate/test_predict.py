@@ -1,4 +1,4 @@
-"""Predictions, held against what torch's profiler measures, closed formulas and published runs."""
+"""Predictions against torch's profiler, closed formulas and published runs."""
 
 from __future__ import annotations
 

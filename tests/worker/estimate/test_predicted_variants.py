@@ -1,4 +1,4 @@
-"""Predictions of cells that recompute activations or update differently, against what the CPU's allocator counts."""
+"""Predictions of cells with checkpointing or other optimizers, against the CPU allocator's count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's model that checkpoints its blocks itself: what is computed again runs as it was computed at first."""
+"""A user's model that checkpoints its own blocks: recomputed operations run as in the forward."""
 
 from __future__ import annotations
 

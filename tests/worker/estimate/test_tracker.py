@@ -1,4 +1,4 @@
-"""What a tracker sees of real and of meta tensors, and what its timeline answers."""
+"""The memory tracker on real and on meta tensors, and queries of its timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running small cells in this process and reading what they reported."""
+"""Small cells run in this process, and their reports."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def small_spec(**changes: Any) -> CellSpec:
 
 @dataclass
 class Report:
-    """The events of one cell, and what tests ask of them."""
+    """The events of one cell, with queries for tests."""
 
     events: list[Event]
 

@@ -1,4 +1,4 @@
-"""What torch.compile makes for tests that do not ask whether its caches are empty."""
+"""A shared cache of torch.compile, for tests that do not need empty caches."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What tensors hold before the backward is what torch allocated, whoever computes attention, and agrees with the sum by
-hand."""
+"""Bytes held before the backward: those that torch allocated, and the sum made by hand, for every attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One cell on the CPU, whole: what it reports."""
+"""One whole cell on the CPU and its report."""
 
 import itertools
 from statistics import median
@@ -16,7 +16,7 @@ CPU_PRECISIONS = ("fp32", "bf16-mixed", "fp16-mixed", "bf16")
 
 
 def assert_sound(report: Report, pass_: Pass, sync: Sync) -> None:
-    """Two warm-up and three measured steps, every phase of the pass in each, adding up to no more than the step."""
+    """Assert two warm-up and three measured steps with every phase of the pass, whose sum is at most the step."""
     measured = ["StepsTimed"] * (3 if sync == "each-step" else 1)
     assert report.outline == [
         "building",

@@ -1,4 +1,4 @@
-"""How many steps a cell runs: counts that were given and counts that it finds itself."""
+"""Number of steps of a cell: given counts and automatic ones."""
 
 import itertools
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ def test_no_warm_up() -> None:
 
 @pytest.mark.parametrize("sync", SYNCS)
 def test_fixed_counts_are_always_honoured(sync: Sync, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever steps look like, nobody looks: flat ones go on to the end, and falling ones stop there."""
+    """A given count is kept, whether step times are flat or fall."""
     for script in ([0.05] * 60, [0.05 * (2 - 0.01 * step) for step in range(60)]):
         spec = small_spec(pass_="forward", warmup_steps=17, measure_steps=43, sync=sync)
         report = run_scripted(spec, script, monkeypatch)

@@ -1,4 +1,4 @@
-"""How a cell ends, other than well, and what it leaves behind however it ends."""
+"""Ends of a cell that fails or is stopped, and what any cell leaves behind."""
 
 import gc
 import itertools
@@ -140,7 +140,7 @@ def test_an_interruption_goes_on_to_the_caller_and_everything_is_restored() -> N
 
 
 def test_no_memory_stays_behind() -> None:
-    """What a cell held is given back by the time it says that it has finished."""
+    """A cell has freed its memory when it reports its end."""
     tensors: list[int] = []
 
     def count(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""A model that calls torch.compile itself: what that compiles in measured steps is in their times, and is told."""
+"""A model that calls torch.compile itself: compiling within measured steps is in their times and is reported."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def scaled(found, how):
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """What of a spec finds the model above."""
+    """Fields of a spec that name the model above."""
     (tmp_path / "compiles_itself.py").write_text(ITSELF)
     path, meta_path = list(sys.path), list(sys.meta_path)
     yield {"model": "compiles_itself:Growing", "model_path": (str(tmp_path),), "num_heads": 2, "num_layers": 1}

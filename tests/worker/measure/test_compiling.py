@@ -1,4 +1,4 @@
-"""torch.compile on a CPU: its work is over before the first step, changes nothing, and is counted."""
+"""torch.compile on a CPU: it ends before the first step, changes no result, and its time and graphs are counted."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Leaving(Plain):
 
 
 class Tiny(nn.Module):
-    """The quickest to compile."""
+    """A model that compiles quickly."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def user_names(folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What of a spec finds the models above."""
+    """Fields of a spec that name the models above."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "own_compiled_models.py").write_text(OWN)
     return {"model_path": (str(folder),), "d_model": 8, "num_heads": 2, "num_layers": 1, "compile": "default"}

@@ -1,4 +1,4 @@
-"""What only reference cycles keep alive, as a function that calls itself does, is gone before the next step."""
+"""Objects that only reference cycles keep alive are freed before the next step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Recursive(nn.Module):
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """What of a spec finds the model above."""
+    """Fields of a spec that name the model above."""
     (tmp_path / "recursive_model.py").write_text(RECURSIVE)
     path, meta_path = list(sys.path), list(sys.meta_path)
     yield {"model": "recursive_model:Recursive", "model_path": (str(tmp_path),), "num_heads": 2, "num_layers": 1}

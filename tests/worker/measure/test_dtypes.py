@@ -1,4 +1,4 @@
-"""What a precision report says, against numpy's arithmetic and against hooks set by hand on models made by hand."""
+"""Precision reports, against numpy's arithmetic and against hooks on hand-made models."""
 
 from __future__ import annotations
 

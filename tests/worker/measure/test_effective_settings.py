@@ -1,4 +1,4 @@
-"""What a cell says was in force is what was, not what was asked for."""
+"""A cell reports the settings in force, not those asked for."""
 
 from __future__ import annotations
 

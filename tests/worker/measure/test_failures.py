@@ -1,4 +1,4 @@
-"""Which errors mean that memory ran out, and what is said of the others."""
+"""Errors that mean out of memory, and messages for the others."""
 
 import errno
 

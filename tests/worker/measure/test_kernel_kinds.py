@@ -1,4 +1,4 @@
-"""Which kind of work a kernel and an operator are of, by name."""
+"""Kinds of kernels and operators, by name."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ REHEARSE = predict.rehearse
 
 
 def spec_of(**changes: Any) -> CellSpec:
-    """Wide enough that operators do more than begin."""
+    """A cell wide enough that operators take more than their launch."""
     wide = {"d_model": 128, "d_ff": 256, "vocab_size": 500, "context_length": 32}
     return small_spec(**(wide | changes))
 
@@ -41,7 +41,7 @@ def profiled(spec: CellSpec, *, folder: str | None = None) -> KernelReport:
 
 @pytest.fixture(autouse=True, scope="module")
 def no_prediction() -> Iterator[None]:
-    """Most of these tests are not about FLOPs, which take a second to work out."""
+    """Leave the prediction of FLOPs out, which takes a second."""
 
     def predict_nothing(spec: CellSpec, **_: object) -> NoReturn:
         raise NotImplementedError(f"no prediction of {spec.size}")
@@ -68,7 +68,7 @@ def warm_step(spec: CellSpec) -> Step:
 
 
 def matmuls(report: KernelReport) -> Counter[tuple[str, str]]:
-    """How many matrix products each range of each phase has."""
+    """Number of matrix products by phase and range."""
     found: Counter[tuple[str, str]] = Counter()
     for group in report.groups:
         if group.kind == "matrix multiply":

@@ -1,4 +1,4 @@
-"""Recording a step's memory: against the allocator's own count, against arithmetic, against the prediction."""
+"""Memory record of a step, against the allocator's count, arithmetic and the prediction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FP32 = 4
 
 
 def record(stages: list[str] | None = None, **changes: Any) -> MemoryReport:
-    """The memory of a small cell whose shapes cannot be mistaken for one another."""
+    """The memory record of a small cell whose shapes all differ."""
     spec = small_spec(**({"d_model": 48, "d_ff": 80, "context_length": 24, "vocab_size": 300} | changes))
     return record_memory(ReportRequest(kind="memory", spec=spec), (stages if stages is not None else []).append)
 

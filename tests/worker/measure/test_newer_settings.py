@@ -1,4 +1,4 @@
-"""torch 2.9's settings for float32 products, which torch's older questions do not bear: no cell fails of them."""
+"""torch 2.9's settings for float32 products: torch's older queries raise under them, but no cell fails."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ SETTINGS = {
     'torch.set_float32_matmul_precision("high"); torch.backends.cuda.matmul.fp32_precision = "ieee"': "high",
     'warnings.simplefilter("error"); torch.backends.cudnn.conv.fp32_precision = "ieee"': "highest",
 }
-"""What a model may do, and what then is in force on a CPU."""
+"""Statements in a user's model and the precision then in force on a CPU."""
 WITHIN = ("", "cuda.matmul.", "cudnn.", "cudnn.conv.", "mkldnn.", "mkldnn.matmul.", "mkldnn.rnn.")
 VALUES = {"": ("none", "ieee", "tf32", "bf16"), "c": ("none", "ieee", "tf32"), "m": ("none", "ieee", "tf32", "bf16")}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Whose modules, and what they set, are forgotten afterwards."""
+    """A user's folder; its modules and their settings are forgotten after the test."""
     path, meta_path, before = list(sys.path), list(sys.meta_path), read_settings()
     yield tmp_path
     look_in(())

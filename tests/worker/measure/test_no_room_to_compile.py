@@ -1,4 +1,4 @@
-"""A folder for torch.compile's caches that cannot be made, as on a full disk, ends the cell and nothing else."""
+"""A cache folder for torch.compile that cannot be made, as on a full disk, ends only its cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running out of memory, explained: seen in a second attempt where that is safe, predicted elsewhere."""
+"""Causes of running out of memory: recorded in a second attempt if that is safe, else predicted."""
 
 from __future__ import annotations
 

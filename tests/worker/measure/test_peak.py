@@ -1,4 +1,4 @@
-"""Measured peaks on this machine's CPU: against products and copies timed by hand, and as they are reported."""
+"""Measured peaks of this machine's CPU, against products and copies timed by hand, and their reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fork server has loaded, and what it must not have touched. Each test has an interpreter of its own."""
+"""Modules that the fork server has loaded, and devices that it must not touch. Each test has a fresh interpreter."""
 
 import ctypes.util
 import json
@@ -52,7 +52,7 @@ with open(sys.argv[1], "w") as file:
 
 
 def serve(tmp_path: Path, code: str, **environment: str) -> tuple[dict[str, object], str]:
-    """Run the server's code in a fresh interpreter; what it reported, and what it printed where we can see it."""
+    """Run the server's code in a fresh interpreter; returns its report and its output."""
     inherited = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_NUM_THREADS", "CS336_TUI_SERVER_OUTPUT")}
     result = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "report.json")],

@@ -1,4 +1,4 @@
-"""What torch says of this machine."""
+"""The machine as torch reports it."""
 
 from types import SimpleNamespace
 

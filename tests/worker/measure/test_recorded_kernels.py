@@ -1,4 +1,4 @@
-"""Kinds and short names of kernels, held to those that real GPUs ran: an H100, a B200 and a V100."""
+"""Kinds and short names of kernels recorded on real GPUs: an H100, a B200 and a V100."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels, memory, dtypes and why a cell did not fit: of models of a user's own, and of every way to run a model."""
+"""Reports on kernels, memory, dtypes and out-of-memory causes, for users' own models and every variant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time on a run queue, as the kernel counts it, against processes that really compete for a core."""
+"""Run-queue delay counted by the kernel, while real processes compete for a core."""
 
 from __future__ import annotations
 

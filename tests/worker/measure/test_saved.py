@@ -1,4 +1,4 @@
-"""What a Transformer block keeps for its backward, against a list made by hand."""
+"""Tensors that a Transformer block saves for its backward, against a list made by hand."""
 
 from __future__ import annotations
 

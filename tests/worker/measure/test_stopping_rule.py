@@ -1,4 +1,4 @@
-"""When automatic counts end, on series of known truth."""
+"""Stopping rule of automatic step counts, on series of known truth."""
 
 from __future__ import annotations
 

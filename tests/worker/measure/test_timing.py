@@ -1,4 +1,4 @@
-"""Timing against a device that does its work later, as a GPU does: what is waited for, and which times are told."""
+"""Timing with a stand-in of an asynchronous device: synchronisation and reported times."""
 
 from __future__ import annotations
 

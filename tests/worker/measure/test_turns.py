@@ -1,4 +1,4 @@
-"""Whatever a side's model does to its process is in force at its own turns, and at no other's; so are its modules."""
+"""Settings and modules of one side's model are in force during its own turns only."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ SET = ("high", 2, True, False, torch.float64, 1, True)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Whose modules are forgotten afterwards."""
+    """A user's folder; its modules are forgotten after the test."""
     path, meta_path = list(sys.path), list(sys.meta_path)
     yield tmp_path
     look_in(())

@@ -1,4 +1,4 @@
-"""Two compiled sides of a round: each is compiled for its own sizes, as it is alone."""
+"""Two compiled sides of a round: each is compiled for its own sizes, as when it runs alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of one folder that a few lines of the user's in another folder name: its own lines and files are told."""
+"""A model wrapped by a user's file in another folder: messages name the model's own files and lines."""
 
 from __future__ import annotations
 

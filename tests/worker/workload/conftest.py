@@ -14,7 +14,7 @@ from tests.worker.workload.own_code import Folder
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Folder]:
-    """Whose modules are forgotten afterwards."""
+    """A user's folder; its modules are forgotten after the test."""
     path, meta_path = list(sys.path), list(sys.meta_path)
     yield Folder(tmp_path)
     look_in(())

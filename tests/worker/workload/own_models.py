@@ -1,4 +1,4 @@
-"""Models as people write them, each a file of its own, for whoever names, profiles and predicts them."""
+"""Models as users write them, each a file of its own, for tests of ranges, profiles and predictions."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class LM(nn.Module):
             x = layer(x)
         return self.lm_head(self.ln_final(x))
 """
-"""Everything written out, as in the course's assignments, and named so."""
+"""All operations written out and named as in the course's assignments."""
 
 PLAIN = """
 import torch
@@ -177,4 +177,4 @@ class Leaves(Odd):
     def forward(self, tokens):
         raise SystemExit(3)
 """
-"""No blocks and no modules: nothing that a name tells of."""
+"""A model without blocks or modules, so that no part has a name."""

@@ -1,4 +1,4 @@
-"""Attention that does not materialise its scores: the same numbers as the naive one, and the truth about what ran."""
+"""Attention that does not materialise its scores: the naive one's numbers, and a true report of the kernel that ran."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Operations(TorchDispatchMode):
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """A module of the user's, by a name that no other test has; and the folder that it is in."""
+    """A user's module with a name that no other test has, and its folder."""
     name = f"own_attention_{abs(hash(request.node.name))}"
     (tmp_path / f"{name}.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -173,7 +173,7 @@ def test_a_device_is_said_to_have_what_can_be_built_on_it() -> None:
 
 
 def test_a_device_that_has_no_kernels_of_its_own_has_math(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch answers for MPS."""
+    """Torch's answer for MPS."""
 
     def choose(*_: object, **__: object) -> int:
         raise NotImplementedError("Could not run 'aten::_fused_sdp_choice' with arguments from the 'MPS' backend.")
@@ -198,7 +198,7 @@ def test_a_prediction_refuses_what_no_gpu_has(attention: str) -> None:
 
 
 def test_torchs_reason_is_told_of_the_kernel_asked_for_and_without_its_source() -> None:
-    """As a GPU's `_fused_sdp_choice` warns when it is held to one kernel: in this order, of those switched off too."""
+    """Warnings of a GPU's `_fused_sdp_choice` restricted to one kernel: in this order, for disabled kernels too."""
     said = [
         "Memory efficient kernel not used because: (Triggered internally at /pytorch/aten/src/sdp_utils.cpp:904.)",
         "Mem Efficient attention has been runtime disabled. (Triggered internally at /pytorch/sdp_utils_cpp.h:550.)",
@@ -215,7 +215,7 @@ def test_torchs_reason_is_told_of_the_kernel_asked_for_and_without_its_source() 
 
 
 def test_torch_warns_where_it_chooses_so_that_its_reason_is_heard() -> None:
-    """Of a CPU no cell is refused for its shape, so its choice is held to flash for integers."""
+    """A CPU refuses no cell for its shape, so the choice is restricted to flash with integers."""
     q = torch.zeros(1, 1, 8, 8, dtype=torch.int32)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

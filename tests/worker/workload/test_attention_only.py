@@ -1,4 +1,4 @@
-"""Attention alone is attention, written out or by any kernel, with the gradients of its formula."""
+"""Attention alone: results and gradients of its formula, written out or by any kernel."""
 
 from __future__ import annotations
 

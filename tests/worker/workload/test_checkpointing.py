@@ -1,4 +1,4 @@
-"""Recomputing activations: the same gradients from less memory, in the reference and in anybody's model."""
+"""Activation checkpointing: the same gradients from less memory, in the reference and in users' models."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_gradients_are_those_of_the_model_as_it_is(pass_: str, precision: str, a
 
 
 def kept_bytes(model: nn.Module, inputs: Tensor) -> int:
-    """What a forward hands to autograd to keep, parameters and buffers aside."""
+    """Bytes that autograd saves during a forward, without parameters and buffers."""
     there = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers(), inputs)}
     kept: dict[int, int] = {}
     held: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""How long it takes to create a large model that holds no data."""
+"""Time to create a large model on the meta device."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Capturing a step: what is asked of CUDA in which order, and what is left of the step. torch's CUDA itself is played
-by a recorder here, under which a "capture" just runs; the real one is in tests/gpu."""
+"""Capture of a step as a CUDA graph: calls to CUDA in their order, and the state after it.
+
+A recorder replaces torch's CUDA, under which a "capture" just runs; tests with a real one are in tests/gpu.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ class CapturedGenerator:
 
 
 class Recorder:
-    """As much of `torch.cuda` as a capture needs, telling in `said` what was asked of it."""
+    """The part of `torch.cuda` that a capture needs. Keeps its calls in `said`."""
 
     def __init__(self, ending: Callable[[], None] = lambda: None, end_allocating: str = END_ALLOCATING[0]) -> None:
         self.said: list[str] = []
@@ -134,7 +136,7 @@ class Recorder:
 
     @contextmanager
     def graph(self, _graph: object, pool: object, stream: object) -> Iterator[None]:
-        """As torch's: where ending the capture fails, its stream stays the current one."""
+        """Like torch's graph: if ending the capture fails, its stream stays the current one."""
         assert pool == POOL
         before, self._stream = self._stream, str(stream)
         self.said.append(f"capture on {stream}")
@@ -197,7 +199,7 @@ def test_a_step_is_warmed_up_on_its_own_stream_then_captured_there_then_replayed
 
 
 def test_the_workspaces_of_matrix_products_are_made_anew_inside_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else who clears them, as torch.compile does where it captures, would have a replay write to others' memory."""
+    """Else a replay would write to others' memory after they are cleared, as torch.compile does when it captures."""
     cuda = Recorder()
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: cuda.said.append("cleared"), raising=False)
     captured(a_step("forward", cuda.said), DEVICE, cuda)
@@ -249,7 +251,7 @@ class Syncs(nn.Module):
 
 
 def ending_fails() -> None:
-    """As a capture that has been broken ends: with an error on top of the first."""
+    """End as a broken capture does: with a second error on top of the first."""
     raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
 

@@ -1,4 +1,4 @@
-"""Linear layers in float8: torch computes these products on a CPU too, if slowly, so their numbers are seen here."""
+"""Linear layers in float8: their numbers, since torch computes these products on a CPU too, if slowly."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_tensor_of_any_magnitude_keeps_its_numbers_to_half_a_step_of_the_forma
 
 
 def test_a_transposed_tensor_is_written_out_by_rows() -> None:
-    """As a model's gradient may come; CUDA's product refuses it, a CPU's does not."""
+    """A gradient may be transposed; CUDA's product refuses it, a CPU's does not."""
     x = torch.arange(32.0).reshape(2, 16).t()
     small, scale = to_float8(x, FORMAT)
     assert small.is_contiguous()

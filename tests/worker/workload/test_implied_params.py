@@ -1,4 +1,4 @@
-"""Parameters that a spec implies are those of the model that is built from it."""
+"""Number of parameters implied by a spec, against the model built from it."""
 
 from __future__ import annotations
 

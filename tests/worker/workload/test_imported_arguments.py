@@ -1,4 +1,4 @@
-"""What a user's model is given: configs in every form, arguments that are handed on, texts for who wants texts."""
+"""Arguments of a user's model: configs in every form, further arguments, and texts."""
 
 from __future__ import annotations
 

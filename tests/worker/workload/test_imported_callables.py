@@ -1,4 +1,4 @@
-"""A user's own loss, optimizer and attention: how each is called, and what is said of one that cannot be."""
+"""A user's own loss, optimizer and attention: how each is called, and the message if it cannot be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own model: found by name, given what it asks for, made on the device; or why not, in one line."""
+"""A user's own model: found by name, called with the arguments it takes, made on the device, or refused in one line."""
 
 from __future__ import annotations
 

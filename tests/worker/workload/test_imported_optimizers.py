@@ -1,4 +1,4 @@
-"""A step with an optimizer of a user's own: how its gradients are dropped, and what can be predicted of it."""
+"""A step with a user's own optimizer: dropped gradients and predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimizers by name: the same update, each as its name says."""
+"""Optimizers by name: all make the same update, each by its own implementation."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_each_says_what_it_is(choice: str, device_type: str, name: str) -> None:
 
 
 def test_what_torch_chooses_by_itself_is_what_is_said() -> None:
-    """Asked of torch: it runs over lists of tensors on devices of this list, on others one tensor after another."""
+    """The rule comes from torch: on devices of this list it runs over lists of tensors, on others one after another."""
     from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices, _get_fused_kernels_supported_devices
 
     foreach = _get_foreach_kernels_supported_devices()

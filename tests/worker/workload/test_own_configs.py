@@ -1,4 +1,4 @@
-"""Models that want an object of their repository's own in place of dimensions."""
+"""Models that take a config object of their own repository in place of dimensions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_one_that_cannot_be_made_by_name_asks_for_a_function(folder: Folder, ask
 
 
 def test_the_config_beside_the_class_above_will_do(folder: Folder) -> None:
-    """As of a few lines about nanoGPT's GPT that do not import its GPTConfig."""
+    """A few lines around nanoGPT's GPT that do not import its GPTConfig."""
     above = folder.write(
         """
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Parts of a model that a list or a dictionary of modules holds, which is never called itself."""
+"""Parts of a model within lists or dictionaries of modules, which are never called themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cs336_tui.worker.workload.model_parts import part_of_each
 
 
 class Activation(nn.Module):
-    """One whose class says nothing of what it is for."""
+    """An activation whose class name does not say its purpose."""
 
 
 class Block(nn.Module):

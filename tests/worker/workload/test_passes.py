@@ -1,4 +1,4 @@
-"""Steps of each pass: what runs, under which context, and what is left of it afterwards."""
+"""Steps of each pass: phases, contexts and leftovers."""
 
 import gc
 import weakref
@@ -156,7 +156,7 @@ def test_loss_is_computed_under_autocast() -> None:
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """What dies in these tests dies by its reference count."""
+    """Switch the garbage collector off, so that objects are freed by their reference counts alone."""
     gc.collect()
     gc.disable()
     yield

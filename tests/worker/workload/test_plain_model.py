@@ -1,4 +1,4 @@
-"""The benchmark's plain PyTorch computes what the reference computes, or to be as fast would say nothing."""
+"""The benchmark's plain PyTorch model computes the same as the reference, so that their times are comparable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which part of a model each of its operations is counted to, the reference's and anybody's."""
+"""Ranges: the part of a model that each operation belongs to, in the reference and in users' models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 class Entered:
-    """Which parts are entered, each as the path from the outermost on."""
+    """Entered parts, each as the path from the outermost on."""
 
     def __init__(self) -> None:
         self.paths: list[tuple[str, ...]] = []

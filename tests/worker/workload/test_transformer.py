@@ -1,4 +1,4 @@
-"""The reference model against plain torch: what is timed must be right."""
+"""The reference model against plain torch."""
 
 import math
 
