@@ -21,9 +21,9 @@ import click
 
 from benchmarks import hostile
 from benchmarks.reporting import app, publish, table
+from tests.watching import PATIENCE_S
 
 SLOWEST_S = 2.0
-GIVE_UP_S = 10.0
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters that no command may write: all but newline and tab."""
 LONGEST_REFUSAL = 4000
@@ -69,7 +69,7 @@ def _captured(fd: int, name: str) -> Iterator[Callable[[], str]]:
 
 
 class _TooLong(BaseException):
-    """Raised when an answer takes longer than `GIVE_UP_S`."""
+    """Raised when an answer takes longer than `PATIENCE_S`."""
 
 
 def _too_long(*_: object) -> None:
@@ -82,7 +82,7 @@ def ask(words: Sequence[str]) -> Answer:
 
     raised, code = "", 0
     signal.signal(signal.SIGALRM, _too_long)
-    signal.setitimer(signal.ITIMER_REAL, GIVE_UP_S)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
     began = time.perf_counter()
     with _captured(1, "stdout") as out, _captured(2, "stderr") as err:
         try:
@@ -102,7 +102,7 @@ def ask(words: Sequence[str]) -> Answer:
 def ask_a_process(words: Sequence[str]) -> Answer:
     """Run the command with these words in its own process, whose start is not counted in the time."""
     began = time.perf_counter()
-    ended = subprocess.run([*app(), *words], capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
+    ended = subprocess.run([*app(), *words], capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE_S)
     took_s = max(time.perf_counter() - began - START_S, 0.0)
     out, err = (text.decode(errors="backslashreplace") for text in (ended.stdout, ended.stderr))
     return Answer(tuple(words), ended.returncode, out, err, took_s)
