@@ -16,14 +16,13 @@ import random
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import msgspec
-
 from cs336_tui.analysis.eta import remaining_s
 from cs336_tui.config.order import Order, in_order, relative_work
-from cs336_tui.config.spec import CellSpec, Pass, dims_of
+from cs336_tui.config.spec import CellSpec, Pass
 from cs336_tui.events.events import CellFinished, CellsQueued, CellStarted, Event, StageChanged, StepKind, StepsTimed
 from cs336_tui.session.state import SessionState
 from cs336_tui.stats.summaries import summarize
+from tests.samples import sized
 
 CELLS = 30
 FROM = 0.25
@@ -108,10 +107,8 @@ def a_sweep(draw: random.Random, order: Order) -> tuple[CellSpec, ...]:
     passes: tuple[Pass, ...] = ("forward", "forward+backward", "train-step")
     specs = [
         CellSpec(
-            size=size,
-            edition="2026",
+            **sized(size),
             arch="swiglu-rope",
-            **msgspec.structs.asdict(dims_of(size, "2026")),
             context_length=draw.choice((128, 256, 512, 1024)),
             batch_size=draw.choice((1, 4)),
             pass_=draw.choice(passes),

@@ -18,13 +18,12 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from cs336_tui.analysis.contention import Finding
 from cs336_tui.analysis.launching import LEAST_SHARE, launching
-from cs336_tui.config.spec import CellSpec, ModelDims, dims_of
+from cs336_tui.config.spec import ModelDims, dims_of
 from cs336_tui.events.events import StepsTimed
 from cs336_tui.session.cell_state import CellState
+from tests.samples import a_spec
 
 LATENCY_S = 5e-6
 """Time from a launch to the kernel's begin on an idle device."""
@@ -78,7 +77,7 @@ def simulate(phases: Mapping[str, Sequence[Launch]], queue: int = 1024) -> Simul
 
 def judged(found: Simulated, *, steps: int = 5) -> Finding:
     """The verdict on a cell whose steps all equal this one."""
-    cell = CellState(0, _SPEC)
+    cell = CellState(0, a_spec(pass_="train-step"))
     cell.times.add(
         StepsTimed(
             at=0.0,
@@ -92,19 +91,6 @@ def judged(found: Simulated, *, steps: int = 5) -> Finding:
         )
     )
     return launching(cell)
-
-
-_SPEC = CellSpec(
-    size="small",
-    edition="2026",
-    arch="swiglu-rope",
-    **msgspec.structs.asdict(dims_of("small", "2026")),
-    context_length=128,
-    batch_size=4,
-    pass_="train-step",
-    precision="fp32",
-    device="cuda:0",
-)
 
 
 class Device(NamedTuple):

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, get_args
 import click
 
 from benchmarks.reporting import publish, table, verdict
-from cs336_tui.config.spec import Arch, CellSpec, Pass, Precision, dims_of
+from cs336_tui.config.spec import Arch, CellSpec, Pass, Precision
+from tests.samples import sized
 
 MARK = 0.03
 MARK_S = 3.0
@@ -119,11 +120,8 @@ def specs(
     sizes: str, contexts: str, passes: str, precisions: str, arches: str, batch: int, device: str
 ) -> list[CellSpec]:
     def cell(size: str, context: str, pass_: str, precision: str, arch: str) -> CellSpec:
-        dims = dims_of(size, "2026")
         return CellSpec(
-            size=size,
-            edition="2026",
-            **{field: getattr(dims, field) for field in dims.__struct_fields__},
+            **sized(size),
             context_length=int(context),
             batch_size=batch,
             pass_=pass_,  # type: ignore[arg-type]  # checked by CellSpec

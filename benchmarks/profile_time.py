@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from benchmarks.reporting import publish, spread, table, verdict
-from cs336_tui.config.spec import CellSpec, dims_of
+from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import Event, ReportFinished, ReportStage
 from cs336_tui.events.reports import KernelReport, ReportRequest
 from cs336_tui.export.formats import render_all
@@ -21,17 +21,21 @@ from cs336_tui.export.kernels import kernel_tables
 from cs336_tui.runner.launcher import Launcher
 from cs336_tui.runner.pipes import StopSignal
 from cs336_tui.runner.supervise import Supervisor
+from tests.samples import sized
 
 MARK_S = 10.0
 
 
 def a_spec(size: str, context: int, pass_: str) -> CellSpec:
-    dims = dims_of(size, "2026")
     return CellSpec(
-        size=size, edition="2026", arch="swiglu-rope", d_model=dims.d_model, d_ff=dims.d_ff,
-        num_layers=dims.num_layers, num_heads=dims.num_heads, vocab_size=dims.vocab_size, context_length=context,
-        batch_size=4, pass_=pass_, precision="fp32", device="cpu",  # type: ignore[arg-type]
-    )  # fmt: skip
+        **sized(size),
+        arch="swiglu-rope",
+        context_length=context,
+        batch_size=4,
+        pass_=pass_,  # type: ignore[arg-type]
+        precision="fp32",
+        device="cpu",
+    )
 
 
 def profile_once(spec: CellSpec, launcher: Launcher, folder: str) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from cs336_tui.config.spec import CellSpec
+from cs336_tui.config.spec import CellSpec, dims_of
 from cs336_tui.events.environment import DeviceInfo, Environment
 from cs336_tui.events.events import (
     SCHEMA,
@@ -62,17 +62,16 @@ HEADER = SessionStarted(at=0.0, schema=SCHEMA, session="s", app="0.1.0")
 """The first line of a log whose session and times do not matter."""
 
 
+def sized(size: str, edition: str = "2026") -> dict[str, Any]:
+    """Fields of a spec that a named size decides."""
+    return {"size": size, "edition": edition, **msgspec.structs.asdict(dims_of(size, edition))}
+
+
 def a_spec(**changes: Any) -> CellSpec:
     """A cell of size `small` on the first GPU, with `changes`."""
     fields: dict[str, Any] = {
-        "size": "small",
-        "edition": "2026",
+        **sized("small"),
         "arch": "swiglu-rope",
-        "d_model": 768,
-        "d_ff": 3072,
-        "num_layers": 12,
-        "num_heads": 12,
-        "vocab_size": 10_000,
         "context_length": 128,
         "batch_size": 4,
         "pass_": "forward+backward",

@@ -65,7 +65,7 @@ def small_spec(**changes: Any) -> CellSpec:
         "device": "cpu",
         "warmup_steps": 1,
         "measure_steps": 3,
-        "threads": 1,
+        "threads": 1,  # on a busy machine two threads wait for one another
     }
     return CellSpec(**(fields | changes))
 

@@ -12,16 +12,10 @@ from hypothesis import strategies as st
 from cs336_tui.analysis.fields import FIELDS, values
 from cs336_tui.analysis.merge import Result, measured, merge
 from cs336_tui.analysis.pivot import WHOLE_PROCESS, Figure, PivotError, pivot, select, suggest, varying
-from cs336_tui.config.spec import PASSES, PRECISIONS, dims_of
+from cs336_tui.config.spec import PASSES, PRECISIONS
 from cs336_tui.stats.summaries import summarize
-from tests.samples import ENVIRONMENT, a_spec
+from tests.samples import ENVIRONMENT, a_spec, sized
 from tests.session.made import LAPTOP, OTHER_GPU, Cell, cell, results_of, session_of
-
-
-def sized(name: str, edition: str = "2026") -> dict[str, Any]:
-    dims = dims_of(name, edition)
-    return {"size": name, "edition": edition, **{field: getattr(dims, field) for field in dims.__struct_fields__}}
-
 
 GRID = results_of(
     *(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from cs336_tui.worker.workload.imported import problems
+from cs336_tui.worker.workload.imported.finding import look_in
 
 
 @pytest.fixture(autouse=True)
@@ -12,3 +17,12 @@ def _no_folders_of_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cell's process knows one user's folders; those of a test are forgotten after it."""
     monkeypatch.setattr(problems, "_FOLDERS", {True: set(), False: set()})
     problems.is_users_file.cache_clear()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A user's folder; its modules are forgotten after the test."""
+    path, meta_path = list(sys.path), list(sys.meta_path)
+    yield tmp_path
+    look_in(())
+    sys.path[:], sys.meta_path[:] = path, meta_path

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec, dims_of
+from cs336_tui.config.spec import ARCHES, PASSES, PRECISIONS, CellSpec
+from tests.samples import sized
 from tests.worker.measure.cells import small_spec
 
 
 def named_spec(size: str, **changes: object) -> CellSpec:
     """A cell of a named size, on the CPU, with `changes`."""
-    dims = dims_of(size, "2026")
-    fields = {field: getattr(dims, field) for field in dims.__struct_fields__}
-    given = {"size": size, "context_length": 128, "batch_size": 4, "threads": None} | changes
-    return small_spec(**fields, **given)
+    return small_spec(**({**sized(size), "context_length": 128, "batch_size": 4, "threads": None} | changes))
 
 
 @st.composite

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.worker.estimate.meta_device import _GENERATOR
 from cs336_tui.worker.estimate.predict import predict
 from cs336_tui.worker.workload.building import build, configure_torch
-from cs336_tui.worker.workload.imported.finding import look_in
 from tests.worker.measure.cells import small_spec
 
 MODEL = """
@@ -48,10 +46,9 @@ class LM(nn.Module):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[str]:
-    (tmp_path / "checkpoints_itself.py").write_text(MODEL)
-    yield str(tmp_path)
-    look_in(())
+def folder(folder: Path) -> str:
+    (folder / "checkpoints_itself.py").write_text(MODEL)
+    return str(folder)
 
 
 def counted(spec: CellSpec) -> dict[str, int]:

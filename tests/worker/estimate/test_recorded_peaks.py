@@ -6,11 +6,10 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from cs336_tui.config.spec import CellSpec, dims_of
 from cs336_tui.worker.estimate.predict import predict
+from tests.samples import a_spec, sized
 
 ROOT = Path(__file__).parents[3]
 RECORDINGS = ROOT.parent / "shared" / "recordings"
@@ -29,8 +28,7 @@ class PlainUnpickler(pickle.Unpickler):
 
 
 def recorded(name: str) -> tuple[int, int]:
-    """The most bytes that the allocator had given out at once while it was recorded, and how many workspaces of cuBLAS
-    are among them."""
+    """Peak bytes of the allocator while it was recorded, and the number of cuBLAS's workspaces in them."""
     with (RECORDINGS / f"medium-256-{name}.memory-snapshot.pickle").open("rb") as file:
         found = PlainUnpickler(file).load()
     blocks = [block for segment in found["segments"] for block in segment["blocks"]]
@@ -62,15 +60,9 @@ def test_the_courses_model_is_predicted_within_1_5_percent(
     name: str, more: dict[str, Any], gigabytes: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    spec = CellSpec(
-        size="medium",
-        edition="2025",
-        arch="swiglu-rope",
-        **msgspec.structs.asdict(dims_of("medium", "2025")),
+    spec = a_spec(
+        **sized("medium", "2025"),
         context_length=256,
-        batch_size=4,
-        precision="fp32",
-        device="cuda:0",
         model="tests.worker.estimate.course_like:CourseLike",
         model_path=(str(ROOT),),
         **more,

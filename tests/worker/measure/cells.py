@@ -12,6 +12,7 @@ import torch
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.events import CellFinished, Event, ModelBuilt, StageChanged, StepsTimed
 from cs336_tui.worker.measure.cell import run_cell
+from tests import watching
 
 multiplies_float8 = pytest.mark.skipif(
     not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm", "CPU"),
@@ -22,24 +23,36 @@ multiplies_float8 = pytest.mark.skipif(
 def small_spec(**changes: Any) -> CellSpec:
     """A cell that takes milliseconds on a CPU, with `changes`."""
     fields: dict[str, Any] = {
-        "size": "custom",
-        "edition": "2026",
-        "arch": "swiglu-rope",
         "d_model": 16,
         "d_ff": 24,
         "num_layers": 2,
-        "num_heads": 2,
         "vocab_size": 40,
-        "context_length": 8,
         "batch_size": 2,
         "pass_": "forward+backward",
-        "precision": "fp32",
-        "device": "cpu",
         "warmup_steps": 2,
-        "measure_steps": 3,
-        "threads": 1,  # on a busy machine two threads wait for one another
     }
-    return CellSpec(**(fields | changes))
+    return watching.small_spec(**(fields | changes))
+
+
+PLAIN = """
+import sys
+import weakref
+
+import torch
+from torch import nn
+
+
+class Plain(nn.Module):
+    def __init__(self, vocab_size, d_model):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.head = nn.Linear(d_model, vocab_size)
+        self.calls = 0
+
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens).sin())
+"""
+"""The begin of a user's file: a model that others in the file inherit from."""
 
 
 @dataclass

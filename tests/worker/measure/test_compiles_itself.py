@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cs336_tui.worker.workload.compiling import why_cannot_compile
-from cs336_tui.worker.workload.imported.finding import look_in
-from tests.worker.measure.cells import run, small_spec
+from tests.worker.measure.cells import PLAIN, run, small_spec
 
 WHY = why_cannot_compile("cpu")
 pytestmark = [
@@ -20,19 +17,10 @@ pytestmark = [
     pytest.mark.timeout(300),  # a C++ compiler works for many seconds, on a busy machine for minutes
 ]
 
-ITSELF = '''
-import torch
-from torch import nn
+ITSELF = f'''{PLAIN}
 
-
-class Growing(nn.Module):
+class Growing(Plain):
     """Calls what is compiled with another factor from its fourth call on."""
-
-    def __init__(self, vocab_size, d_model):
-        super().__init__()
-        self.embedding = nn.Embedding(vocab_size, d_model)
-        self.head = nn.Linear(d_model, vocab_size)
-        self.calls = 0
 
     def forward(self, tokens):
         self.calls += 1
@@ -46,13 +34,10 @@ def scaled(found, how):
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[dict[str, Any]]:
+def own(folder: Path) -> dict[str, Any]:
     """Fields of a spec that name the model above."""
-    (tmp_path / "compiles_itself.py").write_text(ITSELF)
-    path, meta_path = list(sys.path), list(sys.meta_path)
-    yield {"model": "compiles_itself:Growing", "model_path": (str(tmp_path),), "num_heads": 2, "num_layers": 1}
-    look_in(())
-    sys.path[:], sys.meta_path[:] = path, meta_path
+    (folder / "compiles_itself.py").write_text(ITSELF)
+    return {"model": "compiles_itself:Growing", "model_path": (str(folder),), "num_heads": 2, "num_layers": 1}
 
 
 def test_compiling_in_a_measured_step_is_told_and_in_warm_up_it_is_not(own: dict[str, Any]) -> None:

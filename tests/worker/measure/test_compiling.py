@@ -20,30 +20,14 @@ from cs336_tui.worker.measure.preparing import compile_ahead, fresh_compiler
 from cs336_tui.worker.workload.building import make_optimizer
 from cs336_tui.worker.workload.compiling import compiled, why_cannot_compile
 from cs336_tui.worker.workload.passes import Step, Training, random_batch
-from tests.worker.measure.cells import Report, run, small_spec
+from tests.worker.measure.cells import PLAIN, Report, run, small_spec
 
 CPU = torch.device("cpu")
 WHY = why_cannot_compile("cpu")
 can_compile = pytest.mark.skipif(WHY is not None, reason=WHY or "")
 pytestmark = pytest.mark.timeout(300)  # a C++ compiler works for many seconds, on a busy machine for minutes
 
-OWN = '''
-import sys
-
-import torch
-from torch import nn
-
-
-class Plain(nn.Module):
-    def __init__(self, vocab_size, d_model):
-        super().__init__()
-        self.embedding = nn.Embedding(vocab_size, d_model)
-        self.head = nn.Linear(d_model, vocab_size)
-        self.calls = 0
-
-    def forward(self, tokens):
-        return self.head(self.embedding(tokens).sin())
-
+OWN = f'''{PLAIN}
 
 class Printing(Plain):
     def forward(self, tokens):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +9,17 @@ import pytest
 
 from cs336_tui.events.events import CellFinished, Event
 from cs336_tui.worker.measure.ab import run_round
-from cs336_tui.worker.workload.imported.finding import look_in
-from tests.worker.measure.cells import run, small_spec
+from tests.worker.measure.cells import PLAIN, run, small_spec
 
-RECURSIVE = """
-import weakref
-
-from torch import nn
-
+RECURSIVE = f"""{PLAIN}
 MADE = []
 
 
-class Recursive(nn.Module):
-    def __init__(self, vocab_size, d_model):
-        super().__init__()
-        self.embedding = nn.Embedding(vocab_size, d_model)
-        self.head = nn.Linear(d_model, vocab_size)
-
+class Recursive(Plain):
     def forward(self, tokens):
         alive = sum(made() is not None for made in MADE)
         if alive > 1:  # a train-step holds those of the step before until its zero_grad
-            raise RuntimeError(f"activations of {alive} earlier steps are alive")
+            raise RuntimeError(f"activations of {{alive}} earlier steps are alive")
         found = self.embedding(tokens)
         MADE.append(weakref.ref(found))
 
@@ -43,13 +31,10 @@ class Recursive(nn.Module):
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[dict[str, Any]]:
+def own(folder: Path) -> dict[str, Any]:
     """Fields of a spec that name the model above."""
-    (tmp_path / "recursive_model.py").write_text(RECURSIVE)
-    path, meta_path = list(sys.path), list(sys.meta_path)
-    yield {"model": "recursive_model:Recursive", "model_path": (str(tmp_path),), "num_heads": 2, "num_layers": 1}
-    look_in(())
-    sys.path[:], sys.meta_path[:] = path, meta_path
+    (folder / "recursive_model.py").write_text(RECURSIVE)
+    return {"model": "recursive_model:Recursive", "model_path": (str(folder),), "num_heads": 2, "num_layers": 1}
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward", "train-step"])

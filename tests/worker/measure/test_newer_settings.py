@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from cs336_tui.events.events import Event, ModelBuilt
 from cs336_tui.worker.measure.ab import run_round
 from cs336_tui.worker.measure.settings import read_settings, restore
-from cs336_tui.worker.workload.imported.finding import look_in
 from cs336_tui.worker.workload.precision import effective_matmul, tf32_allowed
 from tests.worker.measure.cells import Report, run, small_spec
 
@@ -54,12 +52,10 @@ VALUES = {"": ("none", "ieee", "tf32", "bf16"), "c": ("none", "ieee", "tf32"), "
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(folder: Path) -> Iterator[Path]:
     """A user's folder; its modules and their settings are forgotten after the test."""
-    path, meta_path, before = list(sys.path), list(sys.meta_path), read_settings()
-    yield tmp_path
-    look_in(())
-    sys.path[:], sys.meta_path[:] = path, meta_path
+    before = read_settings()
+    yield folder
     restore(before)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 from cs336_tui.events.events import Event, ModelBuilt
 from cs336_tui.worker.measure.ab import run_round
 from cs336_tui.worker.measure.settings import read_settings, restore
-from cs336_tui.worker.workload.imported.finding import look_in
 from tests.worker.measure.cells import Report, run, small_spec
 
 SETTING = """
@@ -68,15 +66,6 @@ def found():
 """
 CLEAN = ("highest", 1, False, True, torch.float32, 0, False)
 SET = ("high", 2, True, False, torch.float64, 1, True)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A user's folder; its modules are forgotten after the test."""
-    path, meta_path = list(sys.path), list(sys.meta_path)
-    yield tmp_path
-    look_in(())
-    sys.path[:], sys.meta_path[:] = path, meta_path
 
 
 def own(folder: Path, name: str, **changes: Any) -> dict[str, Any]:

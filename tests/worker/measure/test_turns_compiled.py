@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,13 @@ import pytest
 from cs336_tui.events.events import CellFinished, Event
 from cs336_tui.worker.measure.ab import run_round
 from cs336_tui.worker.workload.compiling import why_cannot_compile
-from cs336_tui.worker.workload.imported.finding import look_in
-from tests.worker.measure.cells import small_spec
+from tests.worker.measure.cells import PLAIN, small_spec
 
 WHY = why_cannot_compile("cpu")
 can_compile = pytest.mark.skipif(WHY is not None, reason=WHY or "")
 
-LOOKING = '''
-import torch
-from torch import nn
-
-SEEN = {}
+LOOKING = f'''{PLAIN}
+SEEN = {{}}
 
 
 @torch.library.custom_op("cs336_tui_tests::look", mutates_args=())
@@ -37,12 +32,7 @@ def _(found):
     return torch.empty_like(found)
 
 
-class Looks(nn.Module):
-    def __init__(self, vocab_size, d_model):
-        super().__init__()
-        self.embedding = nn.Embedding(vocab_size, d_model)
-        self.head = nn.Linear(d_model, vocab_size)
-
+class Looks(Plain):
     def forward(self, tokens):
         return self.head(look(self.embedding(tokens)))
 
@@ -61,12 +51,9 @@ def part(found):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[str]:
-    (tmp_path / "looking_at_sizes.py").write_text(LOOKING)
-    path, meta_path = list(sys.path), list(sys.meta_path)
-    yield str(tmp_path)
-    look_in(())
-    sys.path[:], sys.meta_path[:] = path, meta_path
+def folder(folder: Path) -> str:
+    (folder / "looking_at_sizes.py").write_text(LOOKING)
+    return str(folder)
 
 
 @can_compile
