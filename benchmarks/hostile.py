@@ -10,7 +10,8 @@ from typing import Any
 from cs336_tui.config.presets import QUICK, to_toml
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.events import CellsPredicted, Event, ReportFinished, ReportStarted, SessionAnnotated
-from cs336_tui.events.reports import Report
+from cs336_tui.events.reports import REPORTS, Report
+from cs336_tui.export.formats import FORMATS
 from cs336_tui.tui.themes import _COLORS as COLOURS
 from cs336_tui.tui.themes import VARIABLE_DEFAULTS
 from tests.made_kernels import a_kernel_report
@@ -257,13 +258,11 @@ def some_flags(logs: Sequence[str], chance: random.Random) -> list[str]:
 
 def questions(log: str, chance: random.Random) -> list[list[str]]:
     """Command lines that read a log in every way, some of them."""
-    kinds = ("ab", "predictions", "kernels", "memory", "precision", "mixed-precision", "roofline", "oom")
-    formats = ("markdown", "latex", "typst", "csv", "json", "html")
     several = [
-        ["show", log], ["export", log, "--format", chance.choice(formats)],
-        ["export", log, "--report", chance.choice(kinds), "--format", chance.choice(formats)],
+        ["show", log], ["export", log, "--format", chance.choice(FORMATS)],
+        ["export", log, "--report", chance.choice(tuple(REPORTS)), "--format", chance.choice(FORMATS)],
         ["export", log, "--pivot", chance.choice(["auto", "size:pass", "size,context:precision"]),
-         "--format", chance.choice(formats)],
+         "--format", chance.choice(FORMATS)],
         ["export", log, "--layout", chance.choice(["by-mean", "raw-steps", "min-max"])],
         ["compare", log, log], ["export", log, "--reference"], ["reference", log], ["sessions", "--json"],
     ]  # fmt: skip

@@ -19,6 +19,7 @@ from cs336_tui.events.events import DeviceSampled, HostSample
 from cs336_tui.events.gpus import UnknownGpu
 from cs336_tui.events.reports import Prediction
 from cs336_tui.export.files import AlreadyThere
+from cs336_tui.export.formats import FORMATS
 from cs336_tui.runner.predictor import PredictionError
 from cs336_tui.session import store
 from cs336_tui.session.log import LogError
@@ -117,7 +118,7 @@ def test_a_listing_says_once_what_all_cells_share() -> None:
     assert sum("train-step" in line for line in lines) == 2
 
 
-@pytest.mark.parametrize("format_", ["markdown", "csv", "latex", "typst", "html"])
+@pytest.mark.parametrize("format_", FORMATS)
 def test_other_formats(format_: str) -> None:
     text = estimate(format_, passes=("forward", "train-step"))
     assert "train-step" in text
@@ -231,7 +232,7 @@ def test_several_cells_are_searched_each(capsys: pytest.CaptureFixture[str]) -> 
     assert forward["largest"] > train["largest"]
 
 
-@pytest.mark.parametrize("format_", ["table", "markdown", "csv", "latex", "typst", "html"])
+@pytest.mark.parametrize("format_", ["table", *FORMATS])
 def test_what_fits_in_every_format(format_: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit(format_=format_) == 0
     assert "train-step" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from cs336_tui.cli import export as export_cli
 from cs336_tui.cli.main import cli
 from cs336_tui.events.codec import to_line
 from cs336_tui.events.reports import REPORTS
+from cs336_tui.export.formats import FORMATS
 from tests.export.grids import LAPTOP, SMALL, by, grid_events
 
 GRID = by(pass_=["forward", "train-step"], precision=["fp32", "bf16-mixed"])
@@ -68,7 +69,7 @@ def test_a_pivot_with_a_baseline(folder: Path) -> None:
     assert "small" in export(folder, "2026-box", "--pivot", "auto", "--format", "typst")
 
 
-@pytest.mark.parametrize("format_", ["markdown", "latex", "typst", "csv", "json", "html"])
+@pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize(
     "what", ["--pivot=auto", "--layout=min-max", "--columns=size,mean", "--reference", "--compare"]
 )

@@ -13,6 +13,7 @@ from cs336_tui.cli.peak import peak_command
 from cs336_tui.config.spec import Precision, SpecError
 from cs336_tui.events.peaks import DevicePeak, PeakCache, PeakError
 from cs336_tui.export.files import AlreadyThere
+from cs336_tui.export.formats import FORMATS
 from cs336_tui.worker.measure.peak import measure_peak
 from tests.made_peaks import made_peak
 from tests.samples import ENVIRONMENT
@@ -96,7 +97,7 @@ def test_what_is_not_here_is_refused_before_anything_is_measured(cache: PeakCach
     assert measuring.asked == []
 
 
-@pytest.mark.parametrize("format_", ["markdown", "csv", "latex", "typst", "html"])
+@pytest.mark.parametrize("format_", FORMATS)
 def test_other_formats(cache: PeakCache, format_: str) -> None:
     assert "fp32" in peak(Measuring(), cache, format_=format_)
 

@@ -13,6 +13,7 @@ from cs336_tui.cli.selftest import device_of, publish, run_selftest, selftest_co
 from cs336_tui.config.spec import SpecError
 from cs336_tui.events.environment import DeviceInfo
 from cs336_tui.export.files import ExportError
+from cs336_tui.export.formats import FORMATS
 from cs336_tui.export.selftest import Selftest, sentence
 from cs336_tui.selftest.programs import APP, BENCH, CONTROL, UNSAMPLED, SelftestCell
 from cs336_tui.selftest.ratios import ON_CPU, judge
@@ -108,7 +109,7 @@ def test_a_gpu_is_named_with_its_driver() -> None:
     assert "driver 580.65" in sentence(on_gpu)
 
 
-@pytest.mark.parametrize("format_", ["markdown", "csv", "latex", "typst", "html"])
+@pytest.mark.parametrize("format_", FORMATS)
 def test_other_formats(format_: str) -> None:
     assert UNSAMPLED not in text_of(a_selftest(), format_)
     assert APP in text_of(a_selftest(), format_)

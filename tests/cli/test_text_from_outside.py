@@ -17,13 +17,13 @@ from benchmarks import hostile
 from benchmarks.fuzz_inputs import RAW, a_home, ask
 from cs336_tui.cli.streams import StatusLine
 from cs336_tui.events.codec import to_line
+from cs336_tui.events.reports import REPORTS
+from cs336_tui.export.formats import FORMATS
 from cs336_tui.export.texts import as_data, in_brief, one_line, plain
 from tests.commands import COMMAND
 from tests.tui.test_hostile_session import EVIL, evil_session
 
 SESSION, OTHER = "2026-01-01T00-00-00-evil", "2026-01-01T00-00-01-good"
-FORMATS = ("markdown", "latex", "typst", "csv", "json", "html")
-REPORTS = ("predictions", "kernels", "memory", "precision", "mixed-precision", "roofline", "oom")
 COMMANDS = [
     ["sessions"], ["sessions", "--json"], ["show", SESSION], ["compare", SESSION, OTHER], ["reference", SESSION],
     *(["export", SESSION, "--format", format_] for format_ in FORMATS),

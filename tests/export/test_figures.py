@@ -20,10 +20,8 @@ from cs336_tui.export.figures import (
     passes_by_size,
     step_times,
 )
-from tests.export.grids import MEDIUM, SMALL, by, grid, merged
+from tests.export.grids import MAGIC, MEDIUM, SMALL, by, grid, merged
 from tests.samples import a_spec, cell_start, session_start, state_of, steps
-
-MAGIC = {"svg": b"<?xml", "pdf": b"%PDF-", "png": b"\x89PNG\r\n\x1a\n"}
 
 
 def texts(figure: Drawing | Absent) -> str:

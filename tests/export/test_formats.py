@@ -8,7 +8,7 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
-from cs336_tui.export.formats import FORMATS, latex_escape, page, render, render_all
+from cs336_tui.export.formats import FORMATS, SUFFIXES, latex_escape, page, render, render_all
 from cs336_tui.export.tables import Column, Table
 from cs336_tui.export.texts import markdown_escape
 from tests.export.html_reader import Reader
@@ -26,6 +26,11 @@ TABLE = Table(
     footnotes=("std: sample standard deviation, n − 1", f"- {HOSTILE}"),
     label="some table+1",
 )
+
+
+def test_every_format_has_a_suffix_of_its_own() -> None:
+    assert tuple(SUFFIXES) == FORMATS
+    assert len(set(SUFFIXES.values())) == len(FORMATS)
 
 
 @pytest.mark.parametrize("format_", FORMATS)

@@ -23,11 +23,11 @@ from cs336_tui.export.memory import (
 from cs336_tui.export.memory_figures import memory_figure
 from cs336_tui.export.reports import document_of_report
 from cs336_tui.export.tables import Table
+from tests.export.grids import MAGIC
 from tests.made_memory import MB, MemoryMaker, a_memory_report, an_oom_report, many_events
 from tests.samples import a_spec
 
 REPORT = a_memory_report()
-MAGIC = {"svg": b"<?xml", "pdf": b"%PDF-", "png": b"\x89PNG\r\n\x1a\n"}
 
 
 def largest_table(report: MemoryReport, min_bytes: int = 0) -> Table:

@@ -21,7 +21,7 @@ from cs336_tui.events.events import (
     StageChanged,
     StepsTimed,
 )
-from cs336_tui.export.formats import render
+from cs336_tui.export.formats import FORMATS, render
 from cs336_tui.export.results import TableError
 from cs336_tui.export.tables import Table
 from cs336_tui.export.writeups import layout_tables
@@ -216,7 +216,7 @@ def test_a_cell_that_failed_is_a_row_that_says_so() -> None:
     assert shown(table, "share of step (%)")[1] == "–"
 
 
-@pytest.mark.parametrize("format_", ["markdown", "latex", "typst", "csv", "json", "html"])
+@pytest.mark.parametrize("format_", FORMATS)
 def test_both_are_rendered_in_every_format(format_: Any) -> None:
     for table in (
         table_of("checkpointing", k(0, gb=(2,)), k(1, gb=(1,))),

@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from cs336_tui.config.spec import PASSES
 from cs336_tui.worker.workload.imported.components import import_model
 from cs336_tui.worker.workload.imported.finding import look_in
-from cs336_tui.worker.workload.passes import Training
 from tests.gpu.cells import needs
 from tests.worker.measure.cells import run, small_spec
 from tests.worker.workload.own_code import LM, Folder
+from tests.worker.workload.test_imported_callables import steps_taken
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -70,13 +69,4 @@ def test_a_model_that_puts_itself_on_cuda_is_brought_where_it_runs(folder: Folde
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_steps_that_the_scaler_skips_are_not_taken(fused: bool) -> None:
-    weight = nn.Parameter(torch.ones(2, device=DEVICE))
-    training = Training(torch.optim.AdamW([weight], fused=fused), "AdamW", "cuda", scale_gradients=True)
-    taken = []
-    for gradient in (float("inf"), 1.0, float("nan"), 1.0):
-        weight.grad = None
-        training.scaler.scale((weight * gradient).sum()).backward()
-        training.scaler.step(training.optimizer)
-        training.scaler.update()
-        taken.append(training.steps_taken)
-    assert taken == [0, 1, 1, 2]
+    assert steps_taken("cuda", fused=fused) == [0, 1, 1, 2]

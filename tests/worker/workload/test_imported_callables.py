@@ -119,10 +119,10 @@ def test_an_optimizer_has_its_own_defaults(folder: Folder) -> None:
         imported_optimizer(f"{name}:no_optimizer", folder.paths, [weight])
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_steps_that_the_scaler_skips_are_not_taken(fused: bool) -> None:
-    weight = nn.Parameter(torch.ones(2))
-    training = Training(torch.optim.AdamW([weight], fused=fused), "AdamW", "cpu", scale_gradients=True)
+def steps_taken(device: str, *, fused: bool) -> list[int]:
+    """Steps counted after each gradient of a scaled AdamW: infinite, 1, NaN, 1."""
+    weight = nn.Parameter(torch.ones(2, device=device))
+    training = Training(torch.optim.AdamW([weight], fused=fused), "AdamW", device, scale_gradients=True)
     taken = []
     for gradient in (float("inf"), 1.0, float("nan"), 1.0):
         weight.grad = None
@@ -130,7 +130,12 @@ def test_steps_that_the_scaler_skips_are_not_taken(fused: bool) -> None:
         training.scaler.step(training.optimizer)
         training.scaler.update()
         taken.append(training.steps_taken)
-    assert taken == [0, 1, 1, 2]
+    return taken
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_steps_that_the_scaler_skips_are_not_taken(fused: bool) -> None:
+    assert steps_taken("cpu", fused=fused) == [0, 1, 1, 2]
 
 
 SHAPE = (2, 2, 6, 4)
