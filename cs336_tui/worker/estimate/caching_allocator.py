@@ -1,9 +1,9 @@
 """Simulates torch's CUDA caching allocator: bytes that it counts as allocated for given tensors.
 
 After c10/cuda/CUDACachingAllocator.cpp with default settings, no expandable segments. Requests are rounded up to 512
-bytes. Those of at most 1 MiB come from segments of 2 MiB, larger ones from segments of 20 MiB, or from 10 MiB on of
-their own size rounded up to 2 MiB. The smallest free block that fits is split, unless the rest is too small (at most
-1 MiB, in a small segment less than 512 bytes): then the rest counts too.
+bytes. At most 1 MiB comes from a segment of 2 MiB, more from one of 20 MiB, or from 10 MiB on of its own size rounded
+up to 2 MiB. The smallest free block that fits is split; a rest of at most 1 MiB (in a small segment less than 512
+bytes) stays and counts too.
 """
 
 from __future__ import annotations

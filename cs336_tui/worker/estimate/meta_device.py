@@ -33,11 +33,8 @@ class _TensorForm(NamedTuple):
 
 
 class MetaKernels(TorchDispatchMode):
-    """Caches the forms of results for equal operands, as in equal layers, which saves a third of the time.
-
-    With `answers`, for an optimizer, it answers the one question about a tensor's value: scaled gradients have not
-    overflowed.
-    """
+    """Caches the forms of results for equal operands, as in equal layers: a third less time. With `answers`, for an
+    optimizer, it answers the one question about a tensor's value: scaled gradients have not overflowed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,10 +224,9 @@ class MetaAttention(TorchFunctionMode):
     """A mode that runs the kernel that torch would run on this type of device, which saves for backward queries, keys,
     values, output and the log of each row's sum, not the scores.
 
-    The CPU's choice comes from torch. CUDA's follows aten/src/ATen/native/transformers/cuda/sdp_utils.cpp as far as it
-    depends on dtype, width, mask and compute `capability`, without disabled kernels
-    (`torch.nn.attention.sdpa_kernel`). cuDNN's is taken only if alone: it saves the same tensors as flash. Raises
-    RuntimeError, as torch does, if no kernel is left.
+    The CPU's choice comes from torch. CUDA's follows aten/src/ATen/native/transformers/cuda/sdp_utils.cpp by dtype,
+    width, mask and compute `capability`, without disabled kernels (`torch.nn.attention.sdpa_kernel`). cuDNN's is taken
+    only if alone: it saves the same tensors as flash. Raises RuntimeError, as torch does, if no kernel is left.
     """
 
     def __init__(self, device_type: str, capability: tuple[int, int] = HOPPER) -> None:

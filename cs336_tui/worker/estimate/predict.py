@@ -31,11 +31,10 @@ subtracts, multiplies."""
 def predict(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Prediction:
     """Predict one step after warm-up by running it on tensors without data.
 
-    Memory is, on a CUDA device of this compute `capability` (for cuBLAS's workspace; None for Hopper), the value of
-    ``torch.cuda.max_memory_allocated`` over the step, elsewhere the bytes of tensors. FLOPs per phase are those of the
-    pass's own phases; FLOPs per range include the untimed forward of `backward`. The step is as written: effects of
-    torch.compile and memory of a CUDA graph are unknown before it runs. Raises what a user's code raises on such
-    tensors.
+    Memory is, on a CUDA device of this compute `capability` (None for Hopper), ``torch.cuda.max_memory_allocated`` over
+    the step, elsewhere the bytes of tensors. FLOPs per phase are those of the pass's own phases; FLOPs per range
+    include the untimed forward of `backward`. The step is as written: torch.compile and a CUDA graph have unknown
+    effects.
     """
     return rehearse(spec, capability=capability).prediction
 
@@ -55,12 +54,9 @@ def _softmax_flops(spec: CellSpec, dims_not_taken: Collection[str]) -> tuple[int
 
 
 def _min_bytes_moved(spec: CellSpec, workload: Workload, state_bytes: int) -> int:
-    """The least bytes moved: everything that outlives a step, once each way.
-
-    Forward reads the parameters, of the reference's embedding at most one row a token; backward writes the gradients;
-    the optimizer reads them, reads and writes its state and writes the parameters. Activations, which might stay in
-    caches, are left out.
-    """
+    """The least bytes moved: all that outlives a step, once each way. Forward reads the parameters (of the reference's
+    embedding a row a token); backward writes gradients; the optimizer reads them, reads and writes its state and writes
+    the parameters. Activations, which might stay in caches, are left out."""
     if spec.workload == "attention":
         return least_bytes(spec)
     parameters = list(workload.model.parameters())
@@ -90,11 +86,9 @@ class Rehearsal(NamedTuple):
 
 
 def rehearse(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Rehearsal:
-    """Run one steady step of a cell on the meta device. `capability` is the GPU's, for its cuBLAS workspace.
-
-    A CUDA device's step has AdamW over lists of tensors, CUDA's autocast, its caching allocator with default settings
-    and a cuBLAS workspace for each thread that multiplies. Scratch space of other kernels is not included.
-    """
+    """Run one steady step of a cell on the meta device. A CUDA device's has AdamW over lists of tensors, CUDA's
+    autocast, its caching allocator and a cuBLAS workspace (by the GPU's `capability`) for each thread that multiplies.
+    Scratch space of other kernels is not included. Raises what a user's code raises on such tensors."""
     # Autograd must record, whatever the caller has switched off.
     with torch.inference_mode(False), torch.enable_grad():
         return _rehearse(spec, capability or HOPPER)

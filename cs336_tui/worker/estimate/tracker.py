@@ -45,14 +45,12 @@ class Failure(NamedTuple):
 class MemoryTracker(TorchDispatchMode):
     """A dispatch mode that records every storage that an operation makes, with its site, and counts FLOPs.
 
-    Usage: `claim` existing tensors (parameters, buffers, optimizer state), enter the mode, call `phase` before each
-    phase, `claim` the gradients once they exist, leave the mode, read `timeline`. For ranges call
-    ``name_parts(model, tracker.range)`` before.
+    Usage: `claim` existing tensors, enter the mode, call `phase` before each phase, `claim` the gradients once they
+    exist, leave the mode, read `timeline`. For ranges call ``name_parts(model, tracker.range)`` before.
 
-    Backward operations get range and frame of the forward operation whose node runs, by autograd's sequence numbers, on
-    any thread. A dispatch mode stops the engine from accumulating gradients in place, so the tracker does it instead.
-
-    Storages from forward or loss that are live at their end are activations; unclaimed others are temporary.
+    Backward operations get range and frame of the forward operation whose node runs, by autograd's sequence numbers. A
+    dispatch mode stops the engine from accumulating gradients in place, so the tracker does it. Storages from forward
+    or loss that are live at their end are activations; unclaimed others are temporary.
     """
 
     def __init__(self, files: Iterable[str] = MODEL_FILES, *, device_type: str | None = None) -> None:
@@ -91,11 +89,9 @@ class MemoryTracker(TorchDispatchMode):
             self._ranges.pop()
 
     def claim(self, category: Category, tensors: Iterable[Tensor]) -> None:
-        """Assign these tensors' storages to `category`, from their birth; unknown ones live from event 0.
-
-        Raises ValueError for an unknown one once the first phase has begun: it was made unseen. Leaves tensors of other
-        types of devices out.
-        """
+        """Assign these tensors' storages to `category`, from their birth; unknown ones live from event 0. Other
+        devices' are left out. Raises ValueError for an unknown one after the first phase has begun: it was made
+        unseen."""
         for tensor in filter(self._is_tracked, tensors):
             record = self._live.get(_key(tensor))
             if record is None:

@@ -29,15 +29,15 @@ def run_round(
 ) -> None:
     """Run A and B here, both in memory at once, and pass their events to `emit`, outside timed regions.
 
-    Each cell starts with torch's settings as they are here. At each turn it has the settings that its own turn before
-    left (`worker.measure.settings`), whatever the other cell's model sets. If the cells use different folders of user
-    code, each has its own modules and path at its turns, so that they may be two versions of one package.
+    Each cell starts with torch's settings as they are here, and has at each turn those that its own turn before left.
+    If the cells use different folders of user code, each has its own modules and path at its turns, so that they may be
+    two versions of one package.
 
-    Steps come in pairs, A B, B A, A B and so on, or B A first with `b_first`; the cell that begins is also built,
-    compiled and captured first. Code that two compiled cells share is compiled once, each for its own sizes. Warm-up
-    steps alternate likewise. Every step is synchronised on its own. Each cell has the events of
-    `worker.measure.cell.run_cell`, interleaved; the two `CellFinished` come last. Memory peaks would be of both
-    together and are None; `measured_for_s` and `cpu_wait_s` are of the time in which both were measured.
+    Steps come in pairs, A B, B A and so on, or B A first with `b_first`; the cell that begins is also built, compiled
+    and captured first. Code that both share is compiled once, each for its own sizes. Warm-up steps alternate likewise.
+    Every step is synchronised on its own. Each cell has the events of `worker.measure.cell.run_cell`, interleaved; the
+    two `CellFinished` come last. Memory peaks, which would be of both, are None; `measured_for_s` and `cpu_wait_s` are
+    of both.
 
     A cell that runs out of memory or fails ends the round; the other is then ``failed`` and names it. Both specs must
     have the same number of measured steps, sync ``each-step``, and fixed counts.

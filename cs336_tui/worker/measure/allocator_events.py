@@ -134,11 +134,9 @@ def read_cuda(
     marks: Sequence[CudaMark],
     device: int = 0,
 ) -> Recording:
-    """The recording in parts of a snapshot: `segments` from before it, `trace` of one device from after it.
-
-    A trace has the requested bytes; the allocator counts what it hands out: rounded up, and with a rest too small to be
-    split off. The rest, the difference of its count between two marks, goes to the largest allocation in between.
-    """
+    """The recording in parts of a snapshot: `segments` from before it, `trace` of one device from after it. A trace has
+    the requested bytes; the allocator counts them rounded up, and with a rest too small to be split off. This rest,
+    found from its counts at two marks, goes to the largest allocation in between."""
     events = [event for entry in trace if (event := _cuda_event(entry))]
     places = [0, *(min(mark.events - begin.events, len(events)) for mark in marks)]
     handed_out = [begin.bytes, *(mark.bytes for mark in marks)]

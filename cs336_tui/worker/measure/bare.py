@@ -1,8 +1,5 @@
-"""The reference loop of the self-test: the same model, batch and seed, timed by hand as a careful student would.
-
-Appends a line per step to a file, outside the timed region: end of the step (Unix time) and its duration, in seconds.
-Uses this package's model, batch and sizes, and none of its measuring code.
-"""
+"""The reference loop of the self-test: the same model, batch and seed, timed by hand, with no measuring code of this
+package. Appends a line per step to a file: end of the step (Unix time) and its duration, in seconds."""
 
 from __future__ import annotations
 

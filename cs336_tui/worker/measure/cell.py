@@ -32,18 +32,15 @@ def run_cell(
     """Run one cell here and pass its events to `emit`, outside every timed region.
 
     Events, in order: ``building``; `ModelBuilt`; ``compiling`` and ``capturing`` with a `ModelPrepared` if the spec
-    asks for either; ``warm-up`` (if any) with a `StepsTimed` after each step; ``measuring`` with a `StepsTimed` after
-    each step (one for all of them when pipelined); ``finishing``; always one `CellFinished`. Warm-up steps are
-    synchronised one by one in both sync modes. Automatic counts (`stopping_rule`) are decided between steps, with a
-    `Notice` that says why. If the model changes a setting after construction, a `Notice` and a second `ModelBuilt`
-    report it.
+    asks for either; ``warm-up`` (if any) and ``measuring`` with a `StepsTimed` after each step (one for all measured
+    when pipelined); ``finishing``; always one `CellFinished`. Warm-up steps are synchronised one by one. Automatic
+    counts (`stopping_rule`) are decided between steps, with a `Notice` that says why. If the model changes a setting
+    after construction, a `Notice` and a second `ModelBuilt` report it.
 
     `cancelled` is asked after building, between the runs of compiling, and before each step. An error ends the cell,
     not the caller: status ``oom`` if memory ran out, ``failed`` for any other `Exception` or a model's `sys.exit`.
-    Torch's settings, the garbage collector and the memory are given back, so that cells can follow one another in one
-    process.
-
-    With `nvtx`, or under nsys, warm-up, steps, phases and parts of the model are NVTX ranges; else nothing is wrapped.
+    Torch's settings, the garbage collector and the memory are given back. With `nvtx`, or under nsys, warm-up, steps,
+    phases and parts of the model are NVTX ranges; else nothing is wrapped.
     """
     run = _SingleRun(spec, cell, emit, cancelled, nvtx=nvtx or under_nsys())
     with settings.restored_settings(), settings.no_garbage_collection():

@@ -39,11 +39,9 @@ class Peaks(NamedTuple):
 
 
 class PeakMeter:
-    """Measures peaks since its creation or last reset. For a CUDA device it initialises CUDA.
-
-    The peak of resident memory is Linux's high-water mark, reset by writing 5 to ``/proc/self/clear_refs``. Where that
-    fails (other systems, some containers) it is the peak of the process's whole life.
-    """
+    """Measures peaks since its creation or last reset. For a CUDA device it initialises CUDA. Resident memory's peak is
+    Linux's high-water mark, reset by writing 5 to ``/proc/self/clear_refs``; elsewhere that of the process's whole
+    life."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -102,11 +100,11 @@ def _peak_rss() -> int:
 
 
 def before_backward_bytes(step: Step, workload: Workload, device: torch.device) -> int | None:
-    """Run forward and loss once more: the bytes that tensors hold on the device before backward, all included.
+    """Run forward and loss once more: the bytes that tensors hold on the device before backward, all included. None if
+    the pass has no backward, if memory ran out, or without a profiler on the host.
 
-    CUDA's and Metal's allocators report them, CUDA's with a cuBLAS workspace. The host's allocator only reports changes
-    to the profiler, so parameters, buffers and batch are added. Holds for compiled code too. Not to be timed; drops
-    what it makes. None if the pass has no backward, if memory ran out, or without a profiler on the host.
+    CUDA's and Metal's allocators report them, CUDA's with a cuBLAS workspace. The host's only reports changes to the
+    profiler, so parameters, buffers and batch are added. Holds for compiled code too. Not to be timed.
     """
     if "backward" not in step.phases:
         return None
@@ -156,9 +154,8 @@ def saved_for_backward(
 ) -> tuple[SavedBlock, ...]:
     """Run one more forward: the tensors that each block saves, each storage counted at its first save, in whole bytes.
 
-    A model without a list of blocks counts as one; one that recomputes activations in groups of `checkpoint` blocks has
-    a row for each group. Parameters and buffers are left out, autocast's copies of parameters are not. The model's
-    parts stay named, so do not time it afterwards.
+    A row is a block, a group of `checkpoint` blocks, or a model without a list of blocks. Parameters and buffers are
+    left out, autocast's copies of parameters are not. The model's parts stay named, so do not time it afterwards.
     """
     model = workload.model
     groups = list(_groups(model, checkpoint))

@@ -36,11 +36,9 @@ class _Read(NamedTuple):
 
 
 def read_dtypes(request: ReportRequest, enter: Enter) -> PrecisionReport:
-    """Accumulate on the CPU, run the toy model under each autocast, and run the cell's model once on its device.
-
-    The model runs forward and loss, and backward if the cell's pass has one, in the cell's precision. If it does not
-    fit, a model of two layers is read, and `note` says so. Raises ValueError for a precision that the device lacks.
-    """
+    """Accumulate on the CPU, run the toy model under each autocast, and run the cell's model once on its device:
+    forward and loss, and backward if its pass has one. If it does not fit, a model of two layers is read, and `note`
+    says so. Raises ValueError for a precision that the device lacks."""
     spec = request.spec
     enter("accumulating")
     accumulation = accumulate()
@@ -265,11 +263,8 @@ class DtypeWatch:
             self._undo.pop()()
 
     def rows(self) -> tuple[ModuleDtypes, ...]:
-        """A row for every called part, in the order of the calls; a shared module has one for each of its paths.
-
-        Parameters and gradients are a module's own, without its submodules'; gradients are read now. Several dtypes are
-        joined in the order of the arguments: ``bfloat16+float32``.
-        """
+        """A row for every called part and path of it, in the order of the calls. Parameters and gradients, read now,
+        are a module's own. Several dtypes are joined in the order of the arguments: ``bfloat16+float32``."""
         paths: dict[nn.Module, list[str]] = {}
         for path, module in self._model.named_modules(remove_duplicate=False):
             paths.setdefault(module, []).append(path)

@@ -1,7 +1,5 @@
-"""Launches in a profiled step's raw events (``kineto_results.events()``): GPU kernels, or host operators by self time.
-
-Each has a kind, a phase and a range, of a step that `worker.workload.ranges` named.
-"""
+"""Launches in the raw events (``kineto_results.events()``) of a profiled step that `worker.workload.ranges` named: GPU
+kernels, or host operators by self time."""
 
 from __future__ import annotations
 
@@ -96,12 +94,9 @@ def operators_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
 
 
 def kernels_of(events: Iterable[RawEvent], phases: Sequence[str]) -> Profile:
-    """The kernels, copies and fills of the GPU that were launched in one of these phases.
-
-    A kernel has phase and range of the operator whose `correlation_id` is its `linked_correlation_id`. Without one it
-    has those at its launch, CUDA's runtime call with its own `correlation_id`; without that, the phase of the kernel
-    before it on its stream.
-    """
+    """The kernels, copies and fills of the GPU that were launched in one of these phases, each with phase and range of
+    the operator whose `correlation_id` is its `linked_correlation_id`; else those at its launch, CUDA's runtime call
+    with its own `correlation_id`; else the phase of the kernel before it on its stream."""
     events = list(events)
     host = [event for event in events if _kind(event) == "operator"]
     times = phase_times(host)
@@ -201,11 +196,9 @@ def kernel_kind(name: str) -> KernelKind:
 
 
 def operator_kind(name: str) -> KernelKind:
-    """Kind of a host operator, by its own computation.
-
-    Operators that only dispatch (``aten::linear`` and ``aten::matmul``, whose work is in ``aten::mm``), views,
-    allocations and autograd's nodes are ``other``. A for-loop optimizer calls usual operators: elementwise.
-    """
+    """Kind of a host operator, by its own computation. ``other`` are views, allocations, autograd's nodes and those
+    that only dispatch (``aten::linear``, ``aten::matmul``, whose work is in ``aten::mm``). A for-loop optimizer is
+    elementwise."""
     bare = name.removeprefix("aten::")
     if _COMPILED_LOOP.search(bare):
         if "softmax" in bare:
@@ -301,10 +294,9 @@ def attribute(events: Iterable[RawEvent], phases: PhaseTimes) -> tuple[Operator,
     """Every operator and annotation of the host with its phase, range and self time, by thread, then by begin.
 
     A backward operator belongs to the range of the forward operator that made its autograd node: both have the same
-    forward thread and sequence number (``torch.autograd.profiler``, "forward-backward correlation"). ``loss``,
-    ``optimizer`` and ``zero_grad`` are ranges too. Operators of backward outside every node belong to ``loss``: they
-    make its gradient. An accumulation of gradients belongs to the node whose gradient completes the sum;
-    a parameter's gradient belongs to the node that computed it.
+    forward thread and sequence number ("forward-backward correlation" in ``torch.autograd.profiler``); outside every
+    node to ``loss``, whose gradient it makes. An accumulation of gradients belongs to the node whose gradient completes
+    the sum, a parameter's gradient to the node that computed it. ``optimizer`` and ``zero_grad`` are ranges too.
     """
     operators = [each for thread in _by_thread(events, phases).values() for each in _enclosed(thread)]
     forward_ranges = _forward_ranges(operators)

@@ -25,11 +25,9 @@ COMPILED = "torch.compile has fused the model: forward and backward have no part
 
 
 def profile_kernels(request: ReportRequest, enter: report_parts.Enter) -> KernelReport:
-    """Build the cell's workload, compile it if the cell is compiled, warm it up and profile one step.
-
-    Lists a GPU's kernels if the profiler sees them, else the host's operators. Saves the step's Chrome trace in the
-    request's folder, if any. Raises what building and running a cell raises.
-    """
+    """Build the cell's workload, compile it if the cell is compiled, warm it up and profile one step: a GPU's kernels
+    if the profiler sees them, else the host's operators. Saves the Chrome trace in the request's folder, if any. Raises
+    what building and running a cell raises."""
     spec = request.spec
     enter("building")
     device = configure_torch(spec)

@@ -30,11 +30,8 @@ CLEAR = "clear"  # The phase after a step's last one, which drops what the step 
 
 
 def record_memory(request: ReportRequest, enter: report_parts.Enter) -> MemoryReport:
-    """Build the cell, warm it up by one step and record one step.
-
-    A training step begins with the tensors that the step before it left, so the step before is recorded too. Raises
-    what building and running raise, such as torch's errors when memory runs out.
-    """
+    """Build the cell, warm it up and record one step; of training the step before too, whose tensors it begins with.
+    Raises what building and running raise, such as torch's errors when memory runs out."""
     spec = request.spec
     enter("building")
     device = configure_torch(spec)
@@ -221,10 +218,8 @@ class MarkedTracker(MemoryTracker):
 
 def join(recording: Recording, operations: Iterable[Operation], records: Sequence[Allocation]) -> list[Allocation]:
     """Every allocation of a recording, in order of birth; recorded event `i` becomes ``i + 1``, event 0 is the begin.
-
-    An allocation belongs to the operation in which it was made, or to the one before if made between two. One at the
-    address of a returned tensor has the tracker's category; any other is temporary.
-    """
+    One belongs to the operation in which it was made, or to the one before if made between two; at the address of a
+    returned tensor it has the tracker's category, any other is temporary."""
     walk = _Walk(recording.events)
     by_birth = {record.born: record for record in records if record.born}
     claimed = {record.address: record for record in records if not record.born and record.bytes}

@@ -1,8 +1,6 @@
-"""The out-of-memory report: what was live at that moment, seen in a second attempt or, if that is unsafe, predicted.
-
-A GPU that is asked for too much raises an error. A host may instead kill processes, the user's shell among them, so a
-cell on a host is tried again only if it is expected to fit or was refused memory before.
-"""
+"""The out-of-memory report: what was live at that moment, seen in a second attempt or, if that is unsafe, predicted. A
+GPU raises an error; a host may instead kill processes, the user's shell among them, so a cell there is tried again only
+if it is expected to fit or was refused memory before."""
 
 from __future__ import annotations
 
@@ -155,11 +153,9 @@ def _at(timeline: TrackedTimeline, event: int, phase: str | None, request_bytes:
 
 
 def predicted_moment(timeline: TrackedTimeline, capacity_bytes: int | None) -> tuple[_Moment, str]:
-    """The first allocation that does not fit and what is live before it; if all fit, the peak.
-
-    A step that cannot begin ran out of memory earlier: in building if the parameters alone do not fit, else in the
-    first step, whose optimizer makes its state.
-    """
+    """The first allocation that does not fit and what is live before it; if all fit, the peak. A step that cannot begin
+    ran out of memory in building if the parameters alone do not fit, else in the first step, whose optimizer makes its
+    state."""
     capacity = capacity_bytes or max(timeline.totals)
     if timeline.totals[0] > capacity:
         return _in_the_first_step(timeline, capacity), CANNOT_BEGIN

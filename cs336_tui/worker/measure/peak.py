@@ -105,12 +105,9 @@ def measure_peak(
     budget_s: float = BUDGET_S,
     copy_bytes: int | None = None,
 ) -> DevicePeak:
-    """Measure the peak of a device (``cpu``, ``mps``, ``cuda:N``) in the precision that is really in force.
-
-    `progress` is called with the name of each trial and may raise to stop. `copy_bytes` is the size of the copied
-    array, by default larger than the caches. Raises ValueError for a precision that the device lacks, and torch's
-    errors.
-    """
+    """Measure the peak of a device (``cpu``, ``mps``, ``cuda:N``) in the precision that is really in force. `progress`
+    is called with each trial's name and may raise to stop. The copied array has `copy_bytes`, by default more than the
+    caches. Raises ValueError for a precision that the device lacks, and torch's errors."""
     with restored_settings(), no_garbage_collection(), torch.inference_mode():
         place = _settle(torch.device(canonical_device(device)), precision, threads)
         others = _Others()

@@ -1,7 +1,7 @@
 """Imported once by the fork server, so that every child starts with torch loaded. The import does all the work.
 
-The server's output goes to the file named by ``CS336_TUI_SERVER_OUTPUT``, or nowhere. It runs no torch operation, whose
-threads would not survive the fork, and asks nothing of CUDA, which a child could not use after that.
+The server's output goes to the file named by ``CS336_TUI_SERVER_OUTPUT``, or nowhere. It runs no torch operation, as
+threads do not survive a fork, and asks nothing of CUDA, which a child could not use after that.
 """
 
 from __future__ import annotations

@@ -86,10 +86,9 @@ def fresh_compiler(*modes: Compile) -> Iterator[None]:
 def compile_ahead(step: Step, device: torch.device, mode: Compile, go_on: Callable[[], object]) -> Preparation:
     """Run forward, loss and backward of the step, as far as its pass has them, until nothing is compiled any more.
 
-    `compile_s` is that of all runs but the last, which compiled nothing: compiling, first runs and recording of CUDA
-    graphs. The optimizer is left out, so that parameters keep their values; gradients are dropped. `go_on` is called
-    between runs and may raise. Raises `CompileError` if torch.compile fails, `ImportProblem` if it finds a fault of the
-    model, and what the model raises.
+    `compile_s` is that of all runs but the last: compiling, first runs and recording of CUDA graphs. Without the
+    optimizer parameters keep their values; gradients are dropped. `go_on` is called between runs and may raise. Raises
+    `CompileError` if torch.compile fails, `ImportProblem` if it finds a fault of the model, and what the model raises.
     """
     least = LEAST_CAPTURING_RUNS if captures(mode, device.type) else LEAST_RUNS
     clock, before = clock_for(device), compilations()
@@ -253,11 +252,9 @@ def _compilers_that_end_with_this_process() -> Iterator[None]:
 def prepare(
     step: Step, spec: CellSpec, device: torch.device, enter: Callable[[Stage], object], go_on: Callable[[], object]
 ) -> tuple[ReadyStep, Preparation | None]:
-    """Compile and capture the step if the spec asks for it: the step to be timed, and what that took.
-
-    `enter` is called with each stage, `go_on` between runs of the step; both may raise. The first run is checked by
-    `Step.check`. Raises `CompileError` or ValueError, in one line, for what cannot be compiled or captured.
-    """
+    """Compile and capture the step if the spec asks for it: the step to be timed, and what that took. `enter` is called
+    with each stage, `go_on` between runs; both may raise. `Step.check` checks the first run. Raises `CompileError` or
+    ValueError, in one line, for what cannot be compiled or captured."""
     if spec.compile == spec.cuda_graph == "off":
         return step, None
     ready: ReadyStep = step

@@ -152,11 +152,8 @@ _INITIALISED = (0, 100)
 
 
 def driver_initialised(library: str = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1") -> bool:
-    """True if this process has initialised the CUDA driver; a child forked after that cannot use CUDA.
-
-    ``cuDeviceGetCount`` initialises nothing itself. It answers "not initialised" in such a child too, so ask before the
-    fork. False without a working driver.
-    """
+    """True if this process has initialised the CUDA driver; a child forked after that cannot use CUDA, and says "not
+    initialised" too, so ask before. ``cuDeviceGetCount`` initialises nothing itself. False without a driver."""
     try:
         driver = ctypes.CDLL(library)
     except OSError:

@@ -148,10 +148,7 @@ def freeze_existing_objects() -> None:
 
 
 def collect_step_garbage() -> None:
-    """Free reference cycles and the activations that they hold, as a training loop's collector would. To be called
-    between two steps, never within a timed region.
-
-    Takes microseconds if there is little. Not a full collection: that also empties Python's free lists, which the next
-    step would have to fill.
-    """
+    """Free reference cycles and the activations that they hold, as a training loop's collector would, in microseconds
+    if there are few. Only between two steps. A full collection would empty Python's free lists, for the next step to
+    fill."""
     gc.collect(1)

@@ -3,10 +3,10 @@
 A look costs milliseconds, in which a GPU's clocks and a CPU's caches may change. So looks lie between steps, at counts
 that grow by a quarter, and `AFTER_LOOK` warm-up steps follow the last one.
 
-Stopping at a narrow interval is optional stopping, which favours moments of small noise. Simulated with normal noise of
-0.5, 1 and 2 % (500 series each, share 1 %; `test_stopping_rule.py` repeats some), the 95 % interval at the stop holds
-the true mean in 95 % if steps are independent (as with a fixed count), in 91 to 96 % if neighbours correlate by 0.5
-(fixed: 94 to 96 %), and in 89 to 95 % if by 0.8 (fixed: 93 to 96 %).
+Stopping at a narrow interval favours moments of small noise. Simulated with normal noise of 0.5, 1 and 2 % (500 series
+each, share 1 %; `test_stopping_rule.py` repeats some), the 95 % interval at the stop holds the true mean in 95 % if
+steps are independent (as with a fixed count), in 91 to 96 % if neighbours correlate by 0.5 (fixed: 94 to 96 %), and in
+89 to 95 % if by 0.8 (fixed: 93 to 96 %).
 """
 
 from __future__ import annotations
@@ -39,12 +39,9 @@ def warmup_looks(most: int) -> Iterator[int]:
 
 
 def why_not_warm(times_s: Sequence[float]) -> str:
-    """The reason for which the last of these warm-up steps are not steady; empty if they are.
-
-    They are steady if the detector (`steadiness.steady`) finds the number of warm-up steps and no drift, and the mean
-    stays within 1 % of its last value for the last 10 steps or more. Of so few it only sees steep changes, so the
-    median of their first half must not be 1 % above that of the second half either.
-    """
+    """The reason for which the last of these warm-up steps are not steady; empty if they are: the detector
+    (`steadiness.steady`) finds no drift, and the mean stays within 1 % of its last value for the last 10 steps or more.
+    It sees steep changes only, so the median of their first half must not be 1 % above the second's either."""
     found = classify(times_s)
     if "too-few" in found.classes:
         return "too few steps to tell whether they are steady"
@@ -69,12 +66,9 @@ def step_looks(most: int) -> Iterator[int]:
 
 
 def enough_measured(times_s: Sequence[float], share: float) -> bool:
-    """True if these measured steps are enough: at least 20 steps and 0.5 s, and one of two conditions.
-
-    The whole 95 % interval of the mean is narrower than `share` of it (`is_narrow`); or, from 50 steps on, the noise
-    has settled (`noise_has_settled`) and the steps neither warm up, slow down, drift, oscillate nor switch between two
-    levels.
-    """
+    """True after at least 20 steps and 0.5 s if the whole 95 % interval of the mean is narrower than `share` of it
+    (`is_narrow`), or if, from 50 steps on, the noise has settled (`noise_has_settled`) and the steps neither warm up,
+    slow down, drift, oscillate nor switch between two levels."""
     if len(times_s) < FEWEST["measure_steps"] or fsum(times_s) < LEAST_S:
         return False
     return is_narrow(times_s, share) or (noise_has_settled(times_s) and not _GOING & {*classify(times_s).classes})

@@ -1,8 +1,5 @@
-"""Times steps: each between two synchronisations, or a window of steps between two. Times are in seconds.
-
-A GPU works off a queue, so a time stamp there is an event in the queue, which can be read once the device has been
-waited for.
-"""
+"""Times steps, in seconds: each between two synchronisations, or a window of steps between two. A GPU works off a
+queue: a time stamp there is an event in it, to be read once the device has been waited for."""
 
 from __future__ import annotations
 
@@ -55,10 +52,8 @@ class EventStamp(HostStamp):
 
 class MetalStamp(EventStamp):
     """An event in Metal's queue. As the later of two it may be read once per taking: torch before 2.14 hangs else.
-
-    torch stamps it in a callback on the host, so two events close together can come out in the wrong order. torch then
-    raises, and the interval counts as 0.
-    """
+    torch stamps it in a callback on the host, perhaps two in the wrong order; it then raises, and the interval counts
+    as 0."""
 
     def until(self, later: Self, /) -> float:
         try:
@@ -143,10 +138,10 @@ class StepTimer:
 def time_window(step: ReadyStep, clock: Clock, count: int, go_on: Callable[[int], bool]) -> list[StepTime]:
     """Times of up to `count` steps enqueued back to back, with one synchronisation before and one after.
 
-    A step lasts from its first boundary to its last on the device's clock. Work between steps is not counted: dropping
-    gradients and, for the pass `backward`, its forward and loss. A train-step begins at the boundary that ended the
-    step before, so the times add up to the window. `go_on` is asked before each step, by its number; at the first False
-    the steps so far are returned. Raises `WindowBroken` with them if a step fails and the device still answers.
+    A step lasts from its first boundary to its last on the device's clock; a train-step begins where the step before
+    ended, so the times add up to the window. Dropping gradients and `backward`'s forward and loss do not count. `go_on`
+    is asked before each step, by its number; at the first False the steps so far are returned. Raises `WindowBroken`
+    with them if a step fails and the device still answers.
     """
     rows: list[list[HostStamp]] = []
     for _ in range(count):

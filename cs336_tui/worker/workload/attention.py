@@ -46,11 +46,8 @@ class AttentionCore(Protocol):
 
 
 def core_of(spec: CellSpec, device: torch.device, autocast: Context = nullcontext) -> AttentionCore | None:
-    """The spec's attention; None for the naive one, which the models implement.
-
-    `autocast` makes the context of forward, in which a user's own is tried. Raises ValueError, in one line, if the
-    device lacks it; on the meta device only if no GPU has it.
-    """
+    """The spec's attention; None for the naive one, which the models implement. `autocast` makes the context in which a
+    user's own is tried. Raises ValueError, in one line, if the device lacks it; on the meta device if no GPU has it."""
     name = spec.attention
     if name == "naive":
         return None

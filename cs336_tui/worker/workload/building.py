@@ -60,11 +60,9 @@ def build(
     as_written: bool = False,
     autocast: Context | None = None,
 ) -> Workload:
-    """Make and initialise model, batch and, for `train-step`, optimizer; on the meta device all without data.
-
-    `built` is called between model and batch. `as_written` leaves out torch.compile and CUDA graphs. `autocast` makes
-    the context of forward and loss, by default that of the precision.
-    """
+    """Make and initialise model, batch and, for `train-step`, optimizer; on the meta device all without data. `built`
+    is called between model and batch. `as_written` leaves out torch.compile and CUDA graphs. `autocast` makes the
+    context of forward and loss, by default that of the precision."""
     recipe = RECIPES[spec.precision]
     device_type = spec.device.partition(":")[0] if device.type == "meta" else device.type
     autocast = autocast or autocast_for(recipe, device.type)
@@ -190,11 +188,9 @@ class NamedOptimizer(NamedTuple):
 
 
 def make_optimizer(choice: str, model: nn.Module, device_type: str, *, capturable: bool = False) -> NamedOptimizer:
-    """One of `config.variants.OPTIMIZERS` over the model's parameters, with torch's defaults.
-
-    `device_type` is that of the step, which decides what ``adamw`` is; parameters may be of the meta device.
-    `capturable` allows a CUDA graph to hold the step. Raises ValueError for an implementation that the device lacks.
-    """
+    """One of `config.variants.OPTIMIZERS` over the model's parameters, with torch's defaults. ``adamw`` is torch's
+    choice for `device_type`, that of the step; parameters may be of the meta device. `capturable` allows a CUDA graph.
+    Raises ValueError for an implementation that the device lacks."""
     if choice == "adamw":  # torch's own choice: ``_default_to_fused_or_foreach`` in torch.optim.optimizer
         choice = "adamw-foreach" if device_type == "cuda" else "adamw-for-loop"
     name = f"AdamW ({choice.removeprefix('adamw-')})"

@@ -130,11 +130,8 @@ def forget_compiled() -> None:
 
 
 def forget_sizes() -> None:
-    """Make torch.compile forget the sizes that functions met, so that it compiles for the next sizes it meets.
-
-    Once the sizes of a function differ, in any model, it else makes code for any size. Keeps compiled code. Takes
-    microseconds and imports nothing.
-    """
+    """Make torch.compile forget the sizes that functions met: once they differ, in any model, it else makes code for
+    any size. Keeps compiled code. Takes microseconds and imports nothing."""
     if (pgo := sys.modules.get("torch._dynamo.pgo")) is not None:
         pgo.reset_code_state()
 

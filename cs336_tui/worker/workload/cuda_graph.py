@@ -49,9 +49,9 @@ class CaptureError(ValueError):
 class CapturedStep:
     """A step that is replayed as one phase, ``graph``. Made by `captured`.
 
-    Batch, parameters and optimizer state stay in place. The step's other memory lies in the graph's private pool, as
-    large as the step's peak and kept until the graph is dropped; a replay allocates nothing. Numbers that the host
-    computed, such as an imported optimizer's step count, keep their values of the capture.
+    Batch, parameters and optimizer state stay in place. Other memory lies in the graph's private pool, as large as the
+    step's peak, until the graph is dropped; a replay allocates nothing. Numbers that the host computed, such as an
+    imported optimizer's step count, keep their values of the capture.
     """
 
     phases: tuple[str, ...] = (PHASE,)
@@ -99,11 +99,10 @@ def why_no_graph(device_type: str) -> str | None:
 def captured(step: Step, device: torch.device, cuda: Cuda = torch.cuda) -> CapturedStep:
     """Warm the step up on a stream of its own, capture it, and replay it from now on.
 
-    Warm-up runs whole steps, as an optimizer makes its state in its first step, which must not become part of the
-    graph. Gradients are dropped before the capture, so that every replay makes new ones instead of adding to old ones.
-
-    Raises ValueError, in one line, for a device without graphs, and `CaptureError` for a step that cannot be captured.
-    Errors of the warm-up, `Step.check` included, and of lack of memory are raised as they are.
+    Warm-up runs whole steps, in which an optimizer makes its state outside the graph. Gradients are dropped before the
+    capture, so that every replay makes new ones. Raises ValueError, in one line, for a device without graphs, and
+    `CaptureError` for a step that cannot be captured. Errors of the warm-up and of lack of memory are raised as they
+    are.
     """
     if (why := why_no_graph(device.type)) is not None:
         raise ValueError(why)
@@ -153,11 +152,9 @@ END_ALLOCATING = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPo
 
 
 def _forget(graph: Any, pool: Any, cuda: Cuda) -> None:
-    """End a capture for torch after its end raised an error, which ``CUDAGraph::capture_end`` only does on success.
-
-    Else the allocator believes for the rest of the process that a capture is under way: it gives no memory back and
-    `empty_cache` fails; the device's default generator raises on every draw. It gets a copy of its state.
-    """
+    """End a capture for torch after its end raised an error, which ``CUDAGraph::capture_end`` only does on success:
+    else the allocator gives no memory back, `empty_cache` fails, and the device's default generator raises on every
+    draw. It gets a copy of its state."""
     memory, device = cuda.memory, cuda.current_device()
     end = next(getattr(memory, name) for name in END_ALLOCATING if hasattr(memory, name))
     with suppress(RuntimeError):  # the capture itself ended well

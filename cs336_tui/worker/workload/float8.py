@@ -1,8 +1,5 @@
-"""Linear layers with float8 matrix products, with one scale per tensor that is computed at each use.
-
-Activations and weights are E4M3, gradients E5M2 (Micikevicius et al. 2022, "FP8 formats for deep learning"); sums and
-results are wider. Parameters and other layers do not change.
-"""
+"""Linear layers with float8 matrix products, with one scale per tensor that is computed at each use. Activations and
+weights are E4M3, gradients E5M2 (Micikevicius et al. 2022, "FP8 formats for deep learning"), sums and results wider."""
 
 from __future__ import annotations
 
@@ -88,11 +85,8 @@ _IN_FLOAT8: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: _Float8Linear, 
 
 
 def use_float8(model: nn.Module, vocab_size: int) -> None:
-    """Make the linear layers of a model multiply in float8, except the one that makes logits, as is usual.
-
-    Layers only change their class: parameters, names and hooks stay. Layers with a side that is no multiple of 16 stay
-    as they are. Raises ValueError, in one line, if no layer is left to run in float8.
-    """
+    """Make the linear layers of a model multiply in float8, except the one that makes logits and those with a side that
+    is no multiple of 16. Layers only change their class. Raises ValueError, in one line, if no layer is left."""
     found = [module for module in model.modules() if type(module) in _IN_FLOAT8]
     head = _head(model, found, vocab_size)
     wide = [layer for layer in found if layer is not head and not any(side % FLOAT8_MULTIPLE for side in _sides(layer))]

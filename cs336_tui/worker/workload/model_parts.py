@@ -1,7 +1,5 @@
-"""Finds the blocks and the parts of any Transformer, by the names and classes of its modules.
-
-Activation checkpointing: groups of blocks whose activations are recomputed in backward (Chen et al. 2016).
-"""
+"""Finds the blocks and the parts of any Transformer, by the names and classes of its modules; activation checkpointing:
+groups of blocks whose activations are recomputed in backward (Chen et al. 2016)."""
 
 from __future__ import annotations
 
@@ -139,11 +137,8 @@ def _lists(module: nn.Module) -> Iterator[BlockList]:
 
 
 def checkpoint_blocks(model: nn.Module, every: int) -> None:
-    """Make the model keep for backward only the input of each group of `every` blocks; the last may be smaller.
-
-    The list of blocks keeps its length. Raises ValueError if no blocks are found; a model whose blocks cannot be
-    grouped raises it at its first run.
-    """
+    """Make the model keep for backward only the input of each group of `every` blocks; the last may be smaller. Raises
+    ValueError if no blocks are found; a model whose blocks cannot be grouped raises it at its first run."""
     blocks = block_list(model)
     if blocks is None:
         name = type(model).__name__

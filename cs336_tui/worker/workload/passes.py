@@ -124,11 +124,9 @@ class _Result(NamedTuple):
 
 
 class Step:
-    """A step of one pass over one batch: call `prepare`, `run` for each of `phases` in order, then `clear`.
-
-    Only `run` is to be timed. `autocast` makes the context of forward and loss. `check_against` is the vocabulary size
-    if model or loss are a user's, whose results are checked. `opening` is called first in each step.
-    """
+    """A step of one pass over one batch: call `prepare`, `run` for each of `phases` in order, then `clear`. Only `run`
+    is to be timed. `autocast` makes the context of forward and loss. A user's model or loss is checked against the
+    vocabulary size `check_against`. `opening` is called first in each step."""
 
     def __init__(
         self,

@@ -93,11 +93,9 @@ def tf32_allowed() -> bool:
 
 
 def effective_matmul(device_type: str) -> str:
-    """torch's effective float32 matmul precision on this kind of device: ``highest``, ``high`` or ``medium``.
-
-    From torch 2.9 on kernels obey their backend's ``fp32_precision``. If that differs from the older setting,
-    `torch.get_float32_matmul_precision` raises or gives the older one. Raises torch's error without such a setting.
-    """
+    """torch's effective float32 matmul precision on this kind of device: ``highest``, ``high`` or ``medium``. From
+    torch 2.9 on a backend's ``fp32_precision`` rules; if the older setting differs, reading that raises or is wrong.
+    Raises torch's error without a newer one."""
     meant = _MEANT.get(_fp32_precision(device_type) or "")
     try:
         older = torch.get_float32_matmul_precision()

@@ -44,10 +44,8 @@ class _Patch(NamedTuple):
 
 def annotated_functions(model: nn.Module, annotations: Sequence[Annotation], around: Around) -> Context:
     """Makes contexts, which nest, in which each function runs inside ``around(its range)``. A class of modules means
-    the forward of those in the model, which stays wrapped.
-
-    The first annotation of a function counts. Raises `ImportProblem` for an unknown range or function.
-    """
+    the forward of those in the model, which stays wrapped. The first annotation of a function counts. Raises
+    `ImportProblem` for an unknown range or function."""
     seen: list[object] = []
     patches: list[_Patch] = []
     for range_, name in annotations:
@@ -154,11 +152,9 @@ _ATTENTION_METHODS: dict[str, Range] = {
 
 
 def name_parts(model: nn.Module, around: Around, annotations: Sequence[Annotation] = ()) -> None:
-    """Make every part of the model run inside ``around(its range)``, permanently. Ranges nest; the innermost counts.
-
-    Parts of a user's model are found by names and classes of its modules; `annotations` add functions and come before
-    default ones. Raises `ImportProblem`, in one line, for an annotation of an unknown range or function.
-    """
+    """Make every part of the model run inside ``around(its range)``, permanently. Ranges nest; the innermost counts. A
+    user's parts are found by name and class; `annotations` add functions and precede default ones. Raises
+    `ImportProblem`, in one line, for an annotation of an unknown range or function."""
     own = isinstance(model, Transformer | AttentionOnly)
     by_name = part_of_each(model)
     parts = [*_parts(model)] if own else [(module, "forward", by_name[module]) for module in by_name]
@@ -210,10 +206,8 @@ PHASE, RANGE = "phase/", "range/"  # Prefixes of the names of phases and of rang
 
 def name_step(step: Step, model: nn.Module | None, around: Around, annotations: Sequence[Annotation] = ()) -> None:
     """Make every phase run inside ``around("phase/forward")`` and so on, every part inside ``around("range/norms")``.
-
-    Without a model only phases are named, as names of parts would break a compiled model's graphs. Untimed phases
-    (forward and loss of `backward`) are named too. Permanent: not for a step whose time is reported without a remark.
-    """
+    Without a model only phases are named: names of parts would break a compiled model's graphs. Permanent: not for a
+    step whose time is reported without a remark."""
     if model is not None:
         name_parts(model, lambda name: around(RANGE + name), annotations)
     run = step.run

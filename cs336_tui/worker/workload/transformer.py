@@ -239,11 +239,9 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A causal language model: tokens (B, T) -> logits (B, T, V), for any T up to `context_length`.
-
-    Parameters are created uninitialised on `device` in `dtype`; `initialise` fills them. Tables (rotary, causal mask)
-    are no parameters and are not saved. A core needs no mask: it is causal by itself, or by its own table held here.
-    """
+    """A causal language model: tokens (B, T) -> logits (B, T, V), for any T up to `context_length`. Parameters are
+    created uninitialised on `device` in `dtype`; `initialise` fills them. Tables (rotary, causal mask) are not saved. A
+    core needs no mask: it is causal by itself, or by its own table held here."""
 
     causal_mask: Tensor | None
 

@@ -117,11 +117,9 @@ _MASKS = ("mask", "attn_mask")
 def imported_attention(
     name: str, paths: tuple[str, ...], *, causal: bool, length: int, device: torch.device
 ) -> ImportedAttention:
-    """The named function, or the `apply` of a named `torch.autograd.Function`, for up to `length` tokens.
-
-    It is made causal by a flag ``is_causal`` or ``causal``, or by a boolean ``mask`` or ``attn_mask``, (T, T), True
-    where a query may look. Raises `ImportProblem` if it needs one and has none, or needs other arguments.
-    """
+    """The named function, or the `apply` of a named `torch.autograd.Function`, for up to `length` tokens. It is made
+    causal by a flag ``is_causal`` or ``causal``, or by a boolean ``mask`` or ``attn_mask``, (T, T), True where a query
+    may look. Raises `ImportProblem` if it needs one and has none, or needs other arguments."""
     function, parameters = _function(name, find(name, paths))
     by_name = {p.name: p for p in parameters[3:]}
     flag = next((by_name[word] for word in _FLAGS if word in by_name), None)
@@ -207,11 +205,9 @@ _TRIED = (2, 3, 5)  # B, T and V of the logits with which a loss is tried, all d
 
 
 def imported_loss(name: str, paths: tuple[str, ...]) -> Loss:
-    """The named function, or an instance of the named class, called with (B, T, V) or flat (B T, V) logits.
-
-    A trial with a few numbers shows which: on the CPU, or on CUDA if that is initialised and only there it works.
-    Raises `ImportProblem` if neither works.
-    """
+    """The named function, or an instance of the named class, called with (B, T, V) or flat (B T, V) logits. A trial
+    shows which: on the CPU, or on CUDA if initialised and only there it works. Raises `ImportProblem` if neither
+    works."""
     found = find(name, paths)
     if isinstance(found, type):
         wanted = binding.parameters_of(found) or {}

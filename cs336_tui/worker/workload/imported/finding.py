@@ -1,7 +1,5 @@
-"""Finds what a user named, on Python's path and in the user's folders, and imports it in this process.
-
-A revision is the hash of a user's file, and the commit of the git repository that has it.
-"""
+"""Finds what a user named, on Python's path and in the user's folders, imports it in this process, and reads its
+revision: the hash of its file, and the commit of the git repository that has it."""
 
 from __future__ import annotations
 
@@ -66,11 +64,8 @@ def attribute_of(module: ModuleType, home: str, path: str) -> tuple[Any, Any]:
 
 
 def look_in(paths: Iterable[str]) -> None:
-    """Add these folders to Python's path, after its own modules and before installed ones.
-
-    Folders of an earlier call that are not among these are removed and their modules forgotten, so that one process can
-    import two versions of a module one after the other.
-    """
+    """Add these folders to Python's path, before installed modules. Those of an earlier call that are not among them
+    are removed and their modules forgotten, so that one process can import two versions of a module in turn."""
     folders = [str(Path(path).resolve()) for path in paths]
     for folder in folders:
         if not Path(folder).is_dir():
