@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry, register_flop_formula, sdpa_backward_flop_count, sdpa_flop_count
 
 from cs336_tui.events.gpus import HOPPER
+from cs336_tui.worker.estimate.tracker import Args, Kwargs
 from cs336_tui.worker.workload.imported.problems import OwnWords
 
 
@@ -41,9 +42,7 @@ class MetaKernels(TorchDispatchMode):
         self.answers = False
         self._results: dict[Hashable, _TensorForm] = {}
 
-    def __torch_dispatch__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
             if not self.answers:
@@ -124,9 +123,7 @@ class Autocast(TorchFunctionMode):
         self._copies.clear()
         super().__exit__(*error)
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in LOWERED:
@@ -233,9 +230,7 @@ class MetaAttention(TorchFunctionMode):
         super().__init__()
         self._device_type, self._capability = device_type, capability
 
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
         kwargs = kwargs or {}
         if getattr(func, "__wrapped__", func) is _ATTENTION:
             out = self._attend(*args, **kwargs)

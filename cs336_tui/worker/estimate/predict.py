@@ -85,29 +85,13 @@ class Rehearsal(NamedTuple):
     prediction: Prediction
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()  # autograd must record, whatever the caller has switched off
 def rehearse(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Rehearsal:
     """Run one steady step of a cell on the meta device. A CUDA device's has AdamW over lists of tensors, CUDA's
     autocast, its caching allocator and a cuBLAS workspace (by the GPU's `capability`) for each thread that multiplies.
     Scratch space of other kernels is not included. Raises what a user's code raises on such tensors."""
-    # Autograd must record, whatever the caller has switched off.
-    with torch.inference_mode(False), torch.enable_grad():
-        return _rehearse(spec, capability or HOPPER)
-
-
-def cublas_workspaces(spec: CellSpec) -> int:
-    """Number of cuBLAS's workspaces: one for each thread that multiplies on CUDA; backward has its own thread."""
-    return (2 if "backward" in PHASES[spec.pass_] else 1) if spec.device.startswith("cuda") else 0
-
-
-def workspace_bytes(capability: tuple[int, int]) -> int:
-    """Bytes of one workspace of cuBLAS: from torch (2.13 on) if it uses such a GPU now, else by its version."""
-    ask: Callable[[], int] | None = getattr(torch._C, "_cuda_getCublasWorkspaceSize", None)
-    if ask and torch.cuda.is_initialized() and torch.cuda.get_device_capability() == capability:
-        return ask()
-    return cublas_workspace_bytes(capability, str(torch.__version__))
-
-
-def _rehearse(spec: CellSpec, capability: tuple[int, int]) -> Rehearsal:
+    capability = capability or HOPPER
     device_type, dtype = spec.device.partition(":")[0], RECIPES[spec.precision].autocast
     autocast = nullcontext if dtype is None else partial(Autocast, device_type, dtype)
     workload = build(spec, META, as_written=True, autocast=autocast)
@@ -162,6 +146,19 @@ def _rehearse(spec: CellSpec, capability: tuple[int, int]) -> Rehearsal:
         recomputed_flops=tracker.recomputed_flops,
     )
     return Rehearsal(timeline, prediction)
+
+
+def cublas_workspaces(spec: CellSpec) -> int:
+    """Number of cuBLAS's workspaces: one for each thread that multiplies on CUDA; backward has its own thread."""
+    return (2 if "backward" in PHASES[spec.pass_] else 1) if spec.device.startswith("cuda") else 0
+
+
+def workspace_bytes(capability: tuple[int, int]) -> int:
+    """Bytes of one workspace of cuBLAS: from torch (2.13 on) if it uses such a GPU now, else by its version."""
+    ask: Callable[[], int] | None = getattr(torch._C, "_cuda_getCublasWorkspaceSize", None)
+    if ask and torch.cuda.is_initialized() and torch.cuda.get_device_capability() == capability:
+        return ask()
+    return cublas_workspace_bytes(capability, str(torch.__version__))
 
 
 def _take_optimizer_step(workload: Workload) -> None:

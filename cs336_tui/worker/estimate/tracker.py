@@ -35,6 +35,10 @@ PHASE_RANGES = {"loss": "loss", "optimizer": "optimizer", "zero_grad": "zero_gra
 _LEAVES_ACTIVATIONS = ("forward", "loss")
 
 
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any] | None
+
+
 class Failure(NamedTuple):
     """The operation that raised: `event` is the last one before it."""
 
@@ -64,6 +68,7 @@ class MemoryTracker(TorchDispatchMode):
         self.events = 1
         self._phases: list[tuple[str, int]] = []
         self._ranges: list[str] = []
+        self.site = Site("")  # Of the last operation
         self._sequence = torch.autograd._get_sequence_nr()
         self._forward_sites: dict[int, tuple[str, str]] = {}
         """Range and frame by the sequence number of the operation's node."""
@@ -112,9 +117,7 @@ class MemoryTracker(TorchDispatchMode):
         self._keep_activations()
         return TrackedTimeline(map(replace, self._records), self.events, self._phases)
 
-    def __torch_dispatch__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
         kwargs = kwargs or {}
         if func.namespace != "aten":  # ``prim.device``, which reads a tensor's device
             return func(*args, **kwargs)
@@ -122,7 +125,7 @@ class MemoryTracker(TorchDispatchMode):
             with self:
                 if (out := func.decompose(*args, **kwargs)) is not NotImplemented:
                     return out
-        site = self._site(str(func.overloadpacket).removeprefix("aten."))
+        self.site = site = self._site(str(func.overloadpacket).removeprefix("aten."))
         try:
             out = args[0].add_(args[1]) if self._adds_gradients(func, args) else func(*args, **kwargs)
         except BaseException:
@@ -241,7 +244,7 @@ def _sole_reference() -> tuple[int, int] | None:
     seen: list[tuple[int, int]] = []
 
     class Look(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
             if func is torch.ops.aten.add.Tensor and torch._C._current_autograd_node() is not None:
                 seen.append(_references(args[0]))
             return func(*args, **(kwargs or {}))

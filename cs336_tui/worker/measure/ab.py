@@ -16,7 +16,7 @@ from cs336_tui.worker.measure.failures import Cancelled
 from cs336_tui.worker.measure.preparing import fresh_compiler
 from cs336_tui.worker.workload.compiling import forget_sizes
 from cs336_tui.worker.workload.imported.finding import UserModules, attach_user_modules, detach_user_modules
-from cs336_tui.worker.workload.imported.problems import is_interrupt
+from cs336_tui.worker.workload.imported.problems import raise_interrupt
 
 
 def run_round(
@@ -85,7 +85,8 @@ class _RoundCell(CellRun):
 
     def time_step(self, kind: StepKind, number: int) -> None:
         assert self.timer is not None
-        self.reporter.steps_begin()
+        if self.reporter.recompilations:
+            self.reporter.recompilations.step_begins()
         timed = self.timer.time()
         self.reporter.reach(number + 1)
         self.report_steps(kind, number, [timed])
@@ -120,8 +121,7 @@ class _Round:
             for side in self._sides:
                 side.status = "cancelled"
         except BaseException as error:
-            if is_interrupt(error):
-                raise
+            raise_interrupt(error)
             self._end(error)
 
     def _begin(self) -> None:

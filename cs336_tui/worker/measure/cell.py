@@ -21,7 +21,7 @@ from cs336_tui.worker.measure.reporter import CellReporter
 from cs336_tui.worker.measure.timing import StepTime, StepTimer, WindowBroken, clock_for, time_window
 from cs336_tui.worker.workload.building import Workload, build, configure_torch
 from cs336_tui.worker.workload.cuda_graph import ReadyStep
-from cs336_tui.worker.workload.imported.problems import is_interrupt
+from cs336_tui.worker.workload.imported.problems import raise_interrupt
 from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import UNAVAILABLE, available, emit_ranges, nvtx_range, under_nsys
 
@@ -167,8 +167,7 @@ class _SingleRun(CellRun):
         except Cancelled:
             return "cancelled", None
         except BaseException as error:
-            if is_interrupt(error):
-                raise
+            raise_interrupt(error)
             return self.reporter.failed(error, self.step)
         return "ok", None
 

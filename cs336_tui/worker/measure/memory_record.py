@@ -14,7 +14,7 @@ from torch.profiler import kineto_available
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, MemoryReport, ReportRequest, SavedBlock, Site
-from cs336_tui.worker.estimate.tracker import Allocation, MemoryTracker, TrackedTimeline
+from cs336_tui.worker.estimate.tracker import Allocation, Args, Kwargs, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.measure import report_parts
 from cs336_tui.worker.measure.allocator_events import AllocatorEvent, CpuRecorder, CudaRecorder, Recording
 from cs336_tui.worker.measure.cell_memory import saved_for_backward
@@ -191,24 +191,17 @@ class MarkedTracker(MemoryTracker):
         self.phases: list[PhaseMark] = []
         self._mark = mark
         self._marks = 0
-        self._operation_site = Site("")
 
     def phase(self, name: str) -> None:
         super().phase(name)
         self.phases.append(PhaseMark(name, self._put_mark(), self.events))
 
-    def __torch_dispatch__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
         first, opened = self.events, self._put_mark()
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
         finally:
-            self.operations.append(Operation(first, self.events, opened, self._put_mark(), self._operation_site))
-
-    def _site(self, op: str) -> Site:
-        self._operation_site = super()._site(op)
-        return self._operation_site
+            self.operations.append(Operation(first, self.events, opened, self._put_mark(), self.site))
 
     def _put_mark(self) -> int:
         self._mark()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -131,15 +132,14 @@ def _large_state(workload: Workload) -> Iterator[torch.Tensor]:
 def _claimed_as_registered(tracker: MemoryTracker) -> Iterator[None]:
     """Claim a module's parameters and buffers when they are registered: it may never be finished."""
 
-    def parameter(_module: nn.Module, _name: str, value: nn.Parameter | None) -> None:
+    def claim(category: Category, _module: nn.Module, _name: str, value: torch.Tensor | None) -> None:
         if value is not None:
-            tracker.claim("parameters", [value])
+            tracker.claim(category, [value])
 
-    def buffer(_module: nn.Module, _name: str, value: torch.Tensor | None) -> None:
-        if value is not None:
-            tracker.claim("buffers", [value])
-
-    hooks = register_module_parameter_registration_hook(parameter), register_module_buffer_registration_hook(buffer)
+    hooks = (
+        register_module_parameter_registration_hook(partial(claim, "parameters")),
+        register_module_buffer_registration_hook(partial(claim, "buffers")),
+    )
     try:
         yield
     finally:

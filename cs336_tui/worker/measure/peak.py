@@ -121,7 +121,8 @@ def measure_peak(
         copies.append(_copy_trial(place, copy_bytes or largest, _COPY_SHARE / 2 * budget_s))
         best = max(trials, key=lambda trial: trial.flops_per_s)
         progress(f"matrix products of {best.size} again")
-        again = _matmul_again(place, _dtype(precision), best, _AGAIN_SHARE * budget_s)
+        layouts = {best.layout: _layouts(_dtype(precision))[best.layout]}
+        again = _matmul_trial(place, _dtype(precision), best.size, layouts, _AGAIN_SHARE * budget_s)
         disagreement = max(_apart(best.median_s, again.median_s), _apart(*(copy.median_s for copy in copies)))
         return DevicePeak(
             device=str(place),
@@ -158,12 +159,16 @@ def _dtype(precision: Precision) -> torch.dtype:
     return recipe.autocast or recipe.parameters
 
 
+def _layouts(dtype: torch.dtype) -> Mapping[str, Product]:
+    return _FLOAT8_LAYOUTS if dtype == FORMAT else _LAYOUTS
+
+
 def _matmul_trials(
     device: torch.device, dtype: torch.dtype, budget_s: float, progress: Callable[[str], object]
 ) -> tuple[tuple[MatmulTrial, ...], str]:
     """One trial for each size, and a note if larger sizes were left out."""
     ends_at = perf_counter() + budget_s
-    sizes, layouts = SIZES[device.type], dict(_FLOAT8_LAYOUTS if dtype == FORMAT else _LAYOUTS)
+    sizes, layouts = SIZES[device.type], dict(_layouts(dtype))
     trials: list[MatmulTrial] = []
     for place, size in enumerate(sizes):
         left_s = ends_at - perf_counter()
@@ -204,11 +209,6 @@ def _matmul_trial(
         if taken_s > _HOPELESS * tried_s[best]:
             del layouts[layout]
     return MatmulTrial(size=size, layout=best, **timed.fields)
-
-
-def _matmul_again(device: torch.device, dtype: torch.dtype, best: MatmulTrial, budget_s: float) -> MatmulTrial:
-    layouts = _FLOAT8_LAYOUTS if dtype == FORMAT else _LAYOUTS
-    return _matmul_trial(device, dtype, best.size, {best.layout: layouts[best.layout]}, budget_s)
 
 
 def _apart(one_s: float, other_s: float) -> float:

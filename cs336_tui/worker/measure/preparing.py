@@ -69,18 +69,16 @@ def fresh_compiler(*modes: Compile) -> Iterator[None]:
         yield
         return
     forget_compiled()
-    try:
-        if environment_variables.USERS_CACHE_FOLDER is not None:
-            with _headers_in(environment_variables.USERS_CACHE_FOLDER):
-                yield
-        else:
+    with contextlib.ExitStack() as around:
+        around.callback(forget_compiled)
+        if (folder := environment_variables.USERS_CACHE_FOLDER) is None:
             # A killed child leaves the folder: the runner makes children create theirs inside its own.
-            with tempfile.TemporaryDirectory(prefix="compile-", ignore_cleanup_errors=True) as folder:
-                within = {name: os.path.join(folder, inner) for name, inner in _WITHIN_CACHE.items()}  # noqa: PTH118
-                with environment({environment_variables.CACHE_FOLDER: folder, **within}), _headers_in(folder):
-                    yield
-    finally:
-        forget_compiled()
+            made = tempfile.TemporaryDirectory(prefix="compile-", ignore_cleanup_errors=True)
+            folder = around.enter_context(made)
+            within = {name: os.path.join(folder, inner) for name, inner in _WITHIN_CACHE.items()}  # noqa: PTH118
+            around.enter_context(environment({environment_variables.CACHE_FOLDER: folder, **within}))
+        around.enter_context(_headers_in(folder))
+        yield
 
 
 def compile_ahead(step: Step, device: torch.device, mode: Compile, go_on: Callable[[], object]) -> Preparation:

@@ -14,7 +14,7 @@ from cs336_tui.worker.measure.memory_record import record_memory
 from cs336_tui.worker.measure.oom import explain_oom
 from cs336_tui.worker.measure.report_parts import Enter
 from cs336_tui.worker.measure.settings import no_garbage_collection, restored_settings
-from cs336_tui.worker.workload.imported.problems import is_interrupt
+from cs336_tui.worker.workload.imported.problems import raise_interrupt
 
 _MAKERS: Mapping[ReportKind, Callable[[ReportRequest, Enter], Report]] = {
     "kernels": profile_kernels,
@@ -42,8 +42,7 @@ def make_report(
         except Cancelled:
             ended = ReportFinished(at=time.time(), report=report, status="cancelled", error="stopped by the user")
         except BaseException as error:  # a user's model may call sys.exit
-            if is_interrupt(error):
-                raise
+            raise_interrupt(error)
             status, text = outcome_of(error)
             ended = ReportFinished(at=time.time(), report=report, status=status, error=text)
     emit(ended)

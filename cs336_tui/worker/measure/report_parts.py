@@ -14,7 +14,7 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import Prediction
 from cs336_tui.worker.measure.failures import in_one_line
 from cs336_tui.worker.measure.probe import device_label
-from cs336_tui.worker.workload.imported.problems import is_interrupt
+from cs336_tui.worker.workload.imported.problems import raise_interrupt
 from cs336_tui.worker.workload.passes import Training
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def rehearsed(
     try:
         return rehearse(spec, capability=capability), ""
     except BaseException as error:  # the measurement is valid without it
-        if is_interrupt(error):
-            raise
+        raise_interrupt(error)
         return None, f"{missing}: {in_one_line(error).removesuffix('.')}."
 
 

@@ -117,11 +117,6 @@ class CellReporter:
     def reach(self, number: int) -> None:
         self.reached = (self.reached[0], number)
 
-    def steps_begin(self) -> None:
-        """Count compilations from here on to the next steps."""
-        if self.recompilations:
-            self.recompilations.step_begins()
-
     def steps_ended(self, step: ReadyStep, kind: events.StepKind, first: int, times: Sequence[StepTime]) -> None:
         """Report one step, or several that were timed as a window."""
         if not times:

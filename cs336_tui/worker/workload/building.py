@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.worker.workload.attention import core_of
-from cs336_tui.worker.workload.compiling import compiled, step_opening
+from cs336_tui.worker.workload.compiling import captures, compiled
 from cs336_tui.worker.workload.float8 import use_float8
 from cs336_tui.worker.workload.imported.components import ImportedModel, import_model, imported_loss, imported_optimizer
 from cs336_tui.worker.workload.imported.finding import revisions_of
@@ -34,7 +34,10 @@ class Workload(NamedTuple):
 
     def step(self, spec: CellSpec) -> Step:
         own = is_imported(spec.model) or is_imported(spec.loss)
-        opening = step_opening(spec.compile, self.batch.targets.device.type) if self.runs is not self.model else None
+        # The graphs of torch.compile reuse their memory. A backward tells that earlier outputs are no longer needed; a
+        # forward alone does not, and would run without its graph.
+        opens = self.runs is not self.model and captures(spec.compile, self.batch.targets.device.type)
+        opening = torch.compiler.cudagraph_mark_step_begin if opens else None
         vocab_size = spec.vocab_size if own else None
         arguments = (self.runs, self.batch, self.autocast, self.training)
         return Step(spec.pass_, *arguments, loss=self.loss, check_against=vocab_size, opening=opening)

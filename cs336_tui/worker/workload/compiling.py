@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,15 +78,6 @@ def nothing_compiled() -> AbstractContextManager[object]:
 def captures(mode: Compile, device_type: str) -> bool:
     """True if torch.compile captures CUDA graphs in this mode, in its first calls."""
     return mode in _CAPTURING and device_type == "cuda"
-
-
-def step_opening(mode: Compile, device_type: str) -> Callable[[], object] | None:
-    """The function to call before each step, if any, when torch.compile captures graphs.
-
-    Its graphs reuse their memory. A backward tells it that earlier outputs are no longer needed; a forward alone does
-    not, and would run without its graph.
-    """
-    return torch.compiler.cudagraph_mark_step_begin if captures(mode, device_type) else None
 
 
 def compilations() -> Compilations:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cs336_tui.config.spec import Pass
-from cs336_tui.worker.workload.imported.problems import ImportProblem, is_interrupt, place_of, told
+from cs336_tui.worker.workload.imported.problems import ImportProblem, place_of, raise_interrupt, told
 from cs336_tui.worker.workload.precision import Context
 
 PHASES: dict[Pass, tuple[str, ...]] = {  # The timed phases of each pass, in the order they run
@@ -180,8 +180,7 @@ class Step:
             raise
         except BaseException as error:  # a user's model may not end the program
             self.failed_in = phase
-            if is_interrupt(error):
-                raise
+            raise_interrupt(error)
             raise ImportProblem(told(error)) from error
 
     def check(self) -> None:

@@ -9,7 +9,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -95,10 +95,10 @@ def _own_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter
     return None
 
 
-def signature_text(name: str, parameters: Parameters) -> str:
+def signature_text(name: str, parameters: Iterable[inspect.Parameter]) -> str:
     """``LM(vocab_size, d_model, dropout=0.1)``."""
     words = []
-    for p in parameters.values():
+    for p in parameters:
         stars = _ANY.index(p.kind) + 1 if p.kind in _ANY else 0
         words.append(f"{'*' * stars}{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}")
     return f"{short(name)}({', '.join(words)})"
@@ -124,7 +124,9 @@ class _Offer:
                 filled[p.name] = self._config(name, kind, p)
             elif p.default is p.empty:
                 if p.name not in _USUAL:
-                    raise ImportProblem(f"{signature_text(name, parameters)} needs {p.name}; {_how_to_give(p)}")
+                    raise ImportProblem(
+                        f"{signature_text(name, parameters.values())} needs {p.name}; {_how_to_give(p)}"
+                    )
                 filled[p.name] = _USUAL[p.name]
         return filled
 
@@ -195,9 +197,8 @@ def _check_given(name: str, parameters: Parameters, asked: list[str], given: Giv
         if argument not in asked:
             near = difflib.get_close_matches(argument, asked, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
-            raise ImportProblem(
-                f"--model-arg {argument}={text}: {signature_text(name, parameters)} has no such argument{meant}"
-            )
+            signature = signature_text(name, parameters.values())
+            raise ImportProblem(f"--model-arg {argument}={text}: {signature} has no such argument{meant}")
 
 
 def parse(parameter: inspect.Parameter, text: str) -> object:

@@ -15,6 +15,7 @@ from cs336_tui.config.variants import short
 from cs336_tui.worker.workload.compiling import nothing_compiled
 from cs336_tui.worker.workload.imported import argument_binding as binding
 from cs336_tui.worker.workload.imported import problems
+from cs336_tui.worker.workload.imported.argument_binding import signature_text
 from cs336_tui.worker.workload.imported.finding import find
 from cs336_tui.worker.workload.imported.problems import ImportProblem, explained, kind_of
 from cs336_tui.worker.workload.passes import Batch
@@ -125,17 +126,17 @@ def imported_attention(
     flag = next((by_name[word] for word in _FLAGS if word in by_name), None)
     mask = next((by_name[word] for word in _MASKS if word in by_name), None)
     if len(parameters) < 3:
-        raise ImportProblem(f"{_words(name, parameters)} does not take queries, keys and values")
+        raise ImportProblem(f"{signature_text(name, parameters)} does not take queries, keys and values")
     if causal and flag is None and mask is None:
         raise ImportProblem(
-            f"{_words(name, parameters)} cannot be told to be causal; it needs an argument {', '.join(_FLAGS)}, "
-            f"{' or '.join(_MASKS)}"
+            f"{signature_text(name, parameters)} cannot be told to be causal; it needs an argument "
+            f"{', '.join(_FLAGS)}, {' or '.join(_MASKS)}"
         )
     if flag is None and mask is not None and not causal and mask.default is not mask.empty:
         mask = None  # it is not causal by itself
     chosen = flag or mask
     if asked := [word for word in binding.required(by_name) if chosen is None or word != chosen.name]:
-        raise ImportProblem(f"{_words(name, parameters)} needs {asked[0]}, which has no default")
+        raise ImportProblem(f"{signature_text(name, parameters)} needs {asked[0]}, which has no default")
     masked = flag is None and mask is not None
     table = torch.ones(length, length, dtype=torch.bool, device=device) if masked else None
     if table is not None and causal:
@@ -194,10 +195,6 @@ def _call(parameters: list[inspect.Parameter], chosen: inspect.Parameter | None)
     return lambda said: ((*between, said), {})
 
 
-def _words(name: str, parameters: list[inspect.Parameter]) -> str:
-    return binding.signature_text(name, {p.name: p for p in parameters})
-
-
 Loss = Callable[[Tensor, Tensor], Tensor]  # Logits (B, T, V) and targets (B, T) to a number
 
 _LEARNING_RATE = 1e-3  # For an optimizer that has no default: that of torch's AdamW
@@ -213,8 +210,8 @@ def imported_loss(name: str, paths: tuple[str, ...]) -> Loss:
         wanted = binding.parameters_of(found) or {}
         if needed := binding.required(wanted):
             raise ImportProblem(
-                f"{binding.signature_text(name, wanted)} needs {needed[0]}, which has no default; a loss is a function "
-                f"of logits and targets, or a class made without arguments whose objects are one"
+                f"{signature_text(name, wanted.values())} needs {needed[0]}, which has no default; a loss is a "
+                f"function of logits and targets, or a class made without arguments whose objects are one"
             )
         with explained(short(name)):
             found = found()
@@ -254,8 +251,7 @@ def _tried(name: str, loss: Loss, logits: Tensor, targets: Tensor) -> tuple[floa
         with torch.no_grad():
             found: Any = loss(logits, targets)
     except BaseException as error:
-        if problems.is_interrupt(error):
-            raise
+        problems.raise_interrupt(error)
         problem = ImportProblem(f"loss {short(name)}: {problems.in_one_line(error)}")
         problem.__cause__ = error
         return None, problem
@@ -277,8 +273,8 @@ def imported_optimizer(name: str, paths: tuple[str, ...], parameters: Iterable[n
     others = [argument for argument in needed[1:] if argument != "lr"]
     if others:
         raise ImportProblem(
-            f"{binding.signature_text(name, wanted)} needs {others[0]}, which has no default; name a function of the "
-            f"parameters that gives it"
+            f"{signature_text(name, wanted.values())} needs {others[0]}, which has no default; name a function of "
+            f"the parameters that gives it"
         )
     options = {"lr": _LEARNING_RATE} if "lr" in needed else {}
     with explained(short(name)):

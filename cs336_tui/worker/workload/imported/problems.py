@@ -62,9 +62,10 @@ def _below(path: str, folder: str) -> bool:
     return path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def is_interrupt(error: BaseException) -> bool:
-    """True if the error is Ctrl-C, which ends the program. In a child, which ignores Ctrl-C, code raised it."""
-    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+def raise_interrupt(error: BaseException) -> None:
+    """Raise Ctrl-C again, which ends the program. In a child, which ignores Ctrl-C, code raised it."""
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        raise error
 
 
 def message_of(error: BaseException) -> str:
@@ -137,8 +138,7 @@ def explained(what: str, hint: Callable[[BaseException], str] = lambda _: "") ->
     except ImportProblem:
         raise
     except BaseException as error:
-        if is_interrupt(error):
-            raise
+        raise_interrupt(error)
         raise ImportProblem(f"{what}: {in_one_line(error)}{hint(error)}") from error
 
 
