@@ -1,5 +1,4 @@
-"""The runner's only entry to the code that imports torch: in a child process, or here with ``--in-process``. Each
-function imports its module when it is called."""
+"""The runner's only entry to the code that imports torch. Each function imports its module when it is called."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ else:
     keep_freed_memory = _Late("measure.process", "keep_freed_memory")
     make_report = _Late("measure.report", "make_report")
 
-PRELOAD = "cs336_tui.worker.measure.preload"
-"""The module that the fork server imports, so that every child starts with torch loaded."""
+PRELOAD = "cs336_tui.worker.measure.preload"  # The fork server imports it, so that children begin with torch
 
 
 def forked_after_driver() -> bool:

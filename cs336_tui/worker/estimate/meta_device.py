@@ -177,8 +177,7 @@ _GENERATOR = next(  # Generator of a forward that is not reentrant; the first na
 
 @contextmanager
 def modes_kept_for_recomputation() -> Iterator[None]:
-    """Make `torch.utils.checkpoint`, reentrant or not, recompute in the modes of its forward. torch only restores
-    its own autocast, and calls backward outside function modes."""
+    """Make `torch.utils.checkpoint` recompute in the modes of its forward. torch only restores its own autocast."""
     generator, function = getattr(checkpointing, _GENERATOR), checkpointing.CheckpointFunction
 
     def with_modes(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -213,8 +212,7 @@ def _in_modes_of_now(run: Callable[..., Any]) -> Callable[..., Any]:
 
 _AMPERE = (8, 0)
 _aten = torch.ops.aten
-_ATTENTION = F.scaled_dot_product_attention
-"""torch's own function: while parts are named, `F` has a wrapper of it, which torch passes on."""
+_ATTENTION = F.scaled_dot_product_attention  # While parts are named, `F` has a wrapper, which torch passes on
 
 
 class MetaAttention(TorchFunctionMode):

@@ -40,8 +40,7 @@ def predict(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Pre
 
 
 def _softmax_flops(spec: CellSpec, dims_not_taken: Collection[str]) -> tuple[int, int] | None:
-    """FLOPs of softmax in forward and backward, recomputation included in backward; None if a user's model has its own
-    number of layers or heads."""
+    """FLOPs of softmax in forward and backward (and recomputation); None if a model has its own layers or heads."""
     if not {"num_layers", "num_heads"}.isdisjoint(dims_not_taken):
         return None
     alone = spec.workload == "attention"

@@ -30,8 +30,7 @@ from cs336_tui.worker.workload.precision import dtype_name
 
 MODEL_FILES = frozenset({transformer.__file__, passes.__file__})
 """Files of frames, beside a user's own: the innermost frame in one of them is the site of an allocation."""
-PHASE_RANGES = {"loss": "loss", "optimizer": "optimizer", "zero_grad": "zero_grad"}
-"""The range of what runs in these phases."""
+PHASE_RANGES = {"loss": "loss", "optimizer": "optimizer", "zero_grad": "zero_grad"}  # Ranges of these phases
 _LEAVES_ACTIVATIONS = ("forward", "loss")
 
 
@@ -70,13 +69,11 @@ class MemoryTracker(TorchDispatchMode):
         self._ranges: list[str] = []
         self.site = Site("")  # Of the last operation
         self._sequence = torch.autograd._get_sequence_nr()
-        self._forward_sites: dict[int, tuple[str, str]] = {}
-        """Range and frame by the sequence number of the operation's node."""
+        self._forward_sites: dict[int, tuple[str, str]] = {}  # Range and frame by the number of the operation's node
         self._backward_site = (NO_RANGE, "")
         self._sole = _sole_reference()
         self.flops: dict[str, int] = defaultdict(int)  # FLOPs of matrix products, per phase
-        self.flops_by_range: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-        """FLOPs of matrix products, forward and backward, per named range."""
+        self.flops_by_range: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))  # Forward and backward, by range
         self.recomputed_flops = 0  # FLOPs of matrix products that backward recomputes
         self.failure: Failure | None = None  # The first operation that raised; None when none has
 

@@ -60,8 +60,7 @@ class _RoundCell(CellRun):
         self.status: Status = "ok"
         self.error: str | None = None
         self.settings: settings.Settings = {}
-        self.modules: UserModules | None = None
-        """Its modules between two turns; None if both cells use the same folders."""
+        self.modules: UserModules | None = None  # Between two turns; None if both cells use the same folders
         self._lost: list[str] = []  # Names of settings that could not be restored at one of its turns
 
     def suspend(self) -> None:

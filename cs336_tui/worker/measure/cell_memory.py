@@ -174,8 +174,7 @@ def saved_for_backward(
 
 
 def _groups(model: nn.Module, checkpoint: int) -> Iterator[tuple[str, nn.Module]]:
-    """Names and modules of the blocks: ``layers.0``, or ``layers.0-3`` for the first of four blocks that are recomputed
-    together, which runs them all."""
+    """Names and first modules of the blocks: ``layers.0``, or ``layers.0-3`` for four that are recomputed together."""
     blocks = list(block_list(model) or ())
     size = max(checkpoint, 1)
     for first in range(0, len(blocks), size):

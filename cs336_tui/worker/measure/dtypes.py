@@ -1,5 +1,4 @@
-"""The precision report: the accumulation experiment, the course's toy model, and the cell's own model by hooks. Rows of
-equal layers are joined."""
+"""The precision report: the accumulation experiment, the course's toy model, and the cell's own model by hooks."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ from cs336_tui.worker.workload.passes import PHASES, logits_of
 from cs336_tui.worker.workload.precision import dtype_name, effective_autocast
 from cs336_tui.worker.workload.transformer import Attention, AttentionOnly, Transformer
 
-_FEW_LAYERS, _FEW_TOKENS = 2, 128
-"""Size of the model that is read if the cell's own does not fit: no dtype depends on depth or length."""
+_FEW_LAYERS, _FEW_TOKENS = 2, 128  # The model that is read if the cell's does not fit: no dtype depends on its size
 
 
 class _Read(NamedTuple):
@@ -315,8 +313,7 @@ def gradient_dtypes(parameters: Iterable[nn.Parameter]) -> str:
 
 
 def collapsed(rows: Iterable[ModuleDtypes]) -> tuple[ModuleDtypes, ...]:
-    """Join rows that are equal in every layer to ``layers.*.ffn`` with a count; else join each run of equal
-    layers: ``layers.0.ffn``, ``layers.1-11.ffn``."""
+    """Join equal rows of layers: ``layers.*.ffn`` if all are equal, else each run: ``layers.1-11.ffn``."""
     places: dict[str, list[ModuleDtypes]] = {}
     for row in rows:
         places.setdefault(_LAYER.sub("*", row.path, count=1), []).append(row)

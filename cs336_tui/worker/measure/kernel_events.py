@@ -1,5 +1,4 @@
-"""Launches in the raw events (``kineto_results.events()``) of a profiled step that `worker.workload.ranges` named: GPU
-kernels, or host operators by self time."""
+"""Launches in the raw events of a profiled, named step: GPU kernels, or host operators by self time."""
 
 from __future__ import annotations
 
@@ -196,9 +195,8 @@ def kernel_kind(name: str) -> KernelKind:
 
 
 def operator_kind(name: str) -> KernelKind:
-    """Kind of a host operator, by its own computation. ``other`` are views, allocations, autograd's nodes and those
-    that only dispatch (``aten::linear``, ``aten::matmul``, whose work is in ``aten::mm``). A for-loop optimizer is
-    elementwise."""
+    """Kind of a host operator, by its own computation. Views, allocations, autograd's nodes and those that only
+    dispatch (``aten::matmul``, whose work is in ``aten::mm``) are ``other``. A for-loop optimizer is elementwise."""
     bare = name.removeprefix("aten::")
     if _COMPILED_LOOP.search(bare):
         if "softmax" in bare:

@@ -36,8 +36,7 @@ CANNOT_BEGIN = "What lives between two steps is more than the device's memory: n
 
 
 def explain_oom(request: ReportRequest, enter: Enter) -> OomReport:
-    """Try the cell again and report what was live when it ran out of memory, or the predicted moment. Raises what
-    building and running raise, except for lack of memory."""
+    """Try the cell again: what was live when memory ran out, or at the predicted moment. Raises any other error."""
     spec = request.spec
     enter("predicting")
     device = configure_torch(spec)
@@ -91,8 +90,7 @@ class _Moment(NamedTuple):
 
 
 def attempt(spec: CellSpec, device: torch.device) -> _Moment | None:
-    """Build the cell and run its first step, of a training step the second too: what was live when memory ran out. None
-    if it did not run out. Frees everything."""
+    """Run the cell's first step, of training the second too: what was live when memory ran out, None if it did not."""
     tracker = MemoryTracker(device_type=device.type)
     moment: _Moment | None = None
     step: Step | None = None
@@ -154,8 +152,7 @@ def _at(timeline: TrackedTimeline, event: int, phase: str | None, request_bytes:
 
 def predicted_moment(timeline: TrackedTimeline, capacity_bytes: int | None) -> tuple[_Moment, str]:
     """The first allocation that does not fit and what is live before it; if all fit, the peak. A step that cannot begin
-    ran out of memory in building if the parameters alone do not fit, else in the first step, whose optimizer makes its
-    state."""
+    ran out in building if the parameters alone do not fit, else in the first step, whose optimizer makes its state."""
     capacity = capacity_bytes or max(timeline.totals)
     if timeline.totals[0] > capacity:
         return _in_the_first_step(timeline, capacity), CANNOT_BEGIN

@@ -46,8 +46,7 @@ def _one_on(device: torch.device) -> torch.Tensor:
     return torch.ones((), device=device)
 
 
-Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
-"""The product of the first two matrices into the third."""
+Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]  # The first two matrices into the third
 _LAYOUTS: Mapping[str, Product] = {
     "forward": lambda a, b, out: torch.mm(a, b.T, out=out),
     "input gradient": lambda a, b, out: torch.mm(a, b, out=out),

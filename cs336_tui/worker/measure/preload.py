@@ -110,8 +110,7 @@ try:
 except Exception:
     # The server lives on: a child meets and reports the same error.
     traceback.print_exc()
-DRIVER_INITIALISED = driver_initialised()
-"""True if the imports initialised the CUDA driver; a child forked after that is told that it is not."""
+DRIVER_INITIALISED = driver_initialised()  # True if the imports did it, which harms a child forked after it
 # Spares every child the collection of the server's objects, and the copying of their pages.
 gc.collect()
 gc.freeze()

@@ -38,13 +38,10 @@ LEAST_RUNS, LEAST_CAPTURING_RUNS, MOST_RUNS = 2, 3, 8
 and one to replay; at most `MOST_RUNS` for a model that never stops being compiled."""
 _COMPILERS = ("torch._dynamo", "torch._inductor", "triton")  # Modules that raise the errors of compiling
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (\w+)')
-_TRIED_WITHOUT_DATA = re.compile(r"got (?P<kind>\w+)\((['\"])(?P<said>.+)\2\)")
-"""torch.compile's message for an operation that failed when it was tried without data."""
-_FAILED_RUNNING = re.compile(r"\AFailed running [^\n]*:\n(?P<said>[^\n]+)")
-"""The same up to torch 2.7, which does not name the error's kind."""
+_TRIED_WITHOUT_DATA = re.compile(r"got (?P<kind>\w+)\((['\"])(?P<said>.+)\2\)")  # Of an operation tried without data
+_FAILED_RUNNING = re.compile(r"\AFailed running [^\n]*:\n(?P<said>[^\n]+)")  # The same up to torch 2.7, without a kind
 _WITHIN_CACHE = {"TRITON_CACHE_DIR": "triton"}  # Variables of caches inside torch.compile's own
-_HEADER_FOLDERS = {"_HEADER_DIR": "headers", "_HEADER_LOCK_DIR": "headers/locks"}
-"""Folders of torch's precompiled C++ headers, which do not follow its cache folder."""
+_HEADER_FOLDERS = {"_HEADER_DIR": "headers", "_HEADER_LOCK_DIR": "headers/locks"}  # They do not follow torch's caches
 
 
 class CompileError(RuntimeError):

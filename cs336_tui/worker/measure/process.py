@@ -57,8 +57,7 @@ def keep_freed_memory() -> None:
 
 
 def effective_malloc() -> str | None:
-    """The malloc of this process and its settings, in words; None if unknown, as on Linux on Arm: torch there may
-    use its own mimalloc from 2.6 on, which does not show."""
+    """The malloc of this process and its settings, in words; None if unknown, as of torch's own on Linux on Arm."""
     library = _library_of("malloc")
     if library is None or (sys.platform, platform.machine()) == ("linux", "aarch64"):
         return None
@@ -122,8 +121,7 @@ class RunQueueMeter:
 
 
 def usable_cores() -> int | None:
-    """Number of cores that the threads of this process together may run on, as a library may pin each to its own; None
-    if unknown."""
+    """Number of cores that the threads of this process together may run on; None if unknown."""
     if sys.platform != "linux":
         return None
     cores: set[int] = set()

@@ -20,11 +20,9 @@ from cs336_tui.worker.workload.passes import Training
 if TYPE_CHECKING:
     from cs336_tui.worker.estimate.predict import Rehearsal
 
-Enter = Callable[[str], object]
-"""Called with the name of the stage that begins, between two pieces of work. May raise to stop the report."""
+Enter = Callable[[str], object]  # Called with the stage that begins. May raise to stop the report
 
-MOST_WARMUP_STEPS = 20
-"""Upper limit of warm-up. Gradients overflow float16 at first, so that the scaler skips optimizer steps."""
+MOST_WARMUP_STEPS = 20  # Gradients overflow float16 at first, so that the scaler skips optimizer steps
 COMPILE_LEFT_OUT = "Shown is the model as it is written, not what torch.compile makes of it."
 GRAPH_LEFT_OUT = "The step ran as it is launched without its CUDA graph."
 

@@ -46,8 +46,7 @@ class CellReporter:
         self.measured_for_s: float | None = None
         self.run_queue_delay: RunQueueDelay | None = None  # While it measured
         self.before_backward_bytes: int | None = None
-        self.recompilations: Recompilations | None = None
-        """Once prepared, if the model is compiled or may compile itself."""
+        self.recompilations: Recompilations | None = None  # Once prepared, of a model that is or may be compiled
         self._cell = cell
         self._emit = emit
         self._settings: events.EffectiveSettings | None = None

@@ -127,8 +127,7 @@ def restored_settings() -> Iterator[None]:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Collect once, then switch Python's collector off, as one collection can outlast a step. `collect_step_garbage`
-    collects what steps leave."""
+    """Collect once, then switch Python's collector off, as one collection can outlast a step."""
     enabled = gc.isenabled()
     gc.collect()
     gc.freeze()
@@ -148,7 +147,6 @@ def freeze_existing_objects() -> None:
 
 
 def collect_step_garbage() -> None:
-    """Free reference cycles and the activations that they hold, as a training loop's collector would, in microseconds
-    if there are few. Only between two steps. A full collection would empty Python's free lists, for the next step to
-    fill."""
+    """Free reference cycles and the activations that they hold, as a training loop's collector would, in microseconds.
+    Only between two steps. A full collection would empty Python's free lists, for the next step to fill."""
     gc.collect(1)

@@ -52,8 +52,7 @@ class EventStamp(HostStamp):
 
 class MetalStamp(EventStamp):
     """An event in Metal's queue. As the later of two it may be read once per taking: torch before 2.14 hangs else.
-    torch stamps it in a callback on the host, perhaps two in the wrong order; it then raises, and the interval counts
-    as 0."""
+    torch stamps it on the host, perhaps two in the wrong order; it then raises, and the interval counts as 0."""
 
     def until(self, later: Self, /) -> float:
         try:
@@ -111,8 +110,7 @@ class WindowBroken(Exception):
 
 
 class StepTimer:
-    """Times single steps by the host's clock, from one idle device to the next. Neighbouring phases share a boundary;
-    nothing synchronises inside the step."""
+    """Times single steps by the host's clock, from one idle device to the next. Neighbours share a boundary."""
 
     def __init__(self, step: ReadyStep, clock: Clock) -> None:
         self._step = step

@@ -27,13 +27,11 @@ BACKENDS = {  # torch's kernels behind `torch.nn.functional.scaled_dot_product_a
 }
 _WORDS = {backend: name for name, backend in BACKENDS.items()} | {SDPBackend.MATH: "math (scores materialised)"}
 _DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
-_MIXED = {torch.float16: "fp16-mixed", torch.bfloat16: "bf16-mixed"}
-"""The precision that computes attention in this dtype."""
+_MIXED = {torch.float16: "fp16-mixed", torch.bfloat16: "bf16-mixed"}  # Precisions that compute attention in it
 
 
 class AttentionCore(Protocol):
-    """Maps queries, keys and values, (B, H, T, K) each, to an output of that shape, causal if the spec is. A user's own
-    also takes (B, T, K)."""
+    """Maps queries, keys and values, (B, H, T, K) each (a user's own also (B, T, K)), to an output of that shape."""
 
     @property
     def mask(self) -> Tensor | None:
@@ -105,8 +103,7 @@ class FusedAttention:
 
 
 class OwnAttention:
-    """A user's function of queries, keys and values with `dims` dimensions: (B, H, T, K), or (B, T, K), for which heads
-    count as sequences."""
+    """A user's function of `dims` dimensions: (B, H, T, K), or (B, T, K), for which heads count as sequences."""
 
     def __init__(self, name: str, function: ImportedAttention, dims: int) -> None:
         self.name = name

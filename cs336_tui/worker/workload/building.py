@@ -110,8 +110,7 @@ def _make_model(spec: CellSpec, device: torch.device, autocast: Context) -> Impo
 
 
 def _make_batch(spec: CellSpec, device: torch.device) -> Batch:
-    """The batch of a spec whose model brings none; of attention alone without tokens, its targets the gradient of the
-    output, (B, T, K)."""
+    """The batch of a spec whose model brings none; of attention alone its targets are the output's gradient."""
     if spec.workload == "attention":
         like_output = (spec.batch_size, spec.context_length, spec.d_model)
         gradient = torch.empty(like_output, device=device, dtype=RECIPES[spec.precision].parameters)
@@ -167,8 +166,7 @@ def facts_of(
 
 
 def _head(model: nn.Module, spec: CellSpec) -> nn.Parameter | None:
-    """The weight that makes logits: the last one of the vocabulary's and the model's width, if there are several; None
-    if it is shared or missing."""
+    """The weight that makes logits: the last of the vocabulary's and the model's width; None if shared or missing."""
     shapes = {(spec.vocab_size, spec.d_model), (spec.d_model, spec.vocab_size)}
     found = [parameter for parameter in model.parameters() if tuple(parameter.shape) in shapes]
     return found[-1] if len(found) > 1 else None
@@ -179,8 +177,7 @@ IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
     "adamw-foreach": {"foreach": True},
     "adamw-for-loop": {"foreach": False, "fused": False},
 }
-_FUSED_ON = ("cpu", "cuda", "mps")
-"""Devices with a fused kernel, in torch 2.6 and later: ``_get_fused_kernels_supported_devices``."""
+_FUSED_ON = ("cpu", "cuda", "mps")  # From torch 2.6 on: ``_get_fused_kernels_supported_devices``
 
 
 class NamedOptimizer(NamedTuple):
@@ -217,8 +214,7 @@ def _check_fused(choice: str, parameters: list[nn.Parameter], device_type: str) 
 
 
 class _FusedOnMeta(torch.optim.Optimizer):
-    """Fused AdamW for the meta device, which torch's own refuses: its state, with step counts on the device, and no
-    other memory, as one kernel does everything."""
+    """Fused AdamW for the meta device, which torch's own refuses: its state, step counts included, and no more."""
 
     _step_supports_amp_scaling = True  # its kernel undoes the scaling of gradients
 

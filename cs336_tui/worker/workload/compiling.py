@@ -18,8 +18,7 @@ from torch import nn
 from cs336_tui.config.axes import Compile
 
 _OFF = "or choose --compile off"
-_CAPTURING: tuple[Compile, ...] = ("reduce-overhead", "max-autotune")
-"""The modes in which torch.compile captures CUDA graphs."""
+_CAPTURING: tuple[Compile, ...] = ("reduce-overhead", "max-autotune")  # They capture CUDA graphs
 
 
 class Compilations(NamedTuple):
@@ -31,8 +30,7 @@ class Compilations(NamedTuple):
 
 
 def why_cannot_compile(device_type: str) -> str | None:
-    """The requirement of torch.compile that is missing for this kind of device, in one line; None if none is known.
-    Starts no tool and imports no compiler."""
+    """The requirement of torch.compile that this kind of device lacks, in one line; None if none is known."""
     try:
         torch.compile(backend="inductor")  # without a model it only checks Python's version
     except RuntimeError as error:
@@ -68,8 +66,7 @@ def compiled(model: nn.Module, mode: Compile, device: torch.device) -> nn.Module
 
 
 def nothing_compiled() -> AbstractContextManager[object]:
-    """A context in which a user's compiled code runs uncompiled, to try it out. Else it would be compiled for the
-    trial's sizes, and for any size when the cell's sizes come."""
+    """A context in which a user's compiled code runs uncompiled: a trial would compile it for the trial's sizes."""
     if "torch._dynamo" not in sys.modules:  # not imported, which takes a second: nothing was compiled
         return nullcontext()
     return torch.compiler.set_stance("force_eager")

@@ -147,14 +147,13 @@ def _workspaces_of_its_own() -> Iterator[None]:
         clear()
 
 
-END_ALLOCATING = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
-"""Names in `torch.cuda.memory`, the latter before torch 2.7."""
+END_ALLOCATING = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")  # The latter before 2.7
 
 
 def _forget(graph: Any, pool: Any, cuda: Cuda) -> None:
-    """End a capture for torch after its end raised an error, which ``CUDAGraph::capture_end`` only does on success:
-    else the allocator gives no memory back, `empty_cache` fails, and the device's default generator raises on every
-    draw. It gets a copy of its state."""
+    """End a capture for torch, as ``CUDAGraph::capture_end`` only does on success: else the allocator gives no memory
+    back, `empty_cache` fails, and the device's default generator, which gets a copy of its state, raises on every
+    draw."""
     memory, device = cuda.memory, cuda.current_device()
     end = next(getattr(memory, name) for name in END_ALLOCATING if hasattr(memory, name))
     with suppress(RuntimeError):  # the capture itself ended well

@@ -32,8 +32,7 @@ def scaled_product(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, out: 
 
 
 class _Product(torch.autograd.Function):
-    """x W^T: (M, in), (out, in) -> (M, out), all three products of it in float8. Backward reads the float8 copies that
-    forward made: a byte an element, where bfloat16 keeps two."""
+    """x W^T: (M, in), (out, in) -> (M, out), all products in float8. Backward reads forward's float8 copies."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:

@@ -123,8 +123,7 @@ def blocks_of(model: nn.Module) -> tuple[nn.Module, ...]:
 
 
 def block_list(model: nn.Module) -> BlockList | None:
-    """The model's list of blocks: the longest outermost list of modules of one class, lists of modules with submodules
-    first. None if there is none."""
+    """The longest outermost list of modules of one class, lists of modules with submodules first; None without one."""
     return max(_lists(model), key=lambda found: (any(found[0].children()), len(found)), default=None)
 
 
@@ -161,8 +160,7 @@ class _Ran(NamedTuple):
 
 
 class _Segment:
-    """Consecutive blocks that are recomputed together. All run when the first is called; the others return their input,
-    which must be the first one's output."""
+    """Consecutive blocks that are recomputed together, when the first is called; others return their input."""
 
     def __init__(self, blocks: Sequence[nn.Module], every: int, draws: bool) -> None:
         self.blocks = tuple(blocks)

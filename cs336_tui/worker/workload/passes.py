@@ -86,8 +86,7 @@ class _Counter:
 
 
 def logits_of(output: object, model: nn.Module | None = None) -> Tensor:
-    """The logits in a model's output: a tensor, its `logits`, or the first of several. Raises `ImportProblem` for
-    anything else."""
+    """The tensor in an output: itself, its `logits` or the first of several. Raises `ImportProblem` without one."""
     found = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if found is None and isinstance(output, tuple | list) and output:
         found = output[0]

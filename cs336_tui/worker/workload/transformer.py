@@ -149,8 +149,7 @@ class AttentionSteps(nn.Module):
 
 
 class Attention(AttentionSteps):
-    """Causal multi-head self-attention: (B, T, D) -> (B, T, D). `core` computes everything between the projections.
-    Without one the scores are materialised here, with the mask."""
+    """Causal multi-head self-attention: (B, T, D) -> (B, T, D). `core` replaces what is between the projections."""
 
     def __init__(
         self,
@@ -309,16 +308,14 @@ class AttentionOnly(AttentionSteps):
     """Holds q, k and v as its parameters; ignores its input and returns the output, (B, T, K). Parameters are created
     uninitialised on `device` in `dtype`. `core` computes attention; None materialises scores."""
 
-    mask: Tensor | None
-    """Added to naive scores, (T, T); None where every token sees all, and where something else computes attention."""
+    mask: Tensor | None  # Added to naive scores, (T, T); None without such, or if every token sees all
 
     def __init__(self, spec: CellSpec, core: AttentionCore | None, *, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
         shape = (spec.batch_size, spec.context_length, spec.d_model)
         self.q, self.k, self.v = (nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) for _ in range(3))
         self.core = core
-        self._wants_heads = not is_imported(spec.attention)
-        """True adds a dimension of one head, without which torch's kernels are not fused."""
+        self._wants_heads = not is_imported(spec.attention)  # As torch's kernels are not fused without one head
         masked = self.core is None and spec.causal
         mask = causal_mask(spec.context_length, device=device, dtype=dtype) if masked else None
         self.register_buffer("mask", mask, persistent=False)

@@ -150,8 +150,7 @@ class _Offer:
         return make(**self.fill(f"{short(name)}'s {kind.__name__}", kind, fields))
 
     def _config_to_make(self, owner: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-        """The dataclass to fill a parameter with; None if there is none to make. One with a default is made if it asks
-        for a dimension and for nothing unknown."""
+        """The dataclass to make for a parameter, if any; with a default only one of dimensions and known names."""
         if parameter.kind in _ANY or parameter.name in self._values or parameter.name in self._texts:
             return None
         kind = _config_class(owner, parameter)

@@ -163,8 +163,7 @@ class ImportedAttention:
         return self._function(q, k, v, *positional, **named)
 
 
-_Arguments = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]
-"""From what says how to look to the arguments behind queries, keys and values."""
+_Arguments = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]  # From what says how to look to arguments
 _STARS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -203,8 +202,7 @@ _TRIED = (2, 3, 5)  # B, T and V of the logits with which a loss is tried, all d
 
 def imported_loss(name: str, paths: tuple[str, ...]) -> Loss:
     """The named function, or an instance of the named class, called with (B, T, V) or flat (B T, V) logits. A trial
-    shows which: on the CPU, or on CUDA if initialised and only there it works. Raises `ImportProblem` if neither
-    works."""
+    shows which: on the CPU, or on CUDA if initialised and only that works. Raises `ImportProblem` if neither works."""
     found = find(name, paths)
     if isinstance(found, type):
         wanted = binding.parameters_of(found) or {}

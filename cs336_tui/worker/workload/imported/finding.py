@@ -30,8 +30,7 @@ from cs336_tui.config.variants import is_imported
 from cs336_tui.worker.workload.imported.problems import SITES, ImportProblem, explained, is_users_file, remember
 
 _MOST_FILES = 500  # Files of a package that are searched for a name in the wrong place
-_entered: dict[str, frozenset[str]] = {}
-"""Folders that were put on the path here, and the top-level modules that were loaded before."""
+_entered: dict[str, frozenset[str]] = {}  # Folders put on the path, and top-level modules loaded before
 
 
 def find(name: str, paths: tuple[str, ...]) -> Any:
@@ -293,8 +292,7 @@ def _canonical(name: str) -> str:
 
 _GIT_TIMEOUT_S = 3.0
 _HASH_LETTERS = 12
-_OF_ANOTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
-"""Environment variables that git sets for its hooks."""
+_OF_ANOTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # That git sets for its hooks
 
 
 def revisions_of(spec: CellSpec, model: nn.Module) -> str | None:

@@ -35,8 +35,7 @@ class OwnWords(ValueError):
     """An error of this program in a user's code, whose message needs no class name."""
 
 
-_FOLDERS: dict[bool, set[str]] = {True: set(), False: set()}
-"""Folders of a user's files: True for what was imported by name, False for everything else that is searched."""
+_FOLDERS: dict[bool, set[str]] = {True: set(), False: set()}  # True for files imported by name
 
 
 def remember(folder: str, *, named: bool) -> None:
