@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from cs336_tui.config.spec import PASSES, Pass
 from cs336_tui.worker.measure.peak import measure_peak
 from cs336_tui.worker.measure.probe import probe
-from cs336_tui.worker.workload.float8 import linear
+from cs336_tui.worker.workload.precision import linear
 from tests.gpu.cells import gpu_spec
 from tests.worker.measure.cells import run
 

@@ -33,7 +33,7 @@ MODEL_FILES = frozenset({transformer.__file__, passes.__file__})
 PHASE_RANGES = {"loss": "loss", "optimizer": "optimizer", "zero_grad": "zero_grad"}  # Ranges of these phases
 _LEAVES_ACTIVATIONS = ("forward", "loss")
 
-
+TOP = 20  # Number of the largest allocations
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any] | None
 
@@ -56,10 +56,9 @@ class MemoryTracker(TorchDispatchMode):
     or loss that are live at their end are activations; unclaimed others are temporary.
     """
 
-    def __init__(self, files: Iterable[str] = MODEL_FILES, *, device_type: str | None = None) -> None:
-        """Looks for frames in `files` and a user's own. Records tensors of `device_type` only; None for all."""
+    def __init__(self, *, device_type: str | None = None) -> None:
+        """Records tensors of `device_type` only; None for all."""
         super().__init__()
-        self._files = frozenset(files)
         self._device_type = device_type
         self._records: list[Allocation] = []
         self._live: dict[int, Allocation] = {}  # By the storage's identity, which is free again once that has gone
@@ -167,7 +166,7 @@ class MemoryTracker(TorchDispatchMode):
         frame: FrameType | None = sys._getframe()
         while frame is not None:
             code = frame.f_code
-            if code.co_filename in self._files or is_users_file(code.co_filename, named_only=True):
+            if code.co_filename in MODEL_FILES or is_users_file(code.co_filename, named_only=True):
                 return f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
             frame = frame.f_back
         return ""
@@ -315,7 +314,7 @@ class TrackedTimeline:
             sums[allocation.category] += allocation.bytes
         return sums
 
-    def largest(self, event: int, count: int = 20) -> tuple[MemoryBlock, ...]:
+    def largest(self, event: int) -> tuple[MemoryBlock, ...]:
         """The largest live allocations, largest first, then by birth."""
         by_size = sorted(self.live_at(event), key=lambda allocation: -allocation.bytes)
-        return tuple(allocation.block for allocation in by_size[:count] if allocation.bytes)
+        return tuple(allocation.block for allocation in by_size[:TOP] if allocation.bytes)

@@ -4,6 +4,7 @@ reports each allocation and free to torch's profiler."""
 from __future__ import annotations
 
 import itertools
+import pickle
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -116,8 +117,6 @@ class CudaRecorder:
 
     def save(self, path: Path) -> None:
         """Write the history as a pickle for pytorch.org/memory_viz."""
-        import pickle
-
         with path.open("wb") as file:
             pickle.dump(self._after, file)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,15 +134,11 @@ def _allocated_after(forward: Callable[[], None], workload: Workload, device: to
         return torch.mps.current_allocated_memory()
     if not kineto_available():
         return None
-    there = storage_bytes((*workload.model.parameters(), *workload.model.buffers(), *workload.batch))
+    tensors = (*workload.model.parameters(), *workload.model.buffers(), *workload.batch)
+    there = {each._cdata: each.nbytes() for each in (tensor.untyped_storage() for tensor in tensors)}
     with CpuRecorder() as recorder:
         forward()
-    return there + sum(event.bytes for event in recorder.recording().events)
-
-
-def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the tensors' storages, each counted once."""
-    return sum({s._cdata: s.nbytes() for s in (tensor.untyped_storage() for tensor in tensors)}.values())
+    return sum(there.values()) + sum(event.bytes for event in recorder.recording().events)
 
 
 WHOLE_MODEL = "model"  # The block's name if a model has no list of blocks

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
+import psutil
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -90,8 +91,6 @@ def _too_large_for_host(spec: CellSpec) -> bool:
     """True if a cell on the CPU may need more memory than is free: the system then kills instead of raising."""
     if spec.device != "cpu":
         return False
-    import psutil
-
     return bytes_at_most(spec) > int(psutil.virtual_memory().available)
 
 
@@ -134,7 +133,6 @@ def _read(spec: CellSpec, device: torch.device) -> _Read:
 
 ADDEND = 0.01
 ADDITIONS = 1000
-
 
 _VARIANTS = (  # Dtypes of accumulator and addend; True if each addend is converted first
     (torch.float32, torch.float32, False),
@@ -228,7 +226,6 @@ METHOD = "method"  # The class shown for a part that is a method of its module
 _ATTENTION_METHODS = ("score", "weigh", "mix", "attend")
 """Parts of attention between its projections. They are no modules, so torch's hooks do not see them."""
 _LAYER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")  # An index in a module list; the first of a path is the layer
-
 
 _Part = tuple[nn.Module, str]  # A module, or a method of it
 

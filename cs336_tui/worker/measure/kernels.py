@@ -43,7 +43,7 @@ def profile_kernels(request: ReportRequest, enter: report_parts.Enter) -> Kernel
     enter("attributing")
     found, activity, unseen = read_step(raw_events(profiler), step.phases, device.type)
     enter("predicting")
-    prediction, unpredicted = report_parts.predicted(spec, missing="There are no FLOPs beside the times")
+    rehearsal, unpredicted = report_parts.rehearsed(spec, missing="There are no FLOPs beside the times")
     enter("saving the trace")
     name = ("kernels", spec.size, f"ctx{spec.context_length}", spec.pass_, spec.precision, spec.device)
     trace, unsaved = report_parts.save_file(
@@ -62,7 +62,7 @@ def profile_kernels(request: ReportRequest, enter: report_parts.Enter) -> Kernel
         busy_ns=found.busy_ns,
         launches=len(found.launches),
         host_ns=found.host_ns if device.type != "cpu" else None,
-        prediction=prediction,
+        prediction=rehearsal.prediction if rehearsal else None,
         trace=trace,
         note=report_parts.joined(unseen, compiled, launched, skipped, unpredicted, unsaved),
     )

@@ -43,7 +43,7 @@ def record_memory(request: ReportRequest, enter: report_parts.Enter) -> MemoryRe
     enter("saved for backward")
     saved, saved_note = _saved(workload, spec)
     enter("predicting")
-    prediction, prediction_note = report_parts.predicted(spec, device)
+    rehearsal, prediction_note = report_parts.rehearsed(spec, device)
     timeline = found.timeline
     peak, forward = timeline.peak_event(), timeline.phase("forward")
     assert forward is not None
@@ -57,7 +57,7 @@ def record_memory(request: ReportRequest, enter: report_parts.Enter) -> MemoryRe
         forward_end_bytes=timeline.totals[forward.end - 1],
         allocator_peak_bytes=found.allocator_peak,
         saved=saved,
-        prediction=prediction,
+        prediction=rehearsal.prediction if rehearsal else None,
         snapshot=found.snapshot,
         note=report_parts.joined(found.note, *report_parts.left_out(spec), saved_note, prediction_note),
         **columns(timeline.allocations),

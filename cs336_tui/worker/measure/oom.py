@@ -18,7 +18,7 @@ from torch.nn.modules.module import (
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, OomReport, ReportRequest
-from cs336_tui.worker.estimate.tracker import MemoryTracker, TrackedTimeline
+from cs336_tui.worker.estimate.tracker import TOP, MemoryTracker, TrackedTimeline
 from cs336_tui.worker.measure.failures import failed_allocation, is_out_of_memory
 from cs336_tui.worker.measure.memory_record import run_phases
 from cs336_tui.worker.measure.report_parts import MOST_WARMUP_STEPS, Enter, joined, rehearsed
@@ -27,7 +27,6 @@ from cs336_tui.worker.workload.passes import Step
 from cs336_tui.worker.workload.ranges import name_parts
 
 BUILDING = "building"
-TOP = 20
 NOT_AGAIN = "A second attempt did not run out of memory: something else must have held memory the first time."
 UNSAFE = "Not tried again: where a host's memory runs out, the operating system may end other programs."
 WITHIN = "The prediction is within the device's memory; shown is its peak."
@@ -147,7 +146,7 @@ def _claimed_as_registered(tracker: MemoryTracker) -> Iterator[None]:
 
 def _at(timeline: TrackedTimeline, event: int, phase: str | None, request_bytes: int | None) -> _Moment:
     by_category = timeline.by_category(event)
-    return _Moment(phase, request_bytes, timeline.totals[event], by_category, timeline.largest(event, TOP))
+    return _Moment(phase, request_bytes, timeline.totals[event], by_category, timeline.largest(event))
 
 
 def predicted_moment(timeline: TrackedTimeline, capacity_bytes: int | None) -> tuple[_Moment, str]:

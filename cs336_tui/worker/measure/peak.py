@@ -21,8 +21,14 @@ from cs336_tui.worker.measure.failures import is_out_of_memory
 from cs336_tui.worker.measure.probe import device_label, nvml_uuid
 from cs336_tui.worker.measure.settings import no_garbage_collection, restored_settings
 from cs336_tui.worker.measure.timing import clock_for
-from cs336_tui.worker.workload.float8 import FORMAT
-from cs336_tui.worker.workload.precision import RECIPES, configure_device, dtype_name, effective_matmul, tf32_allowed
+from cs336_tui.worker.workload.precision import (
+    FORMAT,
+    RECIPES,
+    configure_device,
+    dtype_name,
+    effective_matmul,
+    tf32_allowed,
+)
 
 SIZES: Mapping[str, tuple[int, ...]] = {
     "cpu": (256, 512, 1024, 2048, 4096),
@@ -80,10 +86,6 @@ class Timings(NamedTuple):
         """The fields of a trial that are made of timings."""
         fastest_s, timings = min(self.times_s), len(self.times_s)
         return {"median_s": self.median_s, "fastest_s": fastest_s, "timings": timings, "spread": self.spread}
-
-    @property
-    def settled(self) -> bool:
-        return len(self.times_s) >= _LEAST_TIMINGS and self.spread <= _SETTLED
 
 
 def median_interval(times_s: Sequence[float]) -> tuple[float, float]:
@@ -153,9 +155,7 @@ def _settle(device: torch.device, precision: Precision, threads: int | None) -> 
 def _dtype(precision: Precision) -> torch.dtype:
     """The dtype of the matrix products."""
     recipe = RECIPES[precision]
-    if recipe.float8:
-        return FORMAT
-    return recipe.autocast or recipe.parameters
+    return FORMAT if recipe.float8 else recipe.autocast or recipe.parameters
 
 
 def _layouts(dtype: torch.dtype) -> Mapping[str, Product]:
@@ -253,7 +253,7 @@ def _time(work: Callable[[], object], synchronize: Callable[[], None], one_s: fl
     ends_at = perf_counter() + budget_s
     times: list[float] = []
     timed = Timings(times)
-    while len(times) < _LEAST_TIMINGS or (not timed.settled and perf_counter() < ends_at):
+    while len(times) < _LEAST_TIMINGS or (timed.spread > _SETTLED and perf_counter() < ends_at):
         synchronize()
         start = perf_counter()
         for _ in range(calls):

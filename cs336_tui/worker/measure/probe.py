@@ -30,7 +30,8 @@ _AMPERE = (8, 0)  # The first CUDA compute capability with TF32 and bf16 in hard
 def probe() -> TorchEnvironment:
     """Read torch's view of this machine. Initialises CUDA, so it belongs in a child process."""
     problems: list[str] = []
-    devices = [_cpu()]
+    label, memory = device_label(torch.device("cpu")), psutil.virtual_memory().total
+    devices = [DeviceInfo(name="cpu", label=label, precisions=CPU_PRECISIONS, memory_bytes=memory)]
     if torch.backends.mps.is_available():
         devices.append(_mps())
     try:
@@ -89,13 +90,6 @@ def _completed(devices: Iterable[DeviceInfo]) -> Iterator[DeviceInfo]:
                 known[kind] = attentions_on(torch.device(device.name))
         why = why_cannot_compile(device.name.partition(":")[0])
         yield replace(device, attentions=known[kind], cannot_compile=why)
-
-
-def _cpu() -> DeviceInfo:
-    memory = psutil.virtual_memory().total
-    return DeviceInfo(
-        name="cpu", label=device_label(torch.device("cpu")), precisions=CPU_PRECISIONS, memory_bytes=memory
-    )
 
 
 def _mps() -> DeviceInfo:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cs336_tui.config.spec import CellSpec
-from cs336_tui.events.reports import Prediction
 from cs336_tui.worker.measure.failures import in_one_line
 from cs336_tui.worker.measure.probe import device_label
 from cs336_tui.worker.workload.imported.problems import raise_interrupt
@@ -67,14 +66,6 @@ def rehearsed(
     except BaseException as error:  # the measurement is valid without it
         raise_interrupt(error)
         return None, f"{missing}: {in_one_line(error).removesuffix('.')}."
-
-
-def predicted(
-    spec: CellSpec, device: torch.device | None = None, missing: str = "There is no prediction"
-) -> tuple[Prediction | None, str]:
-    """The prediction of `rehearsed`."""
-    found, why = rehearsed(spec, device, missing)
-    return found.prediction if found else None, why
 
 
 def save_file(

@@ -23,9 +23,14 @@ from cs336_tui.worker.measure.timing import StepTime
 from cs336_tui.worker.workload.building import Workload
 from cs336_tui.worker.workload.compiling import effective_compiler
 from cs336_tui.worker.workload.cuda_graph import ReadyStep
-from cs336_tui.worker.workload.float8 import float8_description
 from cs336_tui.worker.workload.imported.problems import ImportProblem
-from cs336_tui.worker.workload.precision import dtype_name, effective_autocast, effective_matmul, tf32_allowed
+from cs336_tui.worker.workload.precision import (
+    dtype_name,
+    effective_autocast,
+    effective_matmul,
+    float8_description,
+    tf32_allowed,
+)
 
 _LABELS = {
     "variables": "environment variables",

@@ -61,7 +61,13 @@ def _all() -> dict[str, _Setting]:
         "default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype),
         "default device": _Setting(_default_device, torch.set_default_device),
         "grad": _Setting(torch.is_grad_enabled, torch.set_grad_enabled),
-        "deterministic": _Setting(_deterministic, _set_deterministic),
+        "deterministic": _Setting(
+            lambda: (
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+            ),
+            lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
+        ),
         "flash": _Setting(cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
         "memory-efficient": _Setting(cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
         "math": _Setting(cuda.math_sdp_enabled, cuda.enable_math_sdp),
@@ -94,14 +100,6 @@ def _default_device() -> torch.device | None:
     none and a context of a CPU, but a context slows every call."""
     contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
     return contexts[-1].device if contexts else None
-
-
-def _deterministic() -> tuple[bool, bool]:
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-def _set_deterministic(value: tuple[bool, bool]) -> None:
-    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
 
 def _cuda_device() -> int | None:

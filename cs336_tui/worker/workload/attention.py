@@ -64,23 +64,22 @@ def core_of(spec: CellSpec, device: torch.device, autocast: Context = nullcontex
     if device.type == "meta":
         if spec.device.startswith("cuda") and form.dtype is torch.float32 and name in ("flash", "cudnn"):
             raise ValueError(_wrong_dtype(name, spec, (torch.float16, torch.bfloat16), ATTENTIONS))
-        return FusedAttention(name, backend, spec.causal, name)
+        return FusedAttention(backend, spec.causal, name)
     chosen = _chosen(form, backend, device)
     if chosen is None:
         raise ValueError(_refusal(name, spec, form, device))
     words = _WORDS.get(chosen, chosen.name.lower().replace("_", " "))
-    return FusedAttention(name, backend, spec.causal, words if backend else f"sdpa: {words}")
+    return FusedAttention(backend, spec.causal, words if backend else f"sdpa: {words}")
 
 
 def attentions_on(device: torch.device) -> tuple[str, ...]:
     """Those of `ATTENTIONS` that the device has in fp32, fp16 or bf16; tried here."""
     forms = [_Form((1, 1, 64, 64), dtype, causal=True, trains=True) for dtype in _DTYPES]
-
-    def has(name: str) -> bool:
-        backend = BACKENDS.get(name)
-        return backend is None or any(_chosen(form, backend, device) for form in forms)
-
-    return tuple(filter(has, ATTENTIONS))
+    return tuple(
+        name
+        for name in ATTENTIONS
+        if name not in BACKENDS or any(_chosen(form, BACKENDS[name], device) for form in forms)
+    )
 
 
 class FusedAttention:
@@ -88,8 +87,7 @@ class FusedAttention:
 
     mask = None
 
-    def __init__(self, name: str, backend: SDPBackend | None, causal: bool, words: str) -> None:
-        self.name = name
+    def __init__(self, backend: SDPBackend | None, causal: bool, words: str) -> None:
         self._backend, self._causal, self._words = backend, causal, words
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

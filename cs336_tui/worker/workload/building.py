@@ -12,12 +12,11 @@ from cs336_tui.config.spec import CellSpec
 from cs336_tui.config.variants import is_imported, short
 from cs336_tui.worker.workload.attention import core_of
 from cs336_tui.worker.workload.compiling import captures, compiled
-from cs336_tui.worker.workload.float8 import use_float8
 from cs336_tui.worker.workload.imported.components import ImportedModel, import_model, imported_loss, imported_optimizer
 from cs336_tui.worker.workload.imported.finding import revisions_of
 from cs336_tui.worker.workload.model_parts import checkpoint_blocks
 from cs336_tui.worker.workload.passes import Batch, Loss, Step, Training, cross_entropy, random_batch
-from cs336_tui.worker.workload.precision import RECIPES, Context, autocast_for, configure_device
+from cs336_tui.worker.workload.precision import RECIPES, Context, autocast_for, configure_device, use_float8
 from cs336_tui.worker.workload.transformer import AttentionOnly, Transformer, attention_loss
 
 
@@ -83,7 +82,10 @@ def build(
     training = None
     if spec.pass_ == "train-step":
         capturable = spec.cuda_graph != "off" and not as_written
-        optimizer, name = _make_optimizer(spec, model, device_type, capturable=capturable)
+        if is_imported(name := spec.optimizer):
+            optimizer = imported_optimizer(name, spec.model_path, model.parameters())
+        else:
+            optimizer, name = make_optimizer(name, model, device_type, capturable=capturable)
         training = Training(optimizer, name, device_type, scale_gradients=recipe.scale_gradients)
     return Workload(
         model=model,
@@ -128,13 +130,6 @@ def _loss_of(spec: CellSpec) -> Loss:
     if spec.workload == "attention":
         return attention_loss
     return imported_loss(spec.loss, spec.model_path) if is_imported(spec.loss) else cross_entropy
-
-
-def _make_optimizer(spec: CellSpec, model: nn.Module, device_type: str, *, capturable: bool) -> NamedOptimizer:
-    if is_imported(spec.optimizer):
-        optimizer = imported_optimizer(spec.optimizer, spec.model_path, model.parameters())
-        return NamedOptimizer(optimizer, spec.optimizer)
-    return make_optimizer(spec.optimizer, model, device_type, capturable=capturable)
 
 
 class ModelFacts(NamedTuple):

@@ -101,11 +101,14 @@ BlockList: TypeAlias = nn.ModuleList | nn.Sequential
 
 
 class StandIn(nn.Module):
-    """Replaces a block in the model's list and shows the block's attributes."""
+    """Replaces a block in the model's list: runs it with its segment, and shows its attributes."""
 
-    def __init__(self, block: nn.Module) -> None:
+    def __init__(self, block: nn.Module, segment: _Segment, place: int) -> None:
         super().__init__()
-        self.block = block
+        self.block, self._segment, self._place = block, segment, place
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._segment.run(self._place, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -148,7 +151,7 @@ def checkpoint_blocks(model: nn.Module, every: int) -> None:
     for first in range(0, len(members), every):
         segment = _Segment(members[first : first + every], every, draws)
         for place, block in enumerate(segment.blocks):
-            blocks[first + place] = _Member(block, segment, place)
+            blocks[first + place] = StandIn(block, segment, place)
 
 
 class _Ran(NamedTuple):
@@ -204,18 +207,6 @@ class _Segment:
     @property
     def _kind(self) -> str:
         return type(self.blocks[0]).__name__
-
-
-class _Member(StandIn):
-    """A block of a segment."""
-
-    def __init__(self, block: nn.Module, segment: _Segment, place: int) -> None:
-        super().__init__(block)
-        self._segment = segment
-        self._place = place
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._segment.run(self._place, args, kwargs)
 
 
 def _alike(args: tuple[Any, ...], kwargs: dict[str, Any], ran: _Ran) -> bool:

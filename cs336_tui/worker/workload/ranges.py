@@ -62,7 +62,7 @@ def annotated_functions(model: nn.Module, annotations: Sequence[Annotation], aro
                     setattr(module, "forward", _inside(getattr(module, "forward"), partial(around, range_)))  # noqa: B009, B010
         else:
             patches += _patches(owner, attribute, found, range_, around)
-    return _Scope(patches).entered
+    return _scope(patches)
 
 
 def default_annotations(modules: Iterable[nn.Module]) -> Iterator[Annotation]:
@@ -116,31 +116,30 @@ def _inside(inner: Callable[..., Any], context: Context) -> Callable[..., Any]:
     return named
 
 
-class _Scope:
-    """Applies patches at its outermost entry and removes them at its last exit. Scopes nest."""
-
-    def __init__(self, patches: Sequence[_Patch]) -> None:
-        self._patches = patches
-        self._replaced: list[tuple[Any, str, Any]] = []
-        self._depth = 0
+def _scope(patches: Sequence[_Patch]) -> Context:
+    """Contexts, which nest: the outermost applies the patches, its exit removes them."""
+    replaced: list[tuple[Any, str, Any]] = []
+    depth = 0
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
-        if not self._depth:
-            for owner, name, wrap in self._patches:
-                self._replaced.append((owner, name, vars(owner).get(name, _INHERITED)))
-                setattr(owner, name, wrap(getattr(owner, name)))
-        self._depth += 1
+    def entered() -> Iterator[None]:
+        nonlocal depth
+        for owner, name, wrap in () if depth else patches:
+            replaced.append((owner, name, vars(owner).get(name, _INHERITED)))
+            setattr(owner, name, wrap(getattr(owner, name)))
+        depth += 1
         try:
             yield
         finally:
-            self._depth -= 1
-            while self._replaced and not self._depth:
-                owner, name, replaced = self._replaced.pop()
-                if replaced is _INHERITED:
+            depth -= 1
+            while replaced and not depth:
+                owner, name, before = replaced.pop()
+                if before is _INHERITED:
                     delattr(owner, name)
                 else:
-                    setattr(owner, name, replaced)
+                    setattr(owner, name, before)
+
+    return entered
 
 
 Part = tuple[nn.Module, str, Range]  # A module, the method of it that does the part's work, the part

@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # it imports users' code, which builds on this
 NORM_EPS = 1e-5
 ROPE_THETA = 10_000.0
 
-
 _PART = 1 << 15
 """Elements drawn at a time on a CPU: few enough for its cache, and for torch not to start its threads, which may cost
 many times the work on a busy machine."""

@@ -8,8 +8,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cs336_tui.config.spec import ModelDims
-from cs336_tui.worker.workload.float8 import FORMAT, GRADIENT_FORMAT, float8_description, linear, to_float8, use_float8
 from cs336_tui.worker.workload.model_parts import checkpoint_blocks
+from cs336_tui.worker.workload.precision import (
+    FORMAT,
+    GRADIENT_FORMAT,
+    float8_description,
+    linear,
+    to_float8,
+    use_float8,
+)
 from cs336_tui.worker.workload.transformer import Transformer
 from tests.worker.measure.cells import multiplies_float8
 

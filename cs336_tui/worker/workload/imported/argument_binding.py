@@ -63,11 +63,6 @@ def dims_not_taken(function: Callable[..., Any], values: Mapping[str, object], g
     return tuple(field for field in _DIMS if not asked & {field, *ALIASES[field]})
 
 
-def names_unseen(function: Callable[..., Any]) -> bool:
-    """True if the function takes any keyword, so that its real arguments are unknown."""
-    return any(p.kind is p.VAR_KEYWORD for p in (parameters_of(function) or {}).values())
-
-
 def required(parameters: Parameters) -> list[str]:
     """Names of the arguments that have no default."""
     return [p.name for p in parameters.values() if p.default is p.empty and p.kind not in _ANY]

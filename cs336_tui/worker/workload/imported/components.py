@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -40,7 +42,7 @@ def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> Im
             )
     values = binding.values_of(spec, device, dtype)
     torch.manual_seed(spec.seed)
-    with problems.of_code(spec.model), explained(name, _hint(factory, device)), torch.device(device):
+    with problems.of_code(spec.model), explained(name, partial(_hint, factory, device)), torch.device(device):
         made = binding.call(spec.model, factory, values, spec.model_args)
     model, make_batch = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
@@ -98,17 +100,14 @@ def _batch(
     return Batch(*(tensor if _is_on(tensor, device) else tensor.to(device) for tensor in made))
 
 
-def _hint(factory: Callable[..., Any], device: torch.device) -> Callable[[BaseException], str]:
-    def hint(error: BaseException) -> str:
-        if device.type != "cuda" and (
-            "CUDA" in problems.message_of(error) or "NVIDIA driver" in problems.message_of(error)
-        ):
-            return f"; it asks for CUDA itself, though this cell runs on {device}: let it take device as an argument"
-        if isinstance(error, TypeError) and "missing" in problems.message_of(error) and binding.names_unseen(factory):
-            return "; what it hands on by ** cannot be seen: let it name the dimensions that it wants"
-        return ""
-
-    return hint
+def _hint(factory: Callable[..., Any], device: torch.device, error: BaseException) -> str:
+    said = problems.message_of(error)
+    if device.type != "cuda" and ("CUDA" in said or "NVIDIA driver" in said):
+        return f"; it asks for CUDA itself, though this cell runs on {device}: let it take device as an argument"
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in (binding.parameters_of(factory) or {}).values())
+    if isinstance(error, TypeError) and "missing" in said and takes_any:
+        return "; what it hands on by ** cannot be seen: let it name the dimensions that it wants"
+    return ""
 
 
 _FLAGS = ("is_causal", "causal")
@@ -141,26 +140,23 @@ def imported_attention(
     table = torch.ones(length, length, dtype=torch.bool, device=device) if masked else None
     if table is not None and causal:
         table.tril_()
-    return ImportedAttention(name, function, _call(parameters, chosen), causal=causal, mask=table)
+    return ImportedAttention(function, _call(parameters, chosen), causal, table)
 
 
+@dataclass(frozen=True)
 class ImportedAttention:
     """A user's attention. Its mask, if any, serves every layer and step."""
 
-    def __init__(
-        self, name: str, function: Callable[..., Any], arguments: _Arguments, *, causal: bool, mask: Tensor | None
-    ) -> None:
-        self.name = name
-        self.mask = mask  # (T, T), True where a query may look; None for a function with a flag
-        self._function = function
-        self._arguments = arguments
-        self._causal = causal
+    function: Callable[..., Any]
+    arguments: _Arguments
+    causal: bool
+    mask: Tensor | None  # (T, T), True where a query may look; None for a function with a flag
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         length = q.shape[-2]
         cut = self.mask if self.mask is None or self.mask.shape[0] == length else self.mask[:length, :length]
-        positional, named = self._arguments(self._causal if cut is None else cut)
-        return self._function(q, k, v, *positional, **named)
+        positional, named = self.arguments(self.causal if cut is None else cut)
+        return self.function(q, k, v, *positional, **named)
 
 
 _Arguments = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]  # From what says how to look to arguments

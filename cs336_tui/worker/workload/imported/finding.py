@@ -35,18 +35,14 @@ _entered: dict[str, frozenset[str]] = {}  # Folders put on the path, and top-lev
 
 def find(name: str, paths: tuple[str, ...]) -> Any:
     """The object named ``package.module:attribute``. Raises `ImportProblem`, in one line, if it is not found."""
+    module_name, _, attribute = name.partition(":")
     try:
-        return _find(name, paths)
+        look_in(paths)
+        _remember(module_name.partition(".")[0])
+        return attribute_of(_import(name, paths), module_name, attribute)[1]
     except ImportProblem as problem:
         problem.code = name
         raise
-
-
-def _find(name: str, paths: tuple[str, ...]) -> Any:
-    module_name, _, attribute = name.partition(":")
-    look_in(paths)
-    _remember(module_name.partition(".")[0])
-    return attribute_of(_import(name, paths), module_name, attribute)[1]
 
 
 def attribute_of(module: ModuleType, home: str, path: str) -> tuple[Any, Any]:

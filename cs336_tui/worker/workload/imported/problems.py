@@ -21,7 +21,6 @@ SITES = ("site-packages", "dist-packages")  # Names of folders of installed pack
 _NEVER = tuple(os.path.realpath(Path(package.__file__ or "").parent) for package in (torch, cs336_tui))
 """Folders whose files are not a user's, wherever they lie."""
 
-
 _MOST_CHARACTERS = 1000  # Limit of an error's message
 
 
