@@ -70,15 +70,9 @@ def _share_memory(tensor: Tensor, other: Any) -> bool:
 @cache
 def _makes_one_tensor(func: Any) -> bool:
     """True if an operation, by its schema, only makes one tensor that shares no memory with another."""
-    schema = func._schema
-    (returned, *others) = schema.returns or (None,)
-    return (
-        returned is not None
-        and not others
-        and str(returned.type) == "Tensor"
-        and returned.alias_info is None
-        and not schema.is_mutable
-    )
+    returns = func._schema.returns
+    makes_one = len(returns) == 1 and str(returns[0].type) == "Tensor" and returns[0].alias_info is None
+    return makes_one and not func._schema.is_mutable
 
 
 def _form(value: Any) -> Hashable:

@@ -77,11 +77,6 @@ class _RoundCell(CellRun):
         if self.modules is not None:
             attach_user_modules(self.modules)
 
-    @property
-    def threads(self) -> int:
-        """Threads of its steps, known when its turn is over."""
-        return int(self.settings["threads"])
-
     def time_step(self, kind: StepKind, number: int) -> None:
         assert self.timer is not None
         if self.reporter.recompilations:
@@ -178,10 +173,11 @@ class _Round:
     def _remark_threads(self) -> None:
         """Report that the models set different numbers of threads themselves."""
         first, second = sorted(self._sides, key=lambda side: side.name)
-        if first.threads != second.threads:
+        a, b = (int(side.settings["threads"]) for side in (first, second))
+        if a != b:
             for side in self._sides:
                 side.reporter.notice(
-                    f"{first.name} ran with threads {first.threads} and {second.name} with {second.threads}, set anew "
+                    f"{first.name} ran with threads {a} and {second.name} with {b}, set anew "
                     f"before each step: that changes how work is shared out, and each may be slower than alone"
                 )
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 
 import torch
@@ -44,7 +43,7 @@ def run_cell(
     """
     run = _SingleRun(spec, cell, emit, cancelled, nvtx=nvtx or under_nsys())
     with settings.restored_settings(), settings.no_garbage_collection():
-        with contextlib.ExitStack() as around:
+        with ExitStack() as around:
             status, error = run.outcome(around)
             run.finish()
             run.release()
@@ -128,7 +127,7 @@ class CellRun:
         self.workload = self.step = self.timer = None
 
 
-@contextlib.contextmanager
+@contextmanager
 def measured(*runs: CellRun) -> Iterator[None]:
     """Tell each run how long the measurement inside took, and its run-queue delay."""
     meter, began = RunQueueMeter(), time.perf_counter()
@@ -149,7 +148,7 @@ class _SingleRun(CellRun):
         self._nvtx = nvtx
         self._is_finishing = False
 
-    def outcome(self, around: contextlib.ExitStack) -> tuple[Status, str | None]:
+    def outcome(self, around: ExitStack) -> tuple[Status, str | None]:
         """Build and time the cell: status and error. Contexts that must outlast this call go to `around`."""
         try:
             self.reporter.enter("building")
@@ -264,7 +263,7 @@ class _SingleRun(CellRun):
 
 def _free_memory(device: torch.device) -> None:
     """Give back the allocator's unused memory; a device that has failed for good has none."""
-    with contextlib.suppress(RuntimeError):
+    with suppress(RuntimeError):
         if device.type == "cuda":
             torch.cuda.empty_cache()
         elif device.type == "mps" and torch.backends.mps.is_available():

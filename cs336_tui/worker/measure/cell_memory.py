@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,7 +48,7 @@ class PeakMeter:
 
     def reset(self, *, allocated: bool = True) -> None:
         """Start again; without `allocated` the allocator's peaks continue."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             _CLEAR_REFS.write_text("5")
         if allocated and self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
@@ -89,7 +88,7 @@ def spilled(peaks: Peaks | None, device: torch.device) -> str | None:
 
 
 def _peak_rss() -> int:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for line in _STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024

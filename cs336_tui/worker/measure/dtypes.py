@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from functools import partial, wraps
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -242,20 +243,19 @@ class DtypeWatch:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._calls: dict[_Part, dict[_Call, None]] = {}  # Calls of each part, in the order of their begin
-        self._undo: list[Callable[[], object]] = []
+        self._undo = ExitStack()
 
     def __enter__(self) -> DtypeWatch:
         for module in self._model.modules():
-            self._undo.append(module.register_forward_pre_hook(lambda module, *_: self._came_to(module)).remove)
-            self._undo.append(module.register_forward_hook(self._saw, with_kwargs=True).remove)
+            self._undo.callback(module.register_forward_pre_hook(lambda module, *_: self._came_to(module)).remove)
+            self._undo.callback(module.register_forward_hook(self._saw, with_kwargs=True).remove)
             if isinstance(module, Attention | AttentionOnly):
                 for method in _ATTENTION_METHODS:
                     self._wrap(module, method)
         return self
 
     def __exit__(self, *_: object) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
 
     def rows(self) -> tuple[ModuleDtypes, ...]:
         """A row for every called part and path of it, in the order of the calls. Parameters and gradients, read now,
@@ -296,7 +296,7 @@ class DtypeWatch:
             return output
 
         setattr(module, method, watched)
-        self._undo.append(lambda: delattr(module, method))
+        self._undo.callback(lambda: delattr(module, method))
 
 
 def dtypes_of(values: Iterable[object]) -> str:

@@ -11,10 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.modules.module import (
-    register_module_buffer_registration_hook,
-    register_module_parameter_registration_hook,
-)
+from torch.nn.modules import module as registration
 
 from cs336_tui.config.spec import CellSpec
 from cs336_tui.events.reports import CATEGORIES, Category, MemoryBlock, OomReport, ReportRequest
@@ -134,8 +131,8 @@ def _claimed_as_registered(tracker: MemoryTracker) -> Iterator[None]:
             tracker.claim(category, [value])
 
     hooks = (
-        register_module_parameter_registration_hook(partial(claim, "parameters")),
-        register_module_buffer_registration_hook(partial(claim, "buffers")),
+        registration.register_module_parameter_registration_hook(partial(claim, "parameters")),
+        registration.register_module_buffer_registration_hook(partial(claim, "buffers")),
     )
     try:
         yield

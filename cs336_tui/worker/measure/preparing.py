@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import os
@@ -12,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -66,7 +65,7 @@ def fresh_compiler(*modes: Compile) -> Iterator[None]:
         yield
         return
     forget_compiled()
-    with contextlib.ExitStack() as around:
+    with ExitStack() as around:
         around.callback(forget_compiled)
         if (folder := environment_variables.USERS_CACHE_FOLDER) is None:
             # A killed child leaves the folder: the runner makes children create theirs inside its own.
@@ -232,7 +231,7 @@ def _compilers_that_end_with_this_process() -> Iterator[None]:
 
     def end(number: int, _frame: FrameType | None) -> None:
         for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

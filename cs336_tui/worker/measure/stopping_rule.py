@@ -11,7 +11,7 @@ steps are independent (as with a fixed count), in 91 to 96 % if neighbours corre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from math import fsum, sqrt
 from statistics import fmean, median, pstdev
@@ -31,11 +31,7 @@ SETTLED = 0.05  # Largest relative variation of settled noise
 
 def warmup_looks(most: int) -> Iterator[int]:
     """Counts of warm-up steps at which to look: 10, 15, 20, 30, 40, 50, 62, ..., `most`."""
-    count = FEWEST["warmup_steps"]
-    while count < most:
-        yield count
-        count += max(5 if count < 20 else 10, count // 4)
-    yield most
+    return _looks(FEWEST["warmup_steps"], most, lambda count: max(5 if count < 20 else 10, count // 4))
 
 
 def why_not_warm(times_s: Sequence[float]) -> str:
@@ -58,10 +54,13 @@ def why_not_warm(times_s: Sequence[float]) -> str:
 
 def step_looks(most: int) -> Iterator[int]:
     """Counts of measured steps at which to look: from 20, each time a quarter more, to `most`."""
-    count = FEWEST["measure_steps"]
+    return _looks(FEWEST["measure_steps"], most, lambda count: count // 4)
+
+
+def _looks(count: int, most: int, more: Callable[[int], int]) -> Iterator[int]:
     while count < most:
         yield count
-        count += count // 4
+        count += more(count)
     yield most
 
 

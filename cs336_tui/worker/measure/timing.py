@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 from math import fsum
 from time import perf_counter
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 
@@ -70,21 +70,16 @@ class Clock(NamedTuple):
 
 def clock_for(device: torch.device) -> Clock:
     if device.type == "cuda":
-        stream = torch.cuda.current_stream(device)
-
-        def cuda_mark() -> EventStamp:
-            event = torch.cuda.Event(enable_timing=True)
-            return EventStamp(event, partial(event.record, stream))
-
-        return Clock(cuda_mark, partial(torch.cuda.synchronize, device))
+        mark = partial(_event_stamp, EventStamp, torch.cuda.Event, torch.cuda.current_stream(device))
+        return Clock(mark, partial(torch.cuda.synchronize, device))
     if device.type == "mps":
-
-        def mps_mark() -> EventStamp:
-            event = torch.mps.Event(enable_timing=True)
-            return MetalStamp(event, event.record)
-
-        return Clock(mps_mark, torch.mps.synchronize)
+        return Clock(partial(_event_stamp, MetalStamp, torch.mps.Event), torch.mps.synchronize)
     return Clock(HostStamp, lambda: None)  # a CPU's work is done when its call returns
+
+
+def _event_stamp(kind: type[EventStamp], make: Callable[..., Any], *stream: object) -> EventStamp:
+    event = make(enable_timing=True)
+    return kind(event, partial(event.record, *stream))
 
 
 class StepTime(NamedTuple):

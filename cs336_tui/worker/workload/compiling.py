@@ -39,7 +39,9 @@ def why_cannot_compile(device_type: str) -> str | None:
         return f"torch.compile needs Triton on CUDA: install the package triton, {_OFF}"
     if device_type not in ("cpu", "cuda"):
         return None
-    language, variable, usual = _compiler(device_type)
+    # The compiler's language, the variable that names it, the usual commands: Inductor's `cpp.cxx`, Triton's.
+    cxx = ("clang++",) if sys.platform == "darwin" else ("g++",)
+    language, variable, usual = ("C", "CC", ("gcc", "clang")) if device_type == "cuda" else ("C++", "CXX", cxx)
     named = os.environ.get(variable)
     if named and shutil.which(named) is None:
         return f"torch.compile needs a {language} compiler and {variable}={named} names none: set it to one, {_OFF}"
@@ -48,13 +50,6 @@ def why_cannot_compile(device_type: str) -> str | None:
     if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
         return f"torch.compile needs the headers of Python (Python.h): install python3-dev, or what brings them, {_OFF}"
     return None
-
-
-def _compiler(device_type: str) -> tuple[str, str, Sequence[str]]:
-    """The compiler's language, the variable that names it, and the default commands: Inductor's `cpp.cxx`, Triton's."""
-    if device_type == "cuda":
-        return "C", "CC", ("gcc", "clang")
-    return "C++", "CXX", ("clang++",) if sys.platform == "darwin" else ("g++",)
 
 
 def compiled(model: nn.Module, mode: Compile, device: torch.device) -> nn.Module:
