@@ -45,7 +45,7 @@ def random_batch(
     return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # Output and targets to a number
+Loss = Callable[[Tensor, Tensor], Tensor]  # Output, as logits (B, T, V), and targets, (B, T), to a number
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from cs336_tui.worker.workload.imported import problems
 from cs336_tui.worker.workload.imported.argument_binding import signature_text
 from cs336_tui.worker.workload.imported.finding import find
 from cs336_tui.worker.workload.imported.problems import ImportProblem, explained, kind_of
-from cs336_tui.worker.workload.passes import Batch
+from cs336_tui.worker.workload.passes import Batch, Loss
 
 
 class ImportedModel(NamedTuple):
@@ -143,7 +143,7 @@ def imported_attention(
     return ImportedAttention(function, _call(parameters, chosen), causal, table)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ImportedAttention:
     """A user's attention. Its mask, if any, serves every layer and step."""
 
@@ -189,8 +189,6 @@ def _call(parameters: list[inspect.Parameter], chosen: inspect.Parameter | None)
     between = tuple(p.default for p in parameters[3 : parameters.index(chosen)])
     return lambda said: ((*between, said), {})
 
-
-Loss = Callable[[Tensor, Tensor], Tensor]  # Logits (B, T, V) and targets (B, T) to a number
 
 _LEARNING_RATE = 1e-3  # For an optimizer that has no default: that of torch's AdamW
 _TRIED = (2, 3, 5)  # B, T and V of the logits with which a loss is tried, all different
