@@ -115,7 +115,9 @@ def rehearse(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Re
                 step.run(phase)
             tracker.claim("gradients", workload.gradients())
     timeline = tracker.timeline()
-    workspaces, workspace = cublas_workspaces(spec), workspace_bytes(capability)
+    workspace = workspace_bytes(capability)
+    # One for each thread that multiplies on CUDA; backward has its own thread.
+    workspaces = 1 + _has_backward(spec) if device_type == "cuda" else 0
     if device_type == "cuda":
         held = Allocation(workspace, Site(WORKSPACE_OP), form=TensorForm((workspace,), "uint8"))
         allocations = (*(held for _ in range(workspaces)), *timeline.allocations)
@@ -145,11 +147,6 @@ def rehearse(spec: CellSpec, *, capability: tuple[int, int] | None = None) -> Re
         recomputed_flops=tracker.recomputed_flops,
     )
     return Rehearsal(timeline, prediction)
-
-
-def cublas_workspaces(spec: CellSpec) -> int:
-    """Number of cuBLAS's workspaces: one for each thread that multiplies on CUDA; backward has its own thread."""
-    return (2 if "backward" in PHASES[spec.pass_] else 1) if spec.device.startswith("cuda") else 0
 
 
 def workspace_bytes(capability: tuple[int, int]) -> int:

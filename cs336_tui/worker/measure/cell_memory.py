@@ -177,6 +177,9 @@ def _groups(model: nn.Module, checkpoint: int) -> Iterator[tuple[str, nn.Module]
         yield f"layers.{first}" if last == first else f"layers.{first}-{last}", blocks[first]
 
 
+_SavedKind = tuple[str, str, str, tuple[int, ...]]  # Node, range, dtype and shape
+
+
 class _Saved(NamedTuple):
     """Autograd's handle on a saved tensor. Keeps it alive, so that no other gets its storage's address."""
 
@@ -241,24 +244,18 @@ class _Watch:
             waiting += following
 
     def blocks(self) -> tuple[SavedBlock, ...]:
-        kinds: dict[str, dict[tuple[str, str, str, tuple[int, ...]], list[int]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
-        for saved in self._saved:
-            if not saved.counts:
-                continue
+        sizes: dict[str, dict[_SavedKind, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for saved in (each for each in self._saved if each.counts and each.module):
             # The input of a recomputed block is saved by no node that backward reaches.
             known = saved.sequence in self._nodes
             node, range_ = (self._nodes[saved.sequence], saved.range) if known else (CHECKPOINT, "residual")
             kind = node, range_, dtype_name(saved.tensor.dtype), tuple(saved.tensor.shape)
-            kinds[saved.module][kind].append(saved.tensor.untyped_storage().nbytes())
+            sizes[saved.module][kind].append(saved.tensor.untyped_storage().nbytes())
         return tuple(
-            SavedBlock(module, sum(map(sum, found.values())), _largest_first(found))
-            for module, found in kinds.items()
-            if module
+            SavedBlock(module, sum(map(sum, found.values())), _largest_first(found)) for module, found in sizes.items()
         )
 
 
-def _largest_first(kinds: dict[tuple[str, str, str, tuple[int, ...]], list[int]]) -> tuple[SavedTensor, ...]:
-    tensors = [SavedTensor(*kind, count=len(sizes), bytes=sum(sizes)) for kind, sizes in kinds.items()]
+def _largest_first(sizes: dict[_SavedKind, list[int]]) -> tuple[SavedTensor, ...]:
+    tensors = [SavedTensor(*kind, count=len(each), bytes=sum(each)) for kind, each in sizes.items()]
     return tuple(sorted(tensors, key=lambda tensor: -tensor.bytes))

@@ -63,7 +63,8 @@ def read_dtypes(request: ReportRequest, enter: Enter) -> PrecisionReport:
 
 def _read_what_fits(spec: CellSpec, device: torch.device, enter: Enter) -> tuple[_Read, tuple[str, ...]]:
     """The dtypes of the cell's model; if it does not fit, of a small one of its widths, with a note."""
-    if not _too_large_for_host(spec):
+    # Where a host's memory runs out, the system kills instead of raising.
+    if spec.device != "cpu" or bytes_at_most(spec) <= psutil.virtual_memory().available:
         enter("reading the model")
         try:
             return _read(spec, device), ()
@@ -86,13 +87,6 @@ def _read_what_fits(spec: CellSpec, device: torch.device, enter: Enter) -> tuple
         f"length {few.context_length}, on which no dtype depends. Counts are of these layers."
     )
     return _read(few, device), (note,)
-
-
-def _too_large_for_host(spec: CellSpec) -> bool:
-    """True if a cell on the CPU may need more memory than is free: the system then kills instead of raising."""
-    if spec.device != "cpu":
-        return False
-    return bytes_at_most(spec) > int(psutil.virtual_memory().available)
 
 
 def bytes_at_most(spec: CellSpec) -> int:

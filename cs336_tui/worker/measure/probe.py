@@ -45,12 +45,13 @@ def probe() -> TorchEnvironment:
     kinds = sorted({device.name.partition(":")[0] for device in devices})
     variables = dict.fromkeys(said for kind in kinds for said in set_variables(kind, os.environ))
     problems += (
-        f"{said} is set: {how}, so that steps are slower; unset it" for said, how in slowing(variables).items()
+        f"{name} is set: {how}, so that steps are slower; unset it" for name, how in slowing(variables).items()
     )
+    cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     return TorchEnvironment(
         torch=str(torch.__version__),
         cuda=torch.version.cuda,
-        cudnn=_cudnn(),
+        cudnn=cudnn_name(cudnn) if cudnn else None,
         threads=torch.get_num_threads(),
         devices=tuple(_completed(devices)),
         problems=tuple(problems),
@@ -148,11 +149,6 @@ def nvml_uuid(index: int, properties: Any) -> str | None:
     if not uuid:
         return None
     return uuid if re.match("GPU-|MIG-", uuid) else f"{'MIG' if ' MIG ' in properties.name else 'GPU'}-{uuid}"
-
-
-def _cudnn() -> str | None:
-    version = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
-    return cudnn_name(version) if version else None
 
 
 def cudnn_name(version: int) -> str:

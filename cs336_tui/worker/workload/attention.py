@@ -51,9 +51,8 @@ def core_of(spec: CellSpec, device: torch.device, autocast: Context = nullcontex
         return None
     form = _Form.of(spec)
     if is_imported(name):
-        function = imported_attention(
-            name, spec.model_path, causal=spec.causal, length=spec.context_length, device=device
-        )
+        length = spec.context_length
+        function = imported_attention(name, spec.model_path, causal=spec.causal, length=length, device=device)
         has_heads = spec.workload == "language-model"
         if not has_heads:  # its inputs are parameters, not results under autocast
             form = form._replace(dtype=RECIPES[spec.precision].parameters)

@@ -33,8 +33,7 @@ class Workload(NamedTuple):
 
     def step(self, spec: CellSpec) -> Step:
         own = is_imported(spec.model) or is_imported(spec.loss)
-        # The graphs of torch.compile reuse their memory. A backward tells that earlier outputs are no longer needed; a
-        # forward alone does not, and would run without its graph.
+        # Graphs reuse their memory: a forward without backward must say that earlier outputs are no longer needed.
         opens = self.runs is not self.model and captures(spec.compile, self.batch.targets.device.type)
         opening = torch.compiler.cudagraph_mark_step_begin if opens else None
         vocab_size = spec.vocab_size if own else None

@@ -126,9 +126,8 @@ def effective_compiler(model: nn.Module) -> str | None:
         return None
     backend = getattr(context, "callback", None)
     while backend is not None and not hasattr(backend, "compiler_name"):
-        backend = getattr(backend, "_torchdynamo_orig_backend", None) or getattr(
-            backend, "_torchdynamo_orig_callable", None
-        )
+        older = getattr(backend, "_torchdynamo_orig_callable", None)
+        backend = getattr(backend, "_torchdynamo_orig_backend", None) or older
     if backend is None:
         return "torch.compile"
     options = getattr(backend, "config", None) or {}

@@ -119,9 +119,8 @@ class _Offer:
                 filled[p.name] = self._config(name, kind, p)
             elif p.default is p.empty:
                 if p.name not in _USUAL:
-                    raise ImportProblem(
-                        f"{signature_text(name, parameters.values())} needs {p.name}; {_how_to_give(p)}"
-                    )
+                    signature = signature_text(name, parameters.values())
+                    raise ImportProblem(f"{signature} needs {p.name}; {_how_to_give(p)}")
                 filled[p.name] = _USUAL[p.name]
         return filled
 
@@ -158,10 +157,8 @@ class _Offer:
             return None
         known = {*self._values, *self._texts, *_USUAL}
         needed = [p for p in fields.values() if p.default is p.empty and p.name not in known]
-        lacks = not isinstance(parameter.default, kind) and any(
-            self._config_to_make(kind, each) is None for each in needed
-        )
-        return None if lacks else kind
+        lacks = any(self._config_to_make(kind, each) is None for each in needed)
+        return None if lacks and not isinstance(parameter.default, kind) else kind
 
 
 def _how_to_give(parameter: inspect.Parameter) -> str:
@@ -268,10 +265,8 @@ def _config_class(owner: Callable[..., Any], parameter: inspect.Parameter) -> An
         return None
     for home in owner.__mro__ if isinstance(owner, type) else (owner,):  # a subclass need not import it
         beside = vars(sys.modules.get(home.__module__, types.ModuleType("")))
-        found = {
-            word: kind for word, kind in beside.items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
-        }
-        configs = [kind for word, kind in found.items() if word.endswith("Config")]
+        found = {name: of for name, of in beside.items() if isinstance(of, type) and dataclasses.is_dataclass(of)}
+        configs = [kind for name, kind in found.items() if name.endswith("Config")]
         if named := found.get(f"{getattr(home, '__name__', '')}Config") or (configs[0] if len(configs) == 1 else None):
             return named
     return None

@@ -37,9 +37,8 @@ def import_model(spec: CellSpec, device: torch.device, dtype: torch.dtype) -> Im
     name = short(spec.model)
     with problems.of_code(spec.model):
         if not callable(factory) or isinstance(factory, nn.Module):
-            raise ImportProblem(
-                f"{spec.model} is {kind_of(factory)}, expected a class or a function that makes a model"
-            )
+            kind = kind_of(factory)
+            raise ImportProblem(f"{spec.model} is {kind}, expected a class or a function that makes a model")
     values = binding.values_of(spec, device, dtype)
     torch.manual_seed(spec.seed)
     with problems.of_code(spec.model), explained(name, partial(_hint, factory, device)), torch.device(device):
@@ -93,10 +92,8 @@ def _batch(
         raise ImportProblem(f"{what} made {kind_of(made)}, expected two tensors: inputs and targets")
     expected = (spec.batch_size, spec.context_length)
     for part, tensor in zip(("inputs", "targets"), made, strict=True):
-        if tuple(tensor.shape) != expected:
-            raise ImportProblem(
-                f"{what} made {part} of shape {tuple(tensor.shape)}, expected {expected}: batch, context length"
-            )
+        if (shape := tuple(tensor.shape)) != expected:
+            raise ImportProblem(f"{what} made {part} of shape {shape}, expected {expected}: batch, context length")
     return Batch(*(tensor if _is_on(tensor, device) else tensor.to(device) for tensor in made))
 
 
