@@ -30,19 +30,17 @@ class _CellEvent(_EventBase, frozen=True):
 
 
 class SessionStarted(_EventBase, frozen=True):
-    """First line of every log."""
+    """First line of every log; `app` is the version of cs336-tui."""
 
     schema: int
     session: str
     app: str
-    """Version of cs336-tui."""
 
 
 class SessionResumed(_EventBase, frozen=True):
     """Another process opened the session again; a cell that ran before has no result."""
 
     app: str
-    """Version of cs336-tui."""
 
 
 class SessionAnnotated(_EventBase, frozen=True):
@@ -132,12 +130,11 @@ class ModelBuilt(_CellEvent, frozen=True):
 
 
 class ModelPrepared(_CellEvent, frozen=True):
-    """torch.compile or a CUDA graph's capture is done, before the first warm-up step."""
+    """torch.compile, which made `graphs` of the model, or a CUDA graph's capture is done before the first step."""
 
     compile_s: float | None = None
     """From the first call of the compiled model until no call compiled any more."""
     graphs: int = 0
-    """Graphs that torch.compile made of the model."""
     graph_breaks: tuple[str, ...] = ()
     """The reasons of graph breaks, a line each."""
     capture_s: float | None = None
@@ -157,14 +154,13 @@ class StepsTimed(_CellEvent, frozen=True):
 
 
 class CellFinished(_CellEvent, frozen=True):
-    """A cell is over. `stage`, `step` and `phase` are its last unless its status is ``ok``."""
+    """A cell is over. `stage`, `step` and `phase` (forward, ...) are those that failed unless its status is ``ok``."""
 
     status: Status
     error: str | None = None
     stage: Stage | None = None
     step: int | None = None
     phase: str | None = None
-    """The phase of the step (forward, backward, ...) that raised."""
     logits_dtype: str | None = None
     """dtype of the steps' output; None if no step was finished."""
     peak_allocated_bytes: int | None = None
@@ -195,13 +191,11 @@ class CellFinished(_CellEvent, frozen=True):
 
 
 class CellsPredicted(_EventBase, frozen=True):
-    """Predictions of cells; each names its spec."""
+    """Predictions of cells; each names its spec. `failed` are specs without one, for the reason `why` (one line)."""
 
     predictions: tuple[Prediction, ...] = ()
     failed: tuple[CellSpec, ...] = ()
-    """Specs whose prediction failed."""
     why: str = ""
-    """The reason, one line."""
 
 
 class ReportStarted(_EventBase, frozen=True):

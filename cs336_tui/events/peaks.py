@@ -36,10 +36,9 @@ class _Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MatmulTrial(_Trial, frozen=True, kw_only=True):
-    """Products of two square matrices."""
+    """Products of two square matrices of `size` rows and columns."""
 
     size: int
-    """Rows and columns of each matrix."""
     layout: str
     """The product of a linear layer: ``forward``, ``input gradient``, ``weight gradient``."""
 
@@ -50,10 +49,9 @@ class MatmulTrial(_Trial, frozen=True, kw_only=True):
 
 
 class CopyTrial(_Trial, frozen=True, kw_only=True):
-    """Copies of one array to another."""
+    """Copies of one array of `bytes` to another: each reads and writes as many."""
 
     bytes: int
-    """Of the array: a copy reads and writes as many each."""
 
     @property
     def bytes_per_s(self) -> float:
@@ -65,9 +63,8 @@ class DevicePeak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The measured peak of one device in one precision, with its effective settings."""
 
     device: str
-    """torch's name: ``cpu``, ``mps``, ``cuda:N``."""
     device_name: str
-    """As its maker calls it."""
+    """As its maker calls it; `device` is torch's name: ``cpu``, ``mps``, ``cuda:N``."""
     precision: Precision
     dtype: str
     """Of the matrices and of their product."""
@@ -90,7 +87,6 @@ class DevicePeak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     disagreement: float | None = None
     """Share by which the slower of two measurements is below the faster, of products or copy; None if one."""
     uuid: str | None = None
-    """A GPU's."""
     others: int | None = None
     """Number of other processes on the GPU meanwhile; None if not observed."""
 

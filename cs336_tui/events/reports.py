@@ -93,10 +93,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class KernelGroup(msgspec.Struct, frozen=True):
-    """All launches of one kernel (on a CPU: all calls of one operator, by self time) from one place of a step."""
+    """All launches of one kernel, by its full name (on a CPU: calls of one operator, by self time), from one place."""
 
     name: str
-    """In full."""
     kind: KernelKind
     phase: str
     range: str
@@ -141,10 +140,9 @@ class PhaseSpan(msgspec.Struct, frozen=True):
 
 
 class SavedTensor(msgspec.Struct, frozen=True):
-    """Tensors that one kind of operation keeps for backward within one Transformer block, counted once a storage."""
+    """Tensors that one autograd node (``MulBackward0``) keeps within one Transformer block, counted once a storage."""
 
     node: str
-    """The autograd node, such as ``MulBackward0``."""
     range: str
     dtype: str
     shape: tuple[int, ...]
@@ -153,13 +151,11 @@ class SavedTensor(msgspec.Struct, frozen=True):
 
 
 class SavedBlock(msgspec.Struct, frozen=True):
-    """Memory that a module keeps for its backward, without parameters."""
+    """Memory that a module (``layers.0``) keeps for its backward, without parameters: all, the largest first."""
 
     module: str
-    """As ``layers.0``."""
     bytes: int
     contributors: tuple[SavedTensor, ...]
-    """Largest first, all of them."""
 
 
 class TensorForm(msgspec.Struct, frozen=True):
@@ -183,9 +179,8 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     born: tuple[int, ...]
     died: tuple[int, ...]
     categories: tuple[int, ...]
-    """Places in `CATEGORIES`."""
     site_of: tuple[int, ...]
-    """Places in `sites`."""
+    """Places in `sites`, as `categories` in `CATEGORIES`."""
     sites: tuple[Site, ...]
     phases: tuple[PhaseSpan, ...]
     peak_bytes: int
@@ -228,7 +223,7 @@ class Accumulation(msgspec.Struct, frozen=True):
     accumulator: str
     addend: str
     converted: bool
-    """True if each addend is converted to the accumulator's dtype first."""
+    """True if addends are converted to the accumulator's dtype first."""
     result: float
 
     @property
@@ -249,11 +244,10 @@ class ToyDtypes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModuleDtypes(msgspec.Struct, frozen=True, kw_only=True):
-    """dtypes of one module, or of `count` alike ones in repeated layers (`path` as ``layers.*.attention.query``)."""
+    """dtypes of `count` modules of a class, alike in repeated layers (`path` as ``layers.*.attention.query``)."""
 
     path: str
     module: str
-    """Its class."""
     count: int
     parameters: str
     inputs: str
@@ -331,10 +325,9 @@ class ReportRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The session's cell that it is about, if there is one."""
     folder: str | None = None
     capacity_bytes: int | None = None
-    """Of the device, for `oom`."""
     failed_phase: str | None = None
     failed_request_bytes: int | None = None
-    """The cell's own report, for `oom`."""
+    """As the cell reported it, for `oom`, with the device's capacity."""
 
 
 _OF_PASS: dict[str, str] = {

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import psutil
 
@@ -16,13 +16,6 @@ _SHORTEST_CPU_WINDOW_S = 0.1  # the kernel counts CPU time in ticks of 10 ms; sh
 
 
 _T = TypeVar("_T")
-
-
-class _CoreTimes(NamedTuple):
-    """Seconds of all cores together; `stolen` is None if the system does not count it."""
-
-    total: float
-    stolen: float | None
 
 
 class HostReader:
@@ -96,16 +89,18 @@ class HostReader:
         return None
 
 
-def _core_times() -> _CoreTimes:
+def _core_times() -> tuple[float, float | None]:
+    """Seconds of all cores together, and those stolen from them, None if the system does not count these."""
     times = psutil.cpu_times()
     guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted in user and nice, too
-    return _CoreTimes(sum(times) - guests, getattr(times, "steal", None))
+    return sum(times) - guests, getattr(times, "steal", None)
 
 
-def _stolen_share(before: _CoreTimes, after: _CoreTimes) -> float | None:
-    if before.stolen is None or after.stolen is None or after.total <= before.total:
+def _stolen_share(before: tuple[float, float | None], after: tuple[float, float | None]) -> float | None:
+    (total_before, stolen_before), (total, stolen) = before, after
+    if stolen_before is None or stolen is None or total <= total_before:
         return None
-    return min(max(after.stolen - before.stolen, 0.0) / (after.total - before.total), 1.0)
+    return min(max(stolen - stolen_before, 0.0) / (total - total_before), 1.0)
 
 
 def _load() -> float | None:
