@@ -33,16 +33,14 @@ from cs336_tui.session.recorder import SessionRecorder, Sink
 
 
 class Bench:
-    """Owns the child processes, the device sampler and the session log; every event goes to `sink`.
+    """Owns the child processes, the device sampler and the session log; every event goes to `sink`, on worker threads,
+    in order. `queue` holds what waits to run. Call `prepare` before a user interface takes over the terminal, `start`
+    (or `probe`) when it has painted. `probe`, `add`, `resume` and `work` block; the others are for any thread.
 
-    Call `prepare` before a user interface takes over the terminal, and `start` (or `probe`) when it has painted.
-    `probe`, `add`, `resume` and `work` block and belong on a worker thread; the others may be called from any thread.
-    `sink` is called from worker threads, in the order of events. `queue` holds what waits to run.
-
-    `session` names a new log, or with `resume` an existing one. `timeout_s` limits the life of a cell's process. After
-    a cell that ran out of memory, `skip_after_oom` skips the waiting ones that need as much, and `explain_oom` tries it
-    again as a report, to see what filled the memory. `check_fit` and `nvtx`: see `CellRunner`. `device_interval_s` 0
-    switches device sampling off. With `in_process` cells run in the thread that calls `work`, for external profilers.
+    `session` names a log, new or to `resume`. `timeout_s` limits the life of a cell's process. After a cell that ran
+    out of memory, `skip_after_oom` skips the waiting ones that need as much, and `explain_oom` tries it again as a
+    report. `check_fit` and `nvtx`: see `CellRunner`. `device_interval_s` 0 switches device sampling off. With
+    `in_process` cells run in the thread that calls `work`, for external profilers.
     """
 
     def __init__(

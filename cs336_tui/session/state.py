@@ -123,11 +123,8 @@ class SessionState:
 
     def contents(self, kind: type[_R]) -> tuple[_R, ...]:
         """The content of the latest successful report of a kind for each spec, oldest first."""
-        latest: dict[CellSpec, _R] = {}
-        for report in self.reports.values():
-            if isinstance(report.content, kind):
-                latest[report_key(report.spec)] = report.content
-        return tuple(latest.values())
+        found = ((each.spec, each.content) for each in self.reports.values())
+        return tuple({report_key(spec): content for spec, content in found if isinstance(content, kind)}.values())
 
     def break_off(self) -> None:
         """End the reports that are being made, as no more events come."""

@@ -83,8 +83,7 @@ def find(name: str, directory: Path) -> Path:
 
 def list_sessions(directory: Path) -> Iterator[SessionInfo]:
     """Every session of the folder, newest first; one that cannot be read has a `problem`."""
-    for path in reversed(folder_sessions(directory)):
-        yield info_of(path)
+    return map(info_of, reversed(folder_sessions(directory)))
 
 
 def info_of(path: Path) -> SessionInfo:

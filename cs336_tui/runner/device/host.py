@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -47,7 +46,7 @@ class HostReader:
             child_rss_bytes=self._of_child(lambda child: child.memory_info().rss) or None,  # one that has ended has 0
             child_cores=self._child_cores,
             steal=self._steal,
-            load_1m=_load(),
+            load_1m=psutil.getloadavg()[0],
             cpu_count=self._cpu_count,
         )
 
@@ -101,11 +100,3 @@ def _stolen_share(before: tuple[float, float | None], after: tuple[float, float 
     if stolen_before is None or stolen is None or total <= total_before:
         return None
     return min(max(stolen - stolen_before, 0.0) / (total - total_before), 1.0)
-
-
-def _load() -> float | None:
-    """Average number of runnable processes over the last minute."""
-    try:
-        return os.getloadavg()[0]
-    except (OSError, AttributeError):
-        return None

@@ -1,5 +1,4 @@
-"""Opens the NVIDIA management library (NVML), says why it does not open, and finds a GPU by its UUID. A call of NVML
-may never return, so each is made on a thread of its own and waited for a limited time."""
+"""Opens NVML and finds GPUs in it. A call may never return: it is made on a thread, and waited for so long."""
 
 from __future__ import annotations
 
@@ -179,8 +178,7 @@ class Nvml:
             return GpuIdentity(uuid)
 
     def find(self, uuid: str | None) -> Any:
-        """Handle of the GPU or MIG instance with this UUID; with None, of the first that CUDA would show. The prefix
-        may be missing or be ``GPU-`` for a MIG instance, as CUDA's own UUIDs carry none. Raises `NvmlUnavailable`."""
+        """The GPU or MIG instance with this UUID, whatever its prefix; None: CUDA's first. Raises `NvmlUnavailable`."""
         try:
             return self._first_visible() if uuid is None else self._by_uuid(uuid)
         except self.api.NVMLError as error:
