@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -106,23 +106,16 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.doubts, *(check for check in self.holding if check.name in DESCRIBING))
 
 
-class _Series(NamedTuple):
-    """One of the verdicts on the step series: the classes that mean it, what to say where it does not hold."""
-
-    name: VerdictName
-    classes: tuple[Class, ...]
-    otherwise: str
-
-
-_SERIES = (
-    _Series("steady", ("flat",), "not flat"),
-    _Series("still-warming", ("warm-up",), "no warm-up"),
-    _Series("drifting", ("slowdown", "drift"), "no slowdown and no drift of 1 % or more"),
-    _Series("two-levels", ("bimodal",), "one level"),
-    _Series("periodic", ("periodic",), "no regular ups and downs"),
-    _Series("quantised", ("quantised",), "no levels at equal distances"),
-    _Series("outliers", ("outliers",), "no step stands out"),
-)
+_SERIES: dict[VerdictName, tuple[tuple[Class, ...], str]] = {
+    "steady": (("flat",), "not flat"),
+    "still-warming": (("warm-up",), "no warm-up"),
+    "drifting": (("slowdown", "drift"), "no slowdown and no drift of 1 % or more"),
+    "two-levels": (("bimodal",), "one level"),
+    "periodic": (("periodic",), "no regular ups and downs"),
+    "quantised": (("quantised",), "no levels at equal distances"),
+    "outliers": (("outliers",), "no step stands out"),
+}
+"""Verdicts on the step series: the classes that mean each, and what to say where it does not hold."""
 
 
 def judge(cell: CellState, idle: float | None = None) -> Judgement | None:
@@ -180,23 +173,23 @@ def _series_checks(
         if steadiness is None:
             few, advice = "a step time is not above 0 s, so that its clock was too coarse", "--sync each-step"
             why = "clock too coarse to tell"
-        for verdict in _SERIES:
-            yield Check(name=verdict.name, holds=None, evidence=few, unknown_because=why)
+        for name in _SERIES:
+            yield Check(name=name, holds=None, evidence=few, unknown_because=why)
         yield Check(name="too-few-steps", holds=True, evidence=few, advice=advice)
         return
-    for verdict in _SERIES:
+    for name, (classes, otherwise) in _SERIES.items():
         # By its share, as a drift that slows down is a slowdown too and need not be told twice.
-        found = {finding.share: finding for finding in steadiness.findings if finding.name in verdict.classes}
+        found = {finding.share: finding for finding in steadiness.findings if finding.name in classes}
         texts = [finding.text.removeprefix("flat: ") for finding in found.values()]
-        if found and (loose or hides) and verdict.name == "steady":
+        if found and (loose or hides) and name == "steady":
             hidden = f"noise of {percent(steadiness.noise or 0.0)} would hide a change"
             yield Check(name="steady", holds=None, evidence=hidden, unknown_because=_TOO_FEW)
             continue
         yield Check(
-            name=verdict.name,
+            name=name,
             holds=bool(found),
-            evidence=" and ".join(texts) or f"{verdict.otherwise} in {steps}",
-            advice=_series_advice(verdict.name, cell, steadiness, needed) if found else "",
+            evidence=" and ".join(texts) or f"{otherwise} in {steps}",
+            advice=_series_advice(name, cell, steadiness, needed) if found else "",
         )
     if loose:
         assert interval is not None

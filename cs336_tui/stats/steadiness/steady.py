@@ -23,11 +23,10 @@ import numpy.typing as npt
 
 from cs336_tui.stats.quantities import counted
 from cs336_tui.stats.ratio import MARGIN
-from cs336_tui.stats.steadiness.course import SHORTEST, Course, course
+from cs336_tui.stats.steadiness.course import SHORTEST, Course, Series, course
 from cs336_tui.stats.steadiness.patterns import Modes, Wave, clock_tick, find_levels, find_wave, teeth, two_modes
 
 Class = Literal["flat", "warm-up", "slowdown", "drift", "bimodal", "periodic", "quantised", "outliers", "too-few"]
-Series = npt.NDArray[np.float64]
 
 FEWEST = 10
 """The fewest steps that are classified."""
