@@ -104,7 +104,6 @@ def _impossible_time(times_s: Iterable[float]) -> str | None:
 
 
 def _numbers(value: Any) -> Iterator[int | float]:
-    """Every number in a JSON value."""
     if isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
             yield from _numbers(each)

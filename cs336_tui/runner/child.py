@@ -174,7 +174,6 @@ def _end_a_copy() -> None:
 
 
 def _die_with_parent() -> None:
-    """Have this process ended as soon as the app is gone."""
     parent = parent_process()
     if parent is None:
         return

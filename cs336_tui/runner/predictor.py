@@ -167,7 +167,6 @@ class Predictor:
             self._thread.join()
 
     def _wake(self) -> None:
-        """Have the thread look at the queue; it is started when there is something for it."""
         if self._thread is None and (self._awaited or self._asked) and not self._closed:
             self._thread = threading.Thread(target=self._work, name="cs336-predict", daemon=True)
             self._thread.start()

@@ -155,7 +155,6 @@ class Supervisor:
         self._escalation = [(time.monotonic() + TERM_S, self._child.kill)]
 
     def _sudden_end(self) -> ev.CellFinished | ev.ReportFinished:
-        """The end of a child that told none."""
         status: ev.Status
         if self._timed_out:
             status, error = "killed", f"no result within the per-cell timeout of {self._timeout_s:g} s"

@@ -157,7 +157,6 @@ def _ratios(starts: Sequence[Sequence[Round]], name: str, of: Callable[[Sequence
 
 
 def _times(starts: Sequence[Sequence[Round]], name: str) -> list[tuple[float, ...]]:
-    """The program's turns."""
     return [each[name].counted for rounds in starts for each in rounds]
 
 

@@ -109,7 +109,6 @@ def take_turns(
 
 
 def _turn(steps: Sequence[TimedStep], begin: float, end: float) -> Turn:
-    """The steps of a program that began and ended in its turn."""
     ended = [(step.end - step.took, step.took) for step in steps if begin < step.end <= end]
     return Turn(
         tuple(took for began, took in ended if began >= begin + SETTLE_S),

@@ -84,7 +84,6 @@ def _text(file: BinaryIO, run: SkippedLines) -> bytes:
 
 
 def _events(lines: bytes, prefix: bytes = b"") -> Iterator[Event]:
-    """The events of those lines of a log that begin with the prefix."""
     for line in lines.splitlines():
         if not line.startswith(prefix):
             continue

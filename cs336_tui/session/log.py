@@ -134,7 +134,6 @@ class SessionLog:
         self._end = start + written
 
     def _check_there(self) -> None:
-        """Raises `LogLost` if the file was removed or shortened by another program."""
         opened = os.fstat(self._file.fileno())
         try:
             is_there = os.path.samestat(opened, os.stat(self._absolute))  # noqa: PTH116

@@ -146,7 +146,6 @@ class Surroundings:
 
 
 def _other_cores(host: HostSample) -> float | None:
-    """Cores that others than the cell's process use."""
     if host.cpu is None or not host.cpu_count or host.child_cores is None:
         return None
     return max(host.cpu * host.cpu_count - host.child_cores, 0.0)
