@@ -127,7 +127,7 @@ class Laid:
     """A sheet in a window of some width: only the lines that are asked for are made."""
 
     def __init__(self, sheet: Sheet, width: int) -> None:
-        self._sheet, self._width = sheet, width
+        self.sheet, self._width = sheet, width
         table = sheet.table
         self._cuts_last = bool(sheet.rest) and not sheet.shares
         self._layout = lay_out(table.columns[:-1] if self._cuts_last else table.columns, table.rows, width - sheet.rest)
@@ -136,26 +136,30 @@ class Laid:
             self._notes.insert(0, ())
 
     def __len__(self) -> int:
-        return len(self._sheet.table.rows) + len(self._notes)
+        return len(self.sheet.table.rows) + len(self._notes)
+
+    def at(self, width: int) -> Laid:
+        """The same in a window of this width."""
+        return self if width == self._width else Laid(self.sheet, width)
 
     @property
     def heading(self) -> Line:
-        last = self._sheet.table.columns[-1].header if self._cuts_last else ""
+        last = self.sheet.table.columns[-1].header if self._cuts_last else ""
         return line((self._layout.heading + last, "muted"))
 
     def lines(self, first: int, last: int) -> Sequence[Line]:
         """The rows from `first` up to, not including, `last`; notes follow the table."""
-        count = len(self._sheet.table.rows)
+        count = len(self.sheet.table.rows)
         rows = [self._row(place) for place in range(first, min(last, count))]
         return [*rows, *self._notes[max(first - count, 0) : max(last - count, 0)]]
 
     def _row(self, place: int) -> Line:
-        row = self._sheet.table.rows[place]
+        row = self.sheet.table.rows[place]
         text = self._layout.row(row)
         width = max(self._width - cell_len(text), 0)
         if self._cuts_last:
             return Span(text), Span(middle(row[-1], width))
-        shares = self._sheet.shares
+        shares = self.sheet.shares
         return (Span(text), Span(bar(shares[place], min(width, _WIDEST_BAR)), "phase-1")) if shares else (Span(text),)
 
 

@@ -1,0 +1,389 @@
+"""The four views of a profiled step: kernels in the style of Nsight Systems' summary, kinds, parts, attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cs336_tui.analysis import kernels
+from cs336_tui.analysis.kernels import AttentionSplit, KernelRow, Phases, RangeShare, rows
+from cs336_tui.events.reports import FUSED, KINDS, NO_RANGE, RANGES, KernelReport
+from cs336_tui.export.tables import Column, Table
+from cs336_tui.stats.quantities import FLOP_RATES, FLOPS, Scale, scale, time_text
+from cs336_tui.tui import format
+from cs336_tui.tui.widgets.columns import Sheet, middle, shown_table
+from cs336_tui.tui.widgets.lines import Line, labelled, line, wrapped
+
+_NAME_WIDTH = 32
+_MS_FROM = 100
+"""Times of single launches are in µs up to so many ms: most kernels take a few µs."""
+_WHOLE_STEP = "whole step"
+_NO_PART = "no named part"
+_TOGETHER = "fwd + bwd"
+_KIND_RANKS = {_WHOLE_STEP: 0, "forward": 1, "backward": 2, "optimizer": 3, _TOGETHER: 4, "loss": 5, "zero_grad": 6}
+_ALL = "all"
+_WITHOUT_BACKWARD = ("optimizer", "zero_grad")
+_LONGEST_TOP = 60
+_UNNAMED = (
+    "Nothing names the attention's parts: in Configure, model and variants, give annotate "
+    "attention core=package.module:function."
+)
+_labelled = partial(labelled, label_width=15)
+
+
+def _columns(each: Scale, totals: Scale) -> tuple[Column[KernelRow], ...]:
+    def time(key: str, title: str, rank: int) -> Column[KernelRow]:
+        return Column(key, f"{title} {each.unit}", rank=rank, show=each.text)
+
+    return (
+        Column("share", "Time %", show=lambda share: f"{share * 100:.1f}"),
+        Column("total_ns", f"Total {totals.unit}", show=totals.text),
+        Column("instances", "Instances", rank=1),
+        time("avg_ns", "Avg", 2),
+        time("med_ns", "Med", 4),
+        time("min_ns", "Min", 5),
+        time("max_ns", "Max", 6),
+        time("std_ns", "StdDev", 7),
+        Column("kind", "Kind", left=True, rank=3),
+        Column("short", "Name", left=True, show=format.plain),
+    )
+
+
+SORTS = tuple(column.key for column in _columns(scale([]), scale([])))
+"""The keys of the columns, in order: kernels can be sorted by each."""
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The kernels that are shown, and their order. None: all."""
+
+    phase: Phases = None
+    range: str | None = None
+    kind: str | None = None
+    text: str = ""
+    """A part of the name, in any case."""
+    sort: str = "total_ns"
+    """One of `SORTS`."""
+    reversed: bool = False
+    """Reverses a column's own order, which is the largest first, and names from A."""
+
+    @property
+    def filters(self) -> bool:
+        """True if some kernels are left out."""
+        return self != self.cleared()
+
+    def cleared(self) -> Selection:
+        """The selection of all kernels, in the same order."""
+        return Selection(sort=self.sort, reversed=self.reversed)
+
+    @property
+    def descending(self) -> bool:
+        return (self.sort in ("kind", "short")) == self.reversed
+
+
+class Found(NamedTuple):
+    """The selected kernels, sorted."""
+
+    rows: tuple[KernelRow, ...]
+    of: int
+    """The number of kernels of the whole step."""
+    total_ns: int
+
+
+def select(report: KernelReport, selection: Selection) -> Found:
+    chosen = rows(report, phase=selection.phase, range_=selection.range, kind=selection.kind)
+    wanted = selection.text.casefold()
+    kept = [row for row in chosen if wanted in row.name.casefold() or wanted in row.short.casefold()]
+    ordered = sorted(kept, key=lambda row: _sort_key(row, selection.sort), reverse=selection.descending)
+    names = {group.name for group in report.groups}
+    return Found(tuple(ordered), len(names), sum(row.total_ns for row in kept))
+
+
+def described(report: KernelReport, selection: Selection, found: Found) -> str:
+    """``backward · final matmul · /gemm · 12 of 48 kernels · 3.21 ms, 14.2 % of the step``."""
+    count, some = f"{found.of} {noun(report, 2)}", selection.filters
+    share = found.total_ns / report.total_ns if report.total_ns else 0.0
+    parts = [
+        phase_label(selection.phase),
+        selection.range if selection.range != NO_RANGE else _NO_PART,
+        selection.kind,
+        selection.text and "/" + format.plain(selection.text),
+        f"{len(found.rows)} of {count}" if some else count,
+        some and f"{time_text(found.total_ns)}, {share * 100:.1f} % of the step",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def kernels_sheet(report: KernelReport, selection: Selection, found: Found) -> Sheet:
+    """A row per kernel. Shares are of phase, part and kind; a search leaves them as they are."""
+    totals = scale(row.total_ns for row in found.rows)
+    each = scale((row.avg_ns for row in found.rows), at_least=_MS_FROM)
+    mark = "▾" if selection.descending else "▴"
+    columns = [
+        column._replace(title=column.header + mark, rank=0) if column.key == selection.sort else column
+        for column in _columns(each, totals)
+    ]
+    nothing = () if found.rows else (f"None of the {found.of} {noun(report, 2)} is selected. Esc shows all of them.",)
+    table = Table.of(found.rows, columns, footnotes=nothing)
+    return Sheet(
+        table,
+        keys=tuple(row.name for row in found.rows),
+        rest=min(_NAME_WIDTH, max(map(len, table.texts("short")), default=0)),
+    )
+
+
+def detail(report: KernelReport, name: str, phase: Phases, width: int) -> list[Line]:
+    """A kernel's full name, its figures in `phase` and in the whole step, and the places that launch it."""
+    lines: list[Line] = [*wrapped(name, width, "strong", "  "), ()]
+    whole = next(row for row in rows(report) if row.name == name)
+    lines += _labelled("kind", whole.kind)
+    for label, chosen in dict.fromkeys(((phase_label(phase), phase), (_WHOLE_STEP, None))):
+        if row := next((row for row in rows(report, phase=chosen) if row.name == name), None):
+            lines += [(), line((f"In the {label}" if chosen is None else f"In {label}", "title")), *_figures(row)]
+    lines += [(), line(("Where from", "title"))]
+    places = sorted((g for g in report.groups if g.name == name), key=lambda g: -sum(g.durations_ns))
+    for group in places:
+        time_ns = sum(group.durations_ns)
+        share = time_ns / whole.total_ns if whole.total_ns else 0.0
+        figures = f"{len(group.durations_ns)}× {time_text(time_ns)}, {share * 100:.1f} % of its time"
+        lines += labelled(f"{group.phase} · {group.range or _NO_PART} ", figures, label_width=33)
+    lines += [(), *about(report, width)]
+    return lines
+
+
+def about(report: KernelReport, width: int) -> list[Line]:
+    """The device, the note and the trace of the report."""
+    lines = _labelled("seen on", f"{format.plain(report.device_name)} · torch {format.plain(report.torch)}")
+    if report.note:
+        lines += wrapped(f"! {report.note}", width, "caution", "  ")
+    if report.trace:
+        lines += wrapped(f"trace, for ui.perfetto.dev: {report.trace}", width, "muted", "  ")
+    return lines
+
+
+def phases(report: KernelReport) -> tuple[Phases, ...]:
+    """The phases to choose from: the whole step, each phase, and forward to backward if the step has more."""
+    names, model = [share.name for share in kernels.by_phase(report)], model_phases(report)
+    together = [model] if 1 < len(model) < len(names) else []
+    return (None, *model, *together, *(name for name in names if name not in model))
+
+
+def model_phases(report: KernelReport) -> tuple[str, ...]:
+    """The phases of the model, without those of the optimizer."""
+    return tuple(share.name for share in kernels.by_phase(report) if share.name not in _WITHOUT_BACKWARD)
+
+
+def choices(report: KernelReport, selection: Selection, field: str) -> tuple[Any, ...]:
+    """What a field of the selection may be. Parts and kinds: those that the other filters leave, after None for all."""
+    if field in ("phase", "sort"):
+        return SORTS if field == "sort" else phases(report)
+    other, order = ("kind", (*RANGES, FUSED, NO_RANGE)) if field == "range" else ("range", KINDS)
+    phase, wanted = selection.phase, getattr(selection, other)
+    within = (phase,) if isinstance(phase, str) else phase or report.phase_spans_ns
+    found = (group for group in report.groups if group.phase in within and wanted in (None, getattr(group, other)))
+    seen = {getattr(group, field) for group in found}
+    return (None, *(name for name in order if name in seen))
+
+
+def still_valid(report: KernelReport, selection: Selection) -> Selection:
+    """The selection without filters that match nothing in this report."""
+    of_all = {field: choices(report, Selection(), field) for field in ("phase", "range", "kind")}
+    gone = [field for field, known in of_all.items() if getattr(selection, field) not in known]
+    return msgspec.structs.replace(selection, **dict.fromkeys(gone))
+
+
+def phase_label(phase: Phases) -> str:
+    return _WHOLE_STEP if phase is None else phase if isinstance(phase, str) else " + ".join(phase)
+
+
+def noun(report: KernelReport, count: int) -> str:
+    """``kernel`` or ``operator``, in the plural unless `count` is 1."""
+    return report.activity if count != 1 else report.activity.removesuffix("s")
+
+
+def _sort_key(row: KernelRow, sort: str) -> float | str:
+    value: float | str = getattr(row, "total_ns" if sort == "share" else sort)
+    return value.casefold() if sort == "short" and isinstance(value, str) else value
+
+
+def _figures(row: KernelRow) -> list[Line]:
+    figures = (row.avg_ns, row.med_ns, row.min_ns, row.max_ns, row.std_ns)
+    each = scale(figures[:-1], at_least=_MS_FROM)
+    avg, med, least, most, std = (f"{each.text(value)} {each.unit}" for value in figures)
+    return [
+        *_labelled("time", f"{time_text(row.total_ns)}, {row.share * 100:.1f} %"),
+        *_labelled("instances", str(row.instances)),
+        *_labelled("average", f"{avg} ± {std} (sample std)" if row.instances > 1 else avg),
+        *_labelled("median", med),
+        *_labelled("min to max", f"{least} to {most}"),
+    ]
+
+
+def summary(report: KernelReport) -> tuple[str, ...]:
+    """Launches, time, idle share and named share, the most important first."""
+    what = "launch" if report.launches == 1 else "launches"
+    if report.activity == "operators":
+        what = f"operators by self time ({'CPU' if report.spec.device == 'cpu' else 'host'})"
+    idle, host_ns = kernels.idle_share(report), report.host_ns
+    return (
+        f"{report.launches} {what}",
+        f"{time_text(report.total_ns)} of {time_text(report.span_ns)} span",
+        *([f"idle {idle * 100:.1f} %"] if idle is not None else []),
+        f"named {kernels.named_share(report) * 100:.1f} %",
+        *([f"enqueued in {time_text(host_ns)}"] if host_ns is not None else []),
+    )
+
+
+def kinds_sheet(report: KernelReport) -> Sheet:
+    """Time and share of each kind in each phase; the lead gives the share of matrix multiplication."""
+    whole, *parts = phases(report)
+    asked = [*parts, whole] if len(parts) > 1 else parts  # the whole step last, as a sum
+    found = {
+        _TOGETHER if isinstance(phase, tuple) else phase_label(phase): {
+            share.name: share for share in kernels.by_kind(report, phase)
+        }
+        for phase in asked
+    }
+    totals = {name: sum(share.total_ns for share in shares.values()) for name, shares in found.items()}
+    times = scale(share.total_ns for shares in found.values() for share in shares.values())
+    names = tuple(kind for kind in KINDS if kind in list(found.values())[-1])
+
+    def column(name: str) -> Column[str]:
+        def text(kind: str) -> str:
+            share = found[name].get(kind)
+            if kind == _ALL:
+                return f"{times.text(totals[name])} {100:5.1f} %"
+            return f"{times.text(share.total_ns)} {share.share * 100:5.1f} %" if share else format.NOT_YET
+
+        return Column(name, f"{name} {times.unit}", rank=_KIND_RANKS.get(name, 4), text=text)
+
+    columns = [Column[str]("kind", left=True, text=str), *map(column, found)]
+    table = shown_table((*names, _ALL), columns, _tops(report))
+    return Sheet(table, _matmul_sentence(report), (*names, None))
+
+
+def parts_sheet(report: KernelReport) -> Sheet:
+    """Time of each named part, with its backward, and a bar of its share of the step."""
+    found = kernels.by_range(report)
+    times = scale(share.forward_ns + share.backward_ns for share in found)
+
+    def way(share: RangeShare, time_ns: int) -> str:
+        return times.text(time_ns if share.name not in _WITHOUT_BACKWARD and time_ns else None)
+
+    columns: tuple[Column[RangeShare], ...] = (
+        Column("name", "part", left=True, show=lambda name: name or _NO_PART),
+        Column("share", "share %", show=lambda share: f"{share * 100:.1f}"),
+        Column("forward_ns", f"forward {times.unit}", rank=2, text=lambda share: way(share, share.forward_ns)),
+        Column("backward_ns", f"backward {times.unit}", rank=1, text=lambda share: way(share, share.backward_ns)),
+        Column("both", f"both {times.unit}", read=lambda share: share.forward_ns + share.backward_ns, show=times.text),
+        Column("instances", rank=3),
+    )
+    largest = max((share.share for share in found), default=0.0)
+    bars = tuple(share.share / largest if largest else 0.0 for share in found)
+    return Sheet(Table.of(found, columns), keys=tuple(share.name for share in found), rest=8, shares=bars)
+
+
+def attention_sheet(report: KernelReport) -> Sheet:
+    """Matmul against softmax, in time and in FLOPs, forward, backward and both."""
+    found = kernels.attention_split(report)
+    if not any(split.matmul_ns or split.softmax_ns for split in found):
+        fused = "Attention has no separate matmul and softmax kernels: a fused kernel has no parts to compare."
+        why = _UNNAMED if any(split.unnamed for split in found) else fused
+        return Sheet(Table(columns=(), rows=(), footnotes=(why,)))
+    by_kind = any(split.by_kind for split in found)
+    if len(found) == 2:
+        found = (*found, _both(found))
+    times = scale(t for split in found for t in (split.matmul_ns, split.softmax_ns) if t)
+    columns: tuple[Column[AttentionSplit], ...] = (
+        Column("phase", "", left=True),
+        Column("matmul_ns", f"matmul {times.unit}", show=times.text),
+        Column("softmax_ns", f"softmax {times.unit}", show=times.text),
+        Column("time_ratio", "time ×", rank=1, show=_ratio),
+        *(_flops(found) if report.prediction is not None else ()),
+    )
+    softmax = "its kernels alone, by kind, as nothing names the parts" if by_kind else "all that runs in that part"
+    notes = [
+        *(f"{split.phase.capitalize()}: {_sentence(split)}" for split in found[1:]),
+        "× is softmax over matmul. Matmul: the matrix products of attention scores and final matmul alone, without "
+        f"scaling and mask; softmax: {softmax}.",
+        *(["FLOPs are not known: the step could not be predicted."] if report.prediction is None else []),
+    ]
+    return Sheet(shown_table(found, columns, notes), f"{found[0].phase.capitalize()}: {_sentence(found[0])}")
+
+
+def _flops(found: Sequence[AttentionSplit]) -> tuple[Column[AttentionSplit], ...]:
+    rates = {
+        split.phase: (_rate(split.matmul_flops, split.matmul_ns), _rate(split.softmax_flops, split.softmax_ns))
+        for split in found
+    }
+    work = scale((f for s in found for f in (s.matmul_flops, s.softmax_flops) if f), FLOPS)
+    speed = scale((rate for pair in rates.values() for rate in pair if rate), FLOP_RATES)
+    return (
+        Column("matmul_flops", f"matmul {work.unit}", rank=3, show=work.text),
+        Column("softmax_flops", f"softmax {work.unit}", rank=4, show=work.text),
+        Column("flop_ratio", "FLOP ×", rank=2, show=_ratio),
+        Column("matmul_rate", f"matmul {speed.unit}", rank=5, text=lambda split: speed.text(rates[split.phase][0])),
+        Column("softmax_rate", f"softmax {speed.unit}", rank=6, text=lambda split: speed.text(rates[split.phase][1])),
+    )
+
+
+def _matmul_sentence(report: KernelReport) -> str:
+    shares = kernels.matmul_shares(report)
+    parts = zip(("forward", "forward + backward", "a full step"), shares, strict=True)
+    said = [f"{share * 100:.1f} % of {part}" for part, share in parts if share is not None]
+    if not said:
+        share = next((found.share for found in kernels.by_kind(report) if found.name == kernels.MATMUL), 0.0)
+        said = [f"{share * 100:.1f} % of {phase_label(model_phases(report))}"]
+    return f"Matrix multiplication takes {', '.join(said)}."
+
+
+def _tops(report: KernelReport) -> tuple[str, ...]:
+    model = model_phases(report)
+    parts: dict[str, Phases] = {"forward": "forward"} if "forward" in model else {}
+    if len(model) > 1:
+        parts["forward + backward"] = model
+    if "optimizer" in report.phase_spans_ns or not parts:
+        parts["the whole step" if len(report.phase_spans_ns) > 1 else phase_label(model)] = None
+    said = []
+    for part, phase in parts.items():
+        if top := kernels.top_kernel(report, phase):
+            name = middle(format.plain(top.row.short), _LONGEST_TOP)
+            inside = part != "forward" and top.per_forward is not None
+            each = f", {top.per_forward} of them in forward" if inside else ""
+            times = "once" if top.row.instances == 1 else f"{top.row.instances} times"
+            share = f"{top.row.share * 100:.1f} %, {time_text(top.row.total_ns)}"
+            said.append(f"Top {noun(report, 1)} of {part}: {name}, {share}, {times}{each}.")
+    if "loss" in model and len(model) > 1:
+        said.append("Forward + backward includes the loss.")
+    return tuple(said)
+
+
+def _both(found: Sequence[AttentionSplit]) -> AttentionSplit:
+    def total(values: tuple[int | None, ...]) -> int | None:
+        return None if None in values else sum(value or 0 for value in values)
+
+    figures = ((s.matmul_ns, s.softmax_ns, s.matmul_flops, s.softmax_flops) for s in found)
+    matmul_ns, softmax_ns, matmul_flops, softmax_flops = map(total, zip(*figures, strict=True))
+    return AttentionSplit("both", matmul_ns, softmax_ns, matmul_flops, softmax_flops)
+
+
+def _sentence(split: AttentionSplit) -> str:
+    if split.time_ratio is None:
+        return f"softmax takes {time_text(split.softmax_ns or 0)}; no matrix product of attention was seen by itself."
+    with_ = f" with {_ratio(split.flop_ratio)}× their FLOPs" if split.flop_ratio is not None else ""
+    return f"softmax takes {_ratio(split.time_ratio)}× the time of attention's matmuls{with_}."
+
+
+def _ratio(value: float | None) -> str:
+    """A ratio in two digits at least: ``0.80``, ``0.025``."""
+    if value is None:
+        return format.NOT_YET
+    decimals = 2 if value >= 0.1 or not value else 1 - math.floor(math.log10(value))
+    return f"{value:.{decimals}f}"
+
+
+def _rate(flops: int | None, time_ns: int | None) -> float | None:
+    return flops / time_ns * 1e9 if flops is not None and time_ns else None
